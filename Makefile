@@ -1,0 +1,37 @@
+# `make run` and `make test` set up everything they need: Python 3.11+, pip and make are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup run test test-fast lint bench clean
+.DEFAULT_GOAL := help
+
+help:           ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: .venv/ready  ## create .venv; quick when nothing changed
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dorfl needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+run: setup      ## train the five methods on the paper's synthetic study and print their table
+	$(BIN)/dorfl reproduce synthetic --seeds 10
+
+test: lint      ## lint, types and all tests
+	$(BIN)/python -m pytest -n 2
+
+test-fast: setup  ## the tests that take no more than a few seconds
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+lint: setup     ## Ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup    ## speed, as ratios taken side by side in one run
+	$(BIN)/python benchmarks/rounds.py
+
+clean:          ## remove what the commands above made
+	rm -rf .venv results
