@@ -1,0 +1,559 @@
+"""One pass over the rows: supremum, tilt and gradient together, each row read once.
+
+A linear model sees a row only through its outputs t = W x, so the inner supremum
+
+    f(ζ) = sup_x  l(W x, y) − h(x) − ρ c(x, ζ)
+
+collapses to a problem in as many unknowns as the model has outputs. With a = W m the outputs at
+the row's centre m and S = W K⁻¹ Wᵀ (see :mod:`dorfl.inner` for m and K),
+
+    f(ζ) = max_t  l(t, y) − ½ (t − a)ᵀ S⁻¹ (t − a)  −  penalty(ζ),       t − a = S g,  g = ∂l/∂t.
+
+S = 0 is the plain loss: no transport is not a special case. Every function here works on a block of
+rows staged in small arrays, because that is what lets LLVM vectorise it; sums are kept per chunk of
+rows and combined in a fixed order, so that the answer does not depend on the number of threads.
+
+All compiled code lives in this one file: Numba's disk cache notices a change in the file a function
+is written in, and in no other.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+LOGISTIC, SQUARED, HUBER, SOFTMAX = range(4)
+
+BLOCK = 64  # rows staged at once: their values stay in the first-level cache between the stages
+CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
+
+_MAGIC = 6755399441055744.0  # 1.5 · 2⁵²: adding it rounds to an integer, kept in the low bits
+_SCALAR: dict[str, Any] = {
+    "error_model": "numpy",
+    "fastmath": {"contract"},
+}  # no reordering: exact to the last bits
+_SUMS: dict[str, Any] = {
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "nsz"},
+}  # reductions in lanes
+_SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15
+
+
+@njit(inline="always", **_SCALAR)
+def _exp(x):
+    """e^x for x ≤ 0, to a unit in the last place. A call of libm's would not be vectorised."""
+    x = max(x, -708.0)
+    shifted = x * 1.4426950408889634 + _MAGIC
+    n = shifted - _MAGIC
+    r = x - n * 0.6931471803691238 - n * 1.9082149292705877e-10
+    p = 1.0 / 479001600.0
+    p = p * r + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    bits = np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)
+    return np.int64(bits).view(np.float64)
+
+
+@njit(inline="always", **_SCALAR)
+def _log1p(e):
+    """log(1 + e) for 0 ≤ e ≤ 1, as 2 artanh(e / (2 + e))."""
+    r = e / (2.0 + e)
+    z = r * r
+    p = 2.0 / 31.0
+    p = p * z + 2.0 / 29.0
+    p = p * z + 2.0 / 27.0
+    p = p * z + 2.0 / 25.0
+    p = p * z + 2.0 / 23.0
+    p = p * z + 2.0 / 21.0
+    p = p * z + 2.0 / 19.0
+    p = p * z + 2.0 / 17.0
+    p = p * z + 2.0 / 15.0
+    p = p * z + 2.0 / 13.0
+    p = p * z + 2.0 / 11.0
+    p = p * z + 2.0 / 9.0
+    p = p * z + 2.0 / 7.0
+    p = p * z + 2.0 / 5.0
+    p = p * z + 2.0 / 3.0
+    p = p * z + 2.0
+    return p * r
+
+
+# ── logistic ────────────────────────────────────────────────────────────────────────────────────
+# The margin u at the maximiser solves u = a − S σ(−u). With b = a − S/2 the *global* maximiser has
+# sign(u) = sign(b) and |u| = t, the root of t = |b| + (S/2) tanh(t/2), for every S: also where the
+# problem is not concave (S > 4) and has two local maxima.
+
+
+@njit(inline="always", **_SCALAR)
+def _margin_start(b, spread):
+    """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2."""
+    wide = abs(b) + 0.5 * spread
+    return min(wide, abs(b) / (1.0 - 0.25 * spread)) if spread < 4.0 else wide
+
+
+@njit(inline="always", **_SCALAR)
+def _margin_step(t, b, spread):
+    """Halley's step for t − |b| − (S/2) tanh(t/2), and how far from settled it shows t to be.
+
+    Near S = 4, b = 0 the root is nearly triple and steps shrink slowly: dividing by the slope keeps
+    the iteration going there.
+    """
+    e = _exp(-t)
+    tanh = (1.0 - e) / (1.0 + e)
+    residual = t - abs(b) - 0.5 * spread * tanh
+    bend = 0.25 * spread * (1.0 - tanh * tanh)
+    slope = 1.0 - bend
+    step = 2.0 * residual * slope / (2.0 * slope * slope - residual * bend * tanh)
+    return step, abs(step / slope)
+
+
+@njit(inline="always", **_SCALAR)
+def _margin_value(t, b, spread):
+    """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t."""
+    e = _exp(-t)
+    small = e / (1.0 + e)
+    s = small if b >= 0.0 else 1.0 - small
+    value = _log1p(e) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
+    return value, s
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _logistic_point(margin, spread):
+    """The logistic supremum at one margin: (value, s)."""
+    b = margin - 0.5 * spread
+    t = _margin_start(b, spread)
+    for _ in range(60):
+        step, off = _margin_step(t, b, spread)
+        t -= step
+        if off < _SETTLED or t <= 0.0:
+            break
+    return _margin_value(t, b, spread)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _logistic_block(output, label, spread, t, value, slope):
+    """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
+    half = 0.5 * spread
+    for j in range(BLOCK):
+        t[j] = _margin_start(label[j] * output[j] - half, spread)
+    if spread > 0.0:
+        for _ in range(60):
+            for j in range(BLOCK):
+                step, off = _margin_step(t[j], label[j] * output[j] - half, spread)
+                t[j] -= step
+                value[j] = off
+            worst = 0.0
+            for j in range(BLOCK):
+                worst = max(worst, value[j])
+            if worst < _SETTLED:
+                break
+    for j in range(BLOCK):
+        v, s = _margin_value(t[j], label[j] * output[j] - half, spread)
+        value[j] = v
+        slope[j] = -label[j] * s
+
+
+# ── squared and Huber ───────────────────────────────────────────────────────────────────────────
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _squared_block(output, label, spread, value, slope):
+    """½ (a − y)² / (1 − S); the caller has made sure that S < 1."""
+    gain = 1.0 / (1.0 - spread)
+    for j in range(BLOCK):
+        residual = output[j] - label[j]
+        slope[j] = gain * residual
+        value[j] = 0.5 * gain * residual * residual
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _huber_block(output, label, spread, delta, value, slope):
+    """Two branches: the row stays in the quadratic part, or is carried into the linear one."""
+    edge = delta * (1.0 - spread)
+    gain = 1.0 / (1.0 - spread) if spread < 1.0 else 0.0
+    for j in range(BLOCK):
+        residual = output[j] - label[j]
+        if abs(residual) < edge:
+            slope[j] = gain * residual
+            value[j] = 0.5 * gain * residual * residual
+        else:
+            slope[j] = delta if residual >= 0.0 else -delta
+            value[j] = delta * abs(residual) + 0.5 * delta * delta * (spread - 1.0)
+
+
+# ── softmax ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax(t, out):
+    """softmax(t) into `out`; returns log Σ exp(t)."""
+    top = t.max()
+    total = 0.0
+    for c in range(t.size):
+        out[c] = math.exp(t[c] - top)
+        total += out[c]
+    for c in range(t.size):
+        out[c] /= total
+    return top + math.log(total)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_climb(a, label, spread, t, g):
+    """A stationary t = a + S (softmax(t) − e_y) reached from `t` going uphill; returns its value.
+
+    The fixed-point step maximises the objective with its convex part linearised, so it never goes
+    down; Newton's step replaces it wherever that brings the residual down, which near the end is
+    always.
+    """
+    classes = a.size
+    lse = 0.0
+    previous = np.inf
+    trial = t.copy()
+    jacobian = np.empty((classes, classes))
+    for sweep in range(500):
+        lse = _softmax(t, g)
+        g[label] -= 1.0
+        residual = t - a - spread @ g
+        size = np.abs(residual).max()
+        if size <= 1e-13 * (1.0 + np.abs(t).max()) or (size >= previous and size < 1e-10):
+            break
+        previous = size
+        fixed_point = t - residual
+        if sweep < 2:
+            t[:] = fixed_point
+            continue
+        g[label] += 1.0
+        for i in range(classes):
+            mean = 0.0
+            for c in range(classes):
+                mean += spread[i, c] * g[c]
+            for c in range(classes):
+                jacobian[i, c] = (1.0 if i == c else 0.0) - (spread[i, c] - mean) * g[c]
+        trial[:] = t - np.linalg.solve(jacobian, residual)
+        _softmax(trial, g)
+        g[label] -= 1.0
+        t[:] = trial if np.abs(trial - a - spread @ g).max() < 0.5 * size else fixed_point
+    return lse - t[label] - 0.5 * (g @ (spread @ g))
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_row(a, label, spread, concave, slope):
+    """The softmax supremum of one row; where it is not concave, the best of a climb per class."""
+    g = np.empty(a.size)
+    t = a.copy()
+    best = _softmax_climb(a, label, spread, t, g)
+    slope[:] = g
+    if not concave:
+        for c in range(a.size):
+            if c != label:
+                t[:] = a + spread[:, c] - spread[:, label]
+                value = _softmax_climb(a, label, spread, t, g)
+                if value > best:
+                    best = value
+                    slope[:] = g
+    return best
+
+
+# ── the threshold score ─────────────────────────────────────────────────────────────────────────
+# h(x) = ω₂ σ((x_k − D)/s) for one label. For x_k = v held fixed the rest is the logistic supremum
+# with the spread of the other coordinates, so the search is in v alone.
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _threshold_slope(v, rest, label, theta, spread, stiffness, origin, level, softness, weight):
+    """First and second derivative in v, and the value, of the supremum with x_k = v."""
+    value, s = _logistic_point(label * (rest + theta * v), spread)
+    e = _exp(-abs(v - level) / softness)
+    small = e / (1.0 + e)
+    sigmoid = small if v < level else 1.0 - small
+    bell = small * (1.0 - small)
+    curve = s * (1.0 - s)
+    bend = theta * theta * curve / max(1.0 - spread * curve, 1e-300)
+    first = -s * label * theta - stiffness * (v - origin) - weight / softness * bell
+    second = bend - stiffness - weight / softness**2 * bell * (1.0 - 2.0 * sigmoid)
+    return first, second, value - 0.5 * stiffness * (v - origin) ** 2 - weight * sigmoid
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _threshold_root(
+    low, high, rest, label, theta, spread, stiffness, origin, level, softness, weight
+):
+    """The maximiser between `low`, where the slope is ≥ 0, and `high`, where it is ≤ 0."""
+    v = 0.5 * (low + high)
+    for _ in range(200):
+        first, second, _v = _threshold_slope(
+            v, rest, label, theta, spread, stiffness, origin, level, softness, weight
+        )
+        if first >= 0.0:
+            low = v
+        else:
+            high = v
+        newton = v - first / second if second < 0.0 else np.inf
+        following = newton if low < newton < high else 0.5 * (low + high)
+        if abs(following - v) <= 1e-15 * (1.0 + abs(v)):
+            break
+        v = following
+    return v
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _threshold_row(output, label, spread, x, theta, stiffness, level, softness, weight, plain):
+    """(value, s, v) of a row the score applies to; `plain` is its x_k without the score.
+
+    The score only pushes down, so every stationary point lies left of the plain optimum. Where the
+    problem is concave and the plain optimum lies below the threshold, it is concave from there on
+    and one bracketed root is the answer. Otherwise every local maximum is found from a grid as fine
+    as the two sigmoids that shape the function.
+    """
+    rest = output - theta * x
+    other = max(spread - theta * theta / stiffness, 0.0)
+    low = x + (min(0.0, -label * theta) - 0.25 * weight / softness) / stiffness
+    high = x + max(0.0, -label * theta) / stiffness
+    if spread < 4.0 and plain <= level:
+        best = _threshold_root(
+            low, plain, rest, label, theta, other, stiffness, x, level, softness, weight
+        )
+    else:
+        half = 97
+        grid = np.empty(2 * half + 3)
+        for i in range(half):
+            offset = 0.75 * (i - half // 2)
+            turn = (label * 0.5 * other + offset - rest) / theta if theta != 0.0 else x
+            grid[i] = min(max(level + softness * offset, low), high)
+            grid[half + i] = min(max(turn, low), high)
+        grid[2 * half] = low
+        grid[2 * half + 1] = high
+        grid[2 * half + 2] = min(max(plain, low), high)
+        grid.sort()
+        best = low
+        top = -np.inf
+        before = 1.0
+        for i in range(grid.size):
+            first, _second, value = _threshold_slope(
+                grid[i], rest, label, theta, other, stiffness, x, level, softness, weight
+            )
+            if value > top:
+                top = value
+                best = grid[i]
+            if i > 0 and before > 0.0 and first <= 0.0 and grid[i] > grid[i - 1]:
+                v = _threshold_root(
+                    grid[i - 1], grid[i],
+                    rest, label, theta, other, stiffness, x, level, softness, weight,
+                )  # fmt: skip
+                _f, _s, value = _threshold_slope(
+                    v, rest, label, theta, other, stiffness, x, level, softness, weight
+                )
+                if value > top:
+                    top = value
+                    best = v
+            before = first
+    _first, _second, value = _threshold_slope(
+        best, rest, label, theta, other, stiffness, x, level, softness, weight
+    )
+    _value, s = _logistic_point(label * (rest + theta * best), other)
+    return value, s, best
+
+
+# ── the pass ────────────────────────────────────────────────────────────────────────────────────
+
+
+@njit(nogil=True, cache=True, **_SUMS)
+def _outputs(rows, first, count, weights, bias, out):
+    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
+    for j in range(count):
+        total = rows.dtype.type(0)
+        for k in range(rows.shape[1]):
+            total += rows[first + j, k] * weights[k]
+        out[j] = total + bias
+    for j in range(count, BLOCK):
+        out[j] = 0.0
+
+
+@njit(nogil=True, cache=True, **_SUMS)
+def _weighted_rows(rows, first, count, coefficient, total):
+    """total += Σ_j coefficient_j row_j, four rows at a time so that `total` stays in registers."""
+    j = 0
+    while j + 4 <= count:
+        c0, c1, c2, c3 = coefficient[j], coefficient[j + 1], coefficient[j + 2], coefficient[j + 3]
+        for k in range(rows.shape[1]):
+            total[k] += (
+                c0 * rows[first + j, k]
+                + c1 * rows[first + j + 1, k]
+                + c2 * rows[first + j + 2, k]
+                + c3 * rows[first + j + 3, k]
+            )
+        j += 4
+    while j < count:
+        c0 = coefficient[j]
+        for k in range(rows.shape[1]):
+            total[k] += c0 * rows[first + j, k]
+        j += 1
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _tilt(value, count, scale, top, weight):
+    """weight_j = exp(value_j · scale − new top); returns the new top."""
+    for j in range(count):
+        weight[j] = value[j] * scale
+    for j in range(count):
+        top = max(top, weight[j])
+    for j in range(count):
+        weight[j] = _exp(weight[j] - top)
+    return top
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _apply_threshold(
+    rows, first, count, output, label, spread, weights, threshold, value, slope, shift
+):
+    """Replace value and slope of the rows the threshold score applies to; shift is x_k's move."""
+    coordinate, stiffness, level, softness, weight, marked = threshold
+    k = int(coordinate)
+    theta = float(weights[k])
+    for j in range(count):
+        shift[j] = 0.0
+        if label[j] != marked:
+            continue
+        x = float(rows[first + j, k])
+        plain = x + slope[j] * theta / stiffness
+        if plain < level - softness * 60.0:  # the score is below e^−60 there: nothing to see
+            continue
+        value[j], s, v = _threshold_row(
+            output[j], label[j], spread, x, theta, stiffness, level, softness, weight, plain
+        )
+        slope[j] = -label[j] * s
+        shift[j] = v - (x + slope[j] * theta / stiffness)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def one_pass(
+    rows, target, penalty, chunks, weights, bias, spread, scale, kind, delta, price, concave,
+    threshold, keep, tops, totals, moments, slopes, squares, shifts, f, g, labels, moves,
+):  # fmt: skip
+    """Everything the risks need from the rows in `chunks` = [(start, stop, client), …].
+
+    Per chunk: the top of f·scale, Σ w (or Σ f where scale = 0, the plain mean), Σ w g xᵀ, Σ w g,
+    Σ w g gᵀ and Σ w g · shift, with w = exp(f·scale − top). With `keep`, also per row: f, g, the
+    label at the maximiser, and the move of the threshold's coordinate beyond that of the loss.
+    """
+    outputs, dims = weights.shape
+    output = np.zeros((outputs, BLOCK))
+    label = np.ones(BLOCK)
+    value, other_value = np.empty(BLOCK), np.empty(BLOCK)
+    slope, other_slope = np.zeros((outputs, BLOCK)), np.zeros((outputs, BLOCK))
+    shift, other_shift = np.zeros(BLOCK), np.zeros(BLOCK)
+    weight, root, other_label = np.empty(BLOCK), np.empty(BLOCK), np.ones(BLOCK)
+    coefficient = np.empty(BLOCK, rows.dtype)
+    partial = np.empty(dims, rows.dtype)
+    row_output, row_slope, row_best = np.empty(outputs), np.empty(outputs), np.empty(outputs)
+    scored = threshold[4] > 0.0
+    priced = price < np.inf
+    for chunk in range(chunks.shape[0]):
+        start, stop, client = chunks[chunk, 0], chunks[chunk, 1], chunks[chunk, 2]
+        top = -np.inf if scale > 0.0 else 0.0
+        total = 0.0
+        moved = 0.0
+        for first in range(start, stop, BLOCK):
+            count = min(BLOCK, stop - first)
+            for c in range(outputs):
+                _outputs(rows, first, count, weights[c], bias[client, c], output[c])
+            for j in range(count):
+                label[j] = target[first + j]
+
+            if kind == LOGISTIC:
+                _logistic_block(output[0], label, spread[0, 0], root, value, slope[0])
+                if scored:
+                    _apply_threshold(
+                        rows, first, count, output[0], label, spread[0, 0], weights[0], threshold,
+                        value, slope[0], shift,
+                    )  # fmt: skip
+                if priced:
+                    for j in range(count):
+                        other_label[j] = -label[j]
+                    _logistic_block(
+                        output[0], other_label, spread[0, 0], root, other_value, other_slope[0]
+                    )
+                    if scored:
+                        _apply_threshold(
+                            rows, first, count, output[0], other_label, spread[0, 0], weights[0],
+                            threshold, other_value, other_slope[0], other_shift,
+                        )  # fmt: skip
+                    for j in range(count):
+                        if other_value[j] - price > value[j]:
+                            value[j] = other_value[j] - price
+                            slope[0, j] = other_slope[0, j]
+                            shift[j] = other_shift[j]
+                            label[j] = other_label[j]
+            elif kind == SQUARED:
+                _squared_block(output[0], label, spread[0, 0], value, slope[0])
+            elif kind == HUBER:
+                _huber_block(output[0], label, spread[0, 0], delta, value, slope[0])
+            else:
+                for j in range(count):
+                    for c in range(outputs):
+                        row_output[c] = output[c, j]
+                    own = int(label[j])
+                    value[j] = _softmax_row(row_output, own, spread, concave, row_best)
+                    if priced:
+                        for c in range(outputs):
+                            if c != own:
+                                v = _softmax_row(row_output, c, spread, concave, row_slope) - price
+                                if v > value[j]:
+                                    value[j] = v
+                                    label[j] = c
+                                    row_best[:] = row_slope
+                    for c in range(outputs):
+                        slope[c, j] = row_best[c]
+
+            for j in range(count):
+                value[j] -= penalty[first + j]
+            if scale > 0.0:
+                risen = _tilt(value, count, scale, top, weight)
+                if risen > top:
+                    shrink = math.exp(top - risen)
+                    total *= shrink
+                    moved *= shrink
+                    moments[chunk] *= shrink
+                    slopes[chunk] *= shrink
+                    squares[chunk] *= shrink
+                    top = risen
+                for j in range(count):
+                    total += weight[j]
+            else:
+                for j in range(count):
+                    weight[j] = 1.0
+                    total += value[j]
+            for c in range(outputs):
+                for j in range(count):
+                    coefficient[j] = weight[j] * slope[c, j]
+                    slopes[chunk, c] += weight[j] * slope[c, j]
+                for e in range(outputs):
+                    for j in range(count):
+                        squares[chunk, c, e] += weight[j] * slope[c, j] * slope[e, j]
+                partial[:] = 0
+                _weighted_rows(rows, first, count, coefficient, partial)
+                for k in range(dims):
+                    moments[chunk, c, k] += partial[k]
+            if scored:
+                for j in range(count):
+                    moved += weight[j] * slope[0, j] * shift[j]
+            if keep:
+                for j in range(count):
+                    f[first + j] = value[j]
+                    labels[first + j] = label[j]
+                    moves[first + j] = shift[j]
+                    for c in range(outputs):
+                        g[first + j, c] = slope[c, j]
+        tops[chunk] = top
+        totals[chunk] = total
+        shifts[chunk] = moved

@@ -1,0 +1,393 @@
+"""The robust risk of a client, F_i(θ) = ρβ log mean_i exp(f(θ, ζ)/ρβ), its gradient, its weights.
+
+By Danskin ∇F_i(θ) = Σ_j p_j ∇_θ l(θ, z_j), with z_j the row at its worst and p = softmax(f/ρβ) the
+sample weights: 1/n for an ordinary row, nearly 0 for a suspected outlier. Everything stays in the
+log domain, so that nothing overflows.
+
+A :class:`Group` holds the rows of the clients that live in this process, stacked once. A site of
+its own is a group of one, and gets the same numbers to the last bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from dorfl import kernels
+from dorfl.inner import apply, ascend, check_finite, is_concave
+from dorfl.losses import decode
+from dorfl.problem import Problem
+from dorfl.scores import Custom, Quadratic, Threshold
+from dorfl.types import Array
+
+THREADS = int(os.environ.get("DORFL_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
+_WORTH_A_THREAD = 200_000  # numbers read; below that starting a task costs more than it saves
+_pool: ThreadPoolExecutor | None = None
+
+
+class Risk(NamedTuple):
+    """One client's robust risk: value F, gradient ∇F, sample weights p (they sum to 1)."""
+
+    value: float
+    gradient: Array
+    sample_weights: Array
+
+
+class Risks(NamedTuple):
+    """The risks of a group of clients: values (clients,), gradients (clients, parameters)."""
+
+    values: Array
+    gradients: Array
+    error: float = 0.0  # bound on what an approximate supremum may have missed
+
+
+class Atoms(NamedTuple):
+    """Every row at its worst: where it went, with which label, its f, and its sample weight."""
+
+    rows: Array
+    target: Array
+    value: Array
+    weights: Array
+    slope: Array
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Clients that live in one process: rows stacked, and what never changes computed once."""
+
+    problem: Problem
+    names: tuple[str, ...]
+    rows: Array  # (n, d) float32 or float64, C order
+    target: Array  # (n,) float64, as losses.encode gives it
+    bounds: Array  # (clients + 1,) where each client's rows begin and end
+    centers: Array  # (clients, d) ξ̄ of a quadratic score, else zeros
+    penalty: Array = field(init=False)
+    chunks: Array = field(init=False)
+    epsilon: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "penalty", self._penalty())
+        table = [
+            (start, min(start + kernels.CHUNK, stop), i)
+            for i, (first, stop) in enumerate(pairwise(self.bounds))
+            for start in range(first, stop, kernels.CHUNK)
+        ]
+        object.__setattr__(self, "chunks", np.array(table, dtype=np.int64).reshape(-1, 3))
+
+    @property
+    def counts(self) -> Array:
+        """n_i, the number of rows of each client."""
+        return np.diff(self.bounds)
+
+    def _penalty(self) -> Array:
+        problem, score = self.problem, self.problem.method.score
+        rows = self.rows
+        out = np.zeros(len(rows))
+        if isinstance(score, Quadratic):
+            for i, center in enumerate(self.centers):
+                part = slice(self.bounds[i], self.bounds[i + 1])
+                for block in range(part.start, part.stop, 65536):
+                    at = slice(block, min(block + 65536, part.stop))
+                    out[at] = problem.geometry.penalty(rows[at], center)
+        elif isinstance(score, Threshold) and problem.frozen_threshold:
+            out = score.at(rows, self._marked(self.target))
+        elif isinstance(score, Custom) and not problem.approximate:
+            out = score.at(np.asarray(rows, dtype=np.float64), self._labels(self.target))
+        return out
+
+    def _labels(self, target: Array) -> Array:
+        return np.asarray(decode(self.problem.loss, target, self.problem.classes))
+
+    def _marked(self, target: Array) -> Array:
+        score = self.problem.method.score
+        assert isinstance(score, Threshold)
+        return np.asarray(self._labels(target) == score.label)
+
+    @cached_property
+    def offsets(self) -> Array:
+        """What is added to F_i so that mixtures compare losses alone; zero unless they should."""
+        method = self.problem.method
+        if method.mixture.by != "loss" or method.score is None:
+            return np.zeros(len(self.names))
+        score = method.score
+        if isinstance(score, Threshold):
+            level = score.at(self.rows, self._marked(self.target))
+        elif isinstance(score, Custom):
+            level = score.at(np.asarray(self.rows, np.float64), self._labels(self.target))
+        else:
+            level = self.penalty
+        return -self._average(-level)
+
+    def _average(self, f: Array) -> Array:
+        """ρβ log mean exp(f/ρβ) of each client."""
+        tau = self.problem.method.temperature
+        parts = np.split(f, self.bounds[1:-1])
+        if np.isinf(tau):
+            return np.array([part.mean() for part in parts])
+        return np.array([tau * (logsumexp(part / tau) - np.log(len(part))) for part in parts])
+
+    def take(self, indices: Sequence[Array]) -> Group:
+        """The group with only the given rows of each client (minibatches)."""
+        flat = np.concatenate(
+            [first + part for first, part in zip(self.bounds, indices, strict=False)]
+        )
+        bounds = np.concatenate([[0], np.cumsum([len(part) for part in indices])])
+        return replace(self, rows=self.rows[flat], target=self.target[flat], bounds=bounds)
+
+    def select(self, clients: Sequence[int]) -> Group:
+        """The group with only some of its clients (partial participation)."""
+        if len(clients) == len(self.names):
+            return self
+        parts = [np.arange(self.bounds[i], self.bounds[i + 1]) for i in clients]
+        flat = np.concatenate(parts)
+        bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in clients),
+            rows=self.rows[flat],
+            target=self.target[flat],
+            bounds=bounds,
+            centers=self.centers[list(clients)],
+        )
+
+    def risks(self, theta: Array) -> Risks:
+        """F_i and ∇F_i of every client at θ."""
+        if self.problem.approximate or self.epsilon > 0:
+            return self._gather(self.atoms(theta))
+        sums, _ = self._pass(theta, keep=False)
+        return self._combine(theta, sums)
+
+    def sample_weights(self, theta: Array) -> list[Array]:
+        """p of every client at θ."""
+        return np.split(self.atoms(theta).weights, self.bounds[1:-1])
+
+    # ── the exact path ──────────────────────────────────────────────────────────────────────────
+
+    def _pass(self, theta: Array, *, keep: bool) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        problem, method, loss = self.problem, self.problem.method, self.problem.loss
+        weights, intercept = problem.split(theta)
+        shape = problem.geometry
+        spread = shape.spread(weights)
+        self._check_finite(weights)
+        # θᵀm = (Aᵀθ)ᵀζ + θᵀ(I − A)ξ̄: the model meets the rows as they are.
+        effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
+        bias = intercept + shape.anchor(self.centers) @ weights.T
+        count, outputs, dims = len(self.chunks), problem.outputs, problem.dims
+        sums = (
+            np.empty(count),
+            np.empty(count),
+            np.zeros((count, outputs, dims)),
+            np.zeros((count, outputs)),
+            np.zeros((count, outputs, outputs)),
+            np.empty(count),
+        )
+        n = len(self.rows) if keep else 0
+        per_row = (np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n))
+        fixed = (
+            np.ascontiguousarray(effective), np.ascontiguousarray(bias),
+            np.ascontiguousarray(spread), 1.0 / method.temperature, loss.kind, loss.delta,
+            self._label_price, is_concave(loss, spread), problem.threshold, keep,
+        )  # fmt: skip
+
+        def work(part: slice) -> None:
+            kernels.one_pass(
+                self.rows, self.target, self.penalty, self.chunks[part], *fixed,
+                *(s[part] for s in sums), *per_row,
+            )  # fmt: skip
+
+        share(work, count, self.rows.size)
+        return sums, per_row
+
+    def _check_finite(self, weights: Array) -> None:
+        problem = self.problem
+        check_finite(
+            problem.loss, problem.method.rho, lambda rho: problem.geometry_at(rho).spread(weights)
+        )
+
+    @property
+    def _label_price(self) -> float:
+        method = self.problem.method
+        price = method.cost.label_price
+        if np.isinf(price) or np.isinf(method.rho):
+            return np.inf
+        return float(method.rho * price)
+
+    def _combine(self, theta: Array, sums: tuple[Array, ...]) -> Risks:
+        """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
+        problem, tau = self.problem, self.problem.method.temperature
+        tops, totals, moments, slopes, squares, shifts = sums
+        firsts = np.flatnonzero(np.diff(self.chunks[:, 2], prepend=-1))
+        if np.isinf(tau):
+            values = np.add.reduceat(totals, firsts) / self.counts
+            scale = 1.0 / self.counts[self.chunks[:, 2]]
+        else:
+            top = np.maximum.reduceat(tops, firsts)
+            scale = np.exp(tops - top[self.chunks[:, 2]])
+            mass = np.add.reduceat(totals * scale, firsts)
+            values = tau * (top + np.log(mass / self.counts))
+            scale = scale / mass[self.chunks[:, 2]]
+        moment = np.add.reduceat(moments * scale[:, None, None], firsts)
+        slope = np.add.reduceat(slopes * scale[:, None], firsts)
+        square = np.add.reduceat(squares * scale[:, None, None], firsts)
+        weights, _ = problem.split(theta)
+        shape = problem.geometry
+        gradient = apply(shape.shrink, moment)
+        gradient += slope[:, :, None] * shape.anchor(self.centers)[:, None, :]
+        gradient += square @ apply(shape.inverse, weights)
+        if isinstance(problem.method.score, Threshold):
+            gradient[:, 0, problem.method.score.column] += np.add.reduceat(shifts * scale, firsts)
+        return self._risks(values, gradient, slope)
+
+    def _risks(self, values: Array, gradient: Array, slope: Array, error: float = 0.0) -> Risks:
+        if self.problem.intercept:
+            gradient = np.concatenate([gradient, slope[:, :, None]], axis=2)
+        return Risks(values + self.offsets, gradient.reshape(len(self.names), -1), error)
+
+    # ── row by row ──────────────────────────────────────────────────────────────────────────────
+
+    def atoms(self, theta: Array) -> Atoms:
+        """Every row at its worst: the atoms of the worst-case distribution and their weights."""
+        problem = self.problem
+        if problem.approximate or self.epsilon > 0:
+            value, rows, target, slope, error = self._ascend(theta)
+        else:
+            _, (value, slope, target, shift) = self._pass(theta, keep=True)
+            weights, _ = problem.split(theta)
+            shape, error = problem.geometry, 0.0
+            anchor = np.repeat(shape.anchor(self.centers), self.counts, axis=0)
+            rows = apply(shape.shrink, np.asarray(self.rows, np.float64)) + anchor
+            rows += slope @ apply(shape.inverse, weights)
+            if isinstance(problem.method.score, Threshold):
+                rows[:, problem.method.score.column] += shift
+        tau = problem.method.temperature
+        level = np.repeat(self._average(value), self.counts)
+        share = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
+        weight = np.exp(share) / np.repeat(self.counts, self.counts)
+        return Atoms(rows, target, value, weight, slope, error)
+
+    def _gather(self, atoms: Atoms) -> Risks:
+        pushed = (atoms.weights[:, None] * atoms.slope)[:, :, None] * atoms.rows[:, None, :]
+        gradient = np.add.reduceat(pushed, self.bounds[:-1])
+        slope = np.add.reduceat(atoms.weights[:, None] * atoms.slope, self.bounds[:-1])
+        return self._risks(self._average(atoms.value), gradient, slope, atoms.error)
+
+    def _ascend(self, theta: Array) -> tuple[Array, Array, Array, Array, float]:
+        """The supremum by ascent, over the labels too where they have a price."""
+        problem, method = self.problem, self.problem.method
+        weights, intercept = problem.split(theta)
+        if np.isinf(method.rho):  # nothing moves: epsilon has nothing to leave unfinished
+            return replace(self, epsilon=0.0)._resting(theta)
+        self._check_finite(weights)
+        stiffness = method.rho * method.cost.weights(problem.dims)
+        centers = np.repeat(self.centers, self.counts, axis=0)
+        rows = np.asarray(self.rows, np.float64)
+        labels = [self.target]
+        if np.isfinite(self._label_price):
+            codes = np.unique(self.target) if problem.outputs == 1 else np.arange(problem.outputs)
+            labels += [np.full_like(self.target, code) for code in codes]
+        best: tuple[Array, Array, Array, Array, Array] | None = None
+        for target in labels:
+            h, dh, dent = self._score_functions(target, centers, stiffness)
+            found = ascend(
+                weights, intercept, rows, target, problem.loss, stiffness, h, dh,
+                dent=dent, distance=self.epsilon,
+            )  # fmt: skip
+            toll = np.where(target == self.target, 0.0, self._label_price)
+            value = found.value - np.where(target == self.target, 0.0, toll)
+            candidate = (value, found.atoms, target, found.slope, found.error)
+            if best is None:
+                best = candidate
+            else:
+                wins = value > best[0]
+                best = (
+                    np.where(wins, value, best[0]),
+                    np.where(wins[:, None], found.atoms, best[1]),
+                    np.where(wins, target, best[2]),
+                    np.where(wins[:, None], found.slope, best[3]),
+                    np.maximum(found.error, best[4]),
+                )
+        assert best is not None
+        return (*best[:4], float(best[4].max()))
+
+    def _resting(self, theta: Array) -> tuple[Array, Array, Array, Array, float]:
+        atoms = self.atoms(theta)
+        return atoms.value, atoms.rows, atoms.target, atoms.slope, 0.0
+
+    def _score_functions(self, target: Array, centers: Array, stiffness: Array) -> Any:
+        """h and ∇h of the rows, and how far h is from convex in units of the cost."""
+        score = self.problem.method.score
+        if isinstance(score, Custom):
+            labels = self._labels(target)
+            dent = 0.0 if score.convex else np.inf
+            return (lambda x: score.at(x, labels)), (lambda x: score.gradient(x, labels)), dent
+        if isinstance(score, Threshold):
+            marked = self._marked(target)
+            # σ'' is never below −1/(6√3)
+            dent = score.weight / score.softness**2 / (6 * np.sqrt(3)) / stiffness[score.column]
+            return (lambda x: score.at(x, marked)), (lambda x: score.gradient(x, marked)), dent
+        if isinstance(score, Quadratic):
+            bend = 2.0 * score.weight * score.shape(self.problem.dims)
+            return (lambda x: score.at(x, centers)), (lambda x: apply(bend, x - centers)), 0.0
+        return (lambda x: np.zeros(len(x))), np.zeros_like, 0.0
+
+    def curvature(self, theta: Array) -> Array:
+        """The diagonal of ∇²F_i at θ (clients, parameters), leaving out how S bends with θ.
+
+        A guess is all a quasi-Newton method needs: E_p[∂²l m mᵀ + g² K⁻¹] + Var_p(g z)/ρβ.
+        """
+        problem, shape = self.problem, self.problem.geometry
+        atoms = self.atoms(theta)
+        weights, intercept = problem.split(theta)
+        stiff = np.diag(shape.inverse) if shape.inverse.ndim == 2 else shape.inverse
+        tau = problem.method.temperature
+        spread = np.diag(shape.spread(weights))
+        out = np.empty((len(self.names), problem.outputs, problem.dims + problem.intercept))
+        for i, (start, stop) in enumerate(pairwise(self.bounds)):
+            square = np.zeros((problem.outputs, problem.dims + 1))
+            pushed, pushed_square = np.zeros_like(square), np.zeros_like(square)
+            for first in range(start, stop, 65536):
+                at = slice(first, min(first + 65536, stop))
+                z = np.column_stack([atoms.rows[at], np.ones(at.stop - at.start)])
+                p, g = atoms.weights[at, None], atoms.slope[at]
+                t = z @ np.column_stack([weights, intercept]).T
+                bend = problem.loss.bend(t if problem.outputs > 1 else t[:, 0], atoms.target[at])
+                bend = bend / np.maximum(1.0 - spread * bend, 0.1)
+                square += (p * bend).T @ z**2
+                square[:, :-1] += (p * g**2).sum(axis=0)[:, None] * stiff
+                pushed += (p * g).T @ z
+                pushed_square += (p * g**2).T @ z**2
+            diagonal = square + np.maximum(pushed_square - pushed**2, 0.0) / tau
+            out[i] = diagonal[:, : problem.dims + problem.intercept]
+        return out.reshape(len(self.names), -1)
+
+
+def share(work: Any, count: int, numbers: int) -> None:
+    """Run `work` on slices that cover range(count), on all cores where that pays."""
+    global _pool
+    pieces = min(THREADS * 4, count)
+    if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
+        work(slice(0, count))
+        return
+    if _pool is None:
+        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
+    edges = np.linspace(0, count, pieces + 1).astype(int)
+    for _ in _pool.map(work, [slice(a, b) for a, b in pairwise(edges)]):
+        pass
+
+
+def _forget_pool() -> None:
+    """A forked child inherits the pool's name but none of its threads."""
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)
