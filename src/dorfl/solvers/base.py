@@ -1,0 +1,128 @@
+"""What every solver is given and gives back. A solver sees messages, never rows.
+
+A solver is a pair of pure functions over a state of its own:
+
+    init(setting, theta, lam) → state    ask(state) → Task    update(state, answers) → state, Info
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dorfl.mixture import Mixture
+from dorfl.types import Array
+
+
+class Task(NamedTuple):
+    """What clients are asked to do with θ in a round.
+
+    `evaluate`: send F_i and ∇F_i, once also the diagonal of ∇²F_i. `local`: take `steps` gradient
+    steps of length `rate` on your own F_i and send where you end. `paper`: one step of Algorithm 1.
+    """
+
+    theta: Array
+    lam: Array
+    kind: str = "evaluate"
+    curvature: bool = False
+    batch: int | None = None
+    rate: float = 0.0
+    steps: int = 1
+
+
+class Answers(NamedTuple):
+    """The clients' reports of one round, in the roster's order."""
+
+    values: Array  # (N,) F_i, or for `paper` exp(F_i/ρβ)
+    vectors: Array  # (N, P) ∇F_i, or θ_i
+    curvature: Array | None  # (N, P) or nothing
+
+
+class Info(NamedTuple):
+    """What a round showed: only reported, never carried."""
+
+    objective: float
+    gap: float
+    risks: Array
+    lam: Array
+    theta: Array
+    done: str = ""  # why there is nothing left to do, if so
+
+
+class Setting(NamedTuple):
+    """The server's side of the problem."""
+
+    mixture: Mixture
+    temperature: float
+    penalty: Array  # l2 for every parameter (0 for intercepts)
+    radius: float = np.inf  # Θ is the ball of that radius
+    tol: float = 1e-6
+    feasible: Callable[[Array], bool] = lambda _: True
+
+    def regularised(self, theta: Array, answers: Answers) -> Answers:
+        """Answers with ½ Σ penalty_k θ_k² added to every client's risk."""
+        curvature = None if answers.curvature is None else answers.curvature + self.penalty
+        value = 0.5 * float(self.penalty @ theta**2)
+        return Answers(answers.values + value, answers.vectors + self.penalty * theta, curvature)
+
+    def project(self, theta: Array) -> Array:
+        """The nearest point of Θ."""
+        norm = float(np.linalg.norm(theta))
+        return theta if norm <= self.radius else theta * (self.radius / norm)
+
+
+class Solver(Protocol):
+    """See the module's text."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs every client's answer, on all its rows, every round."""
+        ...
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> Any:
+        """The state before the first round."""
+        ...
+
+    def ask(self, state: Any) -> Task:
+        """What the clients are to do in the coming round."""
+        ...
+
+    def update(self, state: Any, answers: Answers) -> tuple[Any, Info]:
+        """One round's answers into the next state."""
+        ...
+
+
+class Pieces(NamedTuple):
+    """The objective as max over pieces of piece_k(θ): the clients, or their pooled risk as one."""
+
+    values: Array
+    gradients: Array
+    curvature: Array | None
+
+
+def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Pieces:
+    """An adversarial mixture keeps clients apart; a fixed one pools them into one smooth risk."""
+    answers = setting.regularised(theta, answers)
+    if setting.mixture.adversarial:
+        return Pieces(answers.values, answers.vectors, answers.curvature)
+    tau = setting.temperature
+    share = setting.mixture.shares(answers.values, lam, tau)
+    gradient = share @ answers.vectors
+    curvature = None
+    if answers.curvature is not None:
+        spread = share @ answers.vectors**2 - gradient**2  # how much the clients' gradients differ
+        curvature = (share @ answers.curvature + np.maximum(spread, 0.0) / tau)[None]
+    value = setting.mixture.objective(answers.values, lam, tau)
+    return Pieces(np.array([value]), gradient[None], curvature)
+
+
+def relative(gap: float, objective: float, start: float) -> float:
+    """A gap in units of the objective or of what training has won, whichever is larger."""
+    return gap / max(abs(objective), start - objective, np.finfo(float).tiny)

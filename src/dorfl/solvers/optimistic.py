@@ -1,0 +1,157 @@
+"""`optimistic`: optimistic gradient descent–ascent on Σ_i λ_i F_i(θ).
+
+For minibatches, local steps and partial answers. The step needs only Σ λ_i ∇F_i and the numbers
+F_i, so it also suits sites whose gradients are summed under encryption. Each step repeats the last
+change of the gradient as a forecast of the next, which keeps descent–ascent from circling:
+
+    z⁺ = Proj( z − η [2 A(z) − A(z⁻)] ),      A(θ, λ) = (Σ λ_i ∇F_i(θ), −F(θ))
+
+in the metric of the clients' curvature, which is asked for anew now and then: it falls as a
+classifier grows confident. η follows the Lipschitz constant seen between the last two points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
+from dorfl.solvers.quasi_newton import Secants, model, no_secants
+from dorfl.types import Array
+
+_REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
+_LOOK = 25  # rounds between looks at the pace of λ
+_MEMORY = 12  # secants kept to judge the gap by
+_CAUTION = 0.45  # η L stays below this; one half is where the theory ends
+
+
+class State(NamedTuple):
+    """What is carried from round to round."""
+
+    setting: Setting
+    theta: Array
+    lam: Array
+    round: int = 1
+    metric: Array | None = None  # diagonal of the clients' mixed curvature
+    pace: float = 1.0  # how fast λ moves for each unit of risk, against θ
+    rate: float = 0.5
+    before: tuple[Array, Array, Pieces] | None = None  # θ, λ and the answers, one round ago
+    secants: Secants | None = None
+    milestone: tuple[Array, Array] | None = None  # θ, λ when the pace was last looked at
+    start: float = np.nan
+
+
+@dataclass(frozen=True)
+class Optimistic:
+    """See the module's text. `batch` rows and `local_steps` gradient steps per client and round."""
+
+    batch: int | None = None
+    local_steps: int = 1
+    name: str = "optimistic"
+    exact: bool = False
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+        """Before the first round."""
+        return State(setting, theta, lam)
+
+    def ask(self, state: State) -> Task:
+        """An evaluation, or local steps once a metric is known to set their length."""
+        curvature = state.round in _REFRESH or state.round % 200 == 0
+        if self.local_steps == 1 or curvature or state.metric is None:
+            return Task(state.theta, state.lam, curvature=curvature, batch=self.batch)
+        rate = 0.5 * state.rate / float(state.metric.max())
+        return Task(
+            state.theta, state.lam, "local", batch=self.batch, rate=rate, steps=self.local_steps
+        )
+
+    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+        """One optimistic step."""
+        setting, task = state.setting, self.ask(state)
+        if task.kind == "local":  # how far a client went, per unit of step, is its mean gradient
+            drift = (state.theta - answers.vectors) / (task.rate * task.steps)
+            answers = answers._replace(vectors=drift)
+        seen = pieces(setting, state.theta, answers, state.lam)
+        adversarial = setting.mixture.adversarial
+        lam = state.lam if adversarial else np.ones(1)
+        gradient = lam @ seen.gradients
+        if seen.curvature is not None:
+            metric = np.maximum(lam @ seen.curvature, 1e-12)
+            pace = _pace(seen.gradients, metric) if state.metric is None else state.pace
+            state = state._replace(metric=metric, pace=pace)
+        state = _repace(_adapt(state, lam, seen), lam, seen)
+        assert state.metric is not None
+        forecast, rise = gradient, seen.values
+        if state.before is not None:
+            _, old_lam, old = state.before
+            forecast = 2.0 * gradient - old_lam @ old.gradients
+            rise = 2.0 * seen.values - old.values
+        theta = setting.project(state.theta - state.rate * forecast / state.metric)
+        while not setting.feasible(theta):
+            theta = 0.5 * (theta + state.theta)
+        moved = (
+            setting.mixture.project(lam + state.rate * state.pace * rise) if adversarial else lam
+        )
+        height = float(setting.mixture.worst(seen.values) @ seen.values)
+        gap = max(height - float(lam @ seen.values), 0.0) + _shortfall(state, lam, gradient)
+        start = height if state.round == 1 else state.start
+        settled = self.batch is None and self.local_steps == 1 and state.round > 3
+        done = "converged" if settled and relative(gap, height, start) <= 0.5 * setting.tol else ""
+        info = Info(height, gap, answers.values, state.lam, state.theta, done)
+        following = state._replace(
+            theta=theta,
+            lam=moved if adversarial else state.lam,
+            before=(state.theta, lam, seen),
+            round=state.round + 1,
+            start=start,
+        )
+        return following, info
+
+
+def _pace(gradients: Array, metric: Array) -> float:
+    """1 / ‖J‖² in the metric of θ: λ and θ then pull on each other equally hard."""
+    size = float(np.linalg.norm(gradients / np.sqrt(metric), 2)) ** 2
+    return 1.0 / max(size, 1e-12)
+
+
+def _repace(state: State, lam: Array, seen: Pieces) -> State:
+    """Every so often, let λ and θ move as fast as the distances they turn out to have to cover."""
+    if state.round % _LOOK or state.metric is None:
+        return state
+    pace = state.pace
+    if state.milestone is not None:
+        step, turn = state.theta - state.milestone[0], lam - state.milestone[1]
+        ratio = float(turn @ turn) / max(float(step @ (state.metric * step)), 1e-300)
+        if ratio > 0.0:
+            pace = float(np.clip(np.sqrt(pace * ratio), pace / 10.0, pace * 10.0))
+        pace = max(pace, _pace(seen.gradients, state.metric))
+    return state._replace(pace=pace, milestone=(state.theta, lam))
+
+
+def _adapt(state: State, lam: Array, seen: Pieces) -> State:
+    """η from how fast A changed between the last two points, in the metric of θ and λ."""
+    if state.before is None or state.metric is None:
+        return state
+    theta, old_lam, old = state.before
+    step, turn = state.theta - theta, lam @ seen.gradients - old_lam @ old.gradients
+    length = float(step @ (state.metric * step)) + float(np.sum((lam - old_lam) ** 2)) / state.pace
+    change = float(turn @ (turn / state.metric)) + state.pace * float(
+        np.sum((seen.values - old.values) ** 2)
+    )
+    if length <= 0.0:
+        return state
+    rate = min(1.1 * state.rate, _CAUTION * float(np.sqrt(length / max(change, 1e-300))))
+    secants = no_secants(*seen.gradients.shape) if state.secants is None else state.secants
+    if float(step @ step) > 0.0:
+        secants = secants.append(step, seen.gradients - old.gradients, memory=_MEMORY)
+    return state._replace(rate=rate, secants=secants)
+
+
+def _shortfall(state: State, lam: Array, gradient: Array) -> float:
+    """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
+    assert state.metric is not None
+    if state.secants is None:
+        return 0.5 * float(gradient @ (gradient / state.metric))
+    diagonal = np.tile(state.metric, (len(lam), 1))
+    return 0.5 * float(gradient @ model(state.secants, diagonal, lam).solve(gradient))

@@ -1,0 +1,206 @@
+"""`sqp`: sequential quadratic programming on messages, the default for full-batch linear models.
+
+Each round the server asks for F_i and ∇F_i at one point (the first time also for the diagonal of
+∇²F_i) and moves by the step of :mod:`~dorfl.solvers.subproblem`, with B from
+:mod:`~dorfl.solvers.quasi_newton`. A point that turns out worse than promised is not wasted: its
+gradients correct B, and the step is solved again from where we stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
+from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
+from dorfl.solvers.subproblem import worst_mixture
+from dorfl.types import Array
+
+_CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
+_SWEEPS = 12
+
+
+class State(NamedTuple):
+    """What is carried from round to round."""
+
+    setting: Setting
+    theta: Array  # the best point so far
+    lam: Array
+    trial: Array  # the point asked about
+    best: Pieces | None = None
+    risks: Array | None = None
+    secants: Secants | None = None
+    curvature: Array | None = None
+    start: float = np.nan
+    stalled: int = 0
+    tried: tuple[
+        tuple[Array, Pieces], ...
+    ] = ()  # points found worse since the best one was reached
+
+
+class Step(NamedTuple):
+    """A solved subproblem: where to go, the mixture, and the decrease it promises."""
+
+    move: Array
+    lam: Array
+    promise: float
+
+
+@dataclass(frozen=True)
+class Sqp:
+    """See the module's text."""
+
+    name: str = "sqp"
+    exact: bool = True
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+        """Before the first round."""
+        return State(setting, theta, lam, theta)
+
+    def ask(self, state: State) -> Task:
+        """One evaluation; the first one with the curvature's diagonal."""
+        return Task(state.trial, state.lam, curvature=state.best is None)
+
+    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+        """Take the trial point or correct the model by it; then solve for the next one."""
+        setting = state.setting
+        seen = pieces(setting, state.trial, answers, state.lam)
+        height = float(setting.mixture.worst(seen.values) @ seen.values)
+        if state.best is None or state.secants is None or state.risks is None:
+            assert seen.curvature is not None
+            state = state._replace(
+                best=seen,
+                risks=answers.values,
+                curvature=seen.curvature,
+                secants=no_secants(*seen.gradients.shape),
+                start=height,
+            )
+        else:
+            change = seen.gradients - state.best.gradients
+            state = state._replace(secants=state.secants.append(state.trial - state.theta, change))
+            stands = _height(state)
+            if height < stands:
+                slight = stands - height <= 1e-14 * abs(stands)
+                state = state._replace(
+                    theta=state.trial,
+                    best=seen,
+                    risks=answers.values,
+                    stalled=state.stalled + 1 if slight else 0,
+                    tried=(),
+                )
+            else:
+                state = state._replace(
+                    stalled=state.stalled + 1, tried=(*state.tried, (state.trial, seen))
+                )
+        step = _solve(state)
+        trial = state.theta + step.move
+        while not setting.feasible(trial):
+            trial = 0.5 * (state.theta + trial)
+        adversarial = setting.mixture.adversarial
+        state = state._replace(trial=trial, lam=step.lam if adversarial else state.lam)
+        objective = _height(state)
+        done = ""
+        if relative(step.promise, objective, state.start) <= 0.25 * setting.tol:
+            done = "converged"
+        elif state.stalled >= 8:
+            done = "stalled"
+        assert state.risks is not None
+        return state, Info(objective, step.promise, state.risks, state.lam, state.theta, done)
+
+
+def _height(state: State) -> float:
+    assert state.best is not None
+    return float(state.setting.mixture.worst(state.best.values) @ state.best.values)
+
+
+def _solve(state: State) -> Step:
+    """The subproblem at the best point, inside the ball if there is one."""
+    step = _solve_shifted(state, 0.0)
+    radius = state.setting.radius
+
+    def outside(shift: float) -> float:
+        return float(np.linalg.norm(state.theta + _solve_shifted(state, shift).move)) - radius
+
+    if np.isfinite(radius) and np.linalg.norm(state.theta + step.move) > radius:
+        high = 1.0
+        while outside(high) > 0.0:
+            high *= 4.0
+        step = _solve_shifted(state, float(brentq(outside, 0.0, high, rtol=1e-10)))
+        return step._replace(move=state.setting.project(state.theta + step.move) - state.theta)
+    return step
+
+
+def _solve_shifted(state: State, shift: float) -> Step:
+    """The subproblem with `shift`/2 ‖θ‖² added; λ and the models for it are found together.
+
+    One curvature common to all pieces, that of the mixture, makes it a quadratic program. A piece
+    that bends more than the mixture is caught by tangents to its own parabola at the moves the
+    program proposes, until it proposes nothing new.
+    """
+    best, secants, curvature = state.best, state.secants, state.curvature
+    assert best is not None
+    assert secants is not None
+    assert curvature is not None
+    count, mixture = len(best.values), state.setting.mixture
+    lam = state.lam if mixture.adversarial else np.ones(1)
+    near = np.argsort(-best.values, kind="stable")[:_CONTENDERS] if count > 1 else np.arange(0)
+    own = [model(secants, curvature, np.eye(count)[i], shift) for i in near]
+    moves: list[Array] = []
+    for _ in range(_SWEEPS):
+        bend = model(secants, curvature, lam, shift)
+        values, gradients, owner = _pieces(state, shift, bend, near, own, moves)
+        share = worst_mixture(values, gradients, bend.solve, mixture.cap, owner)
+        previous, lam = lam, np.bincount(owner, share, count)
+        push = share @ gradients
+        move = -bend.solve(push)
+        linear = np.full(count, -np.inf)
+        np.maximum.at(linear, owner, values + (gradients - shift * state.theta) @ move)
+        bent = -float(move @ push) - shift * float(move @ move)
+        height = float(mixture.worst(linear) @ linear) + 0.5 * bent
+        promise = max(_height(state) - height, 0.0)
+        missed = max(
+            (
+                float(best.values[i] + best.gradients[i] @ move + 0.5 * (move @ b.multiply(move)))
+                - 0.5 * shift * float(move @ move)
+                - height
+                for i, b in zip(near, own, strict=True)
+            ),
+            default=0.0,
+        )
+        if missed <= 0.01 * promise and np.abs(lam - previous).max() < 1e-3:
+            break
+        moves.append(move)
+    return Step(move, lam, promise)
+
+
+def _pieces(
+    state: State, shift: float, bend: Model, near: Array, own: list[Model], moves: list[Array]
+) -> tuple[Array, Array, Array]:
+    """Every piece as value + gradientᵀp (+ ½ pᵀBp, common to all) around the best point, and whose.
+
+    A point found worse adds the parabolas that touch the pieces *there*.
+    """
+    assert state.best is not None
+    best, everyone = state.best, np.arange(len(state.best.values))
+    center = best.gradients + shift * state.theta
+    values, gradients, owner = [best.values], [center], [everyone]
+    for point, seen in state.tried:
+        away = point - state.theta
+        pull = bend.multiply(away)
+        # exact in the shift's part, a parabola with the common curvature in the rest
+        touching = (
+            seen.values - seen.gradients @ away + 0.5 * float(away @ pull - shift * away @ away)
+        )
+        values.append(np.minimum(touching, best.values))
+        gradients.append(seen.gradients + shift * point - pull)
+        owner.append(everyone)
+    for move in moves:
+        common = bend.multiply(move)
+        extra = np.array([b.multiply(move) - common for b in own])
+        values.append(best.values[near] - 0.5 * extra @ move)
+        gradients.append(center[near] + extra)
+        owner.append(near)
+    return np.concatenate(values), np.concatenate(gradients), np.concatenate(owner)
