@@ -1,0 +1,1 @@
+"""The paper's study, run from the public interface."""

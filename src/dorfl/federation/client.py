@@ -1,0 +1,86 @@
+"""The client's side: a pure function from a broadcast and the client's own rows to a report.
+
+Several clients that live in one process answer together, in one pass over their rows; each report
+is the one the client would have sent alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from dorfl.federation.messages import Broadcast, Report
+from dorfl.risk import Group
+from dorfl.solvers.base import Task
+from dorfl.types import Array
+
+
+def respond(group: Group, broadcast: Broadcast, seed: int) -> list[Report]:
+    """The reports of the clients in `group`, in their order."""
+    task, number = broadcast.task, broadcast.round
+    curvature: Array | None = None
+    if task.kind == "local":
+        values, vectors = _local_steps(group, task, number, seed)
+    elif task.kind == "paper":
+        values, vectors = _paper_step(_batch(group, task, number, 0, seed), task)
+    else:
+        risks = _batch(group, task, number, 0, seed).risks(task.theta)
+        values, vectors = risks.values, risks.gradients
+        curvature = group.curvature(task.theta) if task.curvature else None
+    return [
+        Report(
+            name,
+            number,
+            int(rows),
+            float(values[i]),
+            vectors[i],
+            None if curvature is None else curvature[i],
+        )
+        for i, (name, rows) in enumerate(zip(group.names, group.counts, strict=True))
+    ]
+
+
+def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:
+    """A client's own random stream of a round, the same wherever and in whatever order it runs."""
+    return np.random.default_rng([seed, zlib.crc32(client.encode()), number, step])
+
+
+def _batch(group: Group, task: Task, number: int, step: int, seed: int) -> Group:
+    """Every client's rows, or `task.batch` of them drawn with replacement from its own stream."""
+    if task.batch is None:
+        return group
+    drawn = [
+        stream(seed, name, number, step).integers(rows, size=task.batch)
+        for name, rows in zip(group.names, group.counts, strict=True)
+    ]
+    return group.take(drawn)
+
+
+def _local_steps(group: Group, task: Task, number: int, seed: int) -> tuple[Array, Array]:
+    """F_i at θ, and θ_i after `task.steps` gradient steps on the client's own risk."""
+    values = np.empty(len(group.names))
+    ends = np.empty((len(group.names), task.theta.size))
+    for i in range(len(group.names)):
+        own, theta = group.select([i]), task.theta
+        for step in range(task.steps):
+            risks = _batch(own, task, number, step, seed).risks(theta)
+            if step == 0:
+                values[i] = risks.values[0]
+            theta = theta - task.rate * risks.gradients[0]
+        ends[i] = theta
+    return values, ends
+
+
+def _paper_step(batch: Group, task: Task) -> tuple[Array, Array]:
+    """Algorithm 1, lines 4–9: g^λ = exp(F/ρβ) and θ_i = θ − η g^θ, g^θ = exp(F/ρβ) ∇F/ρβ.
+
+    With F the log-mean-exp over the minibatch this is the mean of the paper's one-sample estimates.
+    Without a tilt there is no exponential: g^λ = F and g^θ = ∇F, stochastic descent–ascent.
+    """
+    risks, tau = batch.risks(task.theta), batch.problem.method.temperature
+    if np.isinf(tau):
+        return risks.values, task.theta - task.rate * risks.gradients
+    with np.errstate(over="ignore", invalid="ignore"):
+        weight = np.exp(risks.values / tau)
+        return weight, task.theta - task.rate * weight[:, None] * risks.gradients / tau

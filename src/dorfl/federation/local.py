@@ -1,0 +1,64 @@
+"""The in-process engine: carries messages between a server and clients that live right here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.federation import server as serving
+from dorfl.federation.client import respond
+from dorfl.federation.server import Server
+from dorfl.risk import Group
+from dorfl.solvers.base import Info
+from dorfl.types import Array
+
+
+class Round(NamedTuple):
+    """One line of a training's history."""
+
+    round: int
+    objective: float
+    gap: float
+    risks: Array
+    lam: Array
+    answered: tuple[str, ...]
+    refused: dict[str, str]
+
+
+def run(
+    server: Server,
+    group: Group,
+    *,
+    max_rounds: int,
+    seed: int,
+    participation: float = 1.0,
+    absent: Callable[[int, str], bool] | None = None,
+    progress: Callable[[Round], object] | None = None,
+    stop: Callable[[Info], str] | None = None,
+) -> tuple[Info, list[Round], str]:
+    """Rounds until the solver is done, `stop` gives a reason, or the budget is spent.
+
+    `participation` is the share of clients asked in a round (everyone in the first); `absent(round,
+    client)` says who does not answer although asked.
+    """
+    history: list[Round] = []
+    count = len(group.names)
+    while True:
+        sent = serving.broadcast(server)
+        asked = list(range(count))
+        if participation < 1.0 and sent.round > 1:
+            rng = np.random.default_rng([seed, sent.round])
+            size = max(1, round(participation * count))
+            asked = sorted(rng.choice(count, size=size, replace=False).tolist())
+        if absent is not None:
+            asked = [i for i in asked if not absent(sent.round, group.names[i])]
+        reports = respond(group.select(asked), sent, seed) if asked else []
+        server, info, heard = serving.receive(server, reports)
+        history.append(Round(sent.round, info.objective, info.gap, info.risks, info.lam, *heard))
+        if progress is not None:
+            progress(history[-1])
+        reason = info.done or (stop(info) if stop else "")
+        if reason or sent.round >= max_rounds:
+            return info, history, reason or "budget"

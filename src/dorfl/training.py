@@ -1,0 +1,308 @@
+"""`dorfl.train`: from clients and a method to a fitted model, in this process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dorfl import centers as centering
+from dorfl import losses, solvers, validation
+from dorfl.federation import local
+from dorfl.federation.local import Round
+from dorfl.federation.server import Server
+from dorfl.losses import Loss
+from dorfl.methods import Method
+from dorfl.problem import Problem
+from dorfl.risk import Group, Risk
+from dorfl.scores import Quadratic
+from dorfl.solvers import Paper, Solver
+from dorfl.solvers.base import Info, Setting
+from dorfl.types import Array
+
+_BUDGET = {"sqp": 200, "optimistic": 5000}
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A trained model and how it came about.
+
+    `theta` has the intercept last (softmax: one row per class). `lam` is the mixture, in the order
+    of `clients`. `gap` estimates how far max_i F_i is above the best possible. `sample_weights` has
+    the weight p of every row, by client: 1/n for an ordinary one, nearly 0 for a suspect.
+    """
+
+    theta: Array
+    lam: Array
+    clients: tuple[str, ...]
+    risks: Array
+    objective: float
+    gap: float
+    rounds: int
+    status: str
+    message: str
+    history: list[Round]
+    sample_weights: dict[str, Array]
+    centers: Array
+    problem: Problem
+
+    def decision(self, X: Any) -> Array:
+        """The model's outputs: (n,), or (n, classes) for softmax."""
+        return self.problem.predict(self.theta, validation.rows(X, "decision"))
+
+    def predict(self, X: Any) -> Array:
+        """Labels, or values for a regression."""
+        out, classes = self.decision(X), self.problem.classes
+        if not self.problem.loss.classifies:
+            return out
+        return np.asarray(classes[out.argmax(axis=1) if out.ndim == 2 else (out > 0).astype(int)])
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy, or the negative mean loss for a regression."""
+        labels = np.asarray(y)
+        if self.problem.loss.classifies:
+            return float(np.mean(self.predict(X) == labels))
+        return -float(np.mean(self.problem.loss.value(self.decision(X), labels.astype(float))))
+
+
+def train(
+    clients: Any,
+    method: Method,
+    *,
+    loss: str | Loss = "logistic",
+    solver: str | Solver = "auto",
+    tol: float = 1e-6,
+    max_rounds: int | None = None,
+    seed: int = 0,
+    intercept: bool = True,
+    l2: float = 0.0,
+    theta_radius: float = np.inf,
+    batch: int | None = None,
+    participation: float = 1.0,
+    absent: Callable[[int, str], bool] | None = None,
+    epsilon: float = 0.0,
+    start: Fit | Array | None = None,
+    progress: Callable[[Round], object] | None = None,
+) -> Fit:
+    """Train one model over clients that keep their rows to themselves.
+
+    Args:
+        clients: a list of (X, y), or a mapping of client name to (X, y).
+        method: one of :mod:`dorfl.methods`, or any combination of their parts.
+        loss: "logistic" (two classes), "softmax", "squared", "huber" or `losses.huber(delta)`.
+        solver: "auto", "sqp", "optimistic", "paper", or one from :mod:`dorfl.solvers`.
+        tol: stop when the gap, in units of the objective, is below this.
+        max_rounds: stop after so many exchanges of messages in any case.
+        seed: where the clients' random streams begin (minibatches, participation).
+        intercept: whether the model has one; it is never moved by transport nor regularised.
+        l2: adds ½ l2 ‖θ‖² to the objective.
+        theta_radius: keep θ in the ball of this radius.
+        batch: rows each client draws per round (none: all of them).
+        participation: the share of clients asked in a round.
+        absent: `absent(round, client)` says who does not answer; the last report stands in for it.
+        epsilon: leave rows within this distance of their worst place instead of solving exactly.
+        start: a fit or a θ to go on from.
+        progress: called with every :class:`~dorfl.federation.local.Round` as it ends.
+
+    >>> import dorfl
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
+    >>> fit.status, fit.rounds < 25
+    ('converged', True)
+    """
+    _check_options(tol, max_rounds, l2, theta_radius, batch, participation, epsilon)
+    group = prepare(clients, method, loss, intercept=intercept, epsilon=epsilon)
+    problem = group.problem
+    chosen = solvers.resolve(solver, full=participation == 1.0, batch=batch)
+    if chosen.exact and participation < 1.0:
+        raise ValueError(f"solver {chosen.name!r} needs every client's answer; use 'optimistic'")
+    if isinstance(chosen, Paper) and max_rounds is not None and isinstance(solver, str):
+        chosen = Paper(rounds=max_rounds, batch=chosen.batch)
+    budget = chosen.rounds + 1 if isinstance(chosen, Paper) else max_rounds or _BUDGET[chosen.name]
+    penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
+    if intercept:
+        penalty[:, -1] = 0.0
+    setting = Setting(
+        method.mixture, method.temperature, penalty.ravel(), theta_radius, tol, problem.is_finite
+    )
+    lam = method.mixture.start(group.names, group.counts)
+    theta = _starting_point(start, problem)
+    server = Server(group.names, group.counts, chosen, chosen.init(setting, theta, lam))
+    unbounded = problem.unbounded and l2 == 0.0 and np.isinf(theta_radius)
+    info, history, status = local.run(
+        server,
+        group,
+        max_rounds=budget,
+        seed=seed,
+        participation=participation,
+        absent=absent,
+        progress=progress,
+        stop=(lambda info: _separable(info, group)) if unbounded else None,
+    )
+    message = _message(status, info)
+    if status != "converged" and not (isinstance(chosen, Paper) or batch is not None):
+        warnings.warn(message, stacklevel=2)
+    weights = group.sample_weights(info.theta)
+    return Fit(
+        info.theta.reshape(problem.shape),
+        info.lam,
+        group.names,
+        info.risks,
+        info.objective,
+        info.gap,
+        len(history),
+        status,
+        message,
+        history,
+        dict(zip(group.names, weights, strict=True)),
+        group.centers,
+        problem,
+    )
+
+
+def risk(
+    theta: Any,
+    X: Any,
+    y: Any,
+    method: Method,
+    *,
+    loss: str | Loss = "logistic",
+    classes: Any = None,
+    epsilon: float = 0.0,
+) -> Risk:
+    """One client's robust risk F(θ): value, gradient and sample weights, so that anyone can check.
+
+    Whether there is an intercept follows from the length of θ. `classes` names the labels where `y`
+    does not have them all.
+
+    >>> import dorfl, numpy as np
+    >>> X, y = np.array([[1.0], [-1.0]]), np.array([1, -1])
+    >>> round(dorfl.risk([0.0], X, y, dorfl.methods.erm()).value, 6)      # log 2
+    0.693147
+    """
+    checked = validation.clients({"client": (X, y)})
+    chosen = losses.resolve(loss)
+    parameters = np.asarray(theta, dtype=np.float64)
+    dims = checked["client"][0].shape[1]
+    width = parameters.shape[-1] if parameters.ndim else 0
+    if width not in (dims, dims + 1) or not np.isfinite(parameters).all():
+        raise ValueError(
+            f"theta: needs {dims} finite numbers, or {dims + 1} with an intercept last; "
+            f"it has shape {parameters.shape}"
+        )
+    group = prepare(
+        checked, method, chosen, intercept=width == dims + 1, classes=classes, epsilon=epsilon
+    )
+    if parameters.shape != group.problem.shape:
+        raise ValueError(
+            f"theta: has shape {parameters.shape}, {chosen.name} loss with these classes needs "
+            f"{group.problem.shape}"
+        )
+    risks = group.risks(parameters.ravel())
+    return Risk(
+        float(risks.values[0]),
+        risks.gradients[0].reshape(parameters.shape),
+        group.sample_weights(parameters.ravel())[0],
+    )
+
+
+def prepare(
+    clients: Any,
+    method: Method,
+    loss: str | Loss = "logistic",
+    *,
+    intercept: bool = True,
+    classes: Any = None,
+    epsilon: float = 0.0,
+) -> Group:
+    """Clients checked, labels encoded, centres found, rows stacked: ready to be evaluated."""
+    checked = validation.clients(clients)
+    chosen = losses.resolve(loss)
+    known = validation.classes(checked, chosen, classes)
+    tables = [X for X, _ in checked.values()]
+    dims = tables[0].shape[1]
+    problem = Problem(method, chosen, dims, known, intercept)
+    problem.check()
+    dtype = np.result_type(*tables)
+    rows = tables[0] if len(tables) == 1 else np.concatenate(tables, dtype=dtype)
+    if not rows.flags.writeable:  # a read-only table would be a type of its own to the kernel
+        rows = rows.copy()
+    target = np.concatenate([losses.encode(chosen, y, known) for _, y in checked.values()])
+    bounds = np.concatenate([[0], np.cumsum([len(X) for X in tables])])
+    centers = find_centers(method, dict(zip(checked, tables, strict=True)))
+    return Group(problem, tuple(checked), rows, target, bounds, centers, epsilon)
+
+
+def find_centers(method: Method, tables: dict[str, Array]) -> Array:
+    """ξ̄ of every client (clients, d): given, found together, or each its own; else zero."""
+    dims = next(iter(tables.values())).shape[1]
+    if not isinstance(method.score, Quadratic):
+        return np.zeros((len(tables), dims))
+    center = method.score.center
+    if isinstance(center, str):
+        summaries = [centering.summarise(X) for X in tables.values()]
+        if center == "client":
+            return np.array([summary.mean for summary in summaries])
+        return np.tile(centering.combine(summaries), (len(tables), 1))
+    if isinstance(center, dict):
+        missing = [name for name in tables if name not in center]
+        if missing:
+            raise ValueError(f"quadratic(center=…): there is none for client {missing[0]!r}")
+        found = [center[name] for name in tables]
+    else:
+        found = [center] * len(tables)
+    for name, vector in zip(tables, found, strict=True):
+        if len(vector) != dims:
+            raise ValueError(
+                f"quadratic(center=…): {len(vector)} numbers for client {name!r}, not {dims}"
+            )
+    return np.array(found)
+
+
+def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:
+    if start is None:
+        return np.zeros(problem.size)
+    theta = np.array(start.theta if isinstance(start, Fit) else start, dtype=np.float64)
+    if theta.shape != problem.shape or not np.isfinite(theta).all():
+        raise ValueError(f"start: needs finite numbers of shape {problem.shape}, not {theta.shape}")
+    if not problem.is_finite(theta):
+        raise ValueError("start: the robust risk is infinite there; start from zero or raise rho")
+    return theta.ravel()
+
+
+def _separable(info: Info, group: Group) -> str:
+    """A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row."""
+    return "separable" if (info.risks < np.log(2.0) / group.counts).all() else ""
+
+
+def _message(status: str, info: Info) -> str:
+    size = float(np.linalg.norm(info.theta))
+    return {
+        "converged": f"converged: the gap is below tol (objective {info.objective:.6g})",
+        "budget": f"stopped after max_rounds with an estimated gap of {info.gap:.3g}; "
+        "allow more rounds or a larger tol",
+        "stalled": f"no further progress in floating point (estimated gap {info.gap:.3g})",
+        "separable": "the classes are separable: every row is classified correctly, so without "
+        "regularisation the minimiser is infinitely far away. Stopped at "
+        f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",
+    }[status]
+
+
+def _check_options(
+    tol: float, max_rounds: int | None, l2: float, theta_radius: float, batch: int | None,
+    participation: float, epsilon: float,
+) -> None:  # fmt: skip
+    for name, value, fine, need in (
+        ("tol", tol, tol > 0, "must be positive"),
+        ("max_rounds", max_rounds, max_rounds is None or max_rounds >= 1, "must be at least 1"),
+        ("l2", l2, 0 <= l2 < np.inf, "must be a number ≥ 0"),
+        ("theta_radius", theta_radius, theta_radius > 0, "must be positive (infinity: no bound)"),
+        ("batch", batch, batch is None or batch >= 1, "must be at least 1 row"),
+        ("participation", participation, 0 < participation <= 1, "must be above 0 and at most 1"),
+        ("epsilon", epsilon, 0 <= epsilon < np.inf, "must be a number ≥ 0"),
+    ):
+        if not fine:
+            raise ValueError(f"{name}={value}: {need}")
