@@ -28,27 +28,29 @@ class Summary(NamedTuple):
     mean: Array
 
 
-def summarise(rows: Array, share: float = 0.99) -> Summary:
+def summarise(rows: Array, share: float = 0.999) -> Summary:
     """The mean of the rows within the range that `share` of normal rows would keep to.
 
     Distances are measured from the medians in units of the median absolute deviation, which a
-    minority of wild rows cannot move. A column that hardly varies gets the unit of its mean
-    deviation instead, so that rare categories do not count as wild.
+    minority of wild rows cannot move. A column that mostly has one value (a category, a rare
+    amount) has none: there a row is wild when it is several times as far off as others that differ.
     """
-    median = np.median(rows, axis=0)
-    offset = np.abs(np.asarray(rows, dtype=np.float64) - median)
+    offset = np.abs(np.asarray(rows, dtype=np.float64) - np.median(rows, axis=0))
     unit = 1.4826 * np.median(offset, axis=0)
-    flat = unit <= 0
-    if flat.any():
-        unit[flat] = offset[:, flat].mean(axis=0)
-        unit[unit <= 0] = 1.0
-    dims = rows.shape[1]
-    far = np.sqrt(np.mean((offset / unit) ** 2, axis=1))
-    # Scaled so that the middle row of a clean sample sits where it should: columns that are not
-    # normal (categories, heavy tails) must not make half the table look wild.
-    middle = np.median(far) / _radius(0.5, dims)
-    keep = far <= max(middle, 1.0) * _radius(share, dims)
-    return Summary(int(keep.sum()), np.asarray(rows[keep].mean(axis=0, dtype=np.float64)))
+    telling = unit > 0
+    wild = np.zeros(len(rows), dtype=bool)
+    for column in offset[:, ~telling].T:
+        differs = column > 0
+        if differs.any():
+            wild |= column > 6.0 * np.median(column[differs])
+    dims = int(telling.sum())
+    if dims:
+        far = np.sqrt(np.mean((offset[:, telling] / unit[telling]) ** 2, axis=1))
+        # Scaled so that the middle row of a clean sample sits where it should: heavy tails must not
+        # make half the table look wild.
+        middle = np.median(far) / _radius(0.5, dims)
+        wild |= far > max(middle, 1.0) * _radius(share, dims)
+    return Summary(int((~wild).sum()), np.asarray(rows[~wild].mean(axis=0, dtype=np.float64)))
 
 
 def combine(summaries: Sequence[Summary]) -> Array:

@@ -107,8 +107,13 @@ def check_finite(loss: Loss, rho: float, spread_at: Callable[[float], Array]) ->
     least = brentq(lambda r: float(spread_at(r)[0, 0]) - loss.finite_below, rho, high, xtol=1e-12)
     raise ValueError(
         f"{loss.name} loss: the supremum is infinite at rho={rho:g}, because moving a row gains "
-        f"faster than it costs; any rho above {least:.6g} would do for these weights"
+        f"faster than it costs; any rho above {_rounded_up(least)} would do for these weights"
     )
+
+
+def _rounded_up(value: float) -> str:
+    unit = 10.0 ** (np.floor(np.log10(value)) - 5)
+    return f"{np.ceil(value / unit - 1e-6) * unit:.6g}"
 
 
 class Ascent(NamedTuple):
@@ -134,7 +139,7 @@ def ascend(
     dent: float = 0.0,
     accuracy: float = 1e-20,
     distance: float = 0.0,
-    max_steps: int = 2000,
+    max_steps: int = 500,
 ) -> Ascent:
     """Maximise l − h − ½ Σ κ_k (x_k − ζ_k)² for every row by preconditioned gradient ascent.
 

@@ -208,56 +208,62 @@ def _softmax(t, out):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _softmax_climb(a, label, spread, t, g):
-    """A stationary t = a + S (softmax(t) − e_y) reached from `t` going uphill; returns its value.
+def _softmax_height(a, label, spread, g, t, p):
+    """The objective attained by moving the row with slope g; t = a + S g and p = softmax(t)."""
+    t[:] = a + spread @ g
+    return _softmax(t, p) - t[label] - 0.5 * (g @ (t - a))
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_climb(a, label, spread, g):
+    """Climb from slope `g` to where g = softmax(a + S g) − e_y; returns the height reached.
 
     The fixed-point step maximises the objective with its convex part linearised, so it never goes
-    down; Newton's step replaces it wherever that brings the residual down, which near the end is
-    always.
+    down. Newton's step replaces it wherever it gets higher, which near the end is always.
     """
     classes = a.size
-    lse = 0.0
-    previous = np.inf
-    trial = t.copy()
-    jacobian = np.empty((classes, classes))
-    for sweep in range(500):
-        lse = _softmax(t, g)
-        g[label] -= 1.0
-        residual = t - a - spread @ g
-        size = np.abs(residual).max()
-        if size <= 1e-13 * (1.0 + np.abs(t).max()) or (size >= previous and size < 1e-10):
+    t, p = np.empty(classes), np.empty(classes)
+    newton, jacobian = np.empty(classes), np.empty((classes, classes))
+    height = _softmax_height(a, label, spread, g, t, p)
+    for _ in range(500):
+        p[label] -= 1.0
+        residual = p - g
+        if np.abs(residual).max() <= 1e-14:
             break
-        previous = size
-        fixed_point = t - residual
-        if sweep < 2:
-            t[:] = fixed_point
-            continue
-        g[label] += 1.0
-        for i in range(classes):
-            mean = 0.0
-            for c in range(classes):
-                mean += spread[i, c] * g[c]
-            for c in range(classes):
-                jacobian[i, c] = (1.0 if i == c else 0.0) - (spread[i, c] - mean) * g[c]
-        trial[:] = t - np.linalg.solve(jacobian, residual)
-        _softmax(trial, g)
-        g[label] -= 1.0
-        t[:] = trial if np.abs(trial - a - spread @ g).max() < 0.5 * size else fixed_point
-    return lse - t[label] - 0.5 * (g @ (spread @ g))
+        p[label] += 1.0
+        for c in range(classes):
+            for e in range(classes):
+                jacobian[c, e] = 1.0 if c == e else 0.0
+                for i in range(classes):
+                    bend = p[c] * ((1.0 if c == i else 0.0) - p[i])
+                    jacobian[c, e] -= bend * spread[i, e]
+        newton[:] = g + np.linalg.solve(jacobian, residual)
+        g += residual
+        risen = _softmax_height(a, label, spread, g, t, p)
+        better = _softmax_height(a, label, spread, newton, t, p)
+        if better >= risen:
+            g[:] = newton
+            risen = better
+        else:
+            _softmax_height(a, label, spread, g, t, p)
+        if risen <= height and np.abs(residual).max() < 1e-9:
+            break  # nothing left to gain but rounding
+        height = risen
+    return height
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_row(a, label, spread, concave, slope):
     """The softmax supremum of one row; where it is not concave, the best of a climb per class."""
-    g = np.empty(a.size)
-    t = a.copy()
-    best = _softmax_climb(a, label, spread, t, g)
+    g = np.zeros(a.size)
+    best = _softmax_climb(a, label, spread, g)
     slope[:] = g
     if not concave:
         for c in range(a.size):
             if c != label:
-                t[:] = a + spread[:, c] - spread[:, label]
-                value = _softmax_climb(a, label, spread, t, g)
+                g[:] = 0.0
+                g[c], g[label] = 1.0, -1.0
+                value = _softmax_climb(a, label, spread, g)
                 if value > best:
                     best = value
                     slope[:] = g
@@ -270,8 +276,10 @@ def _softmax_row(a, label, spread, concave, slope):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _threshold_slope(v, rest, label, theta, spread, stiffness, origin, level, softness, weight):
+def _threshold_slope(v, row, score):
     """First and second derivative in v, and the value, of the supremum with x_k = v."""
+    rest, label, theta, spread, origin = row
+    stiffness, level, softness, weight = score
     value, s = _logistic_point(label * (rest + theta * v), spread)
     e = _exp(-abs(v - level) / softness)
     small = e / (1.0 + e)
@@ -285,15 +293,11 @@ def _threshold_slope(v, rest, label, theta, spread, stiffness, origin, level, so
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _threshold_root(
-    low, high, rest, label, theta, spread, stiffness, origin, level, softness, weight
-):
+def _threshold_root(low, high, row, score):
     """The maximiser between `low`, where the slope is ≥ 0, and `high`, where it is ≤ 0."""
     v = 0.5 * (low + high)
     for _ in range(200):
-        first, second, _v = _threshold_slope(
-            v, rest, label, theta, spread, stiffness, origin, level, softness, weight
-        )
+        first, second, _value = _threshold_slope(v, row, score)
         if first >= 0.0:
             low = v
         else:
@@ -307,61 +311,58 @@ def _threshold_root(
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _threshold_row(output, label, spread, x, theta, stiffness, level, softness, weight, plain):
+def _threshold_row(output, label, spread, x, theta, score, plain):
     """(value, s, v) of a row the score applies to; `plain` is its x_k without the score.
 
-    The score only pushes down, so every stationary point lies left of the plain optimum. Where the
-    problem is concave and the plain optimum lies below the threshold, it is concave from there on
-    and one bracketed root is the answer. Otherwise every local maximum is found from a grid as fine
-    as the two sigmoids that shape the function.
+    The score only pushes down. Where the problem is concave every stationary point lies left of the
+    plain optimum, and if that is below the threshold the function is concave from there on: one
+    bracketed root is the answer. Otherwise every local maximum is found from a grid as fine as the
+    two sigmoids that shape the function, with a point on either side of the kink that the supremum
+    over the other coordinates has where it changes sides.
     """
-    rest = output - theta * x
+    stiffness, level, softness, weight = score
     other = max(spread - theta * theta / stiffness, 0.0)
+    row = (output - theta * x, label, theta, other, x)
     low = x + (min(0.0, -label * theta) - 0.25 * weight / softness) / stiffness
     high = x + max(0.0, -label * theta) / stiffness
     if spread < 4.0 and plain <= level:
-        best = _threshold_root(
-            low, plain, rest, label, theta, other, stiffness, x, level, softness, weight
-        )
+        best = _threshold_root(low, plain, row, score)
     else:
         half = 97
-        grid = np.empty(2 * half + 3)
+        grid = np.empty(2 * half + 4)
+        kink = (label * 0.5 * other - row[0]) / theta if theta != 0.0 else x
         for i in range(half):
             offset = 0.75 * (i - half // 2)
-            turn = (label * 0.5 * other + offset - rest) / theta if theta != 0.0 else x
-            grid[i] = min(max(level + softness * offset, low), high)
-            grid[half + i] = min(max(turn, low), high)
-        grid[2 * half] = low
-        grid[2 * half + 1] = high
-        grid[2 * half + 2] = min(max(plain, low), high)
-        grid.sort()
-        best = low
-        top = -np.inf
-        before = 1.0
+            grid[i] = level + softness * offset
+            grid[half + i] = kink + offset / theta if theta != 0.0 else x
+        beside = 1e-9 * (1.0 + abs(kink))
+        grid[half + half // 2] = kink - beside
+        grid[2 * half] = kink + beside
+        grid[2 * half + 1], grid[2 * half + 2], grid[2 * half + 3] = low, high, plain
         for i in range(grid.size):
-            first, _second, value = _threshold_slope(
-                grid[i], rest, label, theta, other, stiffness, x, level, softness, weight
-            )
+            grid[i] = min(max(grid[i], low), high)
+        grid.sort()
+        best, top, before = low, -np.inf, 1.0
+        for i in range(grid.size):
+            first, _second, value = _threshold_slope(grid[i], row, score)
             if value > top:
-                top = value
-                best = grid[i]
+                best, top = grid[i], value
             if i > 0 and before > 0.0 and first <= 0.0 and grid[i] > grid[i - 1]:
-                v = _threshold_root(
-                    grid[i - 1], grid[i],
-                    rest, label, theta, other, stiffness, x, level, softness, weight,
-                )  # fmt: skip
-                _f, _s, value = _threshold_slope(
-                    v, rest, label, theta, other, stiffness, x, level, softness, weight
-                )
+                v = _threshold_root(grid[i - 1], grid[i], row, score)
+                _first, _second, value = _threshold_slope(v, row, score)
                 if value > top:
-                    top = value
-                    best = v
+                    best, top = v, value
             before = first
-    _first, _second, value = _threshold_slope(
-        best, rest, label, theta, other, stiffness, x, level, softness, weight
-    )
-    _value, s = _logistic_point(label * (rest + theta * best), other)
+    _first, _second, value = _threshold_slope(best, row, score)
+    _value, s = _logistic_point(label * (row[0] + theta * best), other)
     return value, s, best
+
+
+@njit(inline="always", **_SCALAR)
+def _resting_score(x, level, softness, weight):
+    """h of a row whose column cannot move."""
+    e = _exp(-abs(x - level) / softness)
+    return weight * (e / (1.0 + e) if x < level else 1.0 / (1.0 + e))
 
 
 # ── the pass ────────────────────────────────────────────────────────────────────────────────────
@@ -402,14 +403,31 @@ def _weighted_rows(rows, first, count, coefficient, total):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _tilt(value, count, scale, top, weight):
-    """weight_j = exp(value_j · scale − new top); returns the new top."""
+    """weight_j = exp(value_j · scale − new top); returns the new top and Σ (weight_j − 1).
+
+    The sum is that of expm1 and not of exp, because ρβ log mean exp(f/ρβ) is a small difference of
+    large numbers where ρβ is large.
+    """
     for j in range(count):
         weight[j] = value[j] * scale
     for j in range(count):
         top = max(top, weight[j])
+    lowest = 0.0
     for j in range(count):
-        weight[j] = _exp(weight[j] - top)
-    return top
+        weight[j] -= top
+        lowest = min(lowest, weight[j])
+    total = 0.0
+    if lowest > -1e-3:
+        for j in range(count):
+            x = weight[j]
+            total += x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0))))
+            weight[j] = _exp(x)
+    else:
+        for j in range(count):
+            weight[j] = _exp(weight[j])
+        for j in range(count):
+            total += weight[j] - 1.0
+    return top, total
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -425,12 +443,14 @@ def _apply_threshold(
         if label[j] != marked:
             continue
         x = float(rows[first + j, k])
+        if stiffness == np.inf:
+            value[j] -= _resting_score(x, level, softness, weight)
+            continue
         plain = x + slope[j] * theta / stiffness
         if plain < level - softness * 60.0:  # the score is below e^−60 there: nothing to see
             continue
-        value[j], s, v = _threshold_row(
-            output[j], label[j], spread, x, theta, stiffness, level, softness, weight, plain
-        )
+        score = (stiffness, level, softness, weight)
+        value[j], s, v = _threshold_row(output[j], label[j], spread, x, theta, score, plain)
         slope[j] = -label[j] * s
         shift[j] = v - (x + slope[j] * theta / stiffness)
 
@@ -442,9 +462,9 @@ def one_pass(
 ):  # fmt: skip
     """Everything the risks need from the rows in `chunks` = [(start, stop, client), …].
 
-    Per chunk: the top of f·scale, Σ w (or Σ f where scale = 0, the plain mean), Σ w g xᵀ, Σ w g,
-    Σ w g gᵀ and Σ w g · shift, with w = exp(f·scale − top). With `keep`, also per row: f, g, the
-    label at the maximiser, and the move of the threshold's coordinate beyond that of the loss.
+    Per chunk: the top of f·scale, Σ (w − 1) (or Σ f where scale = 0, the plain mean), Σ w g xᵀ,
+    Σ w g, Σ w g gᵀ and Σ w g · shift, with w = exp(f·scale − top). With `keep`, also per row: f, g,
+    the label at the maximiser, and how far the threshold's coordinate moves beyond the loss.
     """
     outputs, dims = weights.shape
     output = np.zeros((outputs, BLOCK))
@@ -502,12 +522,18 @@ def one_pass(
                 for j in range(count):
                     for c in range(outputs):
                         row_output[c] = output[c, j]
-                    own = int(label[j])
+                    own, marked, resting = int(label[j]), -1, 0.0
+                    if scored:  # its column is frozen: otherwise the score is left to ascent
+                        marked = int(threshold[5])
+                        x = float(rows[first + j, int(threshold[0])])
+                        resting = _resting_score(x, threshold[2], threshold[3], threshold[4])
                     value[j] = _softmax_row(row_output, own, spread, concave, row_best)
+                    value[j] -= resting if own == marked else 0.0
                     if priced:
                         for c in range(outputs):
                             if c != own:
                                 v = _softmax_row(row_output, c, spread, concave, row_slope) - price
+                                v -= resting if c == marked else 0.0
                                 if v > value[j]:
                                     value[j] = v
                                     label[j] = c
@@ -518,17 +544,16 @@ def one_pass(
             for j in range(count):
                 value[j] -= penalty[first + j]
             if scale > 0.0:
-                risen = _tilt(value, count, scale, top, weight)
+                risen, gained = _tilt(value, count, scale, top, weight)
                 if risen > top:
                     shrink = math.exp(top - risen)
-                    total *= shrink
+                    total = total * shrink + (first - start) * math.expm1(top - risen)
                     moved *= shrink
                     moments[chunk] *= shrink
                     slopes[chunk] *= shrink
                     squares[chunk] *= shrink
                     top = risen
-                for j in range(count):
-                    total += weight[j]
+                total += gained
             else:
                 for j in range(count):
                     weight[j] = 1.0

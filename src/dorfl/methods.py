@@ -14,21 +14,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dorfl import costs, mixture, scores
 from dorfl.costs import Cost
 from dorfl.mixture import Mixture
-from dorfl.scores import Score
+from dorfl.scores import Custom, Quadratic, Score, Threshold
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
     """What is minimised: min_θ max_λ ρβ log Σ_i λ_i mean_i exp(f/ρβ), by its three parts.
 
-    `rho` = ∞ means no transport, `temperature` (= ρβ) = ∞ no tilt.
+    `rho` = ∞ means no transport, `temperature` (= ρβ) = ∞ no tilt. With a `radius`, ρ is no longer
+    given but found together with θ: see :func:`method`.
     """
 
     name: str
@@ -37,11 +38,16 @@ class Method:
     temperature: float
     score: Score
     mixture: Mixture
+    radius: float | None = None
 
     @property
     def beta(self) -> float:
         """The price of reweighting rows, in units of transport."""
         return self.temperature / self.rho if np.isfinite(self.temperature) else np.inf
+
+    def priced(self, rho: float) -> Method:
+        """The same method with another price ρ of transport, β kept."""
+        return replace(self, rho=rho, temperature=rho * self.beta)
 
 
 def method(
@@ -50,6 +56,7 @@ def method(
     cost: Cost | None = None,
     beta: float | None = None,
     temperature: float | None = None,
+    radius: float | None = None,
     score: Score = scores.none,
     mixture: str | Mixture = "agnostic",
     name: str = "custom",
@@ -61,12 +68,35 @@ def method(
     "agnostic", "fixed" or a rule from :mod:`dorfl.mixture`. A tilt without transport is set by its
     `temperature`, which otherwise is ρβ.
 
+    With `radius` = r the constrained problem is solved, the one the paper poses first:
+    min_θ max_λ sup {E_P[L] : UW(P‖P̂_λ) ≤ r} = min over θ and ρ of ρ r + max_i F_i(θ, ρ). The price
+    is then an unknown of its own, and `rho` only says where to start (1 if not given).
+
     >>> method(temperature=5.0, score=scores.quadratic(0.1), mixture="fixed").rho
     inf
     """
-    for argument, value in (("rho", rho), ("beta", beta), ("temperature", temperature)):
+    for argument, value in (
+        ("rho", rho),
+        ("beta", beta),
+        ("temperature", temperature),
+        ("radius", radius),
+    ):
         if value is not None and not value > 0:
             raise ValueError(f"{argument}={value}: must be positive (infinity: none)")
+    rule = _mixture(mixture)
+    if score is not None and not isinstance(score, Quadratic | Threshold | Custom):
+        raise ValueError(
+            f"score={score!r}: give one of dorfl.scores (quadratic, threshold, custom) or None; "
+            "wrap a function of your own as scores.custom(function)"
+        )
+    if cost is not None and not isinstance(cost, Cost):
+        raise ValueError(f"cost={cost!r}: give costs.squared(…) or nothing")
+    if radius is not None:
+        if temperature is not None or (rho is not None and np.isinf(rho)):
+            raise ValueError("radius: ρ is found, so give beta (none: no tilt) and no temperature")
+        if not rule.adversarial or rule.by != "risk" or rule.cap < 1.0:
+            raise ValueError('radius: the constrained problem is over all mixtures; use "agnostic"')
+        rho = 1.0 if rho is None else rho
     price = np.inf if rho is None else float(rho)
     if beta is not None and temperature is not None:
         raise ValueError("give beta or temperature, not both: temperature = rho · beta")
@@ -80,7 +110,8 @@ def method(
         cost if cost is not None else costs.squared(),
         np.inf if temperature is None else float(temperature),
         score,
-        _mixture(mixture),
+        rule,
+        None if radius is None else float(radius),
     )
 
 

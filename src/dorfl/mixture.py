@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from dorfl.types import Array
 
@@ -77,9 +76,7 @@ class Mixture:
         """What training minimises, from the clients' risks (λ matters only where it is fixed)."""
         if self.adversarial:
             return float(self.worst(risks) @ risks)
-        if np.isinf(temperature):
-            return float(lam @ risks)
-        return float(temperature * logsumexp(risks / temperature, b=lam))
+        return tilted_mean(risks, temperature, lam)
 
     def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
         """∂objective/∂F_i for a fixed λ: its posterior weights, λ_i exp(F_i/ρβ) normalised."""
@@ -89,7 +86,19 @@ class Mixture:
         return np.asarray(posterior / posterior.sum())
 
 
-def fixed(weights: Mapping[str, float] | Sequence[float] | None = None) -> Mixture:
+def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> float:
+    """τ log Σ w exp(v/τ), the plain mean for τ = ∞; exact also where τ makes it nearly that.
+
+    >>> tilted_mean(np.array([0.0, 1.0]), 1e12)
+    0.500000000000125
+    """
+    if np.isinf(tau):
+        return float(np.average(values, weights=weights))
+    top = float(values.max())
+    return top + tau * float(np.log1p(np.average(np.expm1((values - top) / tau), weights=weights)))
+
+
+def fixed(weights: Mapping[str, float] | Sequence[float] | Array | None = None) -> Mixture:
     """A given λ: by client name, in the clients' order, or n_i / n when none is given."""
     if weights is None:
         return Mixture("fixed")
@@ -139,6 +148,7 @@ def resolve(rule: str | Mixture) -> Mixture:
 def project_simplex(point: Any) -> Array:
     """The point of the simplex {λ ≥ 0, Σ λ = 1} nearest to `point`."""
     v = np.asarray(point, dtype=float)
+    v = v - v.max()  # the answer is the same, and huge entries do not drown the rest
     descending = np.sort(v)[::-1]
     excess = np.cumsum(descending) - 1.0
     count = np.flatnonzero(descending - excess / np.arange(1, v.size + 1) > 0)[-1] + 1
@@ -152,6 +162,10 @@ def project_capped(point: Any, cap: float) -> Array:
     array([0.5, 0.4, 0.1])
     """
     v = np.asarray(point, dtype=float)
+    # Enough entries to make up a mixture lie at or above `pivot`, so whatever is `cap` above it
+    # gets all it may: cutting it down there changes nothing, and rounding drowns nobody.
+    pivot = np.sort(v)[::-1][int(np.ceil(1.0 / cap - 1e-12)) - 1]
+    v = np.minimum(v - pivot, cap)
     breaks = np.sort(np.concatenate([v, v - cap]))
 
     def total(shift: float) -> float:
@@ -163,4 +177,8 @@ def project_capped(point: Any, cap: float) -> Array:
         low, high = (middle, high) if total(breaks[middle]) >= 1.0 else (low, middle)
     at_low, at_high = total(breaks[low]), total(breaks[high])
     share = (at_low - 1.0) / (at_low - at_high) if at_low > at_high else 0.0
-    return np.asarray(np.clip(v - (breaks[low] + share * (breaks[high] - breaks[low])), 0.0, cap))
+    lam = np.clip(v - (breaks[low] + share * (breaks[high] - breaks[low])), 0.0, cap)
+    free = (lam > 0.0) & (lam < cap)
+    if free.any():
+        lam[free] += (1.0 - lam.sum()) / free.sum()  # what rounding left over
+    return np.asarray(lam)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from dorfl import kernels
 from dorfl.inner import Geometry, geometry
-from dorfl.losses import Loss
+from dorfl.losses import Loss, encode
 from dorfl.methods import Method
 from dorfl.scores import Custom, Quadratic, Threshold
 from dorfl.types import Array
@@ -32,8 +32,17 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """How many parameters the model has."""
         return self.outputs * (self.dims + self.intercept)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
+        return self.method.radius is not None
+
+    def priced(self, rho: float) -> Problem:
+        """The same problem with another price ρ."""
+        return replace(self, method=self.method.priced(rho))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,18 +90,15 @@ class Problem:
     @cached_property
     def geometry(self) -> Geometry:
         """The quadratic that cost and score make; see :mod:`dorfl.inner`."""
-        return self.geometry_at(self.method.rho)
-
-    def geometry_at(self, rho: float) -> Geometry:
-        """The geometry this problem would have with another ρ."""
-        weights = self.method.cost.weights(self.dims)
-        score = self.method.score
+        weights, score = self.method.cost.weights(self.dims), self.method.score
         if isinstance(score, Quadratic):
-            return geometry(rho, weights, score.weight, score.shape(self.dims))
-        return geometry(rho, weights)
+            return geometry(self.method.rho, weights, score.weight, score.shape(self.dims))
+        return geometry(self.method.rho, weights)
 
     def is_finite(self, theta: Array) -> bool:
         """Whether the supremum is finite at θ (always, except for the squared loss)."""
+        if self.constrained and theta.size > self.size:
+            return bool(theta[-1] > 0) and self.priced(theta[-1]).is_finite(theta[:-1])
         if np.isinf(self.loss.finite_below):
             return True
         weights, _ = self.split(theta)
@@ -102,10 +108,10 @@ class Problem:
     def threshold(self) -> tuple[float, ...]:
         """The threshold score as the kernel takes it: all zero where there is none."""
         score = self.method.score
-        if not isinstance(score, Threshold) or self.frozen_threshold or self.approximate:
+        if not isinstance(score, Threshold) or self.approximate:
             return (0.0,) * 6
-        stiffness = self.method.rho * self.method.cost.weights(self.dims)[score.column]
-        marked = float(score.label == self.classes[1]) * 2.0 - 1.0
+        stiffness = float(self.method.rho * self.method.cost.weights(self.dims)[score.column])
+        marked = float(encode(self.loss, np.array([score.label]), self.classes)[0])
         return float(score.column), stiffness, score.level, score.softness, score.weight, marked
 
     @property

@@ -19,11 +19,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import xlogy
 
 from dorfl import kernels
 from dorfl.inner import apply, ascend, check_finite, is_concave
-from dorfl.losses import decode
+from dorfl.losses import decode, encode
+from dorfl.mixture import tilted_mean
 from dorfl.problem import Problem
 from dorfl.scores import Custom, Quadratic, Threshold
 from dorfl.types import Array
@@ -98,8 +99,6 @@ class Group:
                 for block in range(part.start, part.stop, 65536):
                     at = slice(block, min(block + 65536, part.stop))
                     out[at] = problem.geometry.penalty(rows[at], center)
-        elif isinstance(score, Threshold) and problem.frozen_threshold:
-            out = score.at(rows, self._marked(self.target))
         elif isinstance(score, Custom) and not problem.approximate:
             out = score.at(np.asarray(rows, dtype=np.float64), self._labels(self.target))
         return out
@@ -130,10 +129,7 @@ class Group:
     def _average(self, f: Array) -> Array:
         """ρβ log mean exp(f/ρβ) of each client."""
         tau = self.problem.method.temperature
-        parts = np.split(f, self.bounds[1:-1])
-        if np.isinf(tau):
-            return np.array([part.mean() for part in parts])
-        return np.array([tau * (logsumexp(part / tau) - np.log(len(part))) for part in parts])
+        return np.array([tilted_mean(part, tau) for part in np.split(f, self.bounds[1:-1])])
 
     def take(self, indices: Sequence[Array]) -> Group:
         """The group with only the given rows of each client (minibatches)."""
@@ -159,8 +155,35 @@ class Group:
             centers=self.centers[list(clients)],
         )
 
+    def priced(self, rho: float) -> Group:
+        """The same clients at another price ρ."""
+        return replace(self, problem=self.problem.priced(rho))
+
+    def spent(self, atoms: Atoms) -> Array:
+        """r̂_i = E_p[c(z, ζ)] + β KL(p‖P̂_i) = −∂F_i/∂ρ: how far each client's worst case is away."""
+        cost = np.add.reduceat(atoms.weights * self.moved(atoms), self.bounds[:-1])
+        beta = self.problem.method.beta
+        if np.isinf(beta):
+            return np.asarray(cost)
+        relative = xlogy(atoms.weights, atoms.weights * np.repeat(self.counts, self.counts))
+        return np.asarray(cost + beta * np.add.reduceat(relative, self.bounds[:-1]))
+
+    def moved(self, atoms: Atoms) -> Array:
+        """c(z, ζ) of every row."""
+        method = self.problem.method
+        weights = method.cost.weights(self.problem.dims)
+        free = np.isfinite(weights)
+        cost = 0.5 * ((atoms.rows - self.rows)[:, free] ** 2) @ weights[free]
+        if np.isfinite(method.cost.label_price):
+            cost = cost + np.where(atoms.target == self.target, 0.0, method.cost.label_price)
+        return np.asarray(cost)
+
     def risks(self, theta: Array) -> Risks:
-        """F_i and ∇F_i of every client at θ."""
+        """F_i and ∇F_i of every client at θ; in the constrained problem at (θ, ρ)."""
+        if self.problem.constrained and theta.size > self.problem.size:
+            group = self.priced(float(theta[-1]))
+            plain, spent = group.risks(theta[:-1]), group.spent(group.atoms(theta[:-1]))
+            return plain._replace(gradients=np.column_stack([plain.gradients, -spent]))
         if self.problem.approximate or self.epsilon > 0:
             return self._gather(self.atoms(theta))
         sums, _ = self._pass(theta, keep=False)
@@ -210,7 +233,9 @@ class Group:
     def _check_finite(self, weights: Array) -> None:
         problem = self.problem
         check_finite(
-            problem.loss, problem.method.rho, lambda rho: problem.geometry_at(rho).spread(weights)
+            problem.loss,
+            problem.method.rho,
+            lambda rho: problem.priced(rho).geometry.spread(weights),
         )
 
     @property
@@ -232,9 +257,11 @@ class Group:
         else:
             top = np.maximum.reduceat(tops, firsts)
             scale = np.exp(tops - top[self.chunks[:, 2]])
-            mass = np.add.reduceat(totals * scale, firsts)
-            values = tau * (top + np.log(mass / self.counts))
-            scale = scale / mass[self.chunks[:, 2]]
+            lengths = self.chunks[:, 1] - self.chunks[:, 0]
+            shift = np.expm1(tops - top[self.chunks[:, 2]])
+            beyond = np.add.reduceat(totals * scale + lengths * shift, firsts)  # Σ (w − 1)
+            values = tau * (top + np.log1p(beyond / self.counts))
+            scale = scale / (self.counts + beyond)[self.chunks[:, 2]]
         moment = np.add.reduceat(moments * scale[:, None, None], firsts)
         slope = np.add.reduceat(slopes * scale[:, None], firsts)
         square = np.add.reduceat(squares * scale[:, None, None], firsts)
@@ -292,7 +319,7 @@ class Group:
         rows = np.asarray(self.rows, np.float64)
         labels = [self.target]
         if np.isfinite(self._label_price):
-            codes = np.unique(self.target) if problem.outputs == 1 else np.arange(problem.outputs)
+            codes = encode(problem.loss, problem.classes, problem.classes)
             labels += [np.full_like(self.target, code) for code in codes]
         best: tuple[Array, Array, Array, Array, Array] | None = None
         for target in labels:
@@ -342,8 +369,14 @@ class Group:
     def curvature(self, theta: Array) -> Array:
         """The diagonal of ∇²F_i at θ (clients, parameters), leaving out how S bends with θ.
 
-        A guess is all a quasi-Newton method needs: E_p[∂²l m mᵀ + g² K⁻¹] + Var_p(g z)/ρβ.
+        A guess is all a quasi-Newton method needs: E_p[∂²l m mᵀ + g² K⁻¹] + Var_p(g z)/ρβ. In the
+        constrained problem r̂_i ∝ ρ⁻² is guessed, which makes it 2 r̂_i/ρ in ρ.
         """
+        if self.problem.constrained and theta.size > self.problem.size:
+            group, rho = self.priced(float(theta[-1])), float(theta[-1])
+            least = float(self.problem.method.radius or 0.0)
+            spent = np.maximum(group.spent(group.atoms(theta[:-1])), least)
+            return np.column_stack([group.curvature(theta[:-1]), 2.0 * spent / rho])
         problem, shape = self.problem, self.problem.geometry
         atoms = self.atoms(theta)
         weights, intercept = problem.split(theta)

@@ -48,6 +48,7 @@ class Fit:
     sample_weights: dict[str, Array]
     centers: Array
     problem: Problem
+    rho: float  # the price of transport: as given, or in the constrained problem as found
 
     def decision(self, X: Any) -> Array:
         """The model's outputs: (n,), or (n, classes) for softmax."""
@@ -114,6 +115,7 @@ def train(
     ('converged', True)
     """
     _check_options(tol, max_rounds, l2, theta_radius, batch, participation, epsilon)
+    _check_method(method)
     group = prepare(clients, method, loss, intercept=intercept, epsilon=epsilon)
     problem = group.problem
     chosen = solvers.resolve(solver, full=participation == 1.0, batch=batch)
@@ -125,11 +127,17 @@ def train(
     penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
     if intercept:
         penalty[:, -1] = 0.0
+    flat, linear = penalty.ravel(), np.zeros(problem.size)
+    theta = _starting_point(start, problem)
+    if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
+        if isinstance(chosen, Paper) or np.isfinite(theta_radius) or batch is not None:
+            raise ValueError("radius: use solver 'sqp' or 'optimistic' on all rows, any theta")
+        flat, linear = np.append(flat, 0.0), np.append(linear, float(method.radius or 0.0))
+        theta = np.append(theta, method.rho)
     setting = Setting(
-        method.mixture, method.temperature, penalty.ravel(), theta_radius, tol, problem.is_finite
+        method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear
     )
     lam = method.mixture.start(group.names, group.counts)
-    theta = _starting_point(start, problem)
     server = Server(group.names, group.counts, chosen, chosen.init(setting, theta, lam))
     unbounded = problem.unbounded and l2 == 0.0 and np.isinf(theta_radius)
     info, history, status = local.run(
@@ -143,11 +151,16 @@ def train(
         stop=(lambda info: _separable(info, group)) if unbounded else None,
     )
     message = _message(status, info)
-    if status != "converged" and not (isinstance(chosen, Paper) or batch is not None):
+    noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
+    if status != "converged" and not (isinstance(chosen, Paper) or noisy):
         warnings.warn(message, stacklevel=2)
-    weights = group.sample_weights(info.theta)
+    theta, rho = info.theta, method.rho
+    if problem.constrained:
+        theta, rho = theta[:-1], float(theta[-1])
+        group = group.priced(rho)
+    weights = group.sample_weights(theta)
     return Fit(
-        info.theta.reshape(problem.shape),
+        theta.reshape(problem.shape),
         info.lam,
         group.names,
         info.risks,
@@ -159,7 +172,8 @@ def train(
         history,
         dict(zip(group.names, weights, strict=True)),
         group.centers,
-        problem,
+        group.problem,
+        rho,
     )
 
 
@@ -183,6 +197,7 @@ def risk(
     >>> round(dorfl.risk([0.0], X, y, dorfl.methods.erm()).value, 6)      # log 2
     0.693147
     """
+    _check_method(method)
     checked = validation.clients({"client": (X, y)})
     chosen = losses.resolve(loss)
     parameters = np.asarray(theta, dtype=np.float64)
@@ -289,6 +304,11 @@ def _message(status: str, info: Info) -> str:
         "regularisation the minimiser is infinitely far away. Stopped at "
         f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",
     }[status]
+
+
+def _check_method(method: Any) -> None:
+    if not isinstance(method, Method):
+        raise ValueError(f"method={method!r}: give one of dorfl.methods, such as methods.dorfl()")
 
 
 def _check_options(

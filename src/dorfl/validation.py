@@ -18,6 +18,10 @@ def clients(given: Any) -> Clients:
     """Clients as name → (X, y), from a mapping or a list, every one checked."""
     if isinstance(given, Mapping):
         named = {str(name): pair for name, pair in given.items()}
+        if len(named) < len(given):
+            names = [str(name) for name in given]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"clients: two are called {twice!r}; rename one of them")
     else:
         try:
             named = {f"client-{i + 1}": pair for i, pair in enumerate(given)}
@@ -41,15 +45,19 @@ def clients(given: Any) -> Clients:
 
 def rows(X: Any, what: str) -> Array:
     """A table of finite numbers, float32 kept and everything else made float64."""
-    table = np.asarray(X)
+    table = _array(X, what, "X")
     if table.ndim != 2:
         raise ValueError(f"{what}: X must be a table (rows × columns), not of shape {table.shape}")
+    if table.dtype.kind in "cmM":
+        raise ValueError(f"{what}: X is not numeric but {table.dtype}; turn it into real numbers")
     if table.dtype.kind not in "fiub":
         table = _numbers(table, what)
     if table.dtype != np.float32:
         table = table.astype(np.float64, copy=False)
     # The sum is finite exactly when nothing is NaN or infinite, and needs no second table.
-    if not np.isfinite(table.sum(dtype=np.float64)):
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = table.sum(dtype=np.float64)
+    if not np.isfinite(total):
         bad = np.argwhere(~np.isfinite(table))
         if len(bad):
             row, column = bad[0]
@@ -58,6 +66,13 @@ def rows(X: Any, what: str) -> Array:
                 f"{row}, column {column}; remove or impute them"
             )
     return np.ascontiguousarray(table)
+
+
+def _array(values: Any, what: str, name: str) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{what}: the rows of {name} have different lengths") from None
 
 
 def _numbers(table: Array, what: str) -> Array:
@@ -76,7 +91,7 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
         X, y = pair
     except (TypeError, ValueError):
         raise ValueError(f"client {name!r}: give a pair (X, y)") from None
-    table, labels = rows(X, f"client {name!r}"), np.asarray(y)
+    table, labels = rows(X, f"client {name!r}"), _array(y, f"client {name!r}", "y")
     if labels.ndim != 1:
         raise ValueError(
             f"client {name!r}: y must be one label per row, not of shape {labels.shape}"
@@ -87,6 +102,8 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
         raise ValueError(f"client {name!r}: has no rows; leave it out")
     if not table.shape[1]:
         raise ValueError(f"client {name!r}: X has no columns")
+    if labels.dtype == object and any(v is None or v != v for v in labels):  # noqa: PLR0124 - NaN
+        raise ValueError(f"client {name!r}: y has missing values; remove those rows")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError(f"client {name!r}: y has NaN or infinite values; remove those rows")
     return table, labels

@@ -81,6 +81,10 @@ def _paper_step(batch: Group, task: Task) -> tuple[Array, Array]:
     risks, tau = batch.risks(task.theta), batch.problem.method.temperature
     if np.isinf(tau):
         return risks.values, task.theta - task.rate * risks.gradients
-    with np.errstate(over="ignore", invalid="ignore"):
-        weight = np.exp(risks.values / tau)
-        return weight, task.theta - task.rate * weight[:, None] * risks.gradients / tau
+    if risks.values.max() > 700.0 * tau:
+        raise OverflowError(
+            "solver 'paper': exp(f/ρβ) overflows for these rows; use a larger rho or beta, or "
+            "the solvers 'sqp' or 'optimistic', which work with its logarithm"
+        )
+    weight = np.exp(risks.values / tau)
+    return weight, task.theta - task.rate * weight[:, None] * risks.gradients / tau

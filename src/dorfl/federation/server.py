@@ -53,7 +53,11 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
             good[report.client] = report
         else:
             refused[str(report.client)] = reason
-    last = server.last | {name: (sent.task, report) for name, report in good.items()}
+    last = dict(server.last)
+    for name, report in good.items():
+        known = last[name][1].curvature if name in last else None
+        diagonal = known if report.curvature is None else report.curvature
+        last[name] = (sent.task, report._replace(curvature=diagonal))
     silent = [name for name in server.roster if name not in last]
     if silent:
         because = f": {refused[silent[0]]}" if silent[0] in refused else ""

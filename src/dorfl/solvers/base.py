@@ -60,12 +60,14 @@ class Setting(NamedTuple):
     radius: float = np.inf  # Θ is the ball of that radius
     tol: float = 1e-6
     feasible: Callable[[Array], bool] = lambda _: True
+    linear: Array | float = 0.0  # added to every risk as linear · θ: the price of a radius
 
     def regularised(self, theta: Array, answers: Answers) -> Answers:
-        """Answers with ½ Σ penalty_k θ_k² added to every client's risk."""
+        """Answers with ½ Σ penalty_k θ_k² + linear · θ added to every client's risk."""
         curvature = None if answers.curvature is None else answers.curvature + self.penalty
-        value = 0.5 * float(self.penalty @ theta**2)
-        return Answers(answers.values + value, answers.vectors + self.penalty * theta, curvature)
+        value = float(0.5 * self.penalty @ theta**2 + np.sum(self.linear * theta))
+        slope = self.penalty * theta + self.linear
+        return Answers(answers.values + value, answers.vectors + slope, curvature)
 
     def project(self, theta: Array) -> Array:
         """The nearest point of Θ."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
 from dorfl.solvers.quasi_newton import Secants, model, no_secants
@@ -87,7 +88,8 @@ class Optimistic:
             _, old_lam, old = state.before
             forecast = 2.0 * gradient - old_lam @ old.gradients
             rise = 2.0 * seen.values - old.values
-        theta = setting.project(state.theta - state.rate * forecast / state.metric)
+        theta = state.theta - state.rate * forecast / state.metric
+        theta = _into_ball(theta, state.metric, setting.radius)
         while not setting.feasible(theta):
             theta = 0.5 * (theta + state.theta)
         moved = (
@@ -148,9 +150,26 @@ def _adapt(state: State, lam: Array, seen: Pieces) -> State:
     return state._replace(rate=rate, secants=secants)
 
 
+def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
+    """The point of the ball nearest to θ in the metric of the step, (M + ν)⁻¹ M θ for one ν ≥ 0."""
+    if np.linalg.norm(theta) <= radius:
+        return theta
+
+    def outside(nu: float) -> float:
+        return float(np.linalg.norm(metric * theta / (metric + nu))) - radius
+
+    high = float(metric.max()) * float(np.linalg.norm(theta)) / radius
+    nu = brentq(outside, 0.0, high, rtol=1e-14)
+    return np.asarray(metric * theta / (metric + nu))
+
+
 def _shortfall(state: State, lam: Array, gradient: Array) -> float:
     """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
     assert state.metric is not None
+    outward = float(gradient @ state.theta)
+    if outward < 0.0 and np.linalg.norm(state.theta) >= state.setting.radius * (1.0 - 1e-9):
+        # at the edge of Θ only what points along it counts
+        gradient = gradient - state.theta * (outward / float(state.theta @ state.theta))
     if state.secants is None:
         return 0.5 * float(gradient @ (gradient / state.metric))
     diagonal = np.tile(state.metric, (len(lam), 1))

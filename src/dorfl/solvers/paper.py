@@ -67,11 +67,6 @@ class Paper:
             short = 0.5 * float(push @ (push / np.maximum(lam @ seen.curvature, 1e-12)))
             gap = max(height - float(lam @ seen.values), 0.0) + short
             return state, Info(height, gap, answers.values, task.lam, task.theta, "budget")
-        if not np.isfinite(answers.values).all():
-            raise OverflowError(
-                "solver 'paper': exp(f/ρβ) overflows for these rows; use a larger rho or beta, or "
-                "the solvers 'sqp' or 'optimistic', which work with its logarithm"
-            )
         decay = self.eta * setting.penalty * state.theta
         theta = setting.project(state.lam @ answers.vectors - decay)
         lam = state.lam
