@@ -8,21 +8,31 @@ True
 """
 
 from dorfl import costs, datasets, losses, methods, mixture, scores, solvers
+from dorfl.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
+from dorfl.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.risk import Risk
 from dorfl.training import Fit, risk, train
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Certificate",
     "Fit",
     "Risk",
+    "Transport",
+    "WorstCase",
+    "certify",
     "costs",
     "datasets",
     "losses",
     "methods",
     "mixture",
     "risk",
+    "saddle_gap",
     "scores",
     "solvers",
     "train",
+    "unbalanced_wasserstein",
+    "wasserstein",
+    "worst_case",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,6 +60,52 @@ def reproduce(
         rounds = f"{row.rounds.mean():.0f}" if row.rounds.any() else ""
         table.add_row(row.name, *cells, rounds)
     console.print(table)
+
+
+@app.command()
+def theory(
+    out: Annotated[Path, typer.Option(help="Folder for the figures and the table.")] = Path(
+        "results/theory"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Which random instances.")] = 0,
+) -> None:
+    """Check every statement of the paper on random instances, and draw what they look like.
+
+    Ends with exit code 1 when a statement fails. Example: dorfl theory --out results/theory
+    """
+    # Slow to import, and of no use to the other commands.
+    from dorfl.experiments import theory as statements  # noqa: PLC0415
+    from dorfl.report.figures import draw  # noqa: PLC0415
+
+    console = Console()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write to {out}: {error.strerror}") from None
+    lines: list[statements.Statement] = []
+    drawn: list[Path] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("lemma 1", total=len(statements.PARTS))
+        for name, findings in statements.run(seed):
+            lines += findings.statements
+            drawn += [path for figure in findings.figures for path in draw(figure, out)]
+            progress.update(task, advance=1, description=name)
+    table = Table(title="The paper's statements on random instances")
+    for heading in ("statement", "measured", "found", "limit", ""):
+        table.add_column(heading, justify="right" if heading in ("found", "limit") else "left")
+    for line in lines:
+        mark = "[green]holds[/]" if line.holds else "[red]FAILS[/]"
+        table.add_row(line.name, line.claim, f"{line.measured:.2g}", f"{line.limit:.2g}", mark)
+    console.print(table)
+    with (out / "statements.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["statement", "measured", "found", "limit", "holds"])
+        writer.writerows([*line, line.holds] for line in lines)
+    console.print(f"{len(drawn)} figures and statements.csv in {out}")
+    failed = sum(not line.holds for line in lines)
+    if failed:
+        console.print(f"[red]{failed} of {len(lines)} statements fail[/]")
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
