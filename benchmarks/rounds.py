@@ -1,0 +1,233 @@
+"""Speed of a training round, as ratios taken side by side in one run: `make bench`.
+
+Candidates take turns, round by round, and each is represented by its fastest turn: whatever else
+the machine is doing hits all of them alike. The number of threads is fixed when a process starts,
+so every thread count is measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numba import njit
+from rich.console import Console
+from rich.table import Table
+
+import dorfl
+from dorfl.training import prepare
+
+SIZES = ((800, 5), (32_561, 108), (100_000, 100))
+METHOD = dorfl.methods.dorfl(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
+console = Console(width=130)
+
+Candidates = dict[str, Callable[[], object]]
+
+
+def fastest(candidates: Candidates, seconds: float) -> dict[str, float]:
+    """The fastest turn of each candidate, in seconds, taking turns for so many seconds."""
+    for work in candidates.values():  # once to compile, once to warm up
+        work()
+        work()
+    best = dict.fromkeys(candidates, np.inf)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, work in candidates.items():
+            start = time.perf_counter()
+            work()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def problem(n: int, d: int, clients: int = 3) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Float32 rows of clients of about equal size (three: as 1 : 2 : 5), with noisy labels."""
+    rng = np.random.default_rng(n + d)
+    X = rng.standard_normal((n, d), dtype=np.float32)
+    y = np.where(X[:, 0] + rng.logistic(size=n) > 0, 1, -1)
+    shares = np.array([1, 2, 5]) if clients == 3 else np.ones(clients)
+    edges = (np.cumsum(shares) / shares.sum() * n).astype(int)[:-1]
+    return list(zip(np.split(X, edges), np.split(y, edges), strict=True))
+
+
+def numpy_erm(X: np.ndarray, y: np.ndarray, theta: np.ndarray) -> Callable[[], object]:
+    """Mean logistic loss and its gradient: two BLAS calls, one exp, float32, nothing allocated.
+
+    The quickest way to write it: a margin below −88 would overflow, which costs more to prevent.
+    """
+    weights, sign = theta.astype(X.dtype), y.astype(X.dtype)
+    tail, work = np.empty_like(sign), np.empty_like(sign)
+    minus = -sign
+
+    def evaluate() -> tuple[float, np.ndarray]:
+        np.matmul(X, weights, out=tail)
+        np.multiply(tail, minus, out=tail)
+        np.exp(tail, out=tail)
+        value = float(np.log1p(tail, out=work).mean())
+        np.add(tail, 1, out=work)
+        np.divide(tail, work, out=tail)
+        np.multiply(tail, minus, out=tail)
+        return value, X.T @ tail / len(sign)
+
+    return evaluate
+
+
+@njit(nogil=True, fastmath=True)
+def _read(numbers: np.ndarray) -> float:
+    total = numbers.dtype.type(0)
+    for i in range(numbers.size):
+        total += numbers[i]
+    return total
+
+
+def bandwidth(threads: int) -> Callable[[], object]:
+    """Reads 400 MB of float32, far more than any cache holds, and adds the numbers up."""
+    parts = np.array_split(np.ones(100_000_000, dtype=np.float32), threads)
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(_read, parts))
+
+
+def measure_rounds(threads: int) -> dict[str, Any]:
+    """The fastest round of each candidate at each size, in seconds."""
+    read_all = bandwidth(threads)
+    rounds = {}
+    for n, d in SIZES:
+        clients = problem(n, d)
+        ours = prepare(clients, METHOD, intercept=False)
+        # The same rows in memory for all three, so that no candidate cools another's cache.
+        plain = replace(prepare(clients, dorfl.methods.erm(), intercept=False), rows=ours.rows)
+        theta = np.random.default_rng(0).standard_normal(d) / np.sqrt(d)
+        erm = numpy_erm(ours.rows, ours.target, theta)
+        value, gradient = erm()  # type: ignore[misc]
+        check, share = plain.risks(theta), plain.counts / n
+        assert abs(check.values @ share - value) < 1e-4, "the two ERM rounds must agree"
+        assert np.abs(share @ check.gradients - gradient).max() < 1e-4
+        candidates: Candidates = {
+            "dorfl": lambda ours=ours, theta=theta: ours.risks(theta),
+            "erm": lambda plain=plain, theta=theta: plain.risks(theta),
+            "numpy": erm,
+        }
+        if ours.rows.nbytes > 30_000_000:
+            candidates["read"] = read_all
+        rounds[f"{n},{d}"] = fastest(candidates, 2.0 if n < 1000 else 8.0)
+    return rounds
+
+
+def in_threads(threads: int, task: str) -> Any:
+    """A task of `TASKS` in a process of its own, where dorfl and BLAS both have so many threads."""
+    names = ("DORFL", "OPENBLAS", "OMP", "MKL")
+    env = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in names}
+    command = [sys.executable, __file__, task, str(threads)]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def verdict(value: float, bound: float, below: bool = True) -> str:
+    met = value <= bound if below else value >= bound
+    style, word = ("green", "met") if met else ("red", "missed")
+    return f"[{style}]{value:.2f} {word}[/] ({'≤' if below else '≥'} {bound})"
+
+
+def show_rounds() -> None:
+    table = Table("threads", "n", "d", "DOR-FL ms", "own ERM ms", "NumPy ERM ms",
+                  "÷ NumPy ERM", "÷ own ERM", "share of read bandwidth",
+                  title="One round: DOR-FL against plain ERM (float32, 3 clients)")  # fmt: skip
+    for threads in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
+        for key, best in in_threads(threads, "rounds").items():
+            n, d = map(int, key.split(","))
+            against_numpy = best["dorfl"] / best["numpy"]
+            share = "in cache"
+            if "read" in best:
+                used, limit = 4 * n * d / best["dorfl"], 4e8 / best["read"]
+                share = f"{verdict(used / limit, 0.5, below=False)} of {limit / 1e9:.1f} GB/s"
+            times = [f"{1e3 * best[name]:.3f}" for name in ("dorfl", "erm", "numpy")]
+            table.add_row(
+                str(threads), f"{n:,}", str(d), *times,
+                verdict(against_numpy, 0.7) if n > 1000 else f"{against_numpy:.2f}",
+                verdict(best["dorfl"] / best["erm"], 1.5), share,
+            )  # fmt: skip
+    console.print(table)
+
+
+SERIES = {  # what grows, its place in (n, d, N), the sizes
+    "rows n (d = 50, N = 10)": (0, [(n, 50, 10) for n in (50_000, 100_000, 200_000, 400_000)]),
+    "columns d (n = 20,000, N = 10)": (1, [(20_000, d, 10) for d in (100, 200, 400, 800)]),
+    "clients N (1,000 rows each, d = 50)": (2, [(1000 * N, 50, N) for N in (50, 100, 200, 400)]),
+}
+
+
+def measure_scaling(_: int) -> dict[str, list[float]]:
+    """Seconds of a DOR-FL round for every size of every series."""
+    taken = {}
+    for name, (_place, cases) in SERIES.items():
+        candidates: Candidates = {}
+        for n, d, clients in cases:
+            group = prepare(problem(n, d, clients), METHOD)
+            theta = np.random.default_rng(0).standard_normal(d + 1) / np.sqrt(d)
+            key = f"{n},{d},{clients}"
+            candidates[key] = lambda group=group, theta=theta: group.risks(theta)
+        taken[name] = list(fastest(candidates, 6.0).values())
+    return taken
+
+
+def show_scaling() -> None:
+    """Twice the rows, columns or clients cost at most twice as much: a log-log slope of one.
+
+    A row costs something whatever its length, so the slope in d is a little less; rows that no
+    longer fit a cache cost more, so those in n and N can be a little more.
+    """
+    table = Table("grows", "sizes", "ns per number", "slope", title="A DOR-FL round, one thread")
+    for name, taken in in_threads(1, "scaling").items():
+        place, cases = SERIES[name]
+        sizes, times = np.array(cases), np.array(taken)
+        slope = np.polyfit(np.log(sizes[:, place]), np.log(times), 1)[0]
+        each = 1e9 * times / (sizes[:, 0] * sizes[:, 1])
+        table.add_row(
+            name,
+            "  ".join(f"{size:,}" for size in sizes[:, place]),
+            "  ".join(f"{cost:.3f}" for cost in each),
+            f"{slope:.2f}",
+        )
+    console.print(table)
+
+
+def show_large() -> None:
+    """One training with a thousand clients and a million rows."""
+    clients = problem(1_000_000, 50, 1000)
+    stamps: list[float] = []
+    start = time.perf_counter()
+    fit = dorfl.train(
+        clients, METHOD, solver="sqp", progress=lambda _: stamps.append(time.perf_counter())
+    )
+    total = time.perf_counter() - start
+    each = np.diff(stamps)
+    console.print(
+        f"1,000 clients, 1,000,000 rows × 50 columns: {fit.status} in {fit.rounds} rounds, "
+        f"{total:.1f} s in all; {1e3 * np.median(each):.0f} ms a round (median of rounds 2 on), "
+        f"{stamps[0] - start:.1f} s to check and stack the rows and for the first round"
+    )
+
+
+def main() -> None:
+    show_rounds()
+    show_scaling()
+    show_large()
+    import peers  # noqa: PLC0415 - needs nothing more than dorfl itself until it runs
+
+    peers.main(console)
+
+
+TASKS = {"rounds": measure_rounds, "scaling": measure_scaling}
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:  # a process that `in_threads` started
+        print(json.dumps(TASKS[sys.argv[1]](int(sys.argv[2]))))
+    else:
+        main()
