@@ -128,6 +128,7 @@ def test_the_constrained_problem_is_the_lagrangian_at_its_multiplier(data, loss,
     lagrangian = dorfl.train(data.clients, methods.dorfl(fit.rho, 1.0), loss=loss, tol=1e-8)
     assert fit.objective == pytest.approx(lagrangian.objective + fit.rho * radius, rel=1e-5)
     assert dorfl.certify(fit, data.clients).radius == pytest.approx(radius, rel=0.05)
+    assert fit.radius == pytest.approx(radius, rel=0.05)
 
 
 def test_no_other_multiplier_is_better(data):

@@ -7,7 +7,7 @@
 True
 """
 
-from dorfl import costs, datasets, losses, methods, mixture, scores, solvers
+from dorfl import costs, datasets, losses, methods, mixture, scores, solvers, theory
 from dorfl.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
 from dorfl.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.risk import Risk
@@ -31,6 +31,7 @@ __all__ = [
     "saddle_gap",
     "scores",
     "solvers",
+    "theory",
     "train",
     "unbalanced_wasserstein",
     "wasserstein",

@@ -26,6 +26,7 @@ from numba import njit
 LOGISTIC, SQUARED, HUBER, SOFTMAX = range(4)
 
 BLOCK = 64  # rows staged at once: their values stay in the first-level cache between the stages
+QUARTER = BLOCK // 4
 CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
 
 _MAGIC = 6755399441055744.0  # 1.5 · 2⁵²: adding it rounds to an integer, kept in the low bits
@@ -371,6 +372,20 @@ def _resting_score(x, level, softness, weight):
 @njit(nogil=True, cache=True, **_SUMS)
 def _outputs(rows, first, count, weights, bias, out):
     """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
+    if count == BLOCK:  # four rows a quarter of a block apart: as many streams for the prefetcher
+        for j in range(QUARTER):
+            i = first + j
+            a0 = a1 = a2 = a3 = rows.dtype.type(0)
+            for k in range(rows.shape[1]):
+                a0 += rows[i, k] * weights[k]
+                a1 += rows[i + QUARTER, k] * weights[k]
+                a2 += rows[i + 2 * QUARTER, k] * weights[k]
+                a3 += rows[i + 3 * QUARTER, k] * weights[k]
+            out[j] = a0 + bias
+            out[j + QUARTER] = a1 + bias
+            out[j + 2 * QUARTER] = a2 + bias
+            out[j + 3 * QUARTER] = a3 + bias
+        return
     for j in range(count):
         total = rows.dtype.type(0)
         for k in range(rows.shape[1]):
@@ -402,6 +417,49 @@ def _weighted_rows(rows, first, count, coefficient, total):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
+def _copy(source, first, count, out):
+    """The block's part of `source`; a slice spares a check of every index for its sign."""
+    part = source[first : first + count]
+    for j in range(count):
+        out[j] = part[j]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _subtract(source, first, count, out):
+    """Take the block's part of `source` from `out`."""
+    part = source[first : first + count]
+    for j in range(count):
+        out[j] -= part[j]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _push(weight, slope, count, push, coefficient):
+    """The product w g, and the same in the rows' own precision."""
+    for j in range(count):
+        push[j] = weight[j] * slope[j]
+    for j in range(count):
+        coefficient[j] = push[j]
+
+
+@njit(nogil=True, cache=True, **_SUMS)
+def _sum(a, count, less):
+    """Σ_j (a_j − less)."""
+    total = 0.0
+    for j in range(count):
+        total += a[j] - less
+    return total
+
+
+@njit(nogil=True, cache=True, **_SUMS)
+def _dot(a, b, count):
+    """Σ_j a_j b_j."""
+    total = 0.0
+    for j in range(count):
+        total += a[j] * b[j]
+    return total
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
 def _tilt(value, count, scale, top, weight):
     """weight_j = exp(value_j · scale − new top); returns the new top and Σ (weight_j − 1).
 
@@ -425,8 +483,7 @@ def _tilt(value, count, scale, top, weight):
     else:
         for j in range(count):
             weight[j] = _exp(weight[j])
-        for j in range(count):
-            total += weight[j] - 1.0
+        total = _sum(weight, count, 1.0)
     return top, total
 
 
@@ -472,7 +529,8 @@ def one_pass(
     value, other_value = np.empty(BLOCK), np.empty(BLOCK)
     slope, other_slope = np.zeros((outputs, BLOCK)), np.zeros((outputs, BLOCK))
     shift, other_shift = np.zeros(BLOCK), np.zeros(BLOCK)
-    weight, root, other_label = np.empty(BLOCK), np.empty(BLOCK), np.ones(BLOCK)
+    weight, root, other_label = np.ones(BLOCK), np.empty(BLOCK), np.ones(BLOCK)
+    push = np.empty(BLOCK)
     coefficient = np.empty(BLOCK, rows.dtype)
     partial = np.empty(dims, rows.dtype)
     row_output, row_slope, row_best = np.empty(outputs), np.empty(outputs), np.empty(outputs)
@@ -487,8 +545,7 @@ def one_pass(
             count = min(BLOCK, stop - first)
             for c in range(outputs):
                 _outputs(rows, first, count, weights[c], bias[client, c], output[c])
-            for j in range(count):
-                label[j] = target[first + j]
+            _copy(target, first, count, label)
 
             if kind == LOGISTIC:
                 _logistic_block(output[0], label, spread[0, 0], root, value, slope[0])
@@ -541,8 +598,7 @@ def one_pass(
                     for c in range(outputs):
                         slope[c, j] = row_best[c]
 
-            for j in range(count):
-                value[j] -= penalty[first + j]
+            _subtract(penalty, first, count, value)
             if scale > 0.0:
                 risen, gained = _tilt(value, count, scale, top, weight)
                 if risen > top:
@@ -555,16 +611,12 @@ def one_pass(
                     top = risen
                 total += gained
             else:
-                for j in range(count):
-                    weight[j] = 1.0
-                    total += value[j]
+                total += _sum(value, count, 0.0)
             for c in range(outputs):
-                for j in range(count):
-                    coefficient[j] = weight[j] * slope[c, j]
-                    slopes[chunk, c] += weight[j] * slope[c, j]
+                _push(weight, slope[c], count, push, coefficient)
+                slopes[chunk, c] += _sum(push, count, 0.0)
                 for e in range(outputs):
-                    for j in range(count):
-                        squares[chunk, c, e] += weight[j] * slope[c, j] * slope[e, j]
+                    squares[chunk, c, e] += _dot(push, slope[e], count)
                 partial[:] = 0
                 _weighted_rows(rows, first, count, coefficient, partial)
                 for k in range(dims):

@@ -84,10 +84,22 @@ class Group:
         ]
         object.__setattr__(self, "chunks", np.array(table, dtype=np.int64).reshape(-1, 3))
 
-    @property
+    @cached_property
     def counts(self) -> Array:
         """n_i, the number of rows of each client."""
         return np.diff(self.bounds)
+
+    @cached_property
+    def anchors(self) -> Array:
+        """(I − A) ξ̄_i of each client."""
+        return self.problem.geometry.anchor(self.centers)
+
+    @cached_property
+    def _layout(self) -> tuple[Array, Array, Array]:
+        """Of the chunks: whose each is, which begin a client, and how many rows they have."""
+        owner = np.ascontiguousarray(self.chunks[:, 2])
+        firsts = np.flatnonzero(np.diff(owner, prepend=-1))
+        return owner, firsts, self.chunks[:, 1] - self.chunks[:, 0]
 
     def _penalty(self) -> Array:
         problem, score = self.problem, self.problem.method.score
@@ -191,7 +203,8 @@ class Group:
 
     def sample_weights(self, theta: Array) -> list[Array]:
         """p of every client at θ."""
-        return np.split(self.atoms(theta).weights, self.bounds[1:-1])
+        value, _ = self._values_and_slopes(theta)
+        return np.split(self._weights(value), self.bounds[1:-1])
 
     # ── the exact path ──────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +216,7 @@ class Group:
         self._check_finite(weights)
         # θᵀm = (Aᵀθ)ᵀζ + θᵀ(I − A)ξ̄: the model meets the rows as they are.
         effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
-        bias = intercept + shape.anchor(self.centers) @ weights.T
+        bias = intercept + self.anchors @ weights.T
         count, outputs, dims = len(self.chunks), problem.outputs, problem.dims
         sums = (
             np.empty(count),
@@ -250,25 +263,24 @@ class Group:
         """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
         problem, tau = self.problem, self.problem.method.temperature
         tops, totals, moments, slopes, squares, shifts = sums
-        firsts = np.flatnonzero(np.diff(self.chunks[:, 2], prepend=-1))
+        owner, firsts, lengths = self._layout
         if np.isinf(tau):
             values = np.add.reduceat(totals, firsts) / self.counts
-            scale = 1.0 / self.counts[self.chunks[:, 2]]
+            scale = 1.0 / self.counts[owner]
         else:
             top = np.maximum.reduceat(tops, firsts)
-            scale = np.exp(tops - top[self.chunks[:, 2]])
-            lengths = self.chunks[:, 1] - self.chunks[:, 0]
-            shift = np.expm1(tops - top[self.chunks[:, 2]])
-            beyond = np.add.reduceat(totals * scale + lengths * shift, firsts)  # Σ (w − 1)
+            below = np.expm1(tops - top[owner])
+            scale = below + 1.0
+            beyond = np.add.reduceat(totals * scale + lengths * below, firsts)  # Σ (w − 1)
             values = tau * (top + np.log1p(beyond / self.counts))
-            scale = scale / (self.counts + beyond)[self.chunks[:, 2]]
+            scale = scale / (self.counts + beyond)[owner]
         moment = np.add.reduceat(moments * scale[:, None, None], firsts)
         slope = np.add.reduceat(slopes * scale[:, None], firsts)
         square = np.add.reduceat(squares * scale[:, None, None], firsts)
         weights, _ = problem.split(theta)
         shape = problem.geometry
         gradient = apply(shape.shrink, moment)
-        gradient += slope[:, :, None] * shape.anchor(self.centers)[:, None, :]
+        gradient += slope[:, :, None] * self.anchors[:, None, :]
         gradient += square @ apply(shape.inverse, weights)
         if isinstance(problem.method.score, Threshold):
             gradient[:, 0, problem.method.score.column] += np.add.reduceat(shifts * scale, firsts)
@@ -290,16 +302,27 @@ class Group:
             _, (value, slope, target, shift) = self._pass(theta, keep=True)
             weights, _ = problem.split(theta)
             shape, error = problem.geometry, 0.0
-            anchor = np.repeat(shape.anchor(self.centers), self.counts, axis=0)
-            rows = apply(shape.shrink, np.asarray(self.rows, np.float64)) + anchor
+            rows = apply(shape.shrink, np.asarray(self.rows, np.float64))
+            rows += np.repeat(self.anchors, self.counts, axis=0)
             rows += slope @ apply(shape.inverse, weights)
             if isinstance(problem.method.score, Threshold):
                 rows[:, problem.method.score.column] += shift
-        tau = problem.method.temperature
+        return Atoms(rows, target, value, self._weights(value), slope, error)
+
+    def _weights(self, value: Array) -> Array:
+        """p of every row from its f: softmax(f/ρβ) over its client's rows."""
+        tau = self.problem.method.temperature
         level = np.repeat(self._average(value), self.counts)
-        share = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
-        weight = np.exp(share) / np.repeat(self.counts, self.counts)
-        return Atoms(rows, target, value, weight, slope, error)
+        tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
+        return np.asarray(np.exp(tilt) / np.repeat(self.counts, self.counts))
+
+    def _values_and_slopes(self, theta: Array) -> tuple[Array, Array]:
+        """f and g of every row, without the rows' places."""
+        if self.problem.approximate or self.epsilon > 0:
+            atoms = self.atoms(theta)
+            return atoms.value, atoms.slope
+        _, (value, slope, _, _) = self._pass(theta, keep=True)
+        return value, slope
 
     def _gather(self, atoms: Atoms) -> Risks:
         pushed = (atoms.weights[:, None] * atoms.slope)[:, :, None] * atoms.rows[:, None, :]
@@ -369,38 +392,38 @@ class Group:
     def curvature(self, theta: Array) -> Array:
         """The diagonal of ∇²F_i at θ (clients, parameters), leaving out how S bends with θ.
 
-        A guess is all a quasi-Newton method needs: E_p[∂²l m mᵀ + g² K⁻¹] + Var_p(g z)/ρβ. In the
+        A guess is all a quasi-Newton method needs: E_p[∂²l m mᵀ + g² K⁻¹] + Var_p(g m)/ρβ. In the
         constrained problem r̂_i ∝ ρ⁻² is guessed, which makes it 2 r̂_i/ρ in ρ.
         """
-        if self.problem.constrained and theta.size > self.problem.size:
+        problem, shape = self.problem, self.problem.geometry
+        if problem.constrained and theta.size > problem.size:
             group, rho = self.priced(float(theta[-1])), float(theta[-1])
-            least = float(self.problem.method.radius or 0.0)
+            least = float(problem.method.radius or 0.0)
             spent = np.maximum(group.spent(group.atoms(theta[:-1])), least)
             return np.column_stack([group.curvature(theta[:-1]), 2.0 * spent / rho])
-        problem, shape = self.problem, self.problem.geometry
-        atoms = self.atoms(theta)
-        weights, intercept = problem.split(theta)
-        stiff = np.diag(shape.inverse) if shape.inverse.ndim == 2 else shape.inverse
-        tau = problem.method.temperature
-        spread = np.diag(shape.spread(weights))
-        out = np.empty((len(self.names), problem.outputs, problem.dims + problem.intercept))
-        for i, (start, stop) in enumerate(pairwise(self.bounds)):
-            square = np.zeros((problem.outputs, problem.dims + 1))
-            pushed, pushed_square = np.zeros_like(square), np.zeros_like(square)
-            for first in range(start, stop, 65536):
-                at = slice(first, min(first + 65536, stop))
-                z = np.column_stack([atoms.rows[at], np.ones(at.stop - at.start)])
-                p, g = atoms.weights[at, None], atoms.slope[at]
-                t = z @ np.column_stack([weights, intercept]).T
-                bend = problem.loss.bend(t if problem.outputs > 1 else t[:, 0], atoms.target[at])
-                bend = bend / np.maximum(1.0 - spread * bend, 0.1)
-                square += (p * bend).T @ z**2
-                square[:, :-1] += (p * g**2).sum(axis=0)[:, None] * stiff
-                pushed += (p * g).T @ z
-                pushed_square += (p * g**2).T @ z**2
-            diagonal = square + np.maximum(pushed_square - pushed**2, 0.0) / tau
-            out[i] = diagonal[:, : problem.dims + problem.intercept]
-        return out.reshape(len(self.names), -1)
+        value, slope = self._values_and_slopes(theta)
+        weights, _ = problem.split(theta)
+        bend = problem.loss.bend(slope, self.target)
+        bend = bend / np.maximum(1.0 - np.diag(shape.spread(weights)) * bend, 0.1)
+        share, pushes = self._weights(value)[:, None], slope**2
+        coefficients = (share * np.hstack([bend, pushes, slope])).T
+        outputs, dims = problem.outputs, problem.dims
+        sums = np.zeros((len(self.names), 3 * outputs, dims + 1))
+        for start, stop, i in self.chunks:
+            part = np.ones((stop - start, dims + 1), dtype=self.rows.dtype)
+            part[:, :-1] = apply(shape.shrink, self.rows[start:stop]) + self.anchors[i]
+            factors = coefficients[:, start:stop].astype(part.dtype)
+            sums[i, : 2 * outputs] += factors[: 2 * outputs] @ part**2
+            sums[i, 2 * outputs :] += factors[2 * outputs :] @ part
+        square, pushed_square, pushed = np.split(sums, 3, axis=1)
+        square[:, :, :-1] += pushed_square[:, :, -1:] * _diagonal(shape.inverse)
+        spread = np.maximum(pushed_square - pushed**2, 0.0) / problem.method.temperature
+        wanted = dims + problem.intercept
+        return np.asarray((square + spread)[:, :, :wanted]).reshape(len(self.names), -1)
+
+
+def _diagonal(operator: Array) -> Array:
+    return operator if operator.ndim == 1 else np.diag(operator)
 
 
 def share(work: Any, count: int, numbers: int) -> None:
@@ -412,9 +435,21 @@ def share(work: Any, count: int, numbers: int) -> None:
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
-    edges = np.linspace(0, count, pieces + 1).astype(int)
-    for _ in _pool.map(work, [slice(a, b) for a, b in pairwise(edges)]):
-        pass
+    edges = np.linspace(0, count, pieces + 1).astype(int).tolist()
+    waiting = [slice(first, stop) for first, stop in pairwise(edges)]
+
+    def drain() -> None:
+        while True:
+            try:
+                part = waiting.pop()  # atomic, so no piece is taken twice
+            except IndexError:
+                return
+            work(part)
+
+    helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
+    drain()  # this thread works too, rather than wait
+    for helper in helpers:
+        helper.result()
 
 
 def _forget_pool() -> None:

@@ -49,6 +49,7 @@ class Fit:
     centers: Array
     problem: Problem
     rho: float  # the price of transport: as given, or in the constrained problem as found
+    radius: float | None = None  # in the constrained problem, the radius met
 
     def decision(self, X: Any) -> Array:
         """The model's outputs: (n,), or (n, classes) for softmax."""
@@ -154,10 +155,11 @@ def train(
     noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
     if status != "converged" and not (isinstance(chosen, Paper) or noisy):
         warnings.warn(message, stacklevel=2)
-    theta, rho = info.theta, method.rho
+    theta, rho, radius = info.theta, method.rho, None
     if problem.constrained:
         theta, rho = theta[:-1], float(theta[-1])
         group = group.priced(rho)
+        radius = float(info.lam @ group.spent(group.atoms(theta)))
     weights = group.sample_weights(theta)
     return Fit(
         theta.reshape(problem.shape),
@@ -174,6 +176,7 @@ def train(
         group.centers,
         group.problem,
         rho,
+        radius,
     )
 
 

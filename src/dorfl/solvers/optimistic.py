@@ -96,10 +96,15 @@ class Optimistic:
             setting.mixture.project(lam + state.rate * state.pace * rise) if adversarial else lam
         )
         height = float(setting.mixture.worst(seen.values) @ seen.values)
-        gap = max(height - float(lam @ seen.values), 0.0) + _shortfall(state, lam, gradient)
         start = height if state.round == 1 else state.start
-        settled = self.batch is None and self.local_steps == 1 and state.round > 3
-        done = "converged" if settled and relative(gap, height, start) <= 0.5 * setting.tol else ""
+        limit = 0.5 * setting.tol  # the gap is an estimate
+        apart = max(height - float(lam @ seen.values), 0.0)
+        steep = _along_edge(state, gradient)
+        gap, done = apart + 0.5 * float(steep @ (steep / state.metric)), ""
+        if self.batch is None and self.local_steps == 1 and state.round > 3:
+            if relative(gap, height, start) <= limit:  # worth a closer look, which costs more
+                gap = apart + _shortfall(state, lam, steep)
+            done = "converged" if relative(gap, height, start) <= limit else ""
         info = Info(height, gap, answers.values, state.lam, state.theta, done)
         following = state._replace(
             theta=theta,
@@ -163,14 +168,17 @@ def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
     return np.asarray(metric * theta / (metric + nu))
 
 
+def _along_edge(state: State, gradient: Array) -> Array:
+    """The gradient; where θ is at the edge of Θ and pulled outwards, its part along the edge."""
+    if np.linalg.norm(state.theta) < state.setting.radius * (1.0 - 1e-9):
+        return gradient
+    outward = min(float(gradient @ state.theta), 0.0)
+    return np.asarray(gradient - state.theta * (outward / float(state.theta @ state.theta)))
+
+
 def _shortfall(state: State, lam: Array, gradient: Array) -> float:
     """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
     assert state.metric is not None
-    outward = float(gradient @ state.theta)
-    if outward < 0.0 and np.linalg.norm(state.theta) >= state.setting.radius * (1.0 - 1e-9):
-        # at the edge of Θ only what points along it counts
-        gradient = gradient - state.theta * (outward / float(state.theta @ state.theta))
-    if state.secants is None:
-        return 0.5 * float(gradient @ (gradient / state.metric))
+    secants = state.secants or no_secants(len(lam), len(gradient))
     diagonal = np.tile(state.metric, (len(lam), 1))
-    return 0.5 * float(gradient @ model(state.secants, diagonal, lam).solve(gradient))
+    return 0.5 * float(gradient @ model(secants, diagonal, lam).solve(gradient))

@@ -193,7 +193,7 @@ def _solve_shifted(state: State, shift: float) -> Step:
             ),
             default=0.0,
         )
-        if missed <= 0.01 * promise and np.abs(lam - previous).max() < 1e-3:
+        if missed <= 0.1 * promise and np.abs(lam - previous).max() < 1e-3:
             break
         moves.append(move)
     return Step(move, lam, promise)
