@@ -1,7 +1,5 @@
 """The robust risk, its gradient and its sample weights."""
 
-import importlib
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -11,9 +9,8 @@ from scipy.special import logsumexp, softmax
 import dorfl
 import oracle
 from cases import ASCENT, PAIRS, SCORES, cases, make, slowly
+from dorfl import threads as threading
 from dorfl.training import prepare
-
-risk_module = importlib.import_module("dorfl.risk")  # `dorfl.risk` itself is the function
 
 
 def is_smooth(case) -> bool:
@@ -175,11 +172,11 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, loss, dtype):
     theta = np.random.default_rng(1).normal(size=group.problem.size) * 0.3
     answers = []
     for threads in (1, 2, 3):
-        monkeypatch.setattr(risk_module, "THREADS", threads)
-        monkeypatch.setattr(risk_module, "_pool", None)
+        monkeypatch.setattr(threading, "THREADS", threads)
+        monkeypatch.setattr(threading, "_pool", None)
         answers.append((*group.risks(theta)[:2], group.atoms(theta).value))
-        if risk_module._pool is not None:
-            risk_module._pool.shutdown()
+        if threading._pool is not None:
+            threading._pool.shutdown()
     for other in answers[1:]:
         for a, b in zip(answers[0], other, strict=True):
             np.testing.assert_array_equal(a, b)

@@ -139,9 +139,11 @@ def test_every_method_and_mixture_trains_on_every_contamination(kind):
 
 def test_a_score_of_one_s_own(data):
     center = np.array([1.0, 1.0, 0.3, 0.5, 1.0])
-    closed = dorfl.train(data.clients, methods.dorfl(20, 1, scores.quadratic(0.5, center)))
+    closed = dorfl.train(
+        data.clients, methods.dorfl(20, 1, scores.quadratic(0.5, center)), tol=1e-8
+    )
     own = scores.custom(lambda X, y: 0.5 * ((X - center) ** 2).sum(axis=1), convex=True)
-    fit = dorfl.train(data.clients, methods.dorfl(20, 1, own))
+    fit = dorfl.train(data.clients, methods.dorfl(20, 1, own), tol=1e-8)
     np.testing.assert_allclose(fit.theta, closed.theta, atol=1e-3)
     assert fit.objective == pytest.approx(closed.objective, rel=1e-6)
 

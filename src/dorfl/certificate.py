@@ -22,7 +22,7 @@ from dorfl.methods import Method
 from dorfl.mixture import fixed, tilted_mean
 from dorfl.risk import Atoms, Group
 from dorfl.scores import Custom, Quadratic, Threshold
-from dorfl.training import Fit, train
+from dorfl.training import Fit, stack, train
 from dorfl.types import Array
 
 
@@ -215,13 +215,8 @@ def group_of(fit: Fit, clients: Any) -> Group:
                 f"client {name!r}: its score has no centre; the fit knows {fit.clients}"
             )
     validation.classes(checked, problem.loss, problem.classes if problem.loss.classifies else None)
-    rows = np.concatenate([X for X, _ in checked.values()])
-    target = np.concatenate(
-        [losses.encode(problem.loss, y, problem.classes) for _, y in checked.values()]
-    )
-    bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in checked.values()])])
     centers = np.array([known.get(name, fit.centers[0]) for name in checked])
-    return Group(problem, tuple(checked), rows, target, bounds, centers)
+    return stack(problem, checked, centers)
 
 
 def score_at(group: Group, atoms: Atoms) -> Array:

@@ -10,9 +10,7 @@ its own is a group of one, and gets the same numbers to the last bit.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -27,11 +25,8 @@ from dorfl.losses import decode, encode
 from dorfl.mixture import tilted_mean
 from dorfl.problem import Problem
 from dorfl.scores import Custom, Quadratic, Threshold
+from dorfl.threads import share
 from dorfl.types import Array
-
-THREADS = int(os.environ.get("DORFL_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
-_WORTH_A_THREAD = 200_000  # numbers read; below that starting a task costs more than it saves
-_pool: ThreadPoolExecutor | None = None
 
 
 class Risk(NamedTuple):
@@ -424,38 +419,3 @@ class Group:
 
 def _diagonal(operator: Array) -> Array:
     return operator if operator.ndim == 1 else np.diag(operator)
-
-
-def share(work: Any, count: int, numbers: int) -> None:
-    """Run `work` on slices that cover range(count), on all cores where that pays."""
-    global _pool
-    pieces = min(THREADS * 4, count)
-    if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
-        work(slice(0, count))
-        return
-    if _pool is None:
-        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
-    edges = np.linspace(0, count, pieces + 1).astype(int).tolist()
-    waiting = [slice(first, stop) for first, stop in pairwise(edges)]
-
-    def drain() -> None:
-        while True:
-            try:
-                part = waiting.pop()  # atomic, so no piece is taken twice
-            except IndexError:
-                return
-            work(part)
-
-    helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
-    drain()  # this thread works too, rather than wait
-    for helper in helpers:
-        helper.result()
-
-
-def _forget_pool() -> None:
-    """A forked child inherits the pool's name but none of its threads."""
-    global _pool
-    _pool = None
-
-
-os.register_at_fork(after_in_child=_forget_pool)

@@ -22,6 +22,7 @@ from dorfl.scores import Quadratic
 from dorfl.solvers import Paper, Solver
 from dorfl.solvers.base import Info, Setting
 from dorfl.types import Array
+from dorfl.validation import Clients
 
 _BUDGET = {"sqp": 200, "optimistic": 5000}
 
@@ -244,14 +245,19 @@ def prepare(
     dims = tables[0].shape[1]
     problem = Problem(method, chosen, dims, known, intercept)
     problem.check()
-    dtype = np.result_type(*tables)
-    rows = tables[0] if len(tables) == 1 else np.concatenate(tables, dtype=dtype)
+    centers = find_centers(method, dict(zip(checked, tables, strict=True)))
+    return stack(problem, checked, centers, epsilon)
+
+
+def stack(problem: Problem, checked: Clients, centers: Array, epsilon: float = 0.0) -> Group:
+    """Checked clients as one group: rows stacked, labels encoded."""
+    tables = [X for X, _ in checked.values()]
+    rows = tables[0] if len(tables) == 1 else np.concatenate(tables)
     if not rows.flags.writeable:  # a read-only table would be a type of its own to the kernel
         rows = rows.copy()
-    target = np.concatenate([losses.encode(chosen, y, known) for _, y in checked.values()])
+    target = [losses.encode(problem.loss, y, problem.classes) for _, y in checked.values()]
     bounds = np.concatenate([[0], np.cumsum([len(X) for X in tables])])
-    centers = find_centers(method, dict(zip(checked, tables, strict=True)))
-    return Group(problem, tuple(checked), rows, target, bounds, centers, epsilon)
+    return Group(problem, tuple(checked), rows, np.concatenate(target), bounds, centers, epsilon)
 
 
 def find_centers(method: Method, tables: dict[str, Array]) -> Array:
