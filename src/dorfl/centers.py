@@ -50,6 +50,8 @@ def summarise(rows: Array, share: float = 0.999) -> Summary:
         # make half the table look wild.
         middle = np.median(far) / _radius(0.5, dims)
         wild |= far > max(middle, 1.0) * _radius(share, dims)
+    if 2 * wild.sum() > len(rows):  # no such thing as a wild majority
+        return Summary(len(rows), np.asarray(np.median(rows, axis=0), dtype=np.float64))
     return Summary(int((~wild).sum()), np.asarray(rows[~wild].mean(axis=0, dtype=np.float64)))
 
 

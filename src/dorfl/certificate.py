@@ -141,7 +141,7 @@ def certify(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
             f"certify: method {method.name!r} has no transport, so there is no radius to certify; "
             "train with a finite rho"
         )
-    mixture = fixed(fit.lam if lam is None else lam).start(group.names, group.counts)
+    mixture = _mixture_of(fit, group, lam)
     theta = fit.theta.ravel()
     found = _evaluate(group, theta, mixture)
     worst = worst_case(fit, clients, lam=mixture)
@@ -166,7 +166,7 @@ def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = 
         if client not in group.names:
             raise ValueError(f"client={client!r}: there are {', '.join(group.names)}")
         group, lam = group.select([group.names.index(client)]), [1.0]
-    mixture = fixed(fit.lam if lam is None else lam).start(group.names, group.counts)
+    mixture = _mixture_of(fit, group, lam)
     theta = fit.theta.ravel()
     atoms = group.atoms(theta)
     share = _shares(group, atoms, mixture)
@@ -188,15 +188,17 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
     group = group_of(fit, clients)
     method = group.problem.method
     point = np.ravel(fit.theta if theta is None else np.asarray(theta, dtype=float))
-    mixture = fit.lam if lam is None else np.asarray(lam, dtype=float)
+    mixture = _mixture_of(fit, group, lam)
     pooled = Method(
         "pooled", method.rho, method.cost, method.temperature, method.score, fixed(mixture)
     )
     best = train(
         clients, pooled, loss=group.problem.loss, intercept=group.problem.intercept, tol=1e-10,
-        start=fit.theta,
+        start=fit.theta, l2=fit.l2, theta_radius=fit.theta_radius,
     )  # fmt: skip
-    return float(group.risks(point).values.max() - best.objective)
+    slopes, _ = group.problem.split(point)
+    penalty = 0.5 * fit.l2 * float(np.sum(slopes**2))
+    return float(group.risks(point).values.max() + penalty - best.objective)
 
 
 def group_of(fit: Fit, clients: Any) -> Group:
@@ -217,6 +219,21 @@ def group_of(fit: Fit, clients: Any) -> Group:
     validation.classes(checked, problem.loss, problem.classes if problem.loss.classifies else None)
     centers = np.array([known.get(name, fit.centers[0]) for name in checked])
     return stack(problem, checked, centers)
+
+
+def _mixture_of(fit: Fit, group: Group, lam: Any) -> Array:
+    """`lam` as given, or the fit's own by the clients' names, scaled to those that are there."""
+    if lam is None:
+        known = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
+        strangers = [name for name in group.names if name not in known]
+        if strangers:
+            raise ValueError(
+                f"client {strangers[0]!r} was not trained with; say how much it counts: lam=…"
+            )
+        lam = [known[name] for name in group.names]
+        if not sum(lam) > 0:
+            raise ValueError("none of these clients counts in the fit's mixture; give lam=…")
+    return fixed(lam).start(group.names, group.counts)
 
 
 def score_at(group: Group, atoms: Atoms) -> Array:
@@ -246,10 +263,11 @@ def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
     values = np.array(
         [tilted_mean(part, tau) for part in np.split(atoms.value, group.bounds[1:-1])]
     )
+    added = atoms.error if np.isfinite(atoms.error) else 0.0  # an estimate where nothing bounds it
     if lam is None:
         worst = int(np.argmax(values))
         return _Evaluation(
-            float(values[worst] + atoms.error), float(group.spent(atoms)[worst]), atoms.error
+            float(values[worst] + added), float(group.spent(atoms)[worst]), atoms.error
         )
     weights = _shares(group, atoms, lam)
     level = tilted_mean(values, tau, lam)
@@ -263,7 +281,7 @@ def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
                 )
             )
         )
-    return _Evaluation(level + atoms.error, radius, atoms.error)
+    return _Evaluation(level + added, radius, atoms.error)
 
 
 def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:
@@ -272,7 +290,8 @@ def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:
     tau = group.problem.method.temperature
     if np.isinf(tau):
         return before
-    weights = before * np.exp((atoms.value - atoms.value[before > 0].max()) / tau)
+    top = atoms.value[before > 0].max()  # clients that do not count must not set the scale
+    weights = before * np.exp(np.minimum(atoms.value - top, 0.0) / tau)
     return np.asarray(weights / weights.sum())
 
 

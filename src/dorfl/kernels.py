@@ -41,7 +41,7 @@ _SUMS: dict[str, Any] = {
 _SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15
 
 
-@njit(inline="always", **_SCALAR)
+@njit(nogil=True, cache=True, **_SCALAR)
 def _exp(x):
     """e^x for x ≤ 0, to a unit in the last place. A call of libm's would not be vectorised."""
     x = max(x, -708.0)
@@ -65,7 +65,7 @@ def _exp(x):
     return np.int64(bits).view(np.float64)
 
 
-@njit(inline="always", **_SCALAR)
+@njit(nogil=True, cache=True, **_SCALAR)
 def _log1p(e):
     """log(1 + e) for 0 ≤ e ≤ 1, as 2 artanh(e / (2 + e))."""
     r = e / (2.0 + e)
@@ -95,14 +95,14 @@ def _log1p(e):
 # problem is not concave (S > 4) and has two local maxima.
 
 
-@njit(inline="always", **_SCALAR)
+@njit(nogil=True, cache=True, **_SCALAR)
 def _margin_start(b, spread):
     """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2."""
     wide = abs(b) + 0.5 * spread
     return min(wide, abs(b) / (1.0 - 0.25 * spread)) if spread < 4.0 else wide
 
 
-@njit(inline="always", **_SCALAR)
+@njit(nogil=True, cache=True, **_SCALAR)
 def _margin_step(t, b, spread):
     """Halley's step for t − |b| − (S/2) tanh(t/2), and how far from settled it shows t to be.
 
@@ -118,7 +118,7 @@ def _margin_step(t, b, spread):
     return step, abs(step / slope)
 
 
-@njit(inline="always", **_SCALAR)
+@njit(nogil=True, cache=True, **_SCALAR)
 def _margin_value(t, b, spread):
     """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t."""
     e = _exp(-t)
@@ -359,7 +359,7 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
     return value, s, best
 
 
-@njit(inline="always", **_SCALAR)
+@njit(nogil=True, cache=True, **_SCALAR)
 def _resting_score(x, level, softness, weight):
     """h of a row whose column cannot move."""
     e = _exp(-abs(x - level) / softness)

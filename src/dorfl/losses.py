@@ -62,8 +62,11 @@ class Loss:
             residual = np.clip(residual, -self.delta, self.delta)
         return np.asarray(residual)[:, None]
 
-    def bend(self, slope: Array, target: Array) -> Array:
-        """The diagonal of ∂²l/∂t² of every row from its ∂l/∂t, both (n, outputs)."""
+    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+        """The diagonal of ∂²l/∂t² of every row from its l (n,) and ∂l/∂t, as (n, outputs).
+
+        Huber's loss has none beyond `delta`: there it is that of the parabola that covers it.
+        """
         if self.kind == kernels.SOFTMAX:
             p = slope.copy()
             p[np.arange(len(target)), target.astype(int)] += 1.0
@@ -72,7 +75,8 @@ class Loss:
             s = np.abs(slope)
             return np.asarray(s * (1.0 - s))
         if self.kind == kernels.HUBER:
-            return (np.abs(slope) < self.delta).astype(float)
+            residual = np.maximum(value / self.delta + 0.5 * self.delta, self.delta)
+            return np.where(np.abs(slope) < self.delta, 1.0, self.delta / residual[:, None])
         return np.ones_like(slope)
 
 

@@ -82,7 +82,8 @@ class Mixture:
         """∂objective/∂F_i for a fixed λ: its posterior weights, λ_i exp(F_i/ρβ) normalised."""
         if np.isinf(temperature):
             return lam
-        posterior = lam * np.exp((risks - risks.max()) / temperature)
+        top = risks[lam > 0].max()
+        posterior = lam * np.exp(np.minimum(risks - top, 0.0) / temperature)
         return np.asarray(posterior / posterior.sum())
 
 
@@ -92,6 +93,8 @@ def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> floa
     >>> tilted_mean(np.array([0.0, 1.0]), 1e12)
     0.500000000000125
     """
+    if weights is not None:  # what does not count must not set the scale either
+        values, weights = values[weights > 0], weights[weights > 0]
     if np.isinf(tau):
         return float(np.average(values, weights=weights))
     top = float(values.max())

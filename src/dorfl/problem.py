@@ -85,7 +85,8 @@ class Problem:
     @property
     def unbounded(self) -> bool:
         """Whether separable rows would leave the objective without a finite minimiser."""
-        return self.loss.classifies and np.isinf(self.method.rho) and self.method.score is None
+        still = np.isinf(self.method.rho * self.method.cost.weights(self.dims)).any()
+        return self.loss.classifies and bool(still) and self.method.score is None
 
     @cached_property
     def geometry(self) -> Geometry:

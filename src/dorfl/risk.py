@@ -198,7 +198,7 @@ class Group:
 
     def sample_weights(self, theta: Array) -> list[Array]:
         """p of every client at θ."""
-        value, _ = self._values_and_slopes(theta)
+        value, _, _ = self._values_and_slopes(theta)
         return np.split(self._weights(value), self.bounds[1:-1])
 
     # ── the exact path ──────────────────────────────────────────────────────────────────────────
@@ -311,13 +311,13 @@ class Group:
         tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
         return np.asarray(np.exp(tilt) / np.repeat(self.counts, self.counts))
 
-    def _values_and_slopes(self, theta: Array) -> tuple[Array, Array]:
-        """f and g of every row, without the rows' places."""
+    def _values_and_slopes(self, theta: Array) -> tuple[Array, Array, Array]:
+        """f, g and the label of every row at its worst, without its place."""
         if self.problem.approximate or self.epsilon > 0:
             atoms = self.atoms(theta)
-            return atoms.value, atoms.slope
-        _, (value, slope, _, _) = self._pass(theta, keep=True)
-        return value, slope
+            return atoms.value, atoms.slope, atoms.target
+        _, (value, slope, target, _) = self._pass(theta, keep=True)
+        return value, slope, target
 
     def _gather(self, atoms: Atoms) -> Risks:
         pushed = (atoms.weights[:, None] * atoms.slope)[:, :, None] * atoms.rows[:, None, :]
@@ -396,9 +396,9 @@ class Group:
             least = float(problem.method.radius or 0.0)
             spent = np.maximum(group.spent(group.atoms(theta[:-1])), least)
             return np.column_stack([group.curvature(theta[:-1]), 2.0 * spent / rho])
-        value, slope = self._values_and_slopes(theta)
+        value, slope, target = self._values_and_slopes(theta)
         weights, _ = problem.split(theta)
-        bend = problem.loss.bend(slope, self.target)
+        bend = problem.loss.bend(slope, target, value + self.penalty)
         bend = bend / np.maximum(1.0 - np.diag(shape.spread(weights)) * bend, 0.1)
         share, pushes = self._weights(value)[:, None], slope**2
         coefficients = (share * np.hstack([bend, pushes, slope])).T

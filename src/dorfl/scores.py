@@ -166,14 +166,14 @@ def custom(
 
 
 def _vector(values: Any) -> Array:
-    vector = np.asarray(values, dtype=float)
+    vector = np.array(values, dtype=float)
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise ValueError("quadratic(center=…): a centre is a vector of finite numbers")
     return vector
 
 
 def _shape_matrix(matrix: Any) -> Array:
-    v = np.asarray(matrix, dtype=float)
+    v = np.array(matrix, dtype=float)
     if (
         v.ndim not in (1, 2)
         or (v.ndim == 2 and v.shape[0] != v.shape[1])

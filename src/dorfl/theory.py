@@ -82,6 +82,8 @@ def _supremum(
         cones,
         settings,
     ).solve()
+    if str(solution.status) not in ("Solved", "AlmostSolved"):
+        raise RuntimeError(f"the primal program was not solved: {solution.status}")
     return -float(solution.obj_val)
 
 
@@ -145,7 +147,9 @@ def rate(group: Group, theta_radius: float) -> Rate:
         clients=len(group.names),
         loss=float(highest.max()),
         slope=float(steep * (reach + steep * soft * theta_radius).max()),
-        cross=float(steep + loss.curvature * theta_radius * (reach + soft * theta_radius).max()),
+        cross=float(
+            steep + loss.curvature * theta_radius * (reach + steep * soft * theta_radius).max()
+        ),
         smooth=float(1.0 / finite.min() + loss.curvature * theta_radius**2),
         temperature=tau,
     )

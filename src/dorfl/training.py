@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dorfl import centers as centering
-from dorfl import losses, solvers, validation
+from dorfl import losses, methods, solvers, validation
 from dorfl.federation import local
 from dorfl.federation.local import Round
 from dorfl.federation.server import Server
@@ -51,6 +51,8 @@ class Fit:
     problem: Problem
     rho: float  # the price of transport: as given, or in the constrained problem as found
     radius: float | None = None  # in the constrained problem, the radius met
+    l2: float = 0.0
+    theta_radius: float = np.inf
 
     def decision(self, X: Any) -> Array:
         """The model's outputs: (n,), or (n, classes) for softmax."""
@@ -123,8 +125,8 @@ def train(
     chosen = solvers.resolve(solver, full=participation == 1.0, batch=batch)
     if chosen.exact and participation < 1.0:
         raise ValueError(f"solver {chosen.name!r} needs every client's answer; use 'optimistic'")
-    if isinstance(chosen, Paper) and max_rounds is not None and isinstance(solver, str):
-        chosen = Paper(rounds=max_rounds, batch=chosen.batch)
+    if isinstance(chosen, Paper) and max_rounds is not None:
+        chosen = replace(chosen, rounds=max_rounds)
     budget = chosen.rounds + 1 if isinstance(chosen, Paper) else max_rounds or _BUDGET[chosen.name]
     penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
     if intercept:
@@ -135,11 +137,12 @@ def train(
         if isinstance(chosen, Paper) or np.isfinite(theta_radius) or batch is not None:
             raise ValueError("radius: use solver 'sqp' or 'optimistic' on all rows, any theta")
         flat, linear = np.append(flat, 0.0), np.append(linear, float(method.radius or 0.0))
-        theta = np.append(theta, method.rho)
+        theta = np.append(theta, _starting_price(start, group))
     setting = Setting(
         method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear
     )
     lam = method.mixture.start(group.names, group.counts)
+    theta = setting.project(theta)
     server = Server(group.names, group.counts, chosen, chosen.init(setting, theta, lam))
     unbounded = problem.unbounded and l2 == 0.0 and np.isinf(theta_radius)
     info, history, status = local.run(
@@ -178,6 +181,8 @@ def train(
         group.problem,
         rho,
         radius,
+        l2,
+        theta_radius,
     )
 
 
@@ -292,14 +297,31 @@ def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:
     theta = np.array(start.theta if isinstance(start, Fit) else start, dtype=np.float64)
     if theta.shape != problem.shape or not np.isfinite(theta).all():
         raise ValueError(f"start: needs finite numbers of shape {problem.shape}, not {theta.shape}")
-    if not problem.is_finite(theta):
+    if not problem.constrained and not problem.is_finite(theta):
         raise ValueError("start: the robust risk is infinite there; start from zero or raise rho")
     return theta.ravel()
 
 
+def _starting_price(start: Fit | Array | None, group: Group) -> float:
+    """Where ρ starts: as found before, as given, or where ρ r is as large as the loss at θ = 0."""
+    method = group.problem.method
+    if isinstance(start, Fit):
+        return start.rho
+    if method.rho != 1.0:
+        return method.rho
+    if np.isinf(method.beta) and np.isinf(method.cost.weights(group.problem.dims)).all():
+        raise ValueError(
+            "radius: nothing can move and nothing be reweighted; give beta, or free a column"
+        )
+    plain = replace(group, problem=replace(group.problem, method=methods.afl()))
+    loss = float(plain.risks(np.zeros(group.problem.size)).values.max())
+    return max(loss, 1e-300) / float(method.radius or 1.0)
+
+
 def _separable(info: Info, group: Group) -> str:
     """A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row."""
-    return "separable" if (info.risks < np.log(2.0) / group.counts).all() else ""
+    limit = np.log(2.0) / group.counts * (1.0 - 1e-9)  # θ = 0 classifies nothing
+    return "separable" if (info.risks < limit).all() else ""
 
 
 def _message(status: str, info: Info) -> str:

@@ -67,6 +67,8 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
         )
     solving, info = server.solver.update(server.solving, _answers(server, sent.task, last))
     server = server._replace(solving=solving, round=server.round + 1, last=last)
+    if info.done == "converged" and len(good) < len(server.roster):
+        info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
     return server, info, Heard(tuple(good), refused)
 
 

@@ -126,5 +126,5 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
 
 
 def relative(gap: float, objective: float, start: float) -> float:
-    """A gap in units of the objective or of what training has won, whichever is larger."""
-    return gap / max(abs(objective), start - objective, np.finfo(float).tiny)
+    """A gap in units of the objective; where that goes to zero, of a little of where it started."""
+    return gap / max(abs(objective), 1e-7 * (start - objective), np.finfo(float).tiny)

@@ -105,8 +105,10 @@ class Sqp:
         state = state._replace(trial=trial, lam=step.lam if adversarial else state.lam)
         objective = _height(state)
         done = ""
+        if not np.isfinite(trial).all():
+            state, done = state._replace(trial=state.theta), "stalled"
         # The promise only estimates the gap; it was seen to be up to five times too small.
-        if relative(step.promise, objective, state.start) <= 0.15 * setting.tol:
+        elif relative(step.promise, objective, state.start) <= 0.15 * setting.tol:
             done = "converged"
         elif state.stalled >= 8:
             done = "stalled"

@@ -41,7 +41,8 @@ def worst_mixture(
         return np.ones(1)
     order = np.argsort(-values, kind="stable")
     working = order[:_FIRST]
-    while cap * len(np.unique(owner[working])) < 1.0:  # enough owners to make up a mixture
+    # Enough owners to make up a mixture.
+    while cap * len(np.unique(owner[working])) < 1.0 and len(working) < count:
         working = order[: len(working) + _MORE]
     while True:
         chosen = gradients[working]
@@ -75,7 +76,7 @@ def _quadratic_program(
     if cap < 1.0:
         belongs = (owner == np.unique(owner)[:, None]).astype(float)
         rows.append(belongs)
-        right.append(np.full(len(belongs), cap))
+        right.append(np.full(len(belongs), max(cap, (1.0 + 1e-9) / len(belongs))))
         cones.append(clarabel.NonnegativeConeT(len(belongs)))
     settings = clarabel.DefaultSettings()
     settings.verbose = False
