@@ -64,6 +64,8 @@ class Setting(NamedTuple):
 
     def regularised(self, theta: Array, answers: Answers) -> Answers:
         """Answers with ½ Σ penalty_k θ_k² + linear · θ added to every client's risk."""
+        if not (np.any(self.penalty) or np.any(self.linear)):
+            return answers
         curvature = None if answers.curvature is None else answers.curvature + self.penalty
         value = float(0.5 * self.penalty @ theta**2 + np.sum(self.linear * theta))
         slope = self.penalty * theta + self.linear

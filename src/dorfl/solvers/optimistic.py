@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
-from dorfl.solvers.quasi_newton import Secants, model, no_secants
+from dorfl.solvers.quasi_newton import model, no_secants
 from dorfl.types import Array
 
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
@@ -39,7 +39,7 @@ class State(NamedTuple):
     pace: float = 1.0  # how fast λ moves for each unit of risk, against θ
     rate: float = 0.5
     before: tuple[Array, Array, Pieces] | None = None  # θ, λ and the answers, one round ago
-    secants: Secants | None = None
+    recent: tuple[tuple[Array, Array], ...] = ()  # the last steps and changes of gradients
     milestone: tuple[Array, Array] | None = None  # θ, λ when the pace was last looked at
     start: float = np.nan
 
@@ -149,10 +149,8 @@ def _adapt(state: State, lam: Array, seen: Pieces) -> State:
     if length <= 0.0:
         return state
     rate = min(1.1 * state.rate, _CAUTION * float(np.sqrt(length / max(change, 1e-300))))
-    secants = no_secants(*seen.gradients.shape) if state.secants is None else state.secants
-    if float(step @ step) > 0.0:
-        secants = secants.append(step, seen.gradients - old.gradients, memory=_MEMORY)
-    return state._replace(rate=rate, secants=secants)
+    recent = (*state.recent, (step, seen.gradients - old.gradients))[-_MEMORY:]
+    return state._replace(rate=rate, recent=recent)
 
 
 def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
@@ -179,6 +177,9 @@ def _along_edge(state: State, gradient: Array) -> Array:
 def _shortfall(state: State, lam: Array, gradient: Array) -> float:
     """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
     assert state.metric is not None
-    secants = state.secants or no_secants(len(lam), len(gradient))
+    secants = no_secants(len(lam), len(gradient))
+    for step, change in state.recent:
+        if float(step @ step) > 0.0:
+            secants = secants.append(step, change)
     diagonal = np.tile(state.metric, (len(lam), 1))
     return 0.5 * float(gradient @ model(secants, diagonal, lam).solve(gradient))

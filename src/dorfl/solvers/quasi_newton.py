@@ -23,11 +23,11 @@ class Secants(NamedTuple):
     steps: Array
     changes: Array
 
-    def append(self, step: Array, change: Array, memory: int = MEMORY) -> Secants:
+    def append(self, step: Array, change: Array) -> Secants:
         """One more, the oldest dropped when there are too many."""
         return Secants(
-            np.concatenate([self.steps, step[None]])[-memory:],
-            np.concatenate([self.changes, change[None]])[-memory:],
+            np.concatenate([self.steps, step[None]])[-MEMORY:],
+            np.concatenate([self.changes, change[None]])[-MEMORY:],
         )
 
 
