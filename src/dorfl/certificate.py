@@ -260,9 +260,7 @@ class _Evaluation(NamedTuple):
 def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
     atoms = group.atoms(theta)
     tau, beta = group.problem.method.temperature, group.problem.method.beta
-    values = np.array(
-        [tilted_mean(part, tau) for part in np.split(atoms.value, group.bounds[1:-1])]
-    )
+    values = group.average(atoms.value)
     added = atoms.error if np.isfinite(atoms.error) else 0.0  # an estimate where nothing bounds it
     if lam is None:
         worst = int(np.argmax(values))

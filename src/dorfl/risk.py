@@ -131,9 +131,9 @@ class Group:
             level = score.at(np.asarray(self.rows, np.float64), self._labels(self.target))
         else:
             level = self.penalty
-        return -self._average(-level)
+        return -self.average(-level)
 
-    def _average(self, f: Array) -> Array:
+    def average(self, f: Array) -> Array:
         """ρβ log mean exp(f/ρβ) of each client."""
         tau = self.problem.method.temperature
         return np.array([tilted_mean(part, tau) for part in np.split(f, self.bounds[1:-1])])
@@ -307,7 +307,7 @@ class Group:
     def _weights(self, value: Array) -> Array:
         """p of every row from its f: softmax(f/ρβ) over its client's rows."""
         tau = self.problem.method.temperature
-        level = np.repeat(self._average(value), self.counts)
+        level = np.repeat(self.average(value), self.counts)
         tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
         return np.asarray(np.exp(tilt) / np.repeat(self.counts, self.counts))
 
@@ -323,7 +323,7 @@ class Group:
         pushed = (atoms.weights[:, None] * atoms.slope)[:, :, None] * atoms.rows[:, None, :]
         gradient = np.add.reduceat(pushed, self.bounds[:-1])
         slope = np.add.reduceat(atoms.weights[:, None] * atoms.slope, self.bounds[:-1])
-        return self._risks(self._average(atoms.value), gradient, slope, atoms.error)
+        return self._risks(self.average(atoms.value), gradient, slope, atoms.error)
 
     def _ascend(self, theta: Array) -> tuple[Array, Array, Array, Array, float]:
         """The supremum by ascent, over the labels too where they have a price."""
@@ -347,7 +347,7 @@ class Group:
                 dent=dent, distance=self.epsilon,
             )  # fmt: skip
             toll = np.where(target == self.target, 0.0, self._label_price)
-            value = found.value - np.where(target == self.target, 0.0, toll)
+            value = found.value - toll
             candidate = (value, found.atoms, target, found.slope, found.error)
             if best is None:
                 best = candidate
