@@ -1,10 +1,17 @@
 """The paper's synthetic generator."""
 
+import importlib
+
 import numpy as np
 import pytest
 
 import dorfl
 from dorfl.datasets import synthetic
+from dorfl.datasets.base import pooled
+from dorfl.datasets.cardio import UnavailableError
+
+adult_module = importlib.import_module("dorfl.datasets.adult")
+cardio_module = importlib.import_module("dorfl.datasets.cardio")
 
 
 def test_the_paper_s_constants():
@@ -90,3 +97,67 @@ def test_every_constant_is_a_parameter():
 def test_bad_arguments_are_named(options, words):
     with pytest.raises(ValueError, match=words):
         dorfl.datasets.synthetic(0, **options)
+
+
+@pytest.mark.parametrize(("split", "rows"), [("official", 32_561), ("paper", 34_189)])
+def test_adult_is_split_as_published(split, rows):
+    data = dorfl.datasets.adult(split, seed=3)
+    assert sum(len(y) for _, y in data.clients.values()) == rows
+    assert sum(len(y) for pairs in (data.clients, data.test) for _, y in pairs.values()) == 48_842
+    X, y = pooled(data.clients)
+    assert X.shape[1] == len(data.feature_names) == 108
+    np.testing.assert_allclose(X[:, :6].mean(axis=0, dtype=float), 0, atol=1e-6)
+    np.testing.assert_allclose(X[:, :6].std(axis=0, dtype=float), 1, atol=1e-6)
+    np.testing.assert_array_equal(X[:, 6:].sum(axis=1), 8)  # one value of each of 8 categories
+    assert data.frozen == tuple(range(6, 108))
+    assert set(np.unique(y)) == {-1, 1}
+
+
+def test_adult_s_suspects_are_those_the_paper_names():
+    data = dorfl.datasets.adult(features="numeric")
+    gain, limit = data.feature_names.index("capital-gain"), data.in_units("capital-gain", 20_000)
+    for name, (X, y) in data.clients.items():
+        np.testing.assert_array_equal(data.outliers[name], (X[:, gain] > limit) & (y == -1))
+    assert sum(bad.sum() for bad in data.outliers.values()) == 8
+    assert [len(y) for _, y in data.uncontaminated().values()] == [27_809, 3_123, 1_621]
+
+
+def test_a_damaged_adult_file_is_refused(monkeypatch):
+    monkeypatch.setitem(adult_module.CHECKSUMS, "adult.data", "0" * 64)
+    with pytest.raises(ValueError, match=r"adult\.data: is not the file"):
+        adult_module._verified("adult.data")
+
+
+def test_cardio_has_the_errors_it_is_known_for():
+    try:
+        table = dorfl.datasets.cardio_table()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    assert len(table) == 70_000
+    assert int((table["ap_lo"] > table["ap_hi"]).sum()) == 1_234
+    assert int(table["ap_hi"].max()) == 16_020
+    for by, count in (("age", 5), ("gender", 2), ("cholesterol", 3)):
+        data = dorfl.datasets.cardio(seed=1, by=by)
+        assert len(data.clients) == count
+        assert sum(len(y) for _, y in data.clients.values()) == 49_000
+        high, low = data.feature_names.index("ap_hi"), data.feature_names.index("ap_lo")
+        (zero, unit), (zero_low, unit_low) = data.units["ap_hi"], data.units["ap_lo"]
+        for X, _ in data.test.values():
+            assert ((X[:, high] * unit + zero) > (X[:, low] * unit_low + zero_low)).all()
+        assert sum(bad.sum() for bad in data.outliers.values()) > 900
+
+
+def test_cardio_that_cannot_be_had_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(cardio_module, "PACKAGE", "no-such-package-as-this==0.0.0")
+    with pytest.raises(UnavailableError, match=r"cardio\.csv of that package"):
+        cardio_module._fetch(tmp_path / "cardio.csv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_far_cluster_sits_where_it_does_harm():
+    data = synthetic(seed=0, kind="cluster")
+    for factor, (name, (X, y)) in zip((7, 8, 9), data.clients.items(), strict=True):
+        bad = data.outliers[name]
+        direction = data.theta / np.linalg.norm(data.theta)
+        np.testing.assert_allclose(X[bad] @ direction, -factor, atol=1.5)
+        assert (y[bad] == 1).all()

@@ -13,10 +13,10 @@ kept hurt the other methods as the paper reports (multiplied by +7, +8, +9 they 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dorfl.datasets.base import Dataset
 from dorfl.types import Array
 
 MEANS = (
@@ -24,24 +24,7 @@ MEANS = (
     (1.0, 1.0, 0.0, 0.0, 0.0),
     (2.0, 2.0, 0.5, 1.0, 2.0),
 )
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Clients and test sets by name, and which training rows are known to be wrong."""
-
-    clients: dict[str, tuple[Array, Array]]
-    test: dict[str, tuple[Array, Array]]
-    outliers: dict[str, Array]  # True for a contaminated row
-    feature_names: tuple[str, ...]
-    theta: Array  # the parameter the labels were drawn with
-
-    def uncontaminated(self) -> dict[str, tuple[Array, Array]]:
-        """The clients without the rows known to be wrong."""
-        return {
-            name: (X[~self.outliers[name]], y[~self.outliers[name]])
-            for name, (X, y) in self.clients.items()
-        }
+KINDS = ("negate", "scale", "flip", "cluster")
 
 
 def synthetic(
@@ -59,11 +42,12 @@ def synthetic(
     """Rows from N(μ_i, I) with logistic labels; some contaminated, the others shifted.
 
     `kind` says what happens to a contaminated row: "negate" multiplies it by −factor, "scale" by
-    +factor, "flip" keeps it and flips its label. The others are moved by `shifts` along the first
+    +factor, "flip" keeps it and flips its label, "cluster" puts it with the others of its client
+    around −factor θ*/‖θ*‖, labelled +1. Other rows are moved by `shifts` along the first
     coordinate. Test sets are clean and unshifted, `test_rows` in all, in proportion to `sizes`.
     """
-    if kind not in ("negate", "scale", "flip"):
-        raise ValueError(f'synthetic(kind={kind!r}): choose "negate", "scale" or "flip"')
+    if kind not in KINDS:
+        raise ValueError(f"synthetic(kind={kind!r}): choose one of {', '.join(KINDS)}")
     center, parameter = np.asarray(means, dtype=float), np.asarray(theta, dtype=float)
     lengths = {len(sizes), len(center), len(contamination), len(factors), len(shifts)}
     if len(lengths) != 1 or center.ndim != 2 or center.shape[1] != len(parameter):
@@ -80,6 +64,9 @@ def synthetic(
         X[~bad, 0] += shifts[i]
         if kind == "flip":
             y[bad] = -y[bad]
+        elif kind == "cluster":
+            away = -factors[i] * parameter / np.linalg.norm(parameter)
+            X[bad], y[bad] = away + 0.3 * rng.standard_normal((int(bad.sum()), len(away))), 1
         else:
             X[bad] *= -factors[i] if kind == "negate" else factors[i]
         clients[name], outliers[name] = (X, y), bad

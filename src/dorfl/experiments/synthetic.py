@@ -65,6 +65,7 @@ def table(seeds: Sequence[int], tick: Callable[[str], object] = str) -> list[Row
             tick(method.name)
         clean = train(data.uncontaminated(), methods.erm(), intercept=False)
         results.setdefault(ORACLE, []).append((_accuracies(data, clean.theta), clean.rounds))
+        assert data.theta is not None
         results.setdefault(BAYES, []).append((_accuracies(data, data.theta), 0))
     return [
         Row(name, np.array([a for a, _ in runs]), np.array([r for _, r in runs]))
