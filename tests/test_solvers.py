@@ -216,3 +216,14 @@ def test_optimistic_learns_from_minibatches_and_local_steps():
         )  # fmt: skip
         risks = prepare(data.clients, methods.gdrfl(20), intercept=False).risks(fit.theta)
         assert risks.values.max() < best + 0.05 * abs(best)
+
+
+def test_a_column_only_one_client_has_does_not_end_the_training_early():
+    """A client of little weight and a column of its own once spoilt the program for λ."""
+    data = dorfl.datasets.adult()
+    clients = {name: (X[::8], y[::8]) for name, (X, y) in data.clients.items()}
+    cost = dorfl.costs.squared(frozen=data.frozen)
+    for method in (dorfl.methods.afl(), dorfl.methods.gdrfl(50, cost=cost)):
+        fit = dorfl.train(clients, method, l2=1e-3, tol=1e-5)
+        assert fit.status == "converged"
+        assert dorfl.saddle_gap(fit, clients) < 2e-5 * fit.objective

@@ -278,7 +278,7 @@ def _softmax_row(a, label, spread, concave, slope):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _threshold_slope(v, row, score):
-    """First and second derivative in v, and the value, of the supremum with x_k = v."""
+    """First and second derivative in v, value and σ(−u) of the supremum with x_k = v."""
     rest, label, theta, spread, origin = row
     stiffness, level, softness, weight = score
     value, s = _logistic_point(label * (rest + theta * v), spread)
@@ -290,22 +290,21 @@ def _threshold_slope(v, row, score):
     bend = theta * theta * curve / max(1.0 - spread * curve, 1e-300)
     first = -s * label * theta - stiffness * (v - origin) - weight / softness * bell
     second = bend - stiffness - weight / softness**2 * bell * (1.0 - 2.0 * sigmoid)
-    return first, second, value - 0.5 * stiffness * (v - origin) ** 2 - weight * sigmoid
+    return first, second, value - 0.5 * stiffness * (v - origin) ** 2 - weight * sigmoid, s
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _threshold_root(low, high, row, score):
-    """The maximiser between `low`, where the slope is ≥ 0, and `high`, where it is ≤ 0."""
-    v = 0.5 * (low + high)
+def _threshold_root(low, high, v, row, score):
+    """The maximiser between `low`, where the slope is ≥ 0, and `high`, where it is ≤ 0, from v."""
     for _ in range(200):
-        first, second, _value = _threshold_slope(v, row, score)
+        first, second, _value, _s = _threshold_slope(v, row, score)
         if first >= 0.0:
             low = v
         else:
             high = v
         newton = v - first / second if second < 0.0 else np.inf
         following = newton if low < newton < high else 0.5 * (low + high)
-        if abs(following - v) <= 1e-15 * (1.0 + abs(v)):
+        if min(abs(newton - v), abs(following - v)) <= 1e-15 * (1.0 + abs(v)):
             break
         v = following
     return v
@@ -327,7 +326,9 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
     low = x + (min(0.0, -label * theta) - 0.25 * weight / softness) / stiffness
     high = x + max(0.0, -label * theta) / stiffness
     if spread < 4.0 and plain <= level:
-        best = _threshold_root(low, plain, row, score)
+        best = _threshold_root(
+            low, plain, plain, row, score
+        )  # the score is often a mere whiff there
     else:
         half = 97
         grid = np.empty(2 * half + 4)
@@ -345,17 +346,17 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
         grid.sort()
         best, top, before = low, -np.inf, 1.0
         for i in range(grid.size):
-            first, _second, value = _threshold_slope(grid[i], row, score)
+            first, _second, value, _s = _threshold_slope(grid[i], row, score)
             if value > top:
                 best, top = grid[i], value
             if i > 0 and before > 0.0 and first <= 0.0 and grid[i] > grid[i - 1]:
-                v = _threshold_root(grid[i - 1], grid[i], row, score)
-                _first, _second, value = _threshold_slope(v, row, score)
+                middle = 0.5 * (grid[i - 1] + grid[i])
+                v = _threshold_root(grid[i - 1], grid[i], middle, row, score)
+                _first, _second, value, _s = _threshold_slope(v, row, score)
                 if value > top:
                     best, top = v, value
             before = first
-    _first, _second, value = _threshold_slope(best, row, score)
-    _value, s = _logistic_point(label * (row[0] + theta * best), other)
+    _first, _second, value, s = _threshold_slope(best, row, score)
     return value, s, best
 
 

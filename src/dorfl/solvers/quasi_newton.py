@@ -71,7 +71,9 @@ def model(secants: Secants, curvature: Array, lam: Array, shift: float = 0.0) ->
     Powell's damping keeps every pair's curvature within reach of what the model already believes.
     `shift` adds shift · I (the multiplier of a ball constraint).
     """
-    diagonal = lam @ curvature + shift
+    # A column that only a client of little weight has must not look flat: that client would be
+    # promised the moon there.
+    diagonal = np.maximum(lam @ curvature, 1e-3 * curvature.max(axis=0)) + shift
     diagonal = np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300))
     steps, count = secants.steps, len(secants.steps)
     seen = np.einsum("k,mkp->mp", lam, secants.changes) + shift * steps

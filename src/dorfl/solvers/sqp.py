@@ -181,11 +181,14 @@ def _solve_shifted(state: State, shift: float) -> Step:
         previous, lam = lam, np.bincount(owner, share, count)
         push = share @ gradients
         move = -bend.solve(push)
+        reached = values + gradients @ move
         linear = np.full(count, -np.inf)
-        np.maximum.at(linear, owner, values + (gradients - shift * state.theta) @ move)
-        bent = -float(move @ push) - shift * float(move @ move)
-        height = float(mixture.worst(linear) @ linear) + 0.5 * bent
-        promise = max(_height(state) - height, 0.0)
+        np.maximum.at(linear, owner, reached)
+        top = float(mixture.worst(linear) @ linear)
+        short = top - float(share @ reached)  # how far the program's own solution is from its best
+        ridge = shift * float(state.theta @ move + 0.5 * (move @ move))
+        height = top - 0.5 * float(move @ push) - ridge
+        promise = max(_height(state) - height + short, 0.0)
         missed = max(
             (
                 float(best.values[i] + best.gradients[i] @ move + 0.5 * (move @ b.multiply(move)))
