@@ -505,7 +505,9 @@ def _apply_threshold(
             value[j] -= _resting_score(x, level, softness, weight)
             continue
         plain = x + slope[j] * theta / stiffness
-        if plain < level - softness * 60.0:  # the score is below e^−60 there: nothing to see
+        e = _exp(min(plain - level, 0.0) / softness)
+        if weight * e <= 1e-10 * min(1.0, softness * stiffness):
+            value[j] -= weight * e  # too faint to move the row: the optimum stays where it is
             continue
         score = (stiffness, level, softness, weight)
         value[j], s, v = _threshold_row(output[j], label[j], spread, x, theta, score, plain)
