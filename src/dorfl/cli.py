@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -75,6 +74,8 @@ def theory(
     """
     # Slow to import, and of no use to the other commands.
     from dorfl.experiments import theory as statements  # noqa: PLC0415
+    from dorfl.files import write_whole  # noqa: PLC0415
+    from dorfl.report import tables  # noqa: PLC0415
     from dorfl.report.figures import draw  # noqa: PLC0415
 
     console = Console()
@@ -90,17 +91,9 @@ def theory(
             lines += findings.statements
             drawn += [path for figure in findings.figures for path in draw(figure, out)]
             progress.update(task, advance=1, description=name)
-    table = Table(title="The paper's statements on random instances")
-    for heading in ("statement", "measured", "found", "limit", ""):
-        table.add_column(heading, justify="right" if heading in ("found", "limit") else "left")
-    for line in lines:
-        mark = "[green]holds[/]" if line.holds else "[red]FAILS[/]"
-        table.add_row(line.name, line.claim, f"{line.measured:.2g}", f"{line.limit:.2g}", mark)
-    console.print(table)
-    with (out / "statements.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["statement", "measured", "found", "limit", "holds"])
-        writer.writerows([*line, line.holds] for line in lines)
+    table = statements.table(lines)
+    console.print(tables.as_rich(table))
+    write_whole(out / "statements.csv", tables.as_csv(table).encode())
     console.print(f"{len(drawn)} figures and statements.csv in {out}")
     failed = sum(not line.holds for line in lines)
     if failed:

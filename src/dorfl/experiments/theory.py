@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from dorfl import methods, scores
 from dorfl.certificate import certify, group_of, saddle_gap, worst_case
 from dorfl.datasets import synthetic
 from dorfl.distance import unbalanced_wasserstein, wasserstein
+from dorfl.report.content import Figure, Series, Table
 from dorfl.risk import Group
 from dorfl.theory import constrained_supremum, penalised_supremum, rate
 from dorfl.training import Fit, prepare, train
@@ -32,24 +33,6 @@ class Statement(NamedTuple):
     def holds(self) -> bool:
         """Whether the measured figure keeps its limit (not a number does not)."""
         return bool(self.measured <= self.limit)
-
-
-class Curve(NamedTuple):
-    """One line of a figure."""
-
-    label: str
-    x: Array
-    y: Array
-
-
-class Figure(NamedTuple):
-    """Something to draw: see :mod:`dorfl.report.figures`."""
-
-    name: str
-    title: str
-    x_label: str
-    y_label: str
-    curves: list[Curve]
 
 
 class Findings(NamedTuple):
@@ -102,10 +85,12 @@ def outliers_to_infinity(seed: int) -> Findings:
         "outliers multiplied by −",
         "distance to a clean sample",
         [
-            Curve("Wasserstein", away, np.array(plain)),
-            Curve("unbalanced Wasserstein", away, np.array(unbalanced)),
-            Curve("bound of Lemma 1", away, np.full(len(away), limit)),
+            Series("Wasserstein", away, np.array(plain)),
+            Series("unbalanced Wasserstein", away, np.array(unbalanced)),
+            Series("bound of Lemma 1", away, np.full(len(away), limit)),
         ],
+        x_log=True,
+        y_log=True,
     )
     return Findings(
         [
@@ -142,10 +127,13 @@ def propositions(seed: int) -> Findings:
             Statement(second, "supremum over the curve's bound, relative", over, 1e-6),
         ]
         curves += [
-            Curve(f"{loss}: certified", radii, bound),
-            Curve(f"{loss}: reached on a support", radii, np.array(reached)),
+            Series(f"{loss}: certified", radii, bound),
+            Series(f"{loss}: reached on a support", radii, np.array(reached)),
         ]
-    figure = Figure("certificate", "Certified worst-case risk", "radius r", "E_P[L]", curves)
+    figure = Figure(
+        "certificate", "Certified worst-case risk", "radius r", "E_P[L]", curves,
+        x_log=True, y_log=True,
+    )  # fmt: skip
     return Findings(statements, [figure])
 
 
@@ -198,16 +186,17 @@ def theorem_1(seed: int) -> Findings:
     constants = rate(prepare(data.clients, method, intercept=False), radius)
     bounds = np.array([constants.bound(int(rounds)) for rounds in lengths])
     curves = [
-        Curve("paper (mean of 4)", lengths, np.array(gaps)),
-        Curve("Theorem 1", lengths, bounds),
+        Series("Algorithm 1 (mean of 4)", lengths, np.array(gaps)),
+        Series("Theorem 1", lengths, bounds),
     ]
     for solver in ("sqp", "optimistic"):
         fit = solve(solver)
         heights = np.minimum.accumulate([excess(line.objective) for line in fit.history])
-        curves.append(Curve(solver, np.arange(1, fit.rounds + 1), np.maximum(heights, 1e-9)))
+        curves.append(Series(solver, np.arange(1, fit.rounds + 1), np.maximum(heights, 1e-9)))
     figure = Figure(
-        "rate", "Gap against exchanges of messages", "rounds T", "gap of exp(F/ρβ)", curves
-    )
+        "rate", "Gap against exchanges of messages", "rounds T", "gap of exp(F/ρβ)", curves,
+        x_log=True, y_log=True,
+    )  # fmt: skip
     gap = saddle_gap(best, data.clients)
     return Findings(
         [
@@ -239,10 +228,11 @@ def inexact_supremum(seed: int) -> Findings:
     figure = Figure(
         "epsilon", "What an ε-approximate supremum costs", "ε", "error",
         [
-            Curve("f, largest over rows", sizes, np.maximum(missed, 1e-16)),
-            Curve("L_ξ ε²", sizes, smooth * sizes**2),
-            Curve("∇F, largest entry", sizes, np.maximum(turned, 1e-16)),
+            Series("f, largest over rows", sizes, np.maximum(missed, 1e-16)),
+            Series("L_ξ ε²", sizes, smooth * sizes**2),
+            Series("∇F, largest entry", sizes, np.maximum(turned, 1e-16)),
         ],
+        x_log=True, y_log=True,
     )  # fmt: skip
     return Findings(
         [
@@ -269,6 +259,17 @@ def run(seed: int) -> Iterator[tuple[str, Findings]]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="no further progress")  # tight tolerances
             yield part.__name__.replace("_", " "), part(seed)
+
+
+def table(statements: Sequence[Statement]) -> Table:
+    """What was claimed, found and allowed, and whether it holds."""
+    return Table(
+        "statements",
+        "The paper's statements on random instances",
+        ("statement", "measured", "found", "limit", "holds"),
+        [(*statement, statement.holds) for statement in statements],
+        ".2g",
+    )
 
 
 def _off(value: float, expected: float) -> float:

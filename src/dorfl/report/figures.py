@@ -1,45 +1,165 @@
-"""Figures for papers: every one as PNG and SVG, in colours that remain apart for everyone."""
+"""Figures for papers: each as PNG, SVG and PDF, the same bytes for the same figure."""
 
 from __future__ import annotations
 
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure as Canvas
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt
+from dorfl.files import write_whole
+from dorfl.report.content import Figure, categories, heights, radial_range
+from dorfl.report.looks import MANY, Look, is_reference, looks
 
-if TYPE_CHECKING:
-    from dorfl.experiments.theory import Figure
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
-_LINES = ("-", "--", ":", "-.")
+# Nothing about the day or the machine may enter a file.
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+_MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
 
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
-    """Draw the curves of a figure into `folder`; axes are logarithmic where the values allow."""
-    with plt.rc_context({"svg.hashsalt": figure.name, "font.size": 10}):
-        canvas, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-        for k, curve in enumerate(figure.curves):
-            axes.plot(
-                curve.x,
-                curve.y,
-                label=curve.label,
-                color=COLOURS[k % len(COLOURS)],
-                linestyle=_LINES[k % len(_LINES)],
-                marker="o",
-                markersize=3,
-            )
-        if all((curve.x > 0).all() for curve in figure.curves):
-            axes.set_xscale("log")
-        if all((curve.y > 0).all() for curve in figure.curves):
-            axes.set_yscale("log")
-        axes.set(title=figure.title, xlabel=figure.x_label, ylabel=figure.y_label)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-        paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.svg"]
-        canvas.savefig(paths[0], dpi=160, metadata={"Software": None})
-        canvas.savefig(paths[1], metadata={"Date": None})  # the same file for the same figures
-        plt.close(canvas)
+    """Draw a figure into `folder`, once for each format."""
+    paths = []
+    with _settings(figure):
+        canvas = _canvas(figure)
+        for suffix in _METADATA:
+            paths.append(folder / f"{figure.name}.{suffix}")
+            write_whole(paths[-1], _save(canvas, suffix))
     return paths
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, for a page that is printed or shown without scripts."""
+    with _settings(figure):
+        return _save(_canvas(figure), "svg")
+
+
+@contextmanager
+def _settings(figure: Figure) -> Iterator[None]:
+    settings: Any = {
+        "svg.hashsalt": figure.name,  # else the ids in an SVG are random
+        "font.size": 10,
+        "axes.titleweight": "bold",
+        "axes.titlesize": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": "#666666",
+        "grid.color": "#dddddd",
+        "axes.axisbelow": True,
+    }
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # names in any script
+        yield
+
+
+def _save(canvas: Canvas, suffix: str) -> bytes:
+    file = io.BytesIO()
+    canvas.savefig(file, format=suffix, dpi=160, metadata=_METADATA[suffix])
+    return file.getvalue()
+
+
+def _canvas(figure: Figure) -> Canvas:
+    canvas = Canvas(figsize=(6.4, 4.2), layout="constrained")
+    radar = figure.kind == "radar"
+    axes: Any = canvas.add_subplot(projection="polar" if radar else None)
+    paint = {"lines": _lines, "points": _points, "bars": _bars, "radar": _radar, "heat": _heat}
+    handles = paint[figure.kind](axes, figure, looks([one.label for one in figure.series]))
+    axes.set_title(_words(figure.title), loc="left", pad=24 if radar else None)
+    if not radar:
+        axes.set(xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
+        if figure.x_log:
+            axes.set_xscale("log")
+        if figure.y_log:
+            axes.set_yscale("log")
+    if figure.y_range and figure.kind != "heat":
+        axes.set_ylim(*figure.y_range)
+    if figure.kind != "heat":
+        axes.grid(visible=True, axis="y" if figure.kind == "bars" else "both")
+    if len(handles) > 1:
+        labels = [_words(one.label) for one in figure.series]
+        place: dict[str, Any] = {"loc": "best"}
+        if radar or len(handles) > 5:
+            place = {"loc": "center left", "bbox_to_anchor": (1.12 if radar else 1.01, 0.5)}
+        axes.legend(handles, labels, frameon=False, **place)
+    return canvas
+
+
+def _lines(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
+    return [
+        axes.errorbar(
+            one.x, one.y, one.error, color=look.colour, linewidth=look.width * 0.75,
+            linestyle=_DASHES[look.dash], capsize=2, elinewidth=0.8, markersize=4,
+            marker=None if len(one.x) > MANY or is_reference(one.label) else _MARKERS[look.marker],
+        )
+        for one, look in zip(figure.series, styles, strict=True)
+    ]  # fmt: skip
+
+
+def _points(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
+    return [
+        axes.scatter(
+            one.x, one.y, 16, color=look.colour, marker=_MARKERS[look.marker], alpha=0.75,
+            linewidths=0,
+        )
+        for one, look in zip(figure.series, styles, strict=True)
+    ]  # fmt: skip
+
+
+def _bars(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
+    names = categories(figure)
+    width = 0.8 / len(figure.series)
+    handles = []
+    for k, (one, look) in enumerate(zip(figure.series, styles, strict=True)):
+        places = [names.index(str(x)) + (k + 0.5) * width - 0.4 for x in one.x]
+        handles.append(
+            axes.bar(
+                places, one.y, width * 0.92, yerr=one.error, color=look.colour, alpha=look.alpha,
+                error_kw={"elinewidth": 0.8, "capsize": 2},
+            )
+        )  # fmt: skip
+    axes.set_xticks(range(len(names)), [_words(name) for name in names])
+    return handles
+
+
+def _radar(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
+    names = categories(figure)
+    angles = np.linspace(0.0, 2.0 * np.pi, len(names), endpoint=False)
+    axes.set_theta_zero_location("N")
+    axes.set_theta_direction(-1)
+    handles = []
+    for one, look in zip(figure.series, styles, strict=True):
+        order = [names.index(str(x)) for x in one.x]
+        order, height = [*order, order[0]], [*one.y, one.y[0]]
+        handles += axes.plot(
+            angles[order], height, color=look.colour, linestyle=_DASHES[look.dash],
+            linewidth=look.width * 0.75, marker=_MARKERS[look.marker], markersize=4,
+        )  # fmt: skip
+    axes.set_xticks(angles, [_words(name) for name in names])
+    axes.set_ylim(*radial_range(figure))
+    axes.spines["polar"].set_color("#dddddd")
+    return handles
+
+
+def _heat(axes: Any, figure: Figure, _: list[Look]) -> list[Any]:
+    names = categories(figure)
+    low, high = figure.y_range or (None, None)
+    image = axes.imshow(heights(figure, names), cmap="cividis", aspect="auto", vmin=low, vmax=high)
+    axes.set_xticks(range(len(names)), [_words(name) for name in names])
+    axes.set_yticks(range(len(figure.series)), [_words(one.label) for one in figure.series])
+    axes.figure.colorbar(image, ax=axes)
+    return []
+
+
+def _words(text: str) -> str:
+    """Text as it is: a dollar starts no formula, and an underscore does not hide it."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")

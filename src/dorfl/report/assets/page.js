@@ -1,0 +1,111 @@
+"use strict";
+// In the head, before anything is painted: with scripts, plots take the place of pictures.
+const root = document.documentElement;
+root.classList.add("scripted");
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const stored = {
+  // A page opened from a file may have no storage; then the choice lasts as long as the page.
+  get: () => { try { return localStorage.getItem("theme"); } catch { return null; } },
+  set: (name) => { try { localStorage.setItem("theme", name); } catch { /* see above */ } },
+};
+if (stored.get()) root.dataset.theme = stored.get();
+const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+
+function colours() {
+  const style = getComputedStyle(root);
+  const value = (name) => style.getPropertyValue(name).trim();
+  const axis = (path) => ({
+    [`${path}.gridcolor`]: value("--grid"),
+    [`${path}.linecolor`]: value("--line"),
+    [`${path}.tickcolor`]: value("--line"),
+  });
+  return {
+    "font.color": value("--text"),
+    "font.family": value("--sans"),
+    "hoverlabel.bgcolor": value("--raised"),
+    "hoverlabel.bordercolor": value("--line"),
+    "hoverlabel.font.color": value("--text"),
+    "modebar.color": value("--muted"),
+    "modebar.activecolor": value("--text"),
+    "modebar.bgcolor": "rgba(0,0,0,0)",
+    cartesian: { ...axis("xaxis"), ...axis("yaxis") },
+    polar: { ...axis("polar.radialaxis"), ...axis("polar.angularaxis") },
+  };
+}
+
+function paint(plot) {
+  const { cartesian, polar, ...common } = colours();
+  return Plotly.relayout(plot, { ...common, ...(plot.layout.polar ? polar : cartesian) });
+}
+
+function setUpTheme(plots) {
+  const button = document.getElementById("theme");
+  const show = () => {
+    button.setAttribute("aria-pressed", String(isDark()));
+    for (const plot of plots) if (plot.layout) paint(plot);
+  };
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    stored.set(root.dataset.theme);
+    show();
+  });
+  dark.addEventListener("change", show);
+  show();
+}
+
+async function draw(plot) {
+  const figure = plot.closest("figure");
+  const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
+  layout.showlegend = false; // the buttons above each plot are reached by keyboard, and wrap
+  if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls
+  await Plotly.newPlot(plot, data, layout, {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    toImageButtonOptions: { filename: figure.id },
+  });
+  await paint(plot);
+  figure.querySelectorAll(".legend button").forEach((button, place) => {
+    button.addEventListener("click", () => {
+      const seen = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(seen));
+      Plotly.restyle(plot, { visible: seen }, [place]);
+    });
+  });
+}
+
+function followReader() {
+  const links = new Map(
+    [...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]),
+  );
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      for (const link of links.values()) link.removeAttribute("aria-current");
+      links.get(entry.target.id).setAttribute("aria-current", "location");
+    }
+  }, { rootMargin: "-20% 0px -70% 0px" });
+  for (const id of links.keys()) watcher.observe(document.getElementById(id));
+}
+
+function reachScrolling() {
+  // What scrolls must be reached by keyboard; what does not would only be in the way.
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}
+
+addEventListener("DOMContentLoaded", async () => {
+  const plots = document.querySelectorAll(".plot");
+  setUpTheme(plots);
+  followReader();
+  reachScrolling();
+  addEventListener("resize", reachScrolling);
+  for (const plot of plots) {
+    await draw(plot);
+    await new Promise((resolve) => setTimeout(resolve)); // let the reader scroll in between
+  }
+  root.dataset.drawn = plots.length;
+});

@@ -1,0 +1,233 @@
+"""What there is to say, as plain values: how it is drawn, set and printed is decided elsewhere.
+
+A study fills these values; :mod:`~dorfl.report.page` makes one page of them and
+:mod:`~dorfl.report.export` the files for a paper, both with the same colours and words.
+
+>>> rows = [("ERM", Measured(70.5, 0.41)), ("DOR-FL", Measured(95.0, 0.08))]
+>>> accuracy = Table("accuracy", "Accuracy in %", ("method", "overall"), rows, ".1f", best="max")
+>>> page = Page("A study", "What we found.", sections=(Section("Accuracy", (accuracy,)),))
+>>> [block.name for block in blocks(page)]
+['accuracy']
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dorfl.types import Array
+
+Values: TypeAlias = Sequence[Any] | Array
+Direction: TypeAlias = Literal["max", "min"]
+Kind: TypeAlias = Literal["lines", "points", "bars", "radar", "heat"]
+
+
+class Measured(NamedTuple):
+    """A figure with its standard error; an error that is not a number is not shown."""
+
+    mean: float
+    error: float
+
+
+Cell: TypeAlias = str | int | float | Measured | None
+
+
+class Series(NamedTuple):
+    """One line of a figure, one group of its bars, or one row of its heat map.
+
+    `x` are numbers or names; `error` is drawn as ± around `y`; `hover` says more about each point.
+    """
+
+    label: str
+    x: Values
+    y: Values
+    error: Values | None = None
+    hover: Sequence[str] | None = None
+
+
+class Figure(NamedTuple):
+    """Something to draw. `alt` says in words what is to be seen; without it the title must do.
+
+    bars and radar: `x` are categories or spokes; heat: each series is a row, `x` its columns.
+    """
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    kind: Kind = "lines"
+    x_log: bool = False
+    y_log: bool = False
+    note: str = ""
+    alt: str = ""
+    y_range: tuple[float, float] | None = None
+
+
+class Table(NamedTuple):
+    """Rows of cells under named columns; the first cell names its row.
+
+    `format` is one format specification for all numbers, or one per column name. `best` marks the
+    best cells of all columns, or of the columns it names, as they are displayed; `reference` names
+    rows that do not compete (an oracle, the paper's own figures) and are set apart.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    format: str | Mapping[str, str] = ""
+    note: str = ""
+    best: Direction | Mapping[str, Direction] | None = None
+    reference: Sequence[str] = ()
+
+
+class Text(NamedTuple):
+    """Paragraphs of plain text; words in `backticks` are set as code."""
+
+    paragraphs: Sequence[str]
+
+
+class Details(NamedTuple):
+    """Blocks folded away under a line of summary, such as settings and the environment."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+class Beside(NamedTuple):
+    """Blocks that belong next to each other where there is room."""
+
+    blocks: Sequence[Block]
+
+
+Block: TypeAlias = Text | Figure | Table | Details | Beside
+
+
+class Finding(NamedTuple):
+    """A fact of the headline: a big value, the claim it supports, and whether that claim holds."""
+
+    claim: str
+    value: str
+    holds: bool | None = None
+
+
+class Section(NamedTuple):
+    """A part of the page with a place in its table of contents."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+class Page(NamedTuple):
+    """All there is to say, the headline first."""
+
+    title: str
+    lead: str
+    cards: Sequence[Finding] = ()
+    sections: Sequence[Section] = ()
+
+
+def blocks(page: Page) -> Iterator[Figure | Table]:
+    """The figures and tables of a page in reading order.
+
+    Each becomes a file, so each kind needs names of its own that are safe as file names.
+    """
+    seen = set()
+    for section in page.sections:
+        for block in _flat(section.blocks):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", block.name):
+                raise ValueError(f"the name {block.name!r} must be letters, digits, - and _")
+            if (type(block), block.name) in seen:
+                raise ValueError(f"two {type(block).__name__.lower()}s are named {block.name!r}")
+            seen.add((type(block), block.name))
+            yield block
+
+
+def _flat(parts: Sequence[Block]) -> Iterator[Figure | Table]:
+    for part in parts:
+        if isinstance(part, Details | Beside):
+            yield from _flat(part.blocks)
+        elif not isinstance(part, Text):
+            yield part
+
+
+def numbers(figure: Figure) -> Table:
+    """The numbers a figure shows, for those who cannot see it and those who want to compute.
+
+    One column per series where every series has at most one value for each x, else one row per
+    point.
+
+    >>> curve = Series("F", [1, 2], [0.5, 0.25])
+    >>> numbers(Figure("rate", "Rate", "rounds", "gap", [curve])).rows
+    [(1, 0.5), (2, 0.25)]
+    """
+    title, series = f"{figure.title}: the numbers", figure.series
+    if figure.kind == "points" or any(len(set(plain(one.x))) < len(one.x) for one in series):
+        points = [
+            (one.label, x, y, *([one.hover[k]] if one.hover else []))
+            for one in series
+            for k, (x, y) in enumerate(zip(plain(one.x), _cells(one), strict=True))
+        ]
+        named = any(one.hover for one in series)
+        columns = ("series", figure.x_label, figure.y_label, *(["row"] if named else []))
+        width = len(columns)
+        return Table(
+            figure.name, title, columns, [(*p, *[None] * (width - len(p))) for p in points]
+        )
+    known = [dict(zip(plain(one.x), _cells(one), strict=True)) for one in series]
+    places = list(dict.fromkeys(x for values in known for x in values))
+    if not any(isinstance(x, str) for x in places):
+        places.sort()
+    rows = [(x, *(values.get(x) for values in known)) for x in places]
+    return Table(figure.name, title, (figure.x_label, *(one.label for one in series)), rows)
+
+
+def categories(figure: Figure) -> list[str]:
+    """The names along x, in the order in which the series bring them."""
+    return list(dict.fromkeys(str(x) for one in figure.series for x in one.x))
+
+
+def heights(figure: Figure, names: list[str]) -> Array:
+    """The matrix of a heat map: a row per series, not a number where a series has no value."""
+    return np.array([[_at(one, name) for name in names] for one in figure.series])
+
+
+def radial_range(figure: Figure) -> tuple[float, float]:
+    """From just below the smallest value to just above the largest: differences are the point."""
+    if figure.y_range:
+        return figure.y_range
+    values = np.concatenate([np.asarray(one.y, dtype=float) for one in figure.series])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    room = (high - low) or abs(high) or 1.0
+    return low - 0.25 * room, high + 0.05 * room
+
+
+def _at(series: Series, name: str) -> float:
+    for x, y in zip(series.x, series.y, strict=True):
+        if str(x) == name:
+            return float(y)
+    return float("nan")
+
+
+def finite(cell: Cell) -> float | None:
+    """The number a cell competes with, if it is one."""
+    value = cell.mean if isinstance(cell, Measured) else cell
+    if value is None or isinstance(value, str | bool) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def plain(values: Values) -> list[Any]:
+    """Python's own numbers and strings, whatever array they came in."""
+    return [value.item() if hasattr(value, "item") else value for value in values]
+
+
+def _cells(series: Series) -> list[Cell]:
+    if series.error is None:
+        return plain(series.y)
+    return [Measured(y, e) for y, e in zip(plain(series.y), plain(series.error), strict=True)]

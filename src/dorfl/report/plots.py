@@ -1,0 +1,109 @@
+"""Figures for pages: the same figures as :mod:`~dorfl.report.figures` draws, to be explored.
+
+>>> from dorfl.report.content import Figure, Series
+>>> curve = Series("DOR-FL", [1, 2, 3], [0.5, 0.2, 0.1])
+>>> plot(Figure("gap", "Gap", "rounds", "gap", [curve], y_log=True)).layout.yaxis.type
+'log'
+"""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dorfl.report.content import Figure, Series, categories, heights, plain, radial_range
+from dorfl.report.looks import MANY, Look, is_reference, looks
+
+
+def plot(figure: Figure) -> go.Figure:
+    """An interactive figure on a clear ground, so that a page's own theme shows through."""
+    styles = looks([one.label for one in figure.series])
+    if figure.kind == "heat":
+        traces = [_heat(figure)]
+    else:
+        traces = [_trace(figure, *pair) for pair in zip(figure.series, styles, strict=True)]
+    layout: dict[str, Any] = {
+        "template": None,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 8, "r": 8, "t": 12, "b": 8, "pad": 2},
+        "hovermode": "x unified" if figure.kind == "lines" else "closest",
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "showlegend": len(traces) > 1,
+        **(_polar(figure) if figure.kind == "radar" else _axes(figure)),
+    }
+    if figure.kind == "bars":
+        layout |= {"barmode": "group", "bargap": 0.22, "bargroupgap": 0.08}
+    return go.Figure(data=traces, layout=layout)
+
+
+def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
+    marker = {"color": look.colour, "symbol": look.marker, "size": 7}
+    line = {"color": look.colour, "dash": look.dash, "width": look.width}
+    trace: dict[str, Any] = {"name": escape(series.label)}
+    if series.hover is not None:
+        trace["text"] = [escape(words) for words in series.hover]
+    if figure.kind == "radar":
+        spokes, radii = [escape(str(x)) for x in series.x], plain(series.y)
+        closed = {"theta": [*spokes, spokes[0]], "r": [*radii, radii[0]]}
+        return trace | {"type": "scatterpolar", "mode": "lines+markers"} | closed | {
+            "line": line, "marker": marker,
+        }  # fmt: skip
+    x = [escape(value) if isinstance(value, str) else value for value in plain(series.x)]
+    trace |= {"x": x, "y": plain(series.y)}
+    if series.error is not None:
+        trace["error_y"] = {"array": plain(series.error), "thickness": 1.2, "width": 3}
+    if figure.kind == "bars":
+        trace["x"] = [str(value) for value in x]
+        trace |= {"type": "bar", "marker": {"color": look.colour, "opacity": look.alpha}}
+        return trace
+    bare = len(series.x) > MANY or is_reference(series.label)
+    mode = "markers" if figure.kind == "points" else "lines" if bare else "lines+markers"
+    if figure.kind == "points":
+        marker["opacity"] = 0.75
+    return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
+
+
+def _heat(figure: Figure) -> dict[str, Any]:
+    names = categories(figure)
+    trace: dict[str, Any] = {
+        "type": "heatmap",
+        "x": [escape(name) for name in names],
+        "y": [escape(one.label) for one in figure.series],
+        "z": heights(figure, names).tolist(),
+        "colorscale": "Cividis",
+        "colorbar": {"thickness": 12, "outlinewidth": 0},
+    }
+    if figure.y_range:
+        trace["zmin"], trace["zmax"] = figure.y_range
+    return trace
+
+
+def _axes(figure: Figure) -> dict[str, Any]:
+    common = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
+    x: dict[str, Any] = common | {"title": {"text": escape(figure.x_label), "standoff": 8}}
+    y: dict[str, Any] = common | {"title": {"text": escape(figure.y_label), "standoff": 8}}
+    if figure.kind in {"bars", "heat"}:
+        x |= {"type": "category", "showgrid": False}
+    if figure.kind == "heat":
+        return {"xaxis": x, "yaxis": y | {"type": "category", "autorange": "reversed"}}
+    for axis, log in ((x, figure.x_log), (y, figure.y_log)):
+        if log:
+            axis |= {"type": "log", "exponentformat": "power"}
+    if figure.y_range:
+        y["range"] = [math.log10(end) if figure.y_log else end for end in figure.y_range]
+    return {"xaxis": x, "yaxis": y}
+
+
+def _polar(figure: Figure) -> dict[str, Any]:
+    return {
+        "polar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "radialaxis": {"range": list(radial_range(figure)), "angle": 90, "nticks": 5},
+            "angularaxis": {"direction": "clockwise", "rotation": 90},
+        },
+        "margin": {"l": 48, "r": 48, "t": 32, "b": 32},
+    }
