@@ -131,9 +131,8 @@ def propositions(seed: int) -> Findings:
             Series(f"{loss}: reached on a support", radii, np.array(reached)),
         ]
     figure = Figure(
-        "certificate", "Certified worst-case risk", "radius r", "E_P[L]", curves,
-        x_log=True, y_log=True,
-    )  # fmt: skip
+        "certificate", "Certified worst-case risk", "radius r", "E_P[L]", curves, x_log=True
+    )
     return Findings(statements, [figure])
 
 

@@ -53,6 +53,7 @@ class Figure(NamedTuple):
     """Something to draw. `alt` says in words what is to be seen; without it the title must do.
 
     bars and radar: `x` are categories or spokes; heat: each series is a row, `x` its columns.
+    An axis asked to be logarithmic is so where all its values are positive.
     """
 
     name: str
@@ -184,7 +185,8 @@ def numbers(figure: Figure) -> Table:
     if not any(isinstance(x, str) for x in places):
         places.sort()
     rows = [(x, *(values.get(x) for values in known)) for x in places]
-    return Table(figure.name, title, (figure.x_label, *(one.label for one in series)), rows)
+    columns = (figure.x_label or "category", *(one.label for one in series))
+    return Table(figure.name, title, columns, rows)
 
 
 def categories(figure: Figure) -> list[str]:
@@ -195,6 +197,14 @@ def categories(figure: Figure) -> list[str]:
 def heights(figure: Figure, names: list[str]) -> Array:
     """The matrix of a heat map: a row per series, not a number where a series has no value."""
     return np.array([[_at(one, name) for name in names] for one in figure.series])
+
+
+def log_axes(figure: Figure) -> tuple[bool, bool]:
+    """Which axes are logarithmic: those that are asked to be and can be."""
+    return (
+        figure.x_log and all((np.asarray(one.x) > 0).all() for one in figure.series),
+        figure.y_log and all((np.asarray(one.y) > 0).all() for one in figure.series),
+    )
 
 
 def radial_range(figure: Figure) -> tuple[float, float]:

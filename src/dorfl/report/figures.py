@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,11 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import NullFormatter
 
 from dorfl.files import write_whole
-from dorfl.report.content import Figure, categories, heights, radial_range
-from dorfl.report.looks import MANY, Look, is_reference, looks
+from dorfl.report.content import Figure, categories, heights, log_axes, radial_range
+from dorfl.report.looks import Look, has_markers, looks
 
 # Nothing about the day or the machine may enter a file.
 _METADATA: dict[str, dict[str, None]] = {
@@ -39,9 +41,9 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as SVG, for a page that is printed or shown without scripts."""
+    """The figure as SVG without its title, for a page that is printed or shown without scripts."""
     with _settings(figure):
-        return _save(_canvas(figure), "svg")
+        return _save(_canvas(figure._replace(title="")), "svg")
 
 
 @contextmanager
@@ -58,7 +60,9 @@ def _settings(figure: Figure) -> Iterator[None]:
         "axes.axisbelow": True,
     }
     with mpl.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # names in any script
+        # Names may be long and in any script: then a picture is less neat, but it is there.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
         yield
 
 
@@ -74,13 +78,16 @@ def _canvas(figure: Figure) -> Canvas:
     axes: Any = canvas.add_subplot(projection="polar" if radar else None)
     paint = {"lines": _lines, "points": _points, "bars": _bars, "radar": _radar, "heat": _heat}
     handles = paint[figure.kind](axes, figure, looks([one.label for one in figure.series]))
-    axes.set_title(_words(figure.title), loc="left", pad=24 if radar else None)
+    axes.set_title(_words(figure.title, 60), loc="left", pad=24 if radar else None)
     if not radar:
-        axes.set(xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
-        if figure.x_log:
+        axes.set(xlabel=_words(figure.x_label, 60), ylabel=_words(figure.y_label, 40))
+        x_log, y_log = log_axes(figure)
+        if x_log:
             axes.set_xscale("log")
-        if figure.y_log:
+            _thin(axes.xaxis)
+        if y_log:
             axes.set_yscale("log")
+            _thin(axes.yaxis)
     if figure.y_range and figure.kind != "heat":
         axes.set_ylim(*figure.y_range)
     if figure.kind != "heat":
@@ -99,7 +106,7 @@ def _lines(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
         axes.errorbar(
             one.x, one.y, one.error, color=look.colour, linewidth=look.width * 0.75,
             linestyle=_DASHES[look.dash], capsize=2, elinewidth=0.8, markersize=4,
-            marker=None if len(one.x) > MANY or is_reference(one.label) else _MARKERS[look.marker],
+            marker=_MARKERS[look.marker] if has_markers(one) else None,
         )
         for one, look in zip(figure.series, styles, strict=True)
     ]  # fmt: skip
@@ -145,6 +152,9 @@ def _radar(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
             linewidth=look.width * 0.75, marker=_MARKERS[look.marker], markersize=4,
         )  # fmt: skip
     axes.set_xticks(angles, [_words(name) for name in names])
+    axes.tick_params(axis="x", pad=8)
+    axes.set_rlabel_position(180.0 / len(names))  # between two spokes
+    axes.tick_params(axis="y", labelsize=8, labelcolor="#666666")
     axes.set_ylim(*radial_range(figure))
     axes.spines["polar"].set_color("#dddddd")
     return handles
@@ -160,6 +170,14 @@ def _heat(axes: Any, figure: Figure, _: list[Look]) -> list[Any]:
     return []
 
 
-def _words(text: str) -> str:
-    """Text as it is: a dollar starts no formula, and an underscore does not hide it."""
-    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+def _thin(axis: Any) -> None:
+    """Label powers of ten alone, unless there are none to label."""
+    low, high = axis.get_view_interval()
+    if high > 10.0 * low:
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _words(text: str, width: int = 24) -> str:
+    """Text as it is, in short lines: a dollar starts no formula, an underscore does not hide it."""
+    text = textwrap.fill(text, width, max_lines=3, placeholder=" …").replace("$", r"\$")
+    return (" " if text.startswith("_") else "") + text

@@ -13,7 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MANY = 40  # points from which on a line goes without markers
+from dorfl.report.content import Series
+
 GREY = "#7a7a7a"
 METHODS = {
     "dorfl": "#0072b2",
@@ -22,10 +23,13 @@ METHODS = {
     "wafl": "#cc79a7",
     "gdrfl": "#d55e00",
 }
-REFERENCES = ("bayesrule", "oracle", "cleanrowsonly", "paper", "chance")
+REFERENCES = ("oracle", "bayesrule", "paper", "chance")
+_ALIASES = {"cleanrowsonly": "oracle"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5")  # where the methods have taken the others
+_MANY = 40  # points from which on a line goes without markers
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_STRENGTHS = (1.0, 0.6, 0.35)
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "x")
 
 
@@ -63,16 +67,18 @@ def looks(labels: Sequence[str]) -> list[Look]:
             colour, width = free[first % len(free)], 2.0
         dash = _DASHES[(variant + (1 + first if head in REFERENCES else 0)) % len(_DASHES)]
         marker = _MARKERS[(first + variant) % len(_MARKERS)]
-        found.append(Look(colour, dash, marker, width, (1.0, 0.6, 0.35)[min(variant, 2)]))
+        weaker = variant + (first if head in REFERENCES else 0)
+        found.append(Look(colour, dash, marker, width, _STRENGTHS[weaker % len(_STRENGTHS)]))
     return found
 
 
-def is_reference(label: str) -> bool:
-    """Whether a label names something the methods are only compared with."""
-    return _head(label) in REFERENCES
+def has_markers(series: Series) -> bool:
+    """Whether a line shows its points: not when it has many, nor when it is only a reference."""
+    return len(series.x) <= _MANY and _head(series.label) not in REFERENCES
 
 
 def _head(label: str) -> str:
     """The name a variant belongs to, however it is spelled: 'DOR-FL (ρ = 20)' is 'dorfl'."""
     short = re.sub(r"[^a-z0-9]", "", re.split(r"[,:(]", label.casefold())[0])
+    short = _ALIASES.get(short, short)
     return short if short in METHODS or short in REFERENCES else label.partition(":")[0]

@@ -22,8 +22,8 @@ from plotly.offline import get_plotlyjs
 
 from dorfl.files import write_whole
 from dorfl.report import content, figures, tables
-from dorfl.report.content import Beside, Block, Details, Figure, Finding, Page, Table, Text
-from dorfl.report.looks import Look, looks
+from dorfl.report.content import Beside, Block, Details, Figure, Finding, Page, Series, Table, Text
+from dorfl.report.looks import Look, has_markers, looks
 from dorfl.report.plots import plot
 
 MOST_ROWS = 200  # of a figure's numbers that a page shows; the rest is in its CSV
@@ -150,27 +150,35 @@ def _legend(figure: Figure) -> str:
     """Buttons that show and hide a series: within reach of a keyboard, as Plotly's are not."""
     if len(figure.series) < 2 or figure.kind == "heat":
         return ""
-    labels = [one.label for one in figure.series]
+    styles = looks([one.label for one in figure.series])
     buttons = "".join(
-        f'<button type="button" aria-pressed="true">{_swatch(figure, look)}{escape(label)}</button>'
-        for label, look in zip(labels, looks(labels), strict=True)
+        f'<button type="button" aria-pressed="true">{_swatch(figure, one, look)}'
+        f"{escape(one.label)}</button>"
+        for one, look in zip(figure.series, styles, strict=True)
     )
     return f'<div class="legend" role="group" aria-label="Series shown">{buttons}</div>\n'
 
 
-def _swatch(figure: Figure, look: Look) -> str:
+_MARKERS = {
+    "circle": "M14 3a4 4 0 1 0 .01 0Z", "square": "M10.5 3.5h7v7h-7Z",
+    "diamond": "M14 2l5 5-5 5-5-5Z", "triangle-up": "M14 2.5l4.5 8h-9Z",
+    "x": "M10 5l2-2 2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2Z",
+}  # fmt: skip
+
+
+def _swatch(figure: Figure, series: Series, look: Look) -> str:
+    """A sample of what the plot shows: a bar, a point, or a line with or without its points."""
     dashes = {"dash": "6 3", "dot": "2 3", "dashdot": "6 3 2 3"}.get(look.dash, "none")
-    line = (
-        f'<line x1="0" y1="7" x2="28" y2="7" stroke="{look.colour}" stroke-width="{look.width}" '
-        f'stroke-dasharray="{dashes}"/>'
+    marker = f'<path d="{_MARKERS[look.marker]}"/>'
+    line = f'<path d="M0 7h28" stroke-width="{look.width}" stroke-dasharray="{dashes}"/>'
+    shape = {
+        "bars": f'<path d="M7 0h14v14h-14Z" opacity="{look.alpha}"/>',
+        "points": marker,
+    }.get(figure.kind, line + (marker if has_markers(series) else ""))
+    return (
+        f'<svg viewBox="0 0 28 14" fill="{look.colour}" stroke="{look.colour}" stroke-width="0" '
+        f'aria-hidden="true">{shape}</svg>'
     )
-    dot = f'<circle cx="14" cy="7" r="4" fill="{look.colour}"/>'
-    bar = (
-        f'<rect x="7" y="0" width="14" height="14" rx="2" fill="{look.colour}" '
-        f'opacity="{look.alpha}"/>'
-    )
-    shape = {"bars": bar, "points": dot}.get(figure.kind, line)
-    return f'<svg viewBox="0 0 28 14" aria-hidden="true">{shape}</svg>'
 
 
 def _scroll(table: Table, most: int | None = None) -> str:

@@ -9,13 +9,24 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from html import escape
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
-from dorfl.report.content import Figure, Series, categories, heights, plain, radial_range
-from dorfl.report.looks import MANY, Look, is_reference, looks
+from dorfl.report.content import (
+    Figure,
+    Series,
+    Values,
+    categories,
+    heights,
+    log_axes,
+    plain,
+    radial_range,
+)
+from dorfl.report.looks import Look, has_markers, looks
 
 
 def plot(figure: Figure) -> go.Figure:
@@ -29,9 +40,10 @@ def plot(figure: Figure) -> go.Figure:
         "template": None,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 8, "r": 8, "t": 12, "b": 8, "pad": 2},
+        "margin": {"l": 8, "r": 8, "t": 32, "b": 8, "pad": 2},
         "hovermode": "x unified" if figure.kind == "lines" else "closest",
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "hoverlabel": {"namelength": -1},
         "showlegend": len(traces) > 1,
         **(_polar(figure) if figure.kind == "radar" else _axes(figure)),
     }
@@ -43,16 +55,16 @@ def plot(figure: Figure) -> go.Figure:
 def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
     marker = {"color": look.colour, "symbol": look.marker, "size": 7}
     line = {"color": look.colour, "dash": look.dash, "width": look.width}
-    trace: dict[str, Any] = {"name": escape(series.label)}
+    trace: dict[str, Any] = {"name": escape(series.label, quote=False)}
     if series.hover is not None:
-        trace["text"] = [escape(words) for words in series.hover]
+        trace["text"] = [escape(words, quote=False) for words in series.hover]
     if figure.kind == "radar":
-        spokes, radii = [escape(str(x)) for x in series.x], plain(series.y)
+        spokes, radii = [_words(str(x)) for x in series.x], plain(series.y)
         closed = {"theta": [*spokes, spokes[0]], "r": [*radii, radii[0]]}
         return trace | {"type": "scatterpolar", "mode": "lines+markers"} | closed | {
             "line": line, "marker": marker,
         }  # fmt: skip
-    x = [escape(value) if isinstance(value, str) else value for value in plain(series.x)]
+    x = [_words(value) if isinstance(value, str) else value for value in plain(series.x)]
     trace |= {"x": x, "y": plain(series.y)}
     if series.error is not None:
         trace["error_y"] = {"array": plain(series.error), "thickness": 1.2, "width": 3}
@@ -60,10 +72,9 @@ def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
         trace["x"] = [str(value) for value in x]
         trace |= {"type": "bar", "marker": {"color": look.colour, "opacity": look.alpha}}
         return trace
-    bare = len(series.x) > MANY or is_reference(series.label)
-    mode = "markers" if figure.kind == "points" else "lines" if bare else "lines+markers"
+    mode = "lines+markers" if has_markers(series) else "lines"
     if figure.kind == "points":
-        marker["opacity"] = 0.75
+        mode, marker["opacity"] = "markers", 0.75
     return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
 
 
@@ -71,8 +82,8 @@ def _heat(figure: Figure) -> dict[str, Any]:
     names = categories(figure)
     trace: dict[str, Any] = {
         "type": "heatmap",
-        "x": [escape(name) for name in names],
-        "y": [escape(one.label) for one in figure.series],
+        "x": [_words(name) for name in names],
+        "y": [_words(one.label) for one in figure.series],
         "z": heights(figure, names).tolist(),
         "colorscale": "Cividis",
         "colorbar": {"thickness": 12, "outlinewidth": 0},
@@ -84,25 +95,51 @@ def _heat(figure: Figure) -> dict[str, Any]:
 
 def _axes(figure: Figure) -> dict[str, Any]:
     common = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
-    x: dict[str, Any] = common | {"title": {"text": escape(figure.x_label), "standoff": 8}}
-    y: dict[str, Any] = common | {"title": {"text": escape(figure.y_label), "standoff": 8}}
+    x: dict[str, Any] = common | _title(figure.x_label)
+    y: dict[str, Any] = common | _title(figure.y_label, 36)
     if figure.kind in {"bars", "heat"}:
         x |= {"type": "category", "showgrid": False}
     if figure.kind == "heat":
         return {"xaxis": x, "yaxis": y | {"type": "category", "autorange": "reversed"}}
-    for axis, log in ((x, figure.x_log), (y, figure.y_log)):
-        if log:
-            axis |= {"type": "log", "exponentformat": "power"}
+    x_log, y_log = log_axes(figure)
+    if x_log:
+        x |= _decades([one.x for one in figure.series])
+    if y_log:
+        y |= _decades([one.y for one in figure.series])
     if figure.y_range:
-        y["range"] = [math.log10(end) if figure.y_log else end for end in figure.y_range]
+        y["range"] = [math.log10(end) if y_log else end for end in figure.y_range]
     return {"xaxis": x, "yaxis": y}
+
+
+def _decades(values: list[Values]) -> dict[str, Any]:
+    """A logarithmic axis with whole powers of ten alone, where there are enough of them."""
+    logs = np.log10(np.concatenate([np.asarray(part, dtype=float) for part in values]))
+    span = float(np.ptp(logs))
+    ticks = {"dtick": math.ceil(span / 6.0)} if span >= 1.5 else {}
+    return {"type": "log", "exponentformat": "power", **ticks}
+
+
+def _words(text: str, width: int = 24) -> str:
+    """Text as it is, in short lines: nothing in it is markup."""
+    return "<br>".join(escape(line, quote=False) for line in textwrap.wrap(text, width))
+
+
+def _title(label: str, width: int = 50) -> dict[str, Any]:
+    return {"title": {"text": _words(label, width), "standoff": 8}} if label else {}
 
 
 def _polar(figure: Figure) -> dict[str, Any]:
     return {
         "polar": {
             "bgcolor": "rgba(0,0,0,0)",
-            "radialaxis": {"range": list(radial_range(figure)), "angle": 90, "nticks": 5},
+            "gridshape": "linear",
+            "radialaxis": {
+                "range": list(radial_range(figure)),
+                "nticks": 5,
+                "tickangle": 0,
+                "angle": 90.0 - 180.0 / len(categories(figure)),  # between two spokes
+                "tickfont": {"size": 10},
+            },
             "angularaxis": {"direction": "clockwise", "rotation": 90},
         },
         "margin": {"l": 48, "r": 48, "t": 32, "b": 32},

@@ -44,8 +44,11 @@ class Line(NamedTuple):
 def lines(table: Table) -> list[Line]:
     """The rows of a table as a person reads them."""
     words = [
-        [_words(cell, _of(table.format, name) or "") for name, cell in _named(table, row)]
-        for row in table.rows
+        [
+            _words(cell, _of(table.format, name) or "")
+            for name, cell in zip(table.columns, row, strict=True)
+        ]
+        for row in _rows(table)
     ]
     apart = [str(row[0]) in table.reference for row in table.rows]
     best = [_best(table, k, [row[k] for row in words], apart) for k in range(len(table.columns))]
@@ -74,8 +77,9 @@ def _mean(words: str) -> str:
 
 def as_csv(table: Table) -> str:
     """Every digit; a measured column is followed by one of its standard errors."""
+    rows = _rows(table)
     measured = [
-        any(isinstance(row[k], Measured) for row in table.rows) for k in range(len(table.columns))
+        any(isinstance(row[k], Measured) for row in rows) for k in range(len(table.columns))
     ]
 
     def spread(pairs: Iterable[tuple[object, object]]) -> list[object]:
@@ -88,10 +92,8 @@ def as_csv(table: Table) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(spread((name, f"{name} error") for name in table.columns))
-    for row in table.rows:
-        pairs = (
-            cell if isinstance(cell, Measured) else (cell, None) for _, cell in _named(table, row)
-        )
+    for row in rows:
+        pairs = (cell if isinstance(cell, Measured) else (cell, None) for cell in row)
         writer.writerow(spread((_digits(value), _digits(error)) for value, error in pairs))
     return file.getvalue()
 
@@ -145,10 +147,12 @@ def as_html(table: Table, most: int | None = None) -> str:
         for name, side in zip(table.columns, sides, strict=True)
     )
     body = []
-    for line in lines(table)[:most]:
+    for table_row, line in list(zip(table.rows, lines(table), strict=True))[:most]:
         cells = []
         for k, (words, best, side) in enumerate(zip(line.words, line.best, sides, strict=True)):
             text = escape(words)
+            if k and table_row[k] is False:
+                text = f'<span class="fails">{text}</span>'
             if best:
                 text = f'<strong>{text}<span class="unseen"> (best)</span></strong>'
             tag = ('th scope="row"', "th") if k == 0 else ("td", "td")
@@ -169,10 +173,10 @@ def as_rich(table: Table) -> rich.table.Table:
     )
     for name, number in zip(table.columns, numeric(table), strict=True):
         found.add_column(Text(name), justify="right" if number else "left")
-    for line in lines(table):
+    for row, line in zip(table.rows, lines(table), strict=True):
         cells = [
-            Text(words, style="bold" if best else "")
-            for words, best in zip(line.words, line.best, strict=True)
+            Text(words, style="bold" if best else "red" if cell is False else "")
+            for cell, words, best in zip(row, line.words, line.best, strict=True)
         ]
         found.add_row(*cells, style="dim" if line.reference else None)
     return found
@@ -180,7 +184,8 @@ def as_rich(table: Table) -> rich.table.Table:
 
 def numeric(table: Table) -> list[bool]:
     """Which columns hold numbers, and so are set to the right."""
-    columns = [[row[k] for row in table.rows] for k in range(len(table.columns))]
+    rows = _rows(table)
+    columns = [[row[k] for row in rows] for k in range(len(table.columns))]
     return [
         any(cell is not None for cell in column)
         and not any(isinstance(cell, str | bool) for cell in column)
@@ -188,13 +193,15 @@ def numeric(table: Table) -> list[bool]:
     ]
 
 
-def _named(table: Table, row: Iterable[Cell]) -> list[tuple[str, Cell]]:
-    cells = list(row)
-    if len(cells) != len(table.columns):
-        raise ValueError(
-            f"table {table.name!r} has {len(table.columns)} columns but a row of {len(cells)} cells"
-        )
-    return list(zip(table.columns, cells, strict=True))
+def _rows(table: Table) -> list[list[Cell]]:
+    rows = [list(row) for row in table.rows]
+    for row in rows:
+        if len(row) != len(table.columns):
+            raise ValueError(
+                f"table {table.name!r} has {len(table.columns)} columns "
+                f"but a row of {len(row)} cells"
+            )
+    return rows
 
 
 def _of(choice: T | Mapping[str, T] | None, name: str) -> T | None:
@@ -219,7 +226,19 @@ def _words(cell: Cell, form: str) -> str:
     if not form:
         small = isinstance(cell, float) and abs(cell) < 10_000
         form = ".4g" if small or math.isinf(cell) or abs(cell) >= 1e15 else ",.0f"
-    return format(cell, form).replace("-", "−")
+    return _POWER.sub(_power, format(cell, form)).replace("-", "−")
+
+
+_POWER = re.compile(r"(.*)e([+-]\d+)")
+
+
+def _power(found: re.Match[str]) -> str:
+    """4.6e-09 as 4.6·10⁻⁹."""
+    mantissa, power = found[1], str(int(found[2])).translate(_RAISED)
+    return f"10{power}" if mantissa == "1" else f"{mantissa}·10{power}"
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _digits(cell: object) -> object:

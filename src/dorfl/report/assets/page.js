@@ -9,8 +9,8 @@ const stored = {
   get: () => { try { return localStorage.getItem("theme"); } catch { return null; } },
   set: (name) => { try { localStorage.setItem("theme", name); } catch { /* see above */ } },
 };
-if (stored.get()) root.dataset.theme = stored.get();
-const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+const choose = () => { root.dataset.theme = stored.get() ?? (dark.matches ? "dark" : "light"); };
+choose();
 
 function colours() {
   const style = getComputedStyle(root);
@@ -36,21 +36,26 @@ function colours() {
 
 function paint(plot) {
   const { cartesian, polar, ...common } = colours();
-  return Plotly.relayout(plot, { ...common, ...(plot.layout.polar ? polar : cartesian) });
+  const bars = plot.data.every((trace) => trace.type === "bar");
+  return Plotly.update(
+    plot,
+    bars ? { "error_y.color": common["font.color"] } : {},
+    { ...common, ...(plot.layout.polar ? polar : cartesian) },
+  );
 }
 
 function setUpTheme(plots) {
   const button = document.getElementById("theme");
   const show = () => {
-    button.setAttribute("aria-pressed", String(isDark()));
+    button.setAttribute("aria-pressed", String(root.dataset.theme === "dark"));
     for (const plot of plots) if (plot.layout) paint(plot);
   };
   button.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
+    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
     stored.set(root.dataset.theme);
     show();
   });
-  dark.addEventListener("change", show);
+  dark.addEventListener("change", () => { choose(); show(); });
   show();
 }
 
@@ -62,6 +67,7 @@ async function draw(plot) {
   await Plotly.newPlot(plot, data, layout, {
     responsive: true,
     displaylogo: false,
+    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     toImageButtonOptions: { filename: figure.id },
   });
@@ -103,6 +109,7 @@ addEventListener("DOMContentLoaded", async () => {
   followReader();
   reachScrolling();
   addEventListener("resize", reachScrolling);
+  document.addEventListener("toggle", reachScrolling, true); // what was folded away has a width now
   for (const plot of plots) {
     await draw(plot);
     await new Promise((resolve) => setTimeout(resolve)); // let the reader scroll in between
