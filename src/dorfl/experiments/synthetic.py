@@ -1,4 +1,4 @@
-"""Table 1 of the paper: accuracy of the five methods on clean test data, overall and by client.
+"""The paper's synthetic study, and what lies beyond: every cell is a plain function of a seed.
 
 The model is the paper's, θᵀx without an intercept. That matters: the labels are drawn without one,
 and an intercept lets the methods that trust every row save themselves by always predicting the
@@ -7,40 +7,30 @@ larger class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import product
+from typing import Any
 
 import numpy as np
 
-from dorfl import methods
+from dorfl import methods, scores
 from dorfl.datasets import Dataset, synthetic
+from dorfl.datasets.synthetic import MEANS
+from dorfl.experiments import peers
+from dorfl.experiments.tuning import NAMES, Candidate, accuracies, choose, fit
 from dorfl.methods import Method
-from dorfl.training import train
 from dorfl.types import Array
 
-ORACLE = "clean rows only"
-BAYES = "Bayes rule"
-
-
-class Row(NamedTuple):
-    """One line of the table: accuracies (seeds, 1 + clients), the first column overall."""
-
-    name: str
-    accuracy: Array
-    rounds: Array
-
-    @property
-    def mean(self) -> Array:
-        """Mean over seeds."""
-        return np.asarray(self.accuracy.mean(axis=0))
-
-    @property
-    def error(self) -> Array:
-        """Standard error of the mean over seeds (not a number for a single seed)."""
-        count = len(self.accuracy)
-        if count < 2:
-            return np.full(self.accuracy.shape[1], np.nan)
-        return np.asarray(self.accuracy.std(axis=0, ddof=1) / np.sqrt(count))
+ORACLE, BAYES = "clean rows only", "Bayes rule"
+RULES = ("clean", "contaminated")
+OFFSETS = tuple(range(-5, 6))
+SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+KINDS = {
+    "negate": "negated and scaled",
+    "scale": "scaled",
+    "flip": "labels flipped",
+    "cluster": "far cluster",
+}
 
 
 def five_methods() -> list[Method]:
@@ -54,25 +44,95 @@ def five_methods() -> list[Method]:
     ]
 
 
-def table(seeds: Sequence[int], tick: Callable[[str], object] = str) -> list[Row]:
-    """Every method on every seed, beside two that know better: clean rows only, and the true θ."""
-    results: dict[str, list[tuple[list[float], int]]] = {}
-    for seed in seeds:
-        data = synthetic(seed)
+def grids() -> dict[str, list[Candidate]]:
+    """Twelve settings for each method, the mildest first."""
+    ridge = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+    price = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
+    return {
+        "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],
+        "afl": [Candidate(f"l2 = {l2:g}", methods.afl(), l2) for l2 in ridge],
+        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho)) for rho in price],
+        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho)) for rho in price],
+        "dorfl": [
+            Candidate(
+                f"ρ = {rho:g}, β = {beta:g}, ρ₂ = {weight:g}",
+                methods.dorfl(rho, beta, scores.quadratic(weight)),
+            )
+            for rho, beta, weight in product((50.0, 20.0, 5.0), (1.0, 0.2), (0.2, 0.5))
+        ],
+    }
+
+
+def table(seed: int) -> dict[str, Any]:
+    """Table 1 for one seed: settings of the study, and tuned by either rule; oracles and peers."""
+    data = synthetic(seed)
+    rows: dict[str, Any] = {}
+    samples = _validation(seed)
+    for name, grid in grids().items():
+        usual = next(m for m in five_methods() if m.name == name)
+        fixed = fit(Candidate("", usual), data.clients, intercept=False)
+        rows[NAMES[name]] = {"study": accuracies(fixed, data.test), "rounds": fixed.rounds}
+        for rule, chosen in choose(grid, data.clients, samples, intercept=False).items():
+            again = fit(chosen.candidate, data.clients, intercept=False)
+            rows[NAMES[name]][rule] = {
+                "accuracy": accuracies(again, data.test),
+                "settings": chosen.candidate.words,
+            }
+    for name, theta in _references(data).items():
+        rows[name] = {"study": peers.accuracies(theta, data.test)}
+    return rows
+
+
+def sensitivity(seed: int) -> list[float]:
+    """Overall accuracy of DOR-FL with ξ̄ at the clean mean plus each offset in every coordinate."""
+    data = synthetic(seed)
+    sizes = [len(y) for _, y in data.clients.values()]
+    mean = np.average(MEANS, axis=0, weights=sizes)
+    found = []
+    for offset in OFFSETS:
+        method = methods.dorfl(score=scores.quadratic(0.5, center=mean + offset))
+        found.append(
+            accuracies(fit(Candidate("", method), data.clients, intercept=False), data.test)[0]
+        )
+    return found
+
+
+def contamination(seed: int) -> dict[str, dict[str, list[float]]]:
+    """Overall accuracy of everyone, at the settings of the study, over four sweeps."""
+    return {
+        "share": _sweep([{"contamination": (share,) * 3} for share in SHARES], seed),
+        "factor": _sweep([{"factors": (factor,) * 3} for factor in FACTORS], seed),
+        "kind": _sweep([{"kind": kind} for kind in KINDS], seed),
+        "client": _sweep([{"contamination": tuple(np.eye(3)[i])} for i in range(3)], seed),
+    }
+
+
+def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for case in cases:
+        data = synthetic(seed, **case)
         for method in five_methods():
-            fit = train(data.clients, method, intercept=False)
-            results.setdefault(method.name, []).append((_accuracies(data, fit.theta), fit.rounds))
-            tick(method.name)
-        clean = train(data.uncontaminated(), methods.erm(), intercept=False)
-        results.setdefault(ORACLE, []).append((_accuracies(data, clean.theta), clean.rounds))
-        assert data.theta is not None
-        results.setdefault(BAYES, []).append((_accuracies(data, data.theta), 0))
-    return [
-        Row(name, np.array([a for a, _ in runs]), np.array([r for _, r in runs]))
-        for name, runs in results.items()
-    ]
+            fitted = fit(Candidate("", method), data.clients, intercept=False)
+            score = accuracies(fitted, data.test)[0]
+            found.setdefault(NAMES[method.name], []).append(score)
+        for name, theta in _references(data).items():
+            found.setdefault(name, []).append(peers.accuracies(theta, data.test)[0])
+    return found
 
 
-def _accuracies(data: Dataset, theta: Array) -> list[float]:
-    right = [np.where(X @ theta > 0, 1, -1) == y for X, y in data.test.values()]
-    return [float(np.concatenate(right).mean()), *(float(part.mean()) for part in right)]
+def _references(data: Dataset) -> dict[str, Array]:
+    """Two that know better, the clean rows or the true θ, and the peers."""
+    clean = {name: rows for name, rows in data.uncontaminated().items() if len(rows[1])}
+    bad = np.concatenate(list(data.outliers.values()))
+    oracle = fit(Candidate("", methods.erm()), clean, intercept=False)
+    assert data.theta is not None
+    others = peers.everyone(data.clients, float(bad.mean()), intercept=False)
+    return {ORACLE: oracle.theta, BAYES: data.theta, **others}
+
+
+def _validation(seed: int) -> dict[str, dict[str, tuple[Array, Array]]]:
+    """Rows of their own to tune on: one sample clean and unshifted, one like those to train on."""
+    fresh = 1_000_000 + seed
+    none = (0.0, 0.0, 0.0)
+    clean = synthetic(fresh, contamination=none, shifts=none)
+    return {"clean": clean.clients, "contaminated": synthetic(fresh).clients}
