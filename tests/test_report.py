@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from browser import CHROMIUM, browser
 from dorfl.files import write_whole
@@ -145,6 +146,8 @@ def test_latex_leaves_nothing_special(text):
         (None, ".1f", ""),
         (True, "", "yes"),
         (np.float64(2.5), ".2f", "2.50"),
+        (np.int64(7), "", "7"),
+        (np.bool_(False), "", "no"),
     ],
 )  # fmt: skip
 def test_cells_are_set_for_reading(cell, form, words):
@@ -163,6 +166,23 @@ def test_numbers_of_a_figure_line_up_by_x():
     assert table.rows == [(1, 10.0, None), (2, 20.0, 5.0), (3, None, 6.0)]
     scattered = content.numbers(every_kind()[1])
     assert scattered.rows[0] == ("DOR-FL", 1.0, -1, "DOR-FL")
+
+
+@pytest.mark.parametrize(
+    ("series", "words"),
+    [([], "no series"), ([Series("a", [1, 2], [1.0])], "series 'a': .* there are .2, 1.")],
+)
+def test_a_figure_that_cannot_be_drawn_is_named(series, words):
+    page = Page("P", "", sections=[Section("S", [Figure("f", "F", "x", "y", series)])])
+    with pytest.raises(ValueError, match=f"figure 'f'.*{words}"):
+        render(page)
+
+
+def test_the_terminal_shows_what_the_page_shows():
+    console = Console(file=io.StringIO(), width=100)
+    console.print(tables.as_rich(ACCURACY._replace(title="[red]as it is[/]")))
+    assert "[red]as it is[/]" in console.file.getvalue()
+    assert "70.5 ± 0.4" in console.file.getvalue()
 
 
 def test_a_logarithmic_axis_needs_positive_values():

@@ -81,12 +81,12 @@ def test_the_command_draws_and_judges(tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert out.returncode == 0, out.stdout
-    assert "FAILS" not in out.stdout
+    assert "statements fail" not in out.stdout
     names = {path.name for path in (tmp_path / "t").iterdir()}
     figures = {
         f"{n}.{kind}"
         for n in ("outliers", "certificate", "rate", "epsilon")
-        for kind in ("png", "svg")
+        for kind in ("png", "svg", "pdf")
     }
     assert names == figures | {"statements.csv"}
 

@@ -146,7 +146,21 @@ def blocks(page: Page) -> Iterator[Figure | Table]:
             if (type(block), block.name) in seen:
                 raise ValueError(f"two {type(block).__name__.lower()}s are named {block.name!r}")
             seen.add((type(block), block.name))
+            if isinstance(block, Figure):
+                _check(block)
             yield block
+
+
+def _check(figure: Figure) -> None:
+    if not figure.series:
+        raise ValueError(f"figure {figure.name!r} has no series")
+    for one in figure.series:
+        lengths = [len(part) for part in (one.x, one.y, one.error, one.hover) if part is not None]
+        if len(set(lengths)) > 1 or not lengths[0]:
+            raise ValueError(
+                f"figure {figure.name!r}, series {one.label!r}: x, y, error and hover must have "
+                f"one value each for every point, but there are {lengths}"
+            )
 
 
 def _flat(parts: Sequence[Block]) -> Iterator[Figure | Table]:

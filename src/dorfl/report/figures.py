@@ -98,6 +98,8 @@ def _canvas(figure: Figure) -> Canvas:
         if radar or len(handles) > 5:
             place = {"loc": "center left", "bbox_to_anchor": (1.12 if radar else 1.01, 0.5)}
         axes.legend(handles, labels, frameon=False, **place)
+    canvas.draw_without_rendering()  # places everything: most of the time, and once is enough
+    canvas.set_layout_engine("none")
     return canvas
 
 

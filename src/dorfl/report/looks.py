@@ -65,9 +65,9 @@ def looks(labels: Sequence[str]) -> list[Look]:
         else:
             first = others.index(head)
             colour, width = free[first % len(free)], 2.0
-        dash = _DASHES[(variant + (1 + first if head in REFERENCES else 0)) % len(_DASHES)]
-        marker = _MARKERS[(first + variant) % len(_MARKERS)]
         weaker = variant + (first if head in REFERENCES else 0)
+        dash = (_DASHES[1:] if head in REFERENCES else _DASHES)[weaker % 3]
+        marker = _MARKERS[(first + variant) % len(_MARKERS)]
         found.append(Look(colour, dash, marker, width, _STRENGTHS[weaker % len(_STRENGTHS)]))
     return found
 

@@ -26,7 +26,7 @@ from dorfl.report.content import (
     plain,
     radial_range,
 )
-from dorfl.report.looks import Look, has_markers, looks
+from dorfl.report.looks import GREY, Look, has_markers, looks
 
 
 def plot(figure: Figure) -> go.Figure:
@@ -97,6 +97,9 @@ def _axes(figure: Figure) -> dict[str, Any]:
     common = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
     x: dict[str, Any] = common | _title(figure.x_label)
     y: dict[str, Any] = common | _title(figure.y_label, 36)
+    if figure.kind == "lines":
+        x |= {"spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
+        x["unifiedhovertitle"] = {"text": f"{_words(figure.x_label, 50)} %{{x}}"}
     if figure.kind in {"bars", "heat"}:
         x |= {"type": "category", "showgrid": False}
     if figure.kind == "heat":

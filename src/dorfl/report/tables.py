@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 import rich.table
 from rich.text import Text
 
-from dorfl.report.content import Cell, Measured, Table, finite
+from dorfl.report.content import Cell, Measured, Table, finite, plain
 from dorfl.report.latex import tex
 
 T = TypeVar("T")
@@ -34,41 +34,41 @@ GAP = "–"  # where there is no number to show
 
 
 class Line(NamedTuple):
-    """A row as a person reads it: its words, which of them are the best, and is it set apart."""
+    """A row as a person reads it: its words, which are the best or a no, and is it set apart."""
 
     words: list[str]
     best: list[bool]
+    fails: list[bool]
     reference: bool
 
 
 def lines(table: Table) -> list[Line]:
     """The rows of a table as a person reads them."""
-    words = [
-        [
-            _words(cell, _of(table.format, name) or "")
-            for name, cell in zip(table.columns, row, strict=True)
-        ]
-        for row in _rows(table)
+    rows = _rows(table)
+    forms = [_of(table.format, name) or "" for name in table.columns]
+    words = [[_words(*pair) for pair in zip(row, forms, strict=True)] for row in rows]
+    apart = [str(row[0]) in table.reference for row in rows]
+    best = [
+        _best(
+            None if k == 0 and isinstance(table.best, str) else _of(table.best, name),
+            [None if out else finite(row[k]) for row, out in zip(rows, apart, strict=True)],
+            [_mean(row[k]) for row in words],
+        )
+        for k, name in enumerate(table.columns)
     ]
-    apart = [str(row[0]) in table.reference for row in table.rows]
-    best = [_best(table, k, [row[k] for row in words], apart) for k in range(len(table.columns))]
-    return [Line(row, [column[r] for column in best], apart[r]) for r, row in enumerate(words)]
+    return [
+        Line(words[r], [column[r] for column in best], [cell is False for cell in row], apart[r])
+        for r, row in enumerate(rows)
+    ]
 
 
-def _best(table: Table, column: int, words: list[str], apart: list[bool]) -> list[bool]:
+def _best(direction: str | None, values: list[float | None], words: list[str]) -> list[bool]:
     """Which cells of a column are the best: all that cannot be told apart from it in print."""
-    direction = _of(table.best, table.columns[column])
-    values = [
-        None if out else finite(row[column]) for row, out in zip(table.rows, apart, strict=True)
-    ]
     known = [value for value in values if value is not None]
-    if direction is None or len(known) < 2 or (column == 0 and isinstance(table.best, str)):
+    if direction is None or len(known) < 2:
         return [False] * len(words)
     top = words[values.index(max(known) if direction == "max" else min(known))]
-    return [
-        value is not None and _mean(text) == _mean(top)
-        for value, text in zip(values, words, strict=True)
-    ]
+    return [v is not None and text == top for v, text in zip(values, words, strict=True)]
 
 
 def _mean(words: str) -> str:
@@ -141,22 +141,23 @@ def as_latex(table: Table) -> str:
 
 def as_html(table: Table, most: int | None = None) -> str:
     """A table for a page, its headings tied to their cells; at most `most` of its rows."""
-    sides = [' class="number"' if number else "" for number in numeric(table)]
+    sides = [f' class="{side}"' if side else "" for side in _sides(table)]
     head = "".join(
         f'<th scope="col"{side}>{escape(name)}</th>'
         for name, side in zip(table.columns, sides, strict=True)
     )
     body = []
-    for table_row, line in list(zip(table.rows, lines(table), strict=True))[:most]:
+    for line in lines(table)[:most]:
         cells = []
-        for k, (words, best, side) in enumerate(zip(line.words, line.best, sides, strict=True)):
+        for k, words in enumerate(line.words):
             text = escape(words)
-            if k and table_row[k] is False:
-                text = f'<span class="fails">{text}</span>'
-            if best:
+            if line.best[k]:
                 text = f'<strong>{text}<span class="unseen"> (best)</span></strong>'
-            tag = ('th scope="row"', "th") if k == 0 else ("td", "td")
-            cells.append(f"<{tag[0]}{side}>{text}</{tag[1]}>")
+            elif line.fails[k]:
+                text = f'<span class="fails">{text}</span>'
+            tag = "td" if k else "th"
+            scope = "" if k else ' scope="row"'
+            cells.append(f"<{tag}{scope}{sides[k]}>{text}</{tag}>")
         kind = ' class="reference"' if line.reference else ""
         body.append(f"<tr{kind}>{''.join(cells)}</tr>")
     rows = "\n".join(body)
@@ -166,6 +167,17 @@ def as_html(table: Table, most: int | None = None) -> str:
     )
 
 
+def _sides(table: Table) -> list[str]:
+    """How a page sets each column: numbers to the right, long words on several lines."""
+    longest = [
+        max((len(str(row[k])) for row in table.rows), default=0) for k in range(len(table.columns))
+    ]
+    return [
+        "number" if number else "words" if length > 30 else ""
+        for number, length in zip(numeric(table), longest, strict=True)
+    ]
+
+
 def as_rich(table: Table) -> rich.table.Table:
     """A table for the terminal."""
     found = rich.table.Table(
@@ -173,10 +185,10 @@ def as_rich(table: Table) -> rich.table.Table:
     )
     for name, number in zip(table.columns, numeric(table), strict=True):
         found.add_column(Text(name), justify="right" if number else "left")
-    for row, line in zip(table.rows, lines(table), strict=True):
+    for line in lines(table):
         cells = [
-            Text(words, style="bold" if best else "red" if cell is False else "")
-            for cell, words, best in zip(row, line.words, line.best, strict=True)
+            Text(words, style="bold" if best else "red" if fails else "")
+            for words, best, fails in zip(line.words, line.best, line.fails, strict=True)
         ]
         found.add_row(*cells, style="dim" if line.reference else None)
     return found
@@ -194,7 +206,7 @@ def numeric(table: Table) -> list[bool]:
 
 
 def _rows(table: Table) -> list[list[Cell]]:
-    rows = [list(row) for row in table.rows]
+    rows = [plain(row) for row in table.rows]
     for row in rows:
         if len(row) != len(table.columns):
             raise ValueError(
@@ -242,12 +254,8 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _digits(cell: object) -> object:
-    """A cell for a machine: Python's shortest text that reads back as the same number."""
-    if cell is None or isinstance(cell, str):
-        return cell
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    return getattr(cell, "item", lambda: cell)()
+    """A cell for a machine: a number as Python's shortest text that reads back as the same."""
+    return str(cell).lower() if isinstance(cell, bool) else cell
 
 
 def _bar(cells: Iterable[str]) -> str:

@@ -103,12 +103,21 @@ function reachScrolling() {
   }
 }
 
+function unfold(open) {
+  for (const part of document.querySelectorAll(".fold")) {
+    if (open) part.dataset.open = part.open;
+    part.open = open || part.dataset.open === "true";
+  }
+}
+
 addEventListener("DOMContentLoaded", async () => {
   const plots = document.querySelectorAll(".plot");
   setUpTheme(plots);
   followReader();
   reachScrolling();
   addEventListener("resize", reachScrolling);
+  addEventListener("beforeprint", () => unfold(true));
+  addEventListener("afterprint", () => unfold(false));
   document.addEventListener("toggle", reachScrolling, true); // what was folded away has a width now
   for (const plot of plots) {
     await draw(plot);
