@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 def run(
     cells: Sequence[Cell],
     folder: Path,
-    tick: Callable[[Cell, bool], object] = lambda cell, fresh: None,
+    tick: Callable[[Cell, bool], object] | None = None,
     workers: int | None = None,
 ) -> list[Any]:
     """The results of all cells, in their order; `tick(cell, fresh)` tells of each as it is there.
@@ -59,7 +59,8 @@ def run(
             missing.append(k)
         else:
             found[k] = kept["result"]
-            tick(cell, False)
+            if tick:
+                tick(cell, False)
     if missing:
         count = min(workers or os.cpu_count() or 1, len(missing))
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
@@ -68,7 +69,8 @@ def run(
             try:
                 for done in as_completed(waiting):
                     found[waiting[done]] = done.result()
-                    tick(cells[waiting[done]], True)
+                    if tick:
+                        tick(cells[waiting[done]], True)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise

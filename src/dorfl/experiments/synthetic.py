@@ -21,7 +21,6 @@ from dorfl.methods import Method
 from dorfl.types import Array
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
-RULES = ("clean", "contaminated")
 OFFSETS = tuple(range(-5, 6))
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -46,7 +45,7 @@ def five_methods() -> list[Method]:
 
 def grids() -> dict[str, list[Candidate]]:
     """Twelve settings for each method, the mildest first."""
-    ridge = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+    ridge = (0.0, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
     price = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
     return {
         "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],

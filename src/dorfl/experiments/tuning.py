@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.datasets.base import Clients
+from dorfl.datasets.base import Clients, Dataset, hold_out
 from dorfl.methods import Method
 from dorfl.training import Fit, train
 from dorfl.types import Array
 
 NAMES = {"erm": "ERM", "afl": "AFL", "wafl": "WAFL", "gdrfl": "GDRFL", "dorfl": "DOR-FL"}
+
+RULES = ("clean", "contaminated")
 
 
 class Candidate(NamedTuple):
@@ -72,3 +74,16 @@ def log_losses(fitted: Fit, test: Clients) -> list[float]:
 def by_client(parts: Sequence[Array]) -> list[float]:
     """The mean of all rows, then of each client's."""
     return [float(np.concatenate(parts).mean()), *(float(part.mean()) for part in parts)]
+
+
+def validation(data: Dataset, seed: int) -> tuple[Clients, dict[str, Clients]]:
+    """Every client's rows less a fifth, and that fifth: without the known outliers, and with."""
+    kept, held = hold_out(data.clients, 0.2, seed)
+    pairs = list(zip(data.clients.items(), kept, held, strict=True))
+    rest = {name: (X[rows], y[rows]) for (name, (X, y)), rows, _ in pairs}
+    sample = {name: (X[rows], y[rows]) for (name, (X, y)), _, rows in pairs}
+    clean = {}
+    for name, (X, y), rows in ((name, xy, rows) for (name, xy), _, rows in pairs):
+        fine = rows[~data.outliers[name][rows]]
+        clean[name] = (X[fine], y[fine])
+    return rest, {"clean": clean, "contaminated": sample}
