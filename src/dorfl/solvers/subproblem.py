@@ -9,6 +9,8 @@ a quadratic program in λ alone, whose solution *is* the mixture.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import clarabel
 import numpy as np
@@ -69,23 +71,22 @@ def _quadratic_program(
     count = len(linear)
     top = float(linear.max())
     scale = max(float(np.abs(np.diag(quadratic)).max()), float(top - linear.min()), 1e-300)
-    upper = np.triu((quadratic + quadratic.T) / (2.0 * scale))
-    rows = [np.ones((1, count)), -np.eye(count)]
-    right = [np.ones(1), np.zeros(count)]
-    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(count)]
+    rows, columns, starts = _triangle(count)
+    half = (quadratic[rows, columns] + quadratic[columns, rows]) / (2.0 * scale)
+    limits, right, cones = _simplex(count)
     if cap < 1.0:
         belongs = (owner == np.unique(owner)[:, None]).astype(float)
-        rows.append(belongs)
-        right.append(np.full(len(belongs), max(cap, (1.0 + 1e-9) / len(belongs))))
-        cones.append(clarabel.NonnegativeConeT(len(belongs)))
+        limits = sparse.vstack([limits, belongs], format="csc")
+        right = np.append(right, np.full(len(belongs), max(cap, (1.0 + 1e-9) / len(belongs))))
+        cones = [*cones, clarabel.NonnegativeConeT(len(belongs))]
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
     solution = clarabel.DefaultSolver(
-        sparse.csc_matrix(upper),
+        sparse.csc_matrix((half, rows, starts), shape=(count, count)),
         -(linear - top) / scale,
-        sparse.csc_matrix(np.vstack(rows)),
-        np.concatenate(right),
+        limits,
+        right,
         cones,
         settings,
     ).solve()
@@ -93,3 +94,19 @@ def _quadratic_program(
     lam[lam < 1e-9] = 0.0
     lam /= lam.sum()
     return lam, float((linear - quadratic @ lam)[lam > 0].min())
+
+
+@cache
+def _triangle(count: int) -> tuple[Array, Array, Array]:
+    """Rows and columns of a dense upper triangle, column by column, and where columns start."""
+    columns, rows = np.tril_indices(count)
+    starts = np.arange(count + 1) * np.arange(1, count + 2) // 2
+    return rows.astype(np.int32), columns, starts.astype(np.int32)
+
+
+@cache
+def _simplex(count: int) -> tuple[sparse.csc_matrix, Array, list[Any]]:
+    """Σ λ = 1 and λ ≥ 0 as Clarabel takes them: matrix, right side, cones."""
+    matrix = sparse.csc_matrix(np.vstack([np.ones((1, count)), -np.eye(count)]))
+    right = np.append(1.0, np.zeros(count))
+    return matrix, right, [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(count)]
