@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from dorfl.types import Array
 
@@ -37,32 +38,27 @@ def no_secants(count: int, size: int) -> Secants:
 
 
 class Model(NamedTuple):
-    """B as a diagonal and damped secant pairs; `products` are B_k s_k when pair k came."""
+    """B = D + Σ_k c_k c_kᵀ − Σ_k p_k p_kᵀ, and what its inverse needs: s_kᵀc_k = 1.
+
+    Of the BFGS pair (s, y) at which B was B_k: c = y/√yᵀs, p = B_k s/√sᵀB_k s, and s/√yᵀs is kept.
+    """
 
     diagonal: Array
     steps: Array
     changes: Array
     products: Array
 
-    def multiply(self, vector: Array) -> Array:
-        """B v: the BFGS formula unrolled."""
-        gained = (self.changes @ vector) / np.einsum("mp,mp->m", self.changes, self.steps)
-        lost = (self.products @ vector) / np.einsum("mp,mp->m", self.products, self.steps)
-        return np.asarray(self.diagonal * vector + gained @ self.changes - lost @ self.products)
+    def multiply(self, vectors: Array) -> Array:
+        """B v, for every row v where there are several."""
+        gained = (vectors @ self.changes.T) @ self.changes
+        lost = (vectors @ self.products.T) @ self.products
+        return np.asarray(self.diagonal * vectors + gained - lost)
 
     def solve(self, vectors: Array) -> Array:
-        """B⁻¹ v for every row v: the two-loop recursion on all of them at once."""
-        q = np.array(vectors, dtype=float)
-        inverse = 1.0 / np.einsum("mp,mp->m", self.changes, self.steps)
-        alphas = []
-        for k in reversed(range(len(inverse))):
-            alpha = inverse[k] * (q @ self.steps[k])
-            q -= alpha[..., None] * self.changes[k]
-            alphas.append(alpha)
-        q /= self.diagonal
-        for k, alpha in zip(range(len(inverse)), reversed(alphas), strict=True):
-            q += (alpha - inverse[k] * (q @ self.changes[k]))[..., None] * self.steps[k]
-        return q
+        """B⁻¹ v, for every row v where there are several."""
+        table = np.array(vectors, dtype=float, ndmin=2)
+        _solve(self.diagonal, self.steps, self.changes, table)
+        return table.reshape(vectors.shape)
 
 
 def model(secants: Secants, curvature: Array, lam: Array, shift: float = 0.0) -> Model:
@@ -75,19 +71,45 @@ def model(secants: Secants, curvature: Array, lam: Array, shift: float = 0.0) ->
     # promised the moon there.
     diagonal = np.maximum(lam @ curvature, 1e-3 * curvature.max(axis=0)) + shift
     diagonal = np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300))
-    steps, count = secants.steps, len(secants.steps)
-    seen = np.einsum("k,mkp->mp", lam, secants.changes) + shift * steps
-    if count:
+    steps = secants.steps
+    seen = np.tensordot(lam, secants.changes, (0, 1)) + shift * steps
+    if len(steps):
         # Curvature falls as a classifier grows confident: scale the guess to what was last seen.
         last = float(steps[-1] @ seen[-1]) / float(steps[-1] @ (diagonal * steps[-1]))
         diagonal = diagonal * min(max(last, 1e-3), 1.0)
-    changes, products = np.empty_like(steps), np.empty_like(steps)
-    for k in range(count):
-        bent = Model(diagonal, steps[:k], changes[:k], products[:k]).multiply(steps[k])
-        curve, believed = float(steps[k] @ seen[k]), float(steps[k] @ bent)
+    return Model(diagonal, *_pairs(diagonal, steps, seen))
+
+
+# Compiled, because every pair depends on those before it and vectors are short.
+
+
+@njit(cache=True, error_model="numpy")
+def _pairs(diagonal: Array, steps: Array, seen: Array) -> tuple[Array, Array, Array]:
+    """The vectors of :class:`Model`, pair by pair."""
+    units, changes, products = np.empty_like(steps), np.empty_like(steps), np.empty_like(steps)
+    for k in range(len(steps)):
+        step = steps[k]
+        bent = diagonal * step
+        for i in range(k):
+            bent += (changes[i] @ step) * changes[i] - (products[i] @ step) * products[i]
+        curve, believed = step @ seen[k], step @ bent
         mix = 1.0
         if curve < _DAMPED * believed:
             mix = (1.0 - _DAMPED) * believed / (believed - curve)
-        changes[k] = mix * seen[k] + (1.0 - mix) * bent
-        products[k] = bent
-    return Model(diagonal, steps, changes, products)
+        change = mix * seen[k] + (1.0 - mix) * bent
+        root = np.sqrt(step @ change)
+        units[k], changes[k], products[k] = step / root, change / root, bent / np.sqrt(believed)
+    return units, changes, products
+
+
+@njit(cache=True, error_model="numpy")
+def _solve(diagonal: Array, steps: Array, changes: Array, vectors: Array) -> None:
+    """B⁻¹ v in place of every row v: the two-loop recursion."""
+    alpha = np.empty(len(steps))
+    for v in vectors:
+        for k in range(len(steps) - 1, -1, -1):
+            alpha[k] = steps[k] @ v
+            v -= alpha[k] * changes[k]
+        v /= diagonal
+        for k in range(len(steps)):
+            v += (alpha[k] - changes[k] @ v) * steps[k]
