@@ -70,12 +70,18 @@ class Mixture:
         for i in np.argsort(-risks, kind="stable"):
             lam[i] = min(self.cap, left)
             left -= lam[i]
+            if left <= 0.0:
+                break
         return lam
+
+    def height(self, risks: Array) -> float:
+        """max Σ λ_i F_i over the allowed mixtures."""
+        return float(risks.max() if self.cap == 1.0 else self.worst(risks) @ risks)
 
     def objective(self, risks: Array, lam: Array, temperature: float) -> float:
         """What training minimises, from the clients' risks (λ matters only where it is fixed)."""
         if self.adversarial:
-            return float(self.worst(risks) @ risks)
+            return self.height(risks)
         return tilted_mean(risks, temperature, lam)
 
     def shares(self, risks: Array, lam: Array, temperature: float) -> Array:

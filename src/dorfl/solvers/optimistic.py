@@ -95,7 +95,7 @@ class Optimistic:
         moved = (
             setting.mixture.project(lam + state.rate * state.pace * rise) if adversarial else lam
         )
-        height = float(setting.mixture.worst(seen.values) @ seen.values)
+        height = setting.mixture.height(seen.values)
         start = height if state.round == 1 else state.start
         limit = 0.5 * setting.tol  # the gap is an estimate
         apart = max(height - float(lam @ seen.values), 0.0)

@@ -63,7 +63,7 @@ class Paper:
             assert seen.curvature is not None
             lam = task.lam if setting.mixture.adversarial else np.ones(1)
             push = lam @ seen.gradients
-            height = float(setting.mixture.worst(seen.values) @ seen.values)
+            height = setting.mixture.height(seen.values)
             short = 0.5 * float(push @ (push / np.maximum(lam @ seen.curvature, 1e-12)))
             gap = max(height - float(lam @ seen.values), 0.0) + short
             return state, Info(height, gap, answers.values, task.lam, task.theta, "budget")

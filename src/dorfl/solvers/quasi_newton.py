@@ -72,7 +72,7 @@ def model(secants: Secants, curvature: Array, lam: Array, shift: float = 0.0) ->
     diagonal = np.maximum(lam @ curvature, 1e-3 * curvature.max(axis=0)) + shift
     diagonal = np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300))
     steps = secants.steps
-    seen = np.tensordot(lam, secants.changes, (0, 1)) + shift * steps
+    seen = lam @ secants.changes + shift * steps
     if len(steps):
         # Curvature falls as a classifier grows confident: scale the guess to what was last seen.
         last = float(steps[-1] @ seen[-1]) / float(steps[-1] @ (diagonal * steps[-1]))
@@ -106,7 +106,8 @@ def _pairs(diagonal: Array, steps: Array, seen: Array) -> tuple[Array, Array, Ar
 def _solve(diagonal: Array, steps: Array, changes: Array, vectors: Array) -> None:
     """B⁻¹ v in place of every row v: the two-loop recursion."""
     alpha = np.empty(len(steps))
-    for v in vectors:
+    for row in range(len(vectors)):
+        v = vectors[row]
         for k in range(len(steps) - 1, -1, -1):
             alpha[k] = steps[k] @ v
             v -= alpha[k] * changes[k]

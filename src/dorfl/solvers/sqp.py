@@ -68,7 +68,7 @@ class Sqp:
         """Take the trial point or correct the model by it; then solve for the next one."""
         setting = state.setting
         seen = pieces(setting, state.trial, answers, state.lam)
-        height = float(setting.mixture.worst(seen.values) @ seen.values)
+        height = setting.mixture.height(seen.values)
         if state.best is None or state.secants is None or state.risks is None:
             assert seen.curvature is not None
             state = state._replace(
@@ -118,7 +118,7 @@ class Sqp:
 
 def _height(state: State) -> float:
     assert state.best is not None
-    return float(state.setting.mixture.worst(state.best.values) @ state.best.values)
+    return state.setting.mixture.height(state.best.values)
 
 
 def _along(state: State) -> float:
@@ -137,7 +137,7 @@ def _along(state: State) -> float:
         + (3 * s**2 - 2 * s**3) * seen.values
         + (s**3 - s**2) * after
     )
-    heights = [float(state.setting.mixture.worst(row) @ row) for row in cubic]
+    heights = [state.setting.mixture.height(row) for row in cubic]
     return float(s[int(np.argmin(heights)), 0])
 
 
@@ -173,10 +173,12 @@ def _solve_shifted(state: State, shift: float) -> Step:
     lam = state.lam if mixture.adversarial else np.ones(1)
     near = np.argsort(-best.values, kind="stable")[:_CONTENDERS] if count > 1 else np.arange(0)
     own = [model(secants, curvature, np.eye(count)[i], shift) for i in near]
-    moves: list[Array] = []
+    moves = np.empty((0, state.theta.size))
+    pulls = np.empty((0, len(own), state.theta.size))  # what each piece's own model makes of them
+    stands = _height(state)
     for _ in range(_SWEEPS):
         bend = model(secants, curvature, lam, shift)
-        values, gradients, owner = _pieces(state, shift, bend, near, own, moves)
+        values, gradients, owner = _pieces(state, shift, bend, near, moves, pulls)
         share = worst_mixture(values, gradients, bend.solve, mixture.cap, owner)
         previous, lam = lam, np.bincount(owner, share, count)
         push = share @ gradients
@@ -184,28 +186,22 @@ def _solve_shifted(state: State, shift: float) -> Step:
         reached = values + gradients @ move
         linear = np.full(count, -np.inf)
         np.maximum.at(linear, owner, reached)
-        top = float(mixture.worst(linear) @ linear)
+        top = mixture.height(linear)
         short = top - float(share @ reached)  # how far the program's own solution is from its best
         ridge = shift * float(state.theta @ move + 0.5 * (move @ move))
         height = top - 0.5 * float(move @ push) - ridge
-        promise = max(_height(state) - height + short, 0.0)
-        missed = max(
-            (
-                float(best.values[i] + best.gradients[i] @ move + 0.5 * (move @ b.multiply(move)))
-                - 0.5 * shift * float(move @ move)
-                - height
-                for i, b in zip(near, own, strict=True)
-            ),
-            default=0.0,
-        )
+        promise = max(stands - height + short, 0.0)
+        pull = np.array([b.multiply(move) for b in own]).reshape(pulls.shape[1:])
+        parabola = best.values[near] + (best.gradients[near] + 0.5 * pull) @ move
+        missed = parabola.max(initial=-np.inf) - 0.5 * shift * float(move @ move) - height
         if missed <= 0.1 * promise and np.abs(lam - previous).max() < 1e-3:
             break
-        moves.append(move)
+        moves, pulls = np.vstack([moves, move]), np.concatenate([pulls, pull[None]])
     return Step(move, lam, promise)
 
 
 def _pieces(
-    state: State, shift: float, bend: Model, near: Array, own: list[Model], moves: list[Array]
+    state: State, shift: float, bend: Model, near: Array, moves: Array, pulls: Array
 ) -> tuple[Array, Array, Array]:
     """Every piece as value + gradientᵀp (+ ½ pᵀBp, common to all) around the best point, and whose.
 
@@ -225,11 +221,11 @@ def _pieces(
         values.append(np.minimum(touching, best.values))
         gradients.append(seen.gradients + shift * point - pull)
         owner.append(everyone)
-    for move in moves:
-        common = bend.multiply(move)
-        extra = np.array([b.multiply(move) - common for b in own])
-        more = extra @ move > 0.0  # a piece that bends less than the mixture is safe as it is
-        values.append(best.values[near[more]] - 0.5 * extra[more] @ move)
-        gradients.append(center[near[more]] + extra[more])
-        owner.append(near[more])
+    if len(moves):
+        extra = pulls - bend.multiply(moves)[:, None, :]
+        rise = np.einsum("mkp,mp->mk", extra, moves)
+        move, piece = np.nonzero(rise > 0.0)  # what bends less than the mixture is safe as it is
+        values.append(best.values[near[piece]] - 0.5 * rise[move, piece])
+        gradients.append(center[near[piece]] + extra[move, piece])
+        owner.append(near[piece])
     return np.concatenate(values), np.concatenate(gradients), np.concatenate(owner)
