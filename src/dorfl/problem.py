@@ -25,12 +25,12 @@ class Problem:
     classes: Array
     intercept: bool = True
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """How many numbers the model computes for a row."""
         return len(self.classes) if self.loss.kind == kernels.SOFTMAX else 1
 
-    @property
+    @cached_property
     def size(self) -> int:
         """How many parameters the model has."""
         return self.outputs * (self.dims + self.intercept)
@@ -105,7 +105,7 @@ class Problem:
         weights, _ = self.split(theta)
         return float(self.geometry.spread(weights)[0, 0]) < self.loss.finite_below
 
-    @property
+    @cached_property
     def threshold(self) -> tuple[float, ...]:
         """The threshold score as the kernel takes it: all zero where there is none."""
         score = self.method.score
@@ -115,7 +115,7 @@ class Problem:
         marked = float(encode(self.loss, np.array([score.label]), self.classes)[0])
         return float(score.column), stiffness, score.level, score.softness, score.weight, marked
 
-    @property
+    @cached_property
     def frozen_threshold(self) -> bool:
         """Whether the threshold's column cannot move: the score is then a constant of the row."""
         score = self.method.score
@@ -123,7 +123,7 @@ class Problem:
             np.isinf(self.method.rho * self.method.cost.weights(self.dims)[score.column])
         )
 
-    @property
+    @cached_property
     def approximate(self) -> bool:
         """Whether the supremum has no closed form here and is found by ascent."""
         score = self.method.score

@@ -8,6 +8,8 @@ A solver is a pair of pure functions over a state of its own:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -51,7 +53,8 @@ class Info(NamedTuple):
     done: str = ""  # why there is nothing left to do, if so
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Setting:
     """The server's side of the problem."""
 
     mixture: Mixture
@@ -62,9 +65,14 @@ class Setting(NamedTuple):
     feasible: Callable[[Array], bool] = lambda _: True
     linear: Array | float = 0.0  # added to every risk as linear · θ: the price of a radius
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether nothing is added to the clients' risks."""
+        return not (np.any(self.penalty) or np.any(self.linear))
+
     def regularised(self, theta: Array, answers: Answers) -> Answers:
         """Answers with ½ Σ penalty_k θ_k² + linear · θ added to every client's risk."""
-        if not (np.any(self.penalty) or np.any(self.linear)):
+        if self.plain:
             return answers
         curvature = None if answers.curvature is None else answers.curvature + self.penalty
         value = float(0.5 * self.penalty @ theta**2 + np.sum(self.linear * theta))
@@ -127,6 +135,9 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
     return Pieces(np.array([value]), gradient[None], curvature)
 
 
+_TINY = float(np.finfo(float).tiny)
+
+
 def relative(gap: float, objective: float, start: float) -> float:
     """A gap in units of the objective; where that goes to zero, of a little of where it started."""
-    return gap / max(abs(objective), 1e-7 * (start - objective), np.finfo(float).tiny)
+    return gap / max(abs(objective), 1e-7 * (start - objective), _TINY)

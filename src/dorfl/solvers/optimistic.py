@@ -12,6 +12,7 @@ classifier grows confident. η follows the Lipschitz constant seen between the l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,13 +20,22 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
-from dorfl.solvers.quasi_newton import model, no_secants
+from dorfl.solvers.quasi_newton import Secants, model
 from dorfl.types import Array
 
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
 _LOOK = 25  # rounds between looks at the pace of λ
 _MEMORY = 12  # secants kept to judge the gap by
 _CAUTION = 0.45  # η L stays below this; one half is where the theory ends
+
+
+class Point(NamedTuple):
+    """Where a round stood and what it saw there: A(θ, λ) = (gradient, −pieces.values)."""
+
+    theta: Array
+    lam: Array
+    pieces: Pieces
+    gradient: Array  # Σ λ_i ∇F_i
 
 
 class State(NamedTuple):
@@ -38,7 +48,7 @@ class State(NamedTuple):
     metric: Array | None = None  # diagonal of the clients' mixed curvature
     pace: float = 1.0  # how fast λ moves for each unit of risk, against θ
     rate: float = 0.5
-    before: tuple[Array, Array, Pieces] | None = None  # θ, λ and the answers, one round ago
+    before: Point | None = None
     recent: tuple[tuple[Array, Array], ...] = ()  # the last steps and changes of gradients
     milestone: tuple[Array, Array] | None = None  # θ, λ when the pace was last looked at
     start: float = np.nan
@@ -76,18 +86,17 @@ class Optimistic:
         seen = pieces(setting, state.theta, answers, state.lam)
         adversarial = setting.mixture.adversarial
         lam = state.lam if adversarial else np.ones(1)
-        gradient = lam @ seen.gradients
+        here = Point(state.theta, lam, seen, lam @ seen.gradients)
         if seen.curvature is not None:
             metric = np.maximum(lam @ seen.curvature, 1e-12)
             pace = _pace(seen.gradients, metric) if state.metric is None else state.pace
             state = state._replace(metric=metric, pace=pace)
-        state = _repace(_adapt(state, lam, seen), lam, seen)
+        state = _repace(_adapt(state, here), here)
         assert state.metric is not None
-        forecast, rise = gradient, seen.values
+        forecast, rise = here.gradient, seen.values
         if state.before is not None:
-            _, old_lam, old = state.before
-            forecast = 2.0 * gradient - old_lam @ old.gradients
-            rise = 2.0 * seen.values - old.values
+            forecast = 2.0 * forecast - state.before.gradient
+            rise = 2.0 * rise - state.before.pieces.values
         theta = state.theta - state.rate * forecast / state.metric
         theta = _into_ball(theta, state.metric, setting.radius)
         while not setting.feasible(theta):
@@ -99,7 +108,7 @@ class Optimistic:
         start = height if state.round == 1 else state.start
         limit = 0.5 * setting.tol  # the gap is an estimate
         apart = max(height - float(lam @ seen.values), 0.0)
-        steep = _along_edge(state, gradient)
+        steep = _along_edge(state, here.gradient)
         gap, done = apart + 0.5 * float(steep @ (steep / state.metric)), ""
         if self.batch is None and self.local_steps == 1 and state.round > 3:
             if relative(gap, height, start) <= limit:  # worth a closer look, which costs more
@@ -109,7 +118,7 @@ class Optimistic:
         following = state._replace(
             theta=theta,
             lam=moved if adversarial else state.lam,
-            before=(state.theta, lam, seen),
+            before=here,
             round=state.round + 1,
             start=start,
         )
@@ -122,40 +131,39 @@ def _pace(gradients: Array, metric: Array) -> float:
     return 1.0 / max(size, 1e-12)
 
 
-def _repace(state: State, lam: Array, seen: Pieces) -> State:
+def _repace(state: State, here: Point) -> State:
     """Every so often, let λ and θ move as fast as the distances they turn out to have to cover."""
     if state.round % _LOOK or state.metric is None:
         return state
     pace = state.pace
     if state.milestone is not None:
-        step, turn = state.theta - state.milestone[0], lam - state.milestone[1]
+        step, turn = here.theta - state.milestone[0], here.lam - state.milestone[1]
         ratio = float(turn @ turn) / max(float(step @ (state.metric * step)), 1e-300)
         if ratio > 0.0:
             pace = float(np.clip(np.sqrt(pace * ratio), pace / 10.0, pace * 10.0))
-        pace = max(pace, _pace(seen.gradients, state.metric))
-    return state._replace(pace=pace, milestone=(state.theta, lam))
+        pace = max(pace, _pace(here.pieces.gradients, state.metric))
+    return state._replace(pace=pace, milestone=(here.theta, here.lam))
 
 
-def _adapt(state: State, lam: Array, seen: Pieces) -> State:
+def _adapt(state: State, here: Point) -> State:
     """η from how fast A changed between the last two points, in the metric of θ and λ."""
     if state.before is None or state.metric is None:
         return state
-    theta, old_lam, old = state.before
-    step, turn = state.theta - theta, lam @ seen.gradients - old_lam @ old.gradients
-    length = float(step @ (state.metric * step)) + float(np.sum((lam - old_lam) ** 2)) / state.pace
-    change = float(turn @ (turn / state.metric)) + state.pace * float(
-        np.sum((seen.values - old.values) ** 2)
-    )
+    old = state.before
+    step, sway = here.theta - old.theta, here.lam - old.lam
+    turn, rise = here.gradient - old.gradient, here.pieces.values - old.pieces.values
+    length = float(step @ (state.metric * step)) + float(sway @ sway) / state.pace
+    change = float(turn @ (turn / state.metric)) + state.pace * float(rise @ rise)
     if length <= 0.0:
         return state
-    rate = min(1.1 * state.rate, _CAUTION * float(np.sqrt(length / max(change, 1e-300))))
-    recent = (*state.recent, (step, seen.gradients - old.gradients))[-_MEMORY:]
+    rate = min(1.1 * state.rate, _CAUTION * math.sqrt(length / max(change, 1e-300)))
+    recent = (*state.recent, (step, here.pieces.gradients - old.pieces.gradients))[-_MEMORY:]
     return state._replace(rate=rate, recent=recent)
 
 
 def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
     """The point of the ball nearest to θ in the metric of the step, (M + ν)⁻¹ M θ for one ν ≥ 0."""
-    if np.linalg.norm(theta) <= radius:
+    if math.isinf(radius) or np.linalg.norm(theta) <= radius:
         return theta
 
     def outside(nu: float) -> float:
@@ -168,7 +176,8 @@ def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
 
 def _along_edge(state: State, gradient: Array) -> Array:
     """The gradient; where θ is at the edge of Θ and pulled outwards, its part along the edge."""
-    if np.linalg.norm(state.theta) < state.setting.radius * (1.0 - 1e-9):
+    radius = state.setting.radius
+    if math.isinf(radius) or np.linalg.norm(state.theta) < radius * (1.0 - 1e-9):
         return gradient
     outward = min(float(gradient @ state.theta), 0.0)
     return np.asarray(gradient - state.theta * (outward / float(state.theta @ state.theta)))
@@ -177,9 +186,8 @@ def _along_edge(state: State, gradient: Array) -> Array:
 def _shortfall(state: State, lam: Array, gradient: Array) -> float:
     """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
     assert state.metric is not None
-    secants = no_secants(len(lam), len(gradient))
-    for step, change in state.recent:
-        if float(step @ step) > 0.0:
-            secants = secants.append(step, change)
+    moved = [pair for pair in state.recent if pair[0].any()]
+    steps = np.array([step for step, _ in moved]).reshape(-1, len(gradient))
+    changes = np.array([change for _, change in moved]).reshape(-1, len(lam), len(gradient))
     diagonal = np.tile(state.metric, (len(lam), 1))
-    return 0.5 * float(gradient @ model(secants, diagonal, lam).solve(gradient))
+    return 0.5 * float(gradient @ model(Secants(steps, changes), diagonal, lam).solve(gradient))
