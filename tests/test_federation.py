@@ -27,7 +27,8 @@ def make_server(group, solver=None):
     setting = Setting(mixture, group.problem.method.temperature, np.zeros(group.problem.size))
     lam = mixture.start(group.names, group.counts)
     state = solver.init(setting, np.zeros(group.problem.size), lam)
-    return Server(group.names, group.counts, solver, state)
+    rows = dict(zip(group.names, group.counts.tolist(), strict=True))
+    return Server(rows, solver, state)
 
 
 def test_a_report_is_d_plus_a_few_numbers_and_no_row(data):
@@ -89,8 +90,11 @@ def corrupt(report, **changes):
     ("change", "reason"),
     [
         ({"client": "stranger"}, "roster"),
+        ({"client": ["no name"]}, "roster"),
         ({"round": 7}, "round"),
+        ({"round": np.ones(2)}, "round"),
         ({"rows": 10**9}, "number of rows"),
+        ({"rows": np.ones(2)}, "number of rows"),
         ({"value": float("nan")}, "finite"),
         ({"value": float("inf")}, "finite"),
         ({"value": "1.0"}, "finite"),
@@ -100,6 +104,8 @@ def corrupt(report, **changes):
         ({"vector": np.zeros(6, dtype=object)}, "finite"),
         ({"curvature": None}, "curvature"),
         ({"curvature": np.full(6, -1.0)}, "curvature"),
+        ({"curvature": np.full(6, "1")}, "curvature"),
+        ({"curvature": np.full(6, None)}, "curvature"),
     ],
 )
 def test_what_a_server_refuses(data, change, reason):

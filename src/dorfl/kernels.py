@@ -637,3 +637,36 @@ def one_pass(
         tops[chunk] = top
         totals[chunk] = total
         shifts[chunk] = moved
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def combine(chunks, counts, scale, tops, totals, moments, slopes, squares, shifts):
+    """The sums of :func:`one_pass` by client, chunks in their order, with p for w.
+
+    Per client: scale · F (or F where scale = 0), Σ p g xᵀ, Σ p g, Σ p g gᵀ and Σ p g · shift.
+    """
+    clients, (_, outputs, dims) = len(counts), moments.shape
+    moment, slope = np.zeros((clients, outputs, dims)), np.zeros((clients, outputs))
+    square, shift = np.zeros((clients, outputs, outputs)), np.zeros(clients)
+    values, top, beyond = np.zeros(clients), np.full(clients, -np.inf), np.zeros(clients)
+    for chunk in range(len(chunks)):
+        client = chunks[chunk, 2]
+        top[client] = max(top[client], tops[chunk])
+    for chunk in range(len(chunks)):
+        start, stop, client = chunks[chunk]
+        if scale > 0.0:
+            below = math.expm1(tops[chunk] - top[client])
+            beyond[client] += totals[chunk] * (below + 1.0) + (stop - start) * below  # Σ (w − 1)
+        else:
+            values[client] += totals[chunk] / counts[client]
+    for chunk in range(len(chunks)):
+        client = chunks[chunk, 2]
+        share = math.exp(tops[chunk] - top[client]) / (counts[client] + beyond[client])
+        moment[client] += share * moments[chunk]
+        slope[client] += share * slopes[chunk]
+        square[client] += share * squares[chunk]
+        shift[client] += share * shifts[chunk]
+    if scale > 0.0:
+        for client in range(clients):
+            values[client] = top[client] + math.log1p(beyond[client] / counts[client])
+    return values, moment, slope, square, shift

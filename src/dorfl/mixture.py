@@ -158,10 +158,9 @@ def project_simplex(point: Any) -> Array:
     """The point of the simplex {λ ≥ 0, Σ λ = 1} nearest to `point`."""
     v = np.asarray(point, dtype=float)
     v = v - v.max()  # the answer is the same, and huge entries do not drown the rest
-    descending = np.sort(v)[::-1]
-    excess = np.cumsum(descending) - 1.0
-    count = np.flatnonzero(descending - excess / np.arange(1, v.size + 1) > 0)[-1] + 1
-    return np.asarray(np.maximum(v - excess[count - 1] / count, 0.0))
+    excess = np.cumsum(np.sort(v)[::-1]) - 1.0
+    # Whoever stays above zero loses the same; any other set of the largest would lose less.
+    return np.asarray(np.maximum(v - (excess / np.arange(1, v.size + 1)).max(), 0.0))
 
 
 def project_capped(point: Any, cap: float) -> Array:

@@ -89,13 +89,6 @@ class Group:
         """(I − A) ξ̄_i of each client."""
         return self.problem.geometry.anchor(self.centers)
 
-    @cached_property
-    def _layout(self) -> tuple[Array, Array, Array]:
-        """Of the chunks: whose each is, which begin a client, and how many rows they have."""
-        owner = np.ascontiguousarray(self.chunks[:, 2])
-        firsts = np.flatnonzero(np.diff(owner, prepend=-1))
-        return owner, firsts, self.chunks[:, 1] - self.chunks[:, 0]
-
     def _penalty(self) -> Array:
         problem, score = self.problem, self.problem.method.score
         rows = self.rows
@@ -246,7 +239,7 @@ class Group:
             lambda rho: problem.priced(rho).geometry.spread(weights),
         )
 
-    @property
+    @cached_property
     def _label_price(self) -> float:
         method = self.problem.method
         price = method.cost.label_price
@@ -257,29 +250,17 @@ class Group:
     def _combine(self, theta: Array, sums: tuple[Array, ...]) -> Risks:
         """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
         problem, tau = self.problem, self.problem.method.temperature
-        tops, totals, moments, slopes, squares, shifts = sums
-        owner, firsts, lengths = self._layout
-        if np.isinf(tau):
-            values = np.add.reduceat(totals, firsts) / self.counts
-            scale = 1.0 / self.counts[owner]
-        else:
-            top = np.maximum.reduceat(tops, firsts)
-            below = np.expm1(tops - top[owner])
-            scale = below + 1.0
-            beyond = np.add.reduceat(totals * scale + lengths * below, firsts)  # Σ (w − 1)
-            values = tau * (top + np.log1p(beyond / self.counts))
-            scale = scale / (self.counts + beyond)[owner]
-        moment = np.add.reduceat(moments * scale[:, None, None], firsts)
-        slope = np.add.reduceat(slopes * scale[:, None], firsts)
-        square = np.add.reduceat(squares * scale[:, None, None], firsts)
+        values, moment, slope, square, shift = kernels.combine(
+            self.chunks, self.counts, 1.0 / tau, *sums
+        )
         weights, _ = problem.split(theta)
         shape = problem.geometry
         gradient = apply(shape.shrink, moment)
         gradient += slope[:, :, None] * self.anchors[:, None, :]
         gradient += square @ apply(shape.inverse, weights)
         if isinstance(problem.method.score, Threshold):
-            gradient[:, 0, problem.method.score.column] += np.add.reduceat(shifts * scale, firsts)
-        return self._risks(values, gradient, slope)
+            gradient[:, 0, problem.method.score.column] += shift
+        return self._risks(values if np.isinf(tau) else tau * values, gradient, slope)
 
     def _risks(self, values: Array, gradient: Array, slope: Array, error: float = 0.0) -> Risks:
         if self.problem.intercept:

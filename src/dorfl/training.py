@@ -143,7 +143,8 @@ def train(
     )
     lam = method.mixture.start(group.names, group.counts)
     theta = setting.project(theta)
-    server = Server(group.names, group.counts, chosen, chosen.init(setting, theta, lam))
+    rows = dict(zip(group.names, group.counts.tolist(), strict=True))
+    server = Server(rows, chosen, chosen.init(setting, theta, lam))
     unbounded = problem.unbounded and l2 == 0.0 and np.isinf(theta_radius)
     info, history, status = local.run(
         server,

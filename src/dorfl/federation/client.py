@@ -28,16 +28,12 @@ def respond(group: Group, broadcast: Broadcast, seed: int) -> list[Report]:
         risks = _batch(group, task, number, 0, seed).risks(task.theta)
         values, vectors = risks.values, risks.gradients
         curvature = group.curvature(task.theta) if task.curvature else None
+    diagonals = [None] * len(values) if curvature is None else list(curvature)
     return [
-        Report(
-            name,
-            number,
-            int(rows),
-            float(values[i]),
-            vectors[i],
-            None if curvature is None else curvature[i],
+        Report(name, number, rows, value, vector, diagonal)
+        for name, rows, value, vector, diagonal in zip(
+            group.names, group.counts.tolist(), values.tolist(), vectors, diagonals, strict=True
         )
-        for i, (name, rows) in enumerate(zip(group.names, group.counts, strict=True))
     ]
 
 

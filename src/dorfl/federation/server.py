@@ -7,6 +7,7 @@ report, extended along its gradient to the new θ: by convexity never more than 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -14,18 +15,21 @@ import numpy as np
 
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.solvers.base import Answers, Info, Solver, Task
-from dorfl.types import Array
 
 
 class Server(NamedTuple):
     """All a server carries from one round to the next."""
 
-    roster: tuple[str, ...]
-    rows: Array  # n_i as first announced
+    rows: dict[str, int]  # the roster, in its order: every client's n_i as first announced
     solver: Solver
     solving: Any  # the solver's own state
     round: int = 1
     last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The clients' names, in the order all sums are taken in."""
+        return tuple(self.rows)
 
 
 class Heard(NamedTuple):
@@ -74,13 +78,13 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
 
 def refuse(server: Server, sent: Broadcast, report: Report) -> str | None:
     """Why a report cannot be used, or nothing."""
-    if report.client not in server.roster:
+    if not isinstance(report.client, str) or report.client not in server.rows:
         return "not on the roster"
-    if report.round != sent.round:
+    if not isinstance(report.round, int) or report.round != sent.round:
         return f"answers round {report.round}, this is round {sent.round}"
-    if report.rows != server.rows[server.roster.index(report.client)]:
+    if not isinstance(report.rows, int) or report.rows != server.rows[report.client]:
         return "announces another number of rows than before"
-    if not isinstance(report.value, float) or not np.isfinite(report.value):
+    if not isinstance(report.value, float) or not math.isfinite(report.value):
         return "its risk is not a finite number"
     vector = report.vector
     if not isinstance(vector, np.ndarray) or vector.shape != sent.task.theta.shape:
@@ -91,7 +95,8 @@ def refuse(server: Server, sent: Broadcast, report: Report) -> str | None:
         diagonal = report.curvature
         if not isinstance(diagonal, np.ndarray) or diagonal.shape != sent.task.theta.shape:
             return "its curvature has the wrong shape"
-        if not (np.isfinite(diagonal).all() and (diagonal >= 0).all()):
+        real = diagonal.dtype == np.float64
+        if not (real and np.isfinite(diagonal).all() and (diagonal >= 0).all()):
             return "its curvature is not made of finite numbers ≥ 0"
     return None
 

@@ -186,8 +186,9 @@ def _along_edge(state: State, gradient: Array) -> Array:
 def _shortfall(state: State, lam: Array, gradient: Array) -> float:
     """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
     assert state.metric is not None
-    moved = [pair for pair in state.recent if pair[0].any()]
-    steps = np.array([step for step, _ in moved]).reshape(-1, len(gradient))
-    changes = np.array([change for _, change in moved]).reshape(-1, len(lam), len(gradient))
-    diagonal = np.tile(state.metric, (len(lam), 1))
-    return 0.5 * float(gradient @ model(Secants(steps, changes), diagonal, lam).solve(gradient))
+    steps = np.array([step for step, _ in state.recent]).reshape(-1, len(gradient))
+    changes = np.array([change for _, change in state.recent]).reshape(-1, len(lam), len(gradient))
+    moved = steps.any(axis=1)
+    diagonal = np.ones((len(lam), 1)) * state.metric
+    bend = model(Secants(steps[moved], changes[moved]), diagonal, lam)
+    return 0.5 * float(gradient @ bend.solve(gradient))
