@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from rich.progress import Progress, TimeElapsedColumn
 
-from dorfl.experiments import synthetic as study
+from dorfl.experiments import Part
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Federated learning that holds up when clients differ, data shift and rows are wrong.",
 )
-
-
-class Part(StrEnum):
-    """A part of the paper's study."""
-
-    synthetic = "synthetic"
 
 
 @app.callback()
@@ -33,32 +25,45 @@ def main() -> None:
 
 @app.command()
 def reproduce(
-    part: Annotated[Part, typer.Argument(help="Which part of the study.")] = Part.synthetic,
+    part: Annotated[Part, typer.Argument(help="Which part of the study.")] = Part.all,
     seeds: Annotated[int, typer.Option(min=1, help="How many random repetitions.")] = 10,
+    out: Annotated[Path, typer.Option(help="Folder for the page, figures and tables.")] = Path(
+        "results"
+    ),
 ) -> None:
-    """Reproduce the paper's study: the five methods on contaminated data, tested on clean data.
+    """Reproduce the paper's study and what lies beyond it; leave one page that shows it all.
 
-    Example: dorfl reproduce synthetic --seeds 10
+    What has been run before is not run again: stop it when you like, and go on later.
+
+    Example: dorfl reproduce synthetic --seeds 10 --out results
     """
+    from dorfl.experiments import study  # noqa: PLC0415 - slow to import
+    from dorfl.report import tables  # noqa: PLC0415
+    from dorfl.report.content import Table, blocks  # noqa: PLC0415
+    from dorfl.report.export import export  # noqa: PLC0415
+    from dorfl.report.page import write  # noqa: PLC0415
+
     console = Console()
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task(part.value, total=seeds * len(study.five_methods()))
-        rows = study.table(
-            range(seeds), lambda name: progress.update(task, advance=1, description=name)
+    _writable(out)
+    todo = study.plans(part, seeds)
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("the study", total=sum(len(plan.cells) for plan in todo))
+        page = study.reproduce(
+            todo,
+            out,
+            lambda cell, _: progress.update(task, advance=1, description=cell.part),
         )
-    table = Table(
-        title=f"Accuracy on clean test data in %, mean of {seeds} seed(s) ± standard error"
-    )
-    for heading in ("method", "overall", "client 1", "client 2", "client 3", "rounds"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in rows:
-        cells = [
-            f"{100 * mean:.1f}" + (f" ± {100 * error:.1f}" if seeds > 1 else "")
-            for mean, error in zip(row.mean, row.error, strict=True)
-        ]
-        rounds = f"{row.rounds.mean():.0f}" if row.rounds.any() else ""
-        table.add_row(row.name, *cells, rounds)
-    console.print(table)
+        progress.update(task, description="figures and tables")
+        export(page, out)
+        report = write(page, out / "report.html")
+    for block in blocks(page):
+        if isinstance(block, Table) and block.name in ("synthetic", "adult", "cardio"):
+            console.print(tables.as_rich(block))
+    for card in page.cards:
+        mark = {True: "[green]✓[/] ", False: "[red]✗[/] ", None: ""}[card.holds]
+        console.print(f"{mark}{card.value}  {card.claim}")
+    console.print(f"The page: {report}")
 
 
 @app.command()
@@ -79,15 +84,13 @@ def theory(
     from dorfl.report.figures import draw  # noqa: PLC0415
 
     console = Console()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"cannot write to {out}: {error.strerror}") from None
+    _writable(out)
     lines: list[statements.Statement] = []
     drawn: list[Path] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("lemma 1", total=len(statements.PARTS))
-        for name, findings in statements.run(seed):
+        for name in statements.PARTS:
+            findings = statements.examine(seed, name)
             lines += findings.statements
             drawn += [path for figure in findings.figures for path in draw(figure, out)]
             progress.update(task, advance=1, description=name)
@@ -99,6 +102,13 @@ def theory(
     if failed:
         console.print(f"[red]{failed} of {len(lines)} statements fail[/]")
         raise typer.Exit(1)
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write to {folder}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

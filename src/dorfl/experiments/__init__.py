@@ -1,1 +1,14 @@
-"""The paper's study, run from the public interface."""
+"""The paper's study, reproduced and extended."""
+
+from enum import StrEnum
+
+
+class Part(StrEnum):
+    """A part of the study."""
+
+    synthetic = "synthetic"
+    sensitivity = "sensitivity"
+    adult = "adult"
+    cardio = "cardio"
+    theory = "theory"
+    all = "all"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dorfl import methods, scores
 from dorfl.certificate import certify, group_of, saddle_gap, worst_case
 from dorfl.datasets import synthetic
 from dorfl.distance import unbalanced_wasserstein, wasserstein
-from dorfl.report.content import Figure, Series, Table
+from dorfl.report.content import Figure, Series, Table, plain
 from dorfl.risk import Group
 from dorfl.theory import constrained_supremum, penalised_supremum, rate
 from dorfl.training import Fit, prepare, train
@@ -242,22 +242,43 @@ def inexact_supremum(seed: int) -> Findings:
     )
 
 
-PARTS: tuple[Callable[[int], Findings], ...] = (
-    lemma_1,
-    outliers_to_infinity,
-    propositions,
-    radius_form,
-    theorem_1,
-    inexact_supremum,
-)
+PARTS: dict[str, Callable[[int], Findings]] = {
+    "lemma 1": lemma_1,
+    "outliers to infinity": outliers_to_infinity,
+    "propositions": propositions,
+    "radius form": radius_form,
+    "theorem 1": theorem_1,
+    "inexact supremum": inexact_supremum,
+}
 
 
-def run(seed: int) -> Iterator[tuple[str, Findings]]:
-    """Every part in turn, with its name."""
-    for part in PARTS:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="no further progress")  # tight tolerances
-            yield part.__name__.replace("_", " "), part(seed)
+def examine(seed: int, name: str) -> Findings:
+    """One part of the study."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="no further progress")  # tight tolerances
+        return PARTS[name](seed)
+
+
+def cell(seed: int, name: str) -> dict[str, Any]:
+    """One part's findings as plain lists; :func:`findings` reads them again."""
+    found = examine(seed, name)
+    return {
+        "statements": [list(statement) for statement in found.statements],
+        "figures": [
+            figure._asdict()
+            | {"series": [[one.label, plain(one.x), plain(one.y)] for one in figure.series]}
+            for figure in found.figures
+        ],
+    }
+
+
+def findings(kept: dict[str, Any]) -> Findings:
+    """What :func:`cell` made plain, as it was."""
+    figures = [
+        Figure(**figure | {"series": [Series(*line) for line in figure["series"]]})
+        for figure in kept["figures"]
+    ]
+    return Findings([Statement(*line) for line in kept["statements"]], figures)
 
 
 def table(statements: Sequence[Statement]) -> Table:
