@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import dorfl
 from dorfl import losses, methods, mixture, scores
-from dorfl.experiments.synthetic import ORACLE, table
 
 
 @pytest.fixture(scope="module")
@@ -152,16 +151,6 @@ def test_huber_takes_its_delta():
     assert losses.huber(0.3).delta == 0.3
     with pytest.raises(ValueError, match="delta"):
         losses.huber(-1)
-
-
-@pytest.mark.slow
-def test_the_synthetic_study_shows_the_paper_s_picture():
-    rows = {row.name: row for row in table(range(10))}
-    best, oracle = rows["dorfl"].mean, rows[ORACLE].mean
-    assert best[0] >= 0.948
-    assert (best >= oracle - 0.01).all()
-    for name in ("erm", "afl", "wafl", "gdrfl"):
-        assert rows[name].mean[0] <= best[0] - 0.15
 
 
 def test_a_fresh_process_does_not_compile_again():
