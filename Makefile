@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run test test-fast lint bench clean
+.PHONY: help setup run readme test test-fast lint bench clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -16,8 +16,11 @@ setup: .venv/ready  ## create .venv; quick when nothing changed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
-run: setup      ## train the five methods on the paper's synthetic study and print their table
-	$(BIN)/dorfl reproduce synthetic --seeds 10
+run: setup      ## reproduce the paper's study; the page is results/report.html
+	$(BIN)/dorfl reproduce all --seeds 10 --out results
+
+readme: run     ## put the study's tables and pictures into the README
+	$(BIN)/python docs/refresh.py results
 
 test: lint      ## lint, types and all tests
 	$(BIN)/python -m pytest -n 2

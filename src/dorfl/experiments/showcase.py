@@ -14,7 +14,7 @@ from dorfl.datasets import synthetic
 from dorfl.solvers import Optimistic, Paper
 from dorfl.training import train
 
-STEPS = 20_000  # of Algorithm 1: more than it is ever given, to see where it goes
+STEPS = 10_000  # of Algorithm 1: more than it is ever given, to see where it goes
 
 
 def training(seed: int) -> dict[str, Any]:
