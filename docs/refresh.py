@@ -13,6 +13,7 @@ DOCS = Path(__file__).resolve().parent
 
 
 def main(results: Path) -> None:
+    """Replace what is between the marks, and copy the pictures."""
     readme = DOCS.parent / "README.md"
 
     def table(place: re.Match[str]) -> str:

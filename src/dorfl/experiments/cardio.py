@@ -21,7 +21,6 @@ from dorfl.experiments.tuning import (
 )
 
 ORACLE = "plausible rows only"
-BY_SIZE = "DOR-FL, by size"
 _TOLERANCE = 1e-5
 
 

@@ -89,8 +89,8 @@ def _synthetic(seeds: int) -> Plan:
 
 def _sensitivity(seeds: int) -> Plan:
     def tell(found: list[Any]) -> Made:
-        figure, card = synthetic_page.sensitivity(found)
-        return Made([Section("Sensitivity to ξ̄", [figure])], [card])
+        section, card = synthetic_page.sensitivity(found)
+        return Made([section], [card])
 
     return Plan([Cell("synthetic", "sensitivity", {"seed": seed}) for seed in range(seeds)], tell)
 

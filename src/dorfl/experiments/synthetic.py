@@ -21,6 +21,7 @@ from dorfl.methods import Method
 from dorfl.types import Array
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
+BY_SIZE = "DOR-FL, clients by size"
 OFFSETS = tuple(range(-5, 6))
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -82,17 +83,21 @@ def table(seed: int) -> dict[str, Any]:
     return rows
 
 
-def sensitivity(seed: int) -> list[float]:
-    """Overall accuracy of DOR-FL with ξ̄ at the clean mean plus each offset in every coordinate."""
+def sensitivity(seed: int) -> dict[str, list[float]]:
+    """Overall accuracy with ξ̄ at the clean mean plus each offset in every coordinate.
+
+    Of DOR-FL, and of the same with clients weighed by their size instead of the worst mixture.
+    """
     data = synthetic(seed)
     sizes = [len(y) for _, y in data.clients.values()]
     mean = np.average(MEANS, axis=0, weights=sizes)
-    found = []
+    found: dict[str, list[float]] = {"DOR-FL": [], BY_SIZE: []}
     for offset in OFFSETS:
-        method = methods.dorfl(score=scores.quadratic(0.5, center=mean + offset))
-        found.append(
-            accuracies(fit(Candidate("", method), data.clients, intercept=False), data.test)[0]
-        )
+        score = scores.quadratic(0.5, center=mean + offset)
+        for name, mixture in (("DOR-FL", "agnostic"), (BY_SIZE, "fixed")):
+            method = methods.dorfl(score=score, mixture=mixture)
+            fitted = fit(Candidate("", method), data.clients, intercept=False)
+            found[name].append(accuracies(fitted, data.test)[0])
     return found
 
 

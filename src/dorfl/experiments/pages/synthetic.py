@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.experiments.pages.common import measured, percent, tuning_table
-from dorfl.experiments.synthetic import BAYES, FACTORS, KINDS, OFFSETS, ORACLE, SHARES
+from dorfl.experiments.synthetic import BAYES, BY_SIZE, FACTORS, KINDS, OFFSETS, ORACLE, SHARES
 from dorfl.experiments.tuning import NAMES
 from dorfl.report.content import (
     Beside,
@@ -99,23 +99,40 @@ def section(found: Results) -> Section:
     return Section("Synthetic data", [words, table, tuning])
 
 
-def sensitivity(found: Sequence[list[float]]) -> tuple[Figure, Finding]:
+def sensitivity(found: Results) -> tuple[Section, Finding]:
     """Accuracy against the offset of ξ̄, and whether it holds up."""
-    scores = 100.0 * np.array(found)
-    points = [measured(column) for column in scores.T]
-    worst = min(point.mean for point in points)
+    curves = {
+        name: [percent(column) for column in np.array([r[name] for r in found]).T]
+        for name in found[0]
+    }
+    series = [
+        Series(name, OFFSETS, [p.mean for p in points], [p.error for p in points])
+        for name, points in curves.items()
+    ]
+    worst = {name: min(p.mean for p in points) for name, points in curves.items()}
+    words = Text(
+        [
+            "How far may ξ̄ be from where the clean rows are? The paper reports that offsets of up "
+            "to 5 standard deviations in every coordinate do no harm. Here the least accuracy is "
+            f"{worst['DOR-FL']:.1f} %. What is lost is not lost to outliers but to λ: with one "
+            "far-off ξ̄ for all, the mixture that maximises rests on the client nearest to it, at "
+            "one end on the smallest, and the model is trained on its hundred rows. With clients "
+            f"weighed by their size instead the least accuracy is {worst[BY_SIZE]:.1f} %."
+        ]
+    )
     figure = Figure(
         "sensitivity",
         "DOR-FL with ξ̄ in the wrong place",
         "offset of ξ̄ in every coordinate, in standard deviations",
         "overall accuracy in %",
-        [Series("DOR-FL", OFFSETS, [p.mean for p in points], [p.error for p in points])],
+        series,
         note="At (ρ, β, ρ₂) = (20, 1, 0.5); zero is the mean of the clean rows.",
-        alt=f"Accuracy stays between {worst:.1f} and {max(p.mean for p in points):.1f} % for "
-        "offsets from −5 to +5 standard deviations.",
-        y_range=(min(90.0, worst - 1.0), 100.0),
+        alt="; ".join(f"{name}: never below {least:.1f} %" for name, least in worst.items()),
+        y_range=(min(88.0, min(worst.values()) - 1.0), 98.0),
     )
-    return figure, Finding("least accuracy with ξ̄ up to 5 σ off", f"{worst:.1f} %", worst >= 93.0)
+    least = worst["DOR-FL"]
+    card = Finding("least accuracy with ξ̄ up to 5 σ off", f"{least:.1f} %", least >= 93.0)
+    return Section("Sensitivity to ξ̄", [words, figure]), card
 
 
 def beyond(found: Results) -> Section:
