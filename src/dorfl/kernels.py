@@ -104,24 +104,24 @@ def _margin_start(b, spread):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _margin_step(t, b, spread):
-    """Halley's step for t − |b| − (S/2) tanh(t/2), and how far from settled it shows t to be.
+    """Halley's step for t − |b| − (S/2) tanh(t/2), e^−t after it, and how far t was from settled.
 
-    Near S = 4, b = 0 the root is nearly triple and steps shrink slowly: dividing by the slope keeps
-    the iteration going there.
+    With e = e^−t, tanh(t/2) is (1 − e)/(1 + e); all is multiplied by powers of 1 + e, which leaves
+    one division. Near S = 4, b = 0 the root is nearly triple and steps shrink slowly: comparing
+    them with the slope keeps the iteration going there. Settled is what is below zero.
     """
     e = _exp(-t)
-    tanh = (1.0 - e) / (1.0 + e)
-    residual = t - abs(b) - 0.5 * spread * tanh
-    bend = 0.25 * spread * (1.0 - tanh * tanh)
-    slope = 1.0 - bend
-    step = 2.0 * residual * slope / (2.0 * slope * slope - residual * bend * tanh)
-    return step, abs(step / slope)
+    over, under = 1.0 - e, 1.0 + e
+    residual = (t - abs(b)) * under - 0.5 * spread * over
+    slope = under * under - spread * e
+    step = 2.0 * residual * slope * under / (2.0 * slope * slope - residual * spread * e * over)
+    tail = e * (1.0 + step * (1.0 + step * (0.5 + step * (1.0 / 6.0))))  # for a settled step exact
+    return step, tail, abs(step) * under * under - _SETTLED * abs(slope)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _margin_value(t, b, spread):
-    """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t."""
-    e = _exp(-t)
+def _margin_value(t, e, b, spread):
+    """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t with e = e^−t."""
     small = e / (1.0 + e)
     s = small if b >= 0.0 else 1.0 - small
     value = _log1p(e) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
@@ -134,15 +134,15 @@ def _logistic_point(margin, spread):
     b = margin - 0.5 * spread
     t = _margin_start(b, spread)
     for _ in range(60):
-        step, off = _margin_step(t, b, spread)
+        step, e, off = _margin_step(t, b, spread)
         t -= step
-        if off < _SETTLED or t <= 0.0:
+        if off < 0.0 or t <= 0.0:
             break
-    return _margin_value(t, b, spread)
+    return _margin_value(t, e, b, spread)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _logistic_block(output, label, spread, t, value, slope):
+def _logistic_block(output, label, spread, t, tail, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
     half = 0.5 * spread
     for j in range(BLOCK):
@@ -150,16 +150,18 @@ def _logistic_block(output, label, spread, t, value, slope):
     if spread > 0.0:
         for _ in range(60):
             for j in range(BLOCK):
-                step, off = _margin_step(t[j], label[j] * output[j] - half, spread)
+                step, tail[j], value[j] = _margin_step(t[j], label[j] * output[j] - half, spread)
                 t[j] -= step
-                value[j] = off
-            worst = 0.0
+            worst = -1.0
             for j in range(BLOCK):
                 worst = max(worst, value[j])
-            if worst < _SETTLED:
+            if worst < 0.0:
                 break
+    else:
+        for j in range(BLOCK):
+            tail[j] = _exp(-t[j])
     for j in range(BLOCK):
-        v, s = _margin_value(t[j], label[j] * output[j] - half, spread)
+        v, s = _margin_value(t[j], tail[j], label[j] * output[j] - half, spread)
         value[j] = v
         slope[j] = -label[j] * s
 
@@ -517,10 +519,10 @@ def _apply_threshold(
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def one_pass(
-    rows, target, penalty, chunks, weights, bias, spread, scale, kind, delta, price, concave,
-    threshold, keep, tops, totals, moments, slopes, squares, shifts, f, g, labels, moves,
+    rows, target, penalty, chunks, begin, end, weights, bias, spread, scale, kind, delta, price,
+    concave, threshold, keep, tops, totals, moments, slopes, squares, shifts, f, g, labels, moves,
 ):  # fmt: skip
-    """Everything the risks need from the rows in `chunks` = [(start, stop, client), …].
+    """Everything the risks need from the rows in chunks[begin:end] = [(start, stop, client), …].
 
     Per chunk: the top of f·scale, Σ (w − 1) (or Σ f where scale = 0, the plain mean), Σ w g xᵀ,
     Σ w g, Σ w g gᵀ and Σ w g · shift, with w = exp(f·scale − top). With `keep`, also per row: f, g,
@@ -533,14 +535,14 @@ def one_pass(
     slope, other_slope = np.zeros((outputs, BLOCK)), np.zeros((outputs, BLOCK))
     shift, other_shift = np.zeros(BLOCK), np.zeros(BLOCK)
     weight, root, other_label = np.ones(BLOCK), np.empty(BLOCK), np.ones(BLOCK)
-    push = np.empty(BLOCK)
+    push, tail = np.empty(BLOCK), np.empty(BLOCK)
     coefficient = np.empty(BLOCK, rows.dtype)
     partial = np.empty(dims, rows.dtype)
     row_output, row_slope, row_best = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     scored = threshold[4] > 0.0
     priced = price < np.inf
-    for chunk in range(chunks.shape[0]):
-        start, stop, client = chunks[chunk, 0], chunks[chunk, 1], chunks[chunk, 2]
+    for chunk in range(begin, end):
+        start, stop, client = chunks[chunk]
         top = -np.inf if scale > 0.0 else 0.0
         total = 0.0
         moved = 0.0
@@ -551,7 +553,7 @@ def one_pass(
             _copy(target, first, count, label)
 
             if kind == LOGISTIC:
-                _logistic_block(output[0], label, spread[0, 0], root, value, slope[0])
+                _logistic_block(output[0], label, spread[0, 0], root, tail, value, slope[0])
                 if scored:
                     _apply_threshold(
                         rows, first, count, output[0], label, spread[0, 0], weights[0], threshold,
@@ -561,8 +563,9 @@ def one_pass(
                     for j in range(count):
                         other_label[j] = -label[j]
                     _logistic_block(
-                        output[0], other_label, spread[0, 0], root, other_value, other_slope[0]
-                    )
+                        output[0], other_label, spread[0, 0], root, tail, other_value,
+                        other_slope[0],
+                    )  # fmt: skip
                     if scored:
                         _apply_threshold(
                             rows, first, count, output[0], other_label, spread[0, 0], weights[0],

@@ -224,8 +224,8 @@ class Group:
 
         def work(part: slice) -> None:
             kernels.one_pass(
-                self.rows, self.target, self.penalty, self.chunks[part], *fixed,
-                *(s[part] for s in sums), *per_row,
+                self.rows, self.target, self.penalty, self.chunks, part.start, part.stop, *fixed,
+                *sums, *per_row,
             )  # fmt: skip
 
         share(work, count, self.rows.size)
