@@ -382,15 +382,16 @@ class Group:
         bend = problem.loss.bend(slope, target, value + self.penalty)
         bend = bend / np.maximum(1.0 - np.diag(shape.spread(weights)) * bend, 0.1)
         share, pushes = self._weights(value)[:, None], slope**2
-        coefficients = (share * np.hstack([bend, pushes, slope])).T
-        outputs, dims = problem.outputs, problem.dims
+        precision, outputs, dims = self.rows.dtype, problem.outputs, problem.dims
+        shrink, anchors = shape.shrink.astype(precision), self.anchors.astype(precision)
+        coefficients = (share * np.hstack([bend, pushes, slope])).T.astype(precision)
         sums = np.zeros((len(self.names), 3 * outputs, dims + 1))
         for start, stop, i in self.chunks:
-            part = np.ones((stop - start, dims + 1), dtype=self.rows.dtype)
-            part[:, :-1] = apply(shape.shrink, self.rows[start:stop]) + self.anchors[i]
-            factors = coefficients[:, start:stop].astype(part.dtype)
-            sums[i, : 2 * outputs] += factors[: 2 * outputs] @ part**2
-            sums[i, 2 * outputs :] += factors[2 * outputs :] @ part
+            center = np.ones((stop - start, dims + 1), dtype=precision)
+            np.add(apply(shrink, self.rows[start:stop]), anchors[i], out=center[:, :-1])
+            factors = coefficients[:, start:stop]
+            sums[i, 2 * outputs :] += factors[2 * outputs :] @ center
+            sums[i, : 2 * outputs] += factors[: 2 * outputs] @ np.square(center, out=center)
         square, pushed_square, pushed = np.split(sums, 3, axis=1)
         square[:, :, :-1] += pushed_square[:, :, -1:] * _diagonal(shape.inverse)
         spread = np.maximum(pushed_square - pushed**2, 0.0) / problem.method.temperature
