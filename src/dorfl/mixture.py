@@ -107,10 +107,17 @@ def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> floa
     return top + tau * float(np.log1p(np.average(np.expm1((values - top) / tau), weights=weights)))
 
 
-def fixed(weights: Mapping[str, float] | Sequence[float] | Array | None = None) -> Mixture:
-    """A given λ: by client name, in the clients' order, or n_i / n when none is given."""
+def fixed(
+    weights: Mapping[str, float] | Sequence[float] | Array | None = None, by: str = "risk"
+) -> Mixture:
+    """A given λ: by client name, in the clients' order, or n_i / n when none is given.
+
+    Under a tilt a client's share is λ_i exp(F_i/ρβ), normalised: `by` says what F_i is made of, as
+    for :func:`capped`. by="loss" keeps λ from drifting to the clients that the score spares.
+    """
+    _check_by(by)
     if weights is None:
-        return Mixture("fixed")
+        return Mixture("fixed", by=by)
     values = np.array(
         list(weights.values() if isinstance(weights, Mapping) else weights), dtype=float
     )
@@ -119,7 +126,7 @@ def fixed(weights: Mapping[str, float] | Sequence[float] | Array | None = None) 
     named = (
         {str(k): float(v) for k, v in weights.items()} if isinstance(weights, Mapping) else values
     )
-    return Mixture("fixed", named)
+    return Mixture("fixed", named, by=by)
 
 
 def agnostic(by: str = "risk") -> Mixture:
@@ -136,9 +143,13 @@ def capped(cap: float, by: str = "risk") -> Mixture:
     """
     if not 0.0 < cap <= 1.0:
         raise ValueError(f"capped(cap={cap}): must be above 0 and at most 1")
+    _check_by(by)
+    return Mixture("agnostic" if cap == 1.0 else "capped", cap=float(cap), by=by)
+
+
+def _check_by(by: str) -> None:
     if by not in ("risk", "loss"):
         raise ValueError(f'by={by!r}: choose "risk" or "loss"')
-    return Mixture("agnostic" if cap == 1.0 else "capped", cap=float(cap), by=by)
 
 
 def resolve(rule: str | Mixture) -> Mixture:
