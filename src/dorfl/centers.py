@@ -24,7 +24,7 @@ from dorfl.types import Array
 class Summary(NamedTuple):
     """What a client tells of where its rows are: how many it kept, and their mean."""
 
-    kept: int
+    kept: float
     mean: Array
 
 

@@ -3,23 +3,19 @@
 `outliers` is the share of rows that may be wrong, `shift` how far (in standard deviations) a row
 may drift between training and use. :func:`choose` turns these into ρ, β, ρ₂, V and ξ̄, and says why.
 
-What it takes from the data are sums over clients: a robust centre of each (:mod:`dorfl.centers`),
-then counts of how far rows lie from it, column by column and as a whole. Counts add up, so the
-choice hardly depends on how rows are divided among clients, and no row leaves its own.
+What it takes from the data is :mod:`dorfl.spread`: sums over clients, never a row.
 
-- **Unit of a column.** How near the nearest rows, `bulk` = 1 − 2 · `outliers` of all, keep to the
-  median, over what that is for a normal distribution: a standard deviation that bad rows cannot
-  move. A column that mostly has one value (nearly always nil, or a flag) has no such unit: there
-  it is the typical size of the other values, or honest rare amounts would all look wild; and it
-  does not drift, as a row without such an amount does not drift into having one.
-- **Price ρ = 4 / `shift`.** A row moves by s‖θ‖/ρ with s ≤ 1, so a model with ‖θ‖ = 4, one whose
-  logits vary by 4 and that is right nine times in ten, moves none further than `shift`. In a
+- **Unit of a column.** A standard deviation that bad rows cannot move, from the `bulk`
+  1 − 2 · `outliers` of the rows that lie nearest. A column that mostly has one value does not
+  drift: a row without a rare amount does not drift into having one.
+- **Price ρ = 8 / `shift`.** A row moves by s‖θ‖/ρ with s ≤ 1, so a model with ‖θ‖ = 8, one whose
+  logits vary by 8 and that is right 93 times in 100, moves none further than `shift`. In a
   regression s is the residual; the price has the squared unit of y for that.
 - **Score ρ₂ V.** Let Q be the squared distance within which the bulk of the rows lies. A row at
   squared distance R² weighs exp(−0.3 R²/Q) of what the middle one does: 74 % at the edge of the
   bulk, 30 % twice as far, 0.8 % four times as far. Halving 0.3 lets more bad rows through, doubling
   it costs clean accuracy; on real tables this is where both are small (benchmarks/defaults.py).
-- **Tilt.** The temperature ρβ of 16 raises a row with a log loss of 3 by a fifth: the worst served
+- **Tilt.** The temperature ρβ of 32 raises a row with a log loss of 3 by a tenth: the worst served
   count a little more. It is less where the score would otherwise, at a ratio of 2ρ₂V to the price ρ
   above 0.1, pull rows to the centre and so make the model too sure of itself.
 - **Mixture.** Clients count by size. The worst mixture serves the client whose labels are noisiest,
@@ -44,22 +40,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
-from dorfl import centers, costs, losses, methods, mixture, scores, validation
+from dorfl import costs, losses, methods, mixture, scores, spread, validation
 from dorfl.losses import Loss
 from dorfl.methods import Method
 from dorfl.mixture import Mixture
+from dorfl.spread import Spread
 from dorfl.types import Array
+from dorfl.validation import Clients
 
 STEEPNESS = 0.3  # −log of the weight at the edge of the bulk
-STRENGTH = 4.0  # the ‖θ‖ that moves the worst row by `shift`
-TEMPERATURE = 16.0
+STRENGTH = 8.0  # the ‖θ‖ that moves the worst row by `shift`
+TEMPERATURE = 32.0
 PULL = 0.1  # the largest 2ρ₂V / ρ
-FEW = 20  # rows below which a client has no centre of its own
-LOOK = 20_000  # rows of a client that are looked at: enough to know a quantile within a percent
-
-_PER_OCTAVE, _OCTAVES = 8, 96  # bins of the counts: 9 % wide, from 2⁻⁹⁶ to 2⁹⁶
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,42 +61,7 @@ class Choice:
 
     method: Method
     words: tuple[str, ...]
-    units: (
-        Array  # of every column: a standard deviation that outliers do not move; 0 for a constant
-    )
-    center: Array  # the clients' centres averaged: for a client that was not there
-
-
-class _Surroundings:
-    """Counts of sizes |x| on a logarithmic scale, column by column; those of clients add up."""
-
-    def __init__(self, counts: Array):
-        self.counts = counts  # (columns, 1 + bins), the first for exact zeros
-
-    @classmethod
-    def of(cls, sizes: Array) -> _Surroundings:
-        with np.errstate(divide="ignore"):
-            octave = np.log2(np.abs(sizes)) + _OCTAVES
-        bins = 2 * _OCTAVES * _PER_OCTAVE
-        index = np.where(sizes == 0, 0.0, 1.0 + np.clip(octave * _PER_OCTAVE, 0, bins - 1))
-        columns = index.astype(np.int64).T
-        return cls(np.array([np.bincount(column, minlength=bins + 1) for column in columns]))
-
-    def __add__(self, other: _Surroundings) -> _Surroundings:
-        return _Surroundings(self.counts + other.counts)
-
-    def quantile(self, share: float, *, nonzero: bool = False) -> Array:
-        """The size that `share` of the rows (of those that are not zero) stay below."""
-        counts = self.counts.astype(float)
-        if nonzero:
-            counts[:, 0] = 0.0
-        below = np.cumsum(counts, axis=1)
-        wanted = share * below[:, -1:]
-        at = np.argmax(below >= np.maximum(wanted, 1e-12), axis=1)
-        row = np.arange(len(counts))
-        inside = (wanted[:, 0] - (below - counts)[row, at]) / np.maximum(counts[row, at], 1e-12)
-        size = np.exp2((at - 1 + np.clip(inside, 0.0, 1.0)) / _PER_OCTAVE - _OCTAVES)
-        return np.where(at == 0, 0.0, size)
+    spread: Spread
 
 
 def choose(
@@ -136,112 +94,85 @@ def choose(
         mixture: "fixed", "agnostic" or a rule from :mod:`dorfl.mixture`.
     """
     _check(method, outliers, shift)
-    chosen = losses.resolve(loss)
     checked = validation.clients(clients)
-    dims = next(iter(checked.values()))[0].shape[1]
-    costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
+    tables = {name: X for name, (X, _) in checked.items()}
+    bulk = share_kept(outliers)
+    found = spread.measure(tables, bulk)
+    held = found.rigid.copy()
+    held[list(_existing(frozen, len(held)))] = True
+    rule = _mixture(mixture or _RULES[method])
+    who = _WHO[rule.adversarial]
     if method in ("erm", "afl"):
         made = methods.erm() if method == "erm" else methods.afl()
-        if mixture is not None:
-            made = replace(made, mixture=_mixture(mixture))
-        return Choice(made, (_WHO[made.mixture.adversarial],), np.ones(dims), np.zeros(dims))
+        return Choice(replace(made, mixture=rule), (who,), found)
 
-    looked = {name: (_look(X), _look(y)) for name, (X, y) in checked.items()}
-    tables = {name: np.asarray(X, dtype=np.float64) for name, (X, _) in looked.items()}
-    counts = np.array([len(y) for _, y in checked.values()])
-    own = 2 * counts[counts >= FEW].sum() >= counts.sum()
-    bulk = max(1.0 - 2.0 * outliers, 0.5)
-    units, rigid = _units(list(tables.values()), bulk, own)
-    rigid[list(frozen)] = True
-    scale = 1.0
-    if not chosen.classifies:
-        target = [np.asarray(y, dtype=np.float64)[:, None] for _, y in looked.values()]
-        scale = float(_units(target, bulk, own)[0][0]) or 1.0
-
-    drifts = shift > 0 and not rigid.all()
-    price = (STRENGTH * scale**2 / shift if drifts else np.inf) if rho is None else float(rho)
-    weight = np.where(units > 0, 1.0 / np.where(units > 0, units, 1.0) ** 2, 1.0)
-    cost = costs.squared(weight.tolist(), frozen=np.flatnonzero(rigid).tolist())
-    words = [_drift_words(shift, price, rigid)]
+    unit = _unit_of_loss(checked, losses.resolve(loss), bulk)
+    price = float(rho) if rho is not None else np.inf
+    if rho is None and shift > 0 and not held.all():
+        price = STRENGTH * unit / shift
+    weight = 1.0 / np.where(found.units > 0, found.units, 1.0) ** 2
+    cost = costs.squared(weight.tolist(), frozen=np.flatnonzero(held).tolist())
+    drift = _drift_words(shift, price, held)
     if method in ("wafl", "gdrfl"):
-        rule = _mixture(mixture or ("fixed" if method == "wafl" else "agnostic"))
         made = methods.method(rho=price, cost=cost, mixture=rule, name=method)
-        words.append(_WHO[rule.adversarial])
-        return Choice(made, tuple(words), units, np.zeros(dims))
+        return Choice(made, (drift, who), found)
 
-    rule = _mixture(mixture or "fixed")
-    telling = units > 0
+    telling = found.units > 0
     telling[list(frozen)] = False
-    summaries = [centers.summarise(X) for X in tables.values()]
-    common = centers.combine(
-        [s._replace(kept=round(s.kept * n / len(X))) for s, n, X in
-         zip(summaries, counts, tables.values(), strict=True)]
-    )  # fmt: skip
-    middle: Any = center
-    if center is None or center == "client":
-        middle = {
-            name: s.mean if own else common for name, s in zip(tables, summaries, strict=True)
-        }
-    elif center == "auto":
-        middle = dict.fromkeys(tables, common)
-    shape, temperature = np.zeros(dims), TEMPERATURE * scale**2
-    suspects = outliers > 0 and telling.any()
+    suspects = outliers > 0 and bool(telling.any())
+    temperature, shape, middle = TEMPERATURE * unit, np.zeros(len(held)), _centers(center, found)
     if suspects:
         shape = np.where(telling, weight, 0.0)
-        shape = shape / _edge(tables, middle, shape, bulk, common)
-        if np.isfinite(price):
-            moving = (shape / weight)[~rigid]
-            pull = 2.0 * STEEPNESS * float(moving.max(initial=0.0))
-            temperature = min(temperature, PULL * price / pull) if pull > 0 else temperature
+        shape = shape / _edge(tables, middle, shape, bulk)
+        pull = 2.0 * STEEPNESS * float((shape / weight)[~held].max(initial=0.0))
+        if pull * temperature > PULL * price:
+            temperature = PULL * price / pull
     if beta is not None:
         if np.isinf(price):
             raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
         temperature = price * float(beta)
-    suspicion = temperature * STEEPNESS if score_weight is None else float(score_weight)
-    score = scores.quadratic(suspicion, middle, shape) if suspects else None
-    if suspects:
-        words.insert(0, _outlier_words(outliers, bulk, suspicion / temperature))
-    made = methods.method(
-        rho=price, cost=cost, temperature=temperature, score=score, mixture=rule, name="dorfl"
-    )
-    words.append(_WHO[rule.adversarial])
-    return Choice(made, tuple(words), units, common)
+    made = methods.method(rho=price, cost=cost, temperature=temperature, mixture=rule, name="dorfl")
+    if not suspects:
+        return Choice(made, (drift, who), found)
+    suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
+    made = replace(made, score=scores.quadratic(suspicion, middle, shape))
+    return Choice(made, (_outlier_words(outliers, suspicion / temperature), drift, who), found)
 
 
-def _units(tables: Sequence[Array], bulk: float, own: bool) -> tuple[Array, Array]:
-    """The unit of every column, and whether it mostly has one value."""
-    middles = np.array([np.median(X, axis=0) for X in tables])
-    if not own:  # the middle of the middles: no client is large enough to have one of its own
-        middles = np.tile(np.median(middles, axis=0), (len(tables), 1))
-    around = _Surroundings.of(tables[0] - middles[0])
-    for X, m in zip(tables[1:], middles[1:], strict=True):
-        around = around + _Surroundings.of(X - m)
-    rigid = around.quantile(0.5) == 0.0
-    usual = around.quantile(bulk) / ndtri(0.5 + bulk / 2.0)
-    return np.where(rigid, around.quantile(0.5, nonzero=True), usual), rigid
+def share_kept(outliers: float) -> float:
+    """The share of the rows, nearest first, that so many outliers cannot have a say in."""
+    return max(1.0 - 2.0 * outliers, 0.5)
 
 
-def _edge(
-    tables: Mapping[str, Array], middle: Any, shape: Array, bulk: float, common: Array
-) -> float:
+def _unit_of_loss(checked: Clients, loss: Loss, bulk: float) -> float:
+    """What a loss is measured in: the squared unit of y, for a classifier 1."""
+    if loss.classifies:
+        return 1.0
+    targets = {name: np.asarray(y, dtype=np.float64)[:, None] for name, (_, y) in checked.items()}
+    return float(spread.measure(targets, bulk).units[0]) ** 2 or 1.0
+
+
+def _centers(given: Any, found: Spread) -> Any:
+    """ξ̄ as asked for; found here, as training would look for it among all rows."""
+    if given is None or (isinstance(given, str) and given == "client"):
+        return found.centers
+    return found.center if isinstance(given, str) and given == "auto" else given
+
+
+def _edge(tables: Mapping[str, Array], middle: Any, shape: Array, bulk: float) -> float:
     """Q: the squared distance within which the bulk of the rows lies."""
-    around = None
+    counts = []
     for name, X in tables.items():
-        center = middle.get(name, common) if isinstance(middle, Mapping) else middle
-        squared = ((X - np.asarray(center, dtype=float)) ** 2) @ shape
-        counted = _Surroundings.of(squared[:, None])
-        around = counted if around is None else around + counted
-    assert around is not None
-    edge = float(around.quantile(bulk)[0])
-    return edge if edge > 0 else float(around.quantile(0.5, nonzero=True)[0])
+        center = middle[name] if isinstance(middle, Mapping) else middle
+        offset = spread.look(X) - np.asarray(center, dtype=float)
+        counts.append(spread.count((offset**2 @ shape)[:, None]))
+    away = spread.add(counts)
+    return float(spread.quantile(away, bulk)[0] or spread.quantile(away, 0.5, nonzero=True)[0])
 
 
-def _look(values: Array) -> Array:
-    """At most LOOK of the rows, the same ones every time."""
-    if len(values) <= LOOK:
-        return values
-    rows = np.random.default_rng(0).choice(len(values), LOOK, replace=False, shuffle=False)
-    return np.asarray(values[np.sort(rows)])
+def _existing(frozen: Sequence[int], dims: int) -> Sequence[int]:
+    costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
+    return frozen
 
 
 def _mixture(rule: str | Mixture) -> Mixture:
@@ -252,8 +183,8 @@ def _mixture(rule: str | Mixture) -> Mixture:
 
 
 def _check(method: str, outliers: float, shift: float) -> None:
-    if method not in _METHODS:
-        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(_METHODS)}")
+    if method not in _RULES:
+        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(_RULES)}")
     if not 0 <= outliers <= 0.4:
         raise ValueError(
             f"outliers={outliers}: the share of wrong rows, from 0 to 0.4; with more than that "
@@ -263,26 +194,27 @@ def _check(method: str, outliers: float, shift: float) -> None:
         raise ValueError(f"shift={shift}: a number of standard deviations, 0 or more")
 
 
-_METHODS = ("dorfl", "erm", "afl", "wafl", "gdrfl")
+_RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
 _WHO = {
     False: "Every client counts by its number of rows.",
     True: "The worst served client counts most: the model is the best for the worst mixture.",
 }
 
 
-def _outlier_words(outliers: float, bulk: float, steepness: float) -> str:
+def _outlier_words(outliers: float, steepness: float) -> str:
     share = [100.0 * np.exp(-steepness * ratio**2) for ratio in (1, 2, 4)]
+    bulk = 100.0 * share_kept(outliers)
     return (
         f"Up to {100 * outliers:.3g} % of the rows may be wrong: a row as far out as the outermost "
-        f"of the nearest {100 * bulk:.3g} % keeps {share[0]:.0f} % of its weight, one twice as far "
+        f"of the nearest {bulk:.3g} % keeps {share[0]:.0f} % of its weight, one twice as far "
         f"{share[1]:.0f} %, one four times as far {share[2]:.1f} %."
     )
 
 
-def _drift_words(shift: float, price: float, rigid: Array) -> str:
+def _drift_words(shift: float, price: float, held: Array) -> str:
     if np.isinf(price):
         return "Rows do not drift."
-    held = f"; {rigid.sum()} of {len(rigid)} columns cannot drift" if rigid.any() else ""
+    still = f"; {held.sum()} of {len(held)} columns cannot drift" if held.any() else ""
     return (
-        f"Rows may drift by up to about {shift:.3g} standard deviations (price {price:.3g}){held}."
+        f"Rows may drift by up to about {shift:.3g} standard deviations (price {price:.3g}){still}."
     )
