@@ -7,11 +7,17 @@
 True
 """
 
-from dorfl import costs, datasets, losses, methods, mixture, scores, solvers, theory
+from typing import TYPE_CHECKING, Any
+
+from dorfl import costs, datasets, defaults, losses, methods, mixture, scores, solvers, theory
 from dorfl.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
 from dorfl.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.risk import Risk
 from dorfl.training import Fit, risk, train
+from dorfl.tuning import Tuning, tune
+
+if TYPE_CHECKING:
+    from dorfl.estimator import RobustClassifier, RobustRegressor
 
 __version__ = "0.1.0"
 
@@ -19,11 +25,15 @@ __all__ = [
     "Certificate",
     "Fit",
     "Risk",
+    "RobustClassifier",
+    "RobustRegressor",
     "Transport",
+    "Tuning",
     "WorstCase",
     "certify",
     "costs",
     "datasets",
+    "defaults",
     "losses",
     "methods",
     "mixture",
@@ -33,7 +43,21 @@ __all__ = [
     "solvers",
     "theory",
     "train",
+    "tune",
     "unbalanced_wasserstein",
     "wasserstein",
     "worst_case",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators bring in scikit-learn, which takes a while: only when asked for."""
+    if name in ("RobustClassifier", "RobustRegressor"):
+        from dorfl import estimator  # noqa: PLC0415
+
+        return getattr(estimator, name)
+    raise AttributeError(f"module 'dorfl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

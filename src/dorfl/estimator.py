@@ -1,0 +1,313 @@
+"""The scikit-learn face: robust linear models that fit, predict, pickle and search as others do.
+
+>>> import numpy as np
+>>> from dorfl import RobustClassifier
+>>> rng = np.random.default_rng(0)
+>>> X = rng.normal(size=(300, 3))
+>>> y = np.where(X[:, 0] > 0, "yes", "no")
+>>> X[:30] *= -8                                                # one row in ten is wrong
+>>> model = RobustClassifier().fit(X, y)
+>>> bool(model.score(X[30:], y[30:]) > 0.97)
+True
+>>> bool(model.sample_weights_[:30].max() < model.sample_weights_[30:].mean())
+True
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dorfl import losses, spread
+from dorfl.certificate import Certificate, certify
+from dorfl.defaults import choose, share_kept
+from dorfl.losses import Loss
+from dorfl.mixture import Mixture
+from dorfl.training import train
+from dorfl.types import Array
+from dorfl.validation import Clients
+
+
+class _Robust(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share: clients, units, choice of the method, training."""
+
+    def __init__(
+        self,
+        method: str = "dorfl",
+        *,
+        outliers: float = 0.1,
+        shift: float = 0.25,
+        frozen: Sequence[int | str] | None = None,
+        rho: float | None = None,
+        beta: float | None = None,
+        mixture: str | Mixture | None = None,
+        l2: float | None = None,
+        tol: float = 1e-5,
+        max_rounds: int = 500,
+    ) -> None:
+        self.method = method
+        self.outliers = outliers
+        self.shift = shift
+        self.frozen = frozen
+        self.rho = rho
+        self.beta = beta
+        self.mixture = mixture
+        self.l2 = l2
+        self.tol = tol
+        self.max_rounds = max_rounds
+
+    def _fit(self, X: Array, y: Array, clients: Any, loss: Loss) -> None:
+        """Train on checked rows with columns in units of their own; give θ back in those of X."""
+        owners, places = _owners(clients, len(X))
+        frozen = self._frozen(X)
+        measured = spread.measure(
+            {str(k): X[rows] for k, rows in enumerate(places)}, share_kept(self.outliers)
+        )
+        unit, origin = np.where(measured.units > 0, measured.units, 1.0), measured.center
+        unit[frozen], origin[frozen] = 1.0, 0.0
+        table = (X - origin.astype(X.dtype)) / unit.astype(X.dtype)
+        parts = {owner: (table[rows], y[rows]) for owner, rows in zip(owners, places, strict=True)}
+        choice = choose(
+            parts, method=self.method, outliers=self.outliers, shift=self.shift, frozen=frozen,
+            loss=loss, rho=self.rho, beta=self.beta, mixture=self.mixture,
+        )  # fmt: skip
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fit = train(
+                parts, choice.method, loss=loss, tol=self.tol, max_rounds=self.max_rounds,
+                l2=1.0 / len(X) if self.l2 is None else self.l2,
+            )  # fmt: skip
+        for warning in said:
+            kind = ConvergenceWarning if fit.status != "converged" else warning.category
+            warnings.warn(str(warning.message), kind, stacklevel=3)
+
+        theta = np.atleast_2d(fit.theta)
+        self.coef_ = theta[:, :-1] / unit
+        self.intercept_: Any = theta[:, -1] - self.coef_ @ origin
+        self.sample_weights_ = np.empty(len(X))
+        for owner, rows in zip(owners, places, strict=True):
+            self.sample_weights_[rows] = fit.sample_weights[owner] * len(rows)
+        self.client_weights_ = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
+        self.choice_ = choice.words
+        self.n_iter_ = fit.rounds
+        self._trained = (fit, unit, origin)
+        self._rows: Clients | None = parts
+
+    def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
+        """What the model guarantees (:func:`dorfl.certify`): on its training rows, or on others.
+
+        The radius is in units of the columns, robust standard deviations. A model that was pickled
+        has left its training rows behind: give it rows then.
+        """
+        check_is_fitted(self)
+        fit, unit, origin = self._trained
+        if X is None:
+            if self._rows is None:
+                raise ValueError(
+                    "certificate: a pickled model does not keep its training rows; give X and y"
+                )
+            return certify(fit, self._rows)
+        table, target = validate_data(self, X, y, reset=False, dtype=[np.float64, np.float32])
+        owners, places = _owners(clients, len(table))
+        table, target = (table - origin) / unit, self._encode(target)
+        return certify(
+            fit, {o: (table[rows], target[rows]) for o, rows in zip(owners, places, strict=True)}
+        )
+
+    def _encode(self, y: Array) -> Array:
+        """Targets as the model was trained on them."""
+        return y
+
+    def _output(self, X: Any) -> Array:
+        check_is_fitted(self)
+        table = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return np.asarray(table @ self.coef_.T + self.intercept_)
+
+    def _frozen(self, X: Array) -> list[int]:
+        """Columns that cannot drift: as given, by place or name, or those with two values."""
+        if self.frozen is None:
+            two = ((X.min(axis=0) == X) | (X.max(axis=0) == X)).all(axis=0)
+            return [int(k) for k in np.flatnonzero(two)]
+        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        for column in self.frozen:
+            if isinstance(column, str) and column not in names:
+                raise ValueError(
+                    f"frozen: there is no column {column!r}; "
+                    + (f"the columns are {', '.join(names)}" if names else "X has no column names")
+                )
+        return [names.index(c) if isinstance(c, str) else int(c) for c in self.frozen]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "_rows" in state:  # rows stay where they are
+            state["_rows"] = None
+        return state
+
+
+class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
+    """A linear classifier that outliers among the rows and drift of them do not throw off.
+
+    It is a logistic regression (softmax for more than two classes) whose rows may each be moved and
+    reweighted by an adversary, except for those that lie far out, which count less: DOR-FL, with
+    its parameters derived as :mod:`dorfl.defaults` says. Columns may be in any units.
+
+    Args:
+        method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
+        outliers: the share of rows that may be wrong.
+        shift: how far rows may drift, in standard deviations.
+        frozen: columns (places or names) that cannot drift; those with two values if not given.
+        rho: the price of transport, if not from `shift`.
+        beta: the price of reweighting, in units of transport.
+        mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).
+        l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, what C = 1 is to LogisticRegression.
+        tol: stop when the relative gap is below this.
+        max_rounds: stop after so many rounds in any case.
+
+    Attributes:
+        coef_: (1, d), or (classes, d) for more than two, in the units of X.
+        intercept_: (1,) or (classes,).
+        classes_: the labels.
+        sample_weights_: of every training row, in their order: 1 counts in full, 0 not at all.
+        client_weights_: λ by client.
+        choice_: what was chosen and why, in words.
+        n_iter_: rounds used.
+    """
+
+    def fit(self, X: Any, y: Any, clients: Any = None) -> RobustClassifier:
+        """Fit to rows `X` with labels `y`; `clients` says who each row belongs to (one if none)."""
+        table, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has one class only ({self.classes_[0]!r}); a classifier needs at least two"
+            )
+        loss = losses.logistic if len(self.classes_) == 2 else losses.softmax_loss
+        self._fit(table, self._encode(labels), clients, loss)
+        return self
+
+    def _encode(self, y: Array) -> Array:
+        strange = np.setdiff1d(y, self.classes_)
+        if len(strange):
+            raise ValueError(f"y has the label {strange[0]!r}, which the model does not know")
+        return np.searchsorted(self.classes_, y)
+
+    def decision_function(self, X: Any) -> Array:
+        """Logits: (n,) for two classes, (n, classes) for more."""
+        out = self._output(X)
+        return out[:, 0] if out.shape[1] == 1 else out
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of every class, (n, classes)."""
+        out = self.decision_function(X)
+        if out.ndim == 2:
+            return np.asarray(softmax(out, axis=1))
+        return np.column_stack([expit(-out), expit(out)])
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest label of every row."""
+        out = self.decision_function(X)
+        return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
+
+
+class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
+    """A linear regression that outliers, in X or in y, and drift of rows do not throw off.
+
+    As :class:`RobustClassifier`, with a Huber loss (or "squared"): residuals beyond `epsilon` units
+    of y, standard deviations that outliers do not move, count by their size and not its square.
+
+    Args:
+        method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
+        loss: "huber" or "squared".
+        epsilon: where Huber's loss turns from square to linear, in units of y.
+        outliers: the share of rows that may be wrong.
+        shift: how far rows may drift, in standard deviations.
+        frozen: columns (places or names) that cannot drift; those with two values if not given.
+        rho: the price of transport (columns and y in units of their own), if not from `shift`.
+        beta: the price of reweighting, in units of transport.
+        mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).
+        l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, as Ridge does with alpha = 1.
+        tol: stop when the relative gap is below this.
+        max_rounds: stop after so many rounds in any case.
+
+    Attributes:
+        coef_: (d,), in the units of X and y.
+        intercept_: a number.
+        sample_weights_: of every training row, in their order: 1 counts in full, 0 not at all.
+        client_weights_: λ by client.
+        choice_: what was chosen and why, in words.
+        n_iter_: rounds used.
+    """
+
+    def __init__(
+        self,
+        method: str = "dorfl",
+        *,
+        loss: str = "huber",
+        epsilon: float = 1.345,
+        outliers: float = 0.1,
+        shift: float = 0.25,
+        frozen: Sequence[int | str] | None = None,
+        rho: float | None = None,
+        beta: float | None = None,
+        mixture: str | Mixture | None = None,
+        l2: float | None = None,
+        tol: float = 1e-5,
+        max_rounds: int = 500,
+    ) -> None:
+        super().__init__(
+            method, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
+            mixture=mixture, l2=l2, tol=tol, max_rounds=max_rounds,
+        )  # fmt: skip
+        self.loss = loss
+        self.epsilon = epsilon
+
+    def fit(self, X: Any, y: Any, clients: Any = None) -> RobustRegressor:
+        """Fit to rows `X` with values `y`; `clients` says who each row belongs to (one if none)."""
+        if self.loss not in ("huber", "squared"):
+            raise ValueError(f'loss={self.loss!r}: a regression has "huber" or "squared"')
+        table, values = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
+        )
+        measured = spread.measure({"y": values[:, None]}, share_kept(self.outliers))
+        self._unit = (float(measured.units[0]) or 1.0, float(measured.center[0]))
+        loss = losses.huber(self.epsilon) if self.loss == "huber" else losses.squared
+        self._fit(table, self._encode(values), clients, loss)
+        unit, middle = self._unit
+        self.coef_ = unit * self.coef_[0]
+        self.intercept_ = unit * float(self.intercept_[0]) + middle
+        return self
+
+    def _encode(self, y: Array) -> Array:
+        unit, middle = self._unit
+        return (np.asarray(y, dtype=np.float64) - middle) / unit
+
+    def predict(self, X: Any) -> Array:
+        """The value of every row."""
+        return self._output(X)
+
+
+def _owners(clients: Any, count: int) -> tuple[list[str], list[Array]]:
+    """The clients' names, and the places of their rows."""
+    if clients is None:
+        return ["all"], [np.arange(count)]
+    given = np.asarray(clients)
+    if given.shape != (count,):
+        raise ValueError(
+            f"clients: X has {count} rows, so give {count} names, not shape {given.shape}"
+        )
+    missing = np.array([v is None or v != v for v in given.tolist()])  # noqa: PLR0124 - NaN
+    if missing.any():
+        raise ValueError(
+            f"clients: row {int(missing.argmax())} belongs to nobody; name its client or drop it"
+        )
+    names, owner = np.unique(given.astype(str), return_inverse=True)
+    return [str(name) for name in names], [np.flatnonzero(owner == k) for k in range(len(names))]
