@@ -1,0 +1,203 @@
+"""A fitted transformation: from the columns of a table to the numbers a model sees.
+
+It holds no row, is the same at every client, and is written down as plain JSON, from which it comes
+back exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dorfl.preprocessing import columns
+from dorfl.threads import THREADS
+from dorfl.types import Array
+
+FORMAT, VERSION = "dorfl.transform", 1
+MISSING = "(missing)"
+
+
+class Numeric(NamedTuple):
+    """x ↦ (x − center)/spread, with `fill` for a missing value; `flagged`: a column says which.
+
+    `missing` is the share of values that were missing when it was fitted.
+    """
+
+    name: str
+    center: float
+    spread: float
+    fill: float
+    flagged: bool = False
+    missing: float = 0.0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns it makes."""
+        return (self.name, f"{self.name}={MISSING}") if self.flagged else (self.name,)
+
+    @property
+    def fixed(self) -> tuple[bool, ...]:
+        """Which of them cannot move by a little."""
+        return (False, True)[: 1 + self.flagged]
+
+    def write(self, column: Any, out: Array) -> None:
+        """The scaled column into `out` (rows, features)."""
+        values = columns.numbers(column, self.name)
+        missing = np.isnan(values)
+        if missing.any():
+            values = np.where(missing, self.fill, values)
+        out[:, 0] = (values - self.center) / self.spread
+        if self.flagged:
+            out[:, 1] = missing
+
+
+class Category(NamedTuple):
+    """One column of 0 and 1 per level; a value that is none of them is 0 in all."""
+
+    name: str
+    levels: tuple[str, ...]
+    missing: float = 0.0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns it makes."""
+        return tuple(f"{self.name}={level}" for level in self.levels)
+
+    @property
+    def fixed(self) -> tuple[bool, ...]:
+        """Which of them cannot move by a little: none can."""
+        return (True,) * len(self.levels)
+
+    def write(self, column: Any, out: Array) -> None:
+        """The encoded column into `out` (rows, features)."""
+        found = columns.levels(column, self.name)
+        place = {level: k for k, level in enumerate(self.levels)}
+        lookup = np.array([place.get(name, -1) for name in [*found.names, MISSING]])
+        hot = lookup[found.codes]
+        out[:] = 0.0
+        known = np.flatnonzero(hot >= 0)
+        out[known, hot[known]] = 1.0
+
+
+Part: TypeAlias = Numeric | Category
+
+
+class Features(NamedTuple):
+    """What a model sees: the numbers, the columns' names, and which columns cannot move."""
+
+    X: Array
+    names: tuple[str, ...]
+    frozen: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The parts of the table that are used, in order, and why the others are not."""
+
+    parts: tuple[Part, ...]
+    ignored: Mapping[str, str]
+    scaling: str = "robust"
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The columns of X: a numeric column's name, or name=level."""
+        return tuple(name for part in self.parts for name in part.features)
+
+    @cached_property
+    def frozen(self) -> tuple[int, ...]:
+        """The columns of X that transport must not move: levels of categories, and flags."""
+        fixed = [flag for part in self.parts for flag in part.fixed]
+        return tuple(k for k, flag in enumerate(fixed) if flag)
+
+    @property
+    def numeric(self) -> tuple[Numeric, ...]:
+        """The numeric parts alone."""
+        return tuple(part for part in self.parts if isinstance(part, Numeric))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The table's column that each column of X comes from."""
+        return tuple(part.name for part in self.parts for _ in part.features)
+
+    def apply(self, table: Any, dtype: Any = np.float64) -> Features:
+        """The numbers a model sees, of a table with (at least) the columns that are used.
+
+        >>> from dorfl import preprocessing
+        >>> rows = {"age": [31.0, 45.0, None], "sex": ["f", "m", "x"]}
+        >>> age, sex = Numeric("age", 40.0, 10.0, fill=38.0), Category("sex", ("f", "m"))
+        >>> Transform((age, sex), {}).apply(rows).X
+        array([[-0.9,  1. ,  0. ],
+               [ 0.5,  0. ,  1. ],
+               [-0.2,  0. ,  0. ]])
+        """
+        given = columns.table_of(table)
+        absent = [part.name for part in self.parts if part.name not in given.column_names]
+        if absent:
+            raise ValueError(f"the table has no column {absent[0]!r}, which the model uses")
+        X = np.empty((given.num_rows, len(self.names)), dtype=dtype)
+        stops = np.cumsum([len(part.features) for part in self.parts]).tolist()
+
+        def write(part: Part, stop: int) -> None:
+            part.write(given.column(part.name), X[:, stop - len(part.features) : stop])
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(write, self.parts, stops))
+        return Features(X, self.names, self.frozen)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; floats come back to the last bit."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "scaling": self.scaling,
+            "columns": [
+                {"kind": "numeric" if isinstance(part, Numeric) else "category", **part._asdict()}
+                for part in self.parts
+            ],
+            "ignored": dict(self.ignored),
+        }
+
+    @classmethod
+    def from_json(cls, written: Any) -> Transform:
+        """The transformation written down, every field checked: the file may come from anywhere."""
+        if not isinstance(written, dict) or written.get("format") != FORMAT:
+            raise ValueError("transform: this is not a transformation written by dorfl")
+        if written.get("version") != VERSION:
+            raise ValueError(
+                f"transform: written in version {written.get('version')!r}, this dorfl reads "
+                f"version {VERSION}; use the dorfl it was written with"
+            )
+        listed, ignored = written.get("columns"), written.get("ignored")
+        if not isinstance(listed, list) or not isinstance(ignored, dict):
+            raise ValueError("transform: its list of columns is damaged")
+        parts = tuple(_part(entry) for entry in listed)
+        if len({part.name for part in parts}) < len(parts):
+            raise ValueError("transform: a column is listed twice")
+        reasons = {str(name): str(reason) for name, reason in ignored.items()}
+        return cls(parts, reasons, str(written.get("scaling")))
+
+
+def _part(entry: Any) -> Part:
+    try:
+        kind, name = entry["kind"], entry["name"]
+        missing = entry["missing"]
+        if not isinstance(name, str) or type(missing) not in (int, float) or not 0 <= missing <= 1:
+            raise TypeError
+        if kind == "category":
+            found = entry["levels"]
+            if not (isinstance(found, list | tuple) and all(isinstance(v, str) for v in found)):
+                raise TypeError
+            return Category(name, tuple(found), float(missing))
+        values = center, spread, fill = entry["center"], entry["spread"], entry["fill"]
+        fine = all(type(v) in (int, float) and np.isfinite(v) for v in values) and spread > 0
+        if kind != "numeric" or not fine or not isinstance(entry["flagged"], bool):
+            raise TypeError
+        flagged = entry["flagged"]
+        return Numeric(name, float(center), float(spread), float(fill), flagged, float(missing))
+    except (KeyError, TypeError):
+        raise ValueError("transform: a column is damaged") from None
