@@ -279,6 +279,8 @@ def test_whole_numbers_and_floats_that_are_whole_are_the_same_level():
     transform = pre.fit({"a": train}, Plan(kinds={"code": "category"}))
     X = transform.apply({"code": [1.0, 2.0, None], "x": [0.0, 0.0, 0.0]}).X
     np.testing.assert_array_equal(X[:, :2], [[1, 0], [0, 1], [0, 0]])
+    as_text = {"code": ["1", "2.0", "one"], "x": [0.0, 0.0, 0.0]}
+    np.testing.assert_array_equal(transform.apply(as_text).X, X)
 
 
 def test_infinite_values_count_as_missing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from dorfl.types import Array
 _IDENTIFIER = re.compile(
     r"(^|[ _.-])(id|uuid|guid|index|key|rowid)$|^unnamed: 0$|^$", re.IGNORECASE
 )
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _LARGEST = 1e100  # its square is still a number; no measurement comes near it
 _ENOUGH_TO_TELL = 20  # rows; fewer distinct integers in order may well be chance
 
@@ -123,11 +125,17 @@ def is_identifier(values: Array, name: str) -> bool:
 
 
 def _plain(value: Any) -> str | None:
+    """A level as text, the same from whatever type a file stores it in."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return value.strip() or None
-    if value is None or value != value:  # noqa: PLR0124 - NaN
+        value = value.strip()
+        if value.lower() in ("true", "false"):
+            return str(value.lower())
+        if not _NUMBER.fullmatch(value):
+            return value or None
+        value = float(value)
+    if value is None or not math.isfinite(value):
         return None
     return str(int(value)) if value == int(value) else repr(float(value))
 
@@ -136,8 +144,6 @@ def _strangers(column: Any) -> str:
     """How many values are no numbers; not which, for messages travel."""
     if kind_of(column) != "category":
         return str(column.type)
-    looks = pc.match_substring_regex(
-        column, r"^\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|nan|inf)\s*$"
-    )
+    looks = pc.match_substring_regex(column, rf"^\s*({_NUMBER.pattern}|nan|inf)\s*$")
     count = pc.sum(pc.invert(looks)).as_py() or 0
     return f"{count} value(s) that are not"
