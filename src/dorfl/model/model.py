@@ -1,0 +1,57 @@
+"""What a table was turned into: a fit, the transformation before it, and what is known of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from dorfl.preprocessing import Numeric, Transform
+from dorfl.training import Fit
+from dorfl.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that takes tables.
+
+    `label` and `client` are the columns it was trained with. The fit tells apart 0, 1, …, which
+    stand for `classes`, text in order; a regression has none, and `target` is how its label was
+    scaled. `facts` is what the card says of data, settings, clients and certificate, as plain JSON.
+    """
+
+    fit: Fit
+    transform: Transform
+    label: str
+    client: str | None
+    classes: tuple[str, ...] = ()
+    target: Numeric | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it tells classes apart rather than estimate a number."""
+        return self.fit.problem.loss.classifies
+
+    def outputs(self, table: Any) -> Array:
+        """θᵀx of every row: (n,), or (n, classes) for more than two."""
+        return self.fit.problem.predict(self.fit.theta, self.transform.apply(table).X)
+
+    def probabilities(self, table: Any) -> Array:
+        """The probability of every class (n, classes)."""
+        if not self.classifies:
+            raise ValueError("probabilities: this model estimates a number, not classes")
+        out = self.outputs(table)
+        if out.ndim == 2:
+            return np.asarray(softmax(out, axis=1))
+        return np.column_stack([expit(-out), expit(out)])
+
+    def predict(self, table: Any) -> Array:
+        """The class of every row, as text, or the number in the label's own unit."""
+        if self.classifies:
+            names = np.array(self.classes, dtype=object)
+            return np.asarray(names[self.probabilities(table).argmax(axis=1)])
+        out = self.outputs(table)
+        return out if self.target is None else self.target.center + self.target.spread * out

@@ -1,0 +1,135 @@
+"""Score a CSV file with the model.json beside this script. Python 3.10+ and nothing else.
+
+python score.py new.csv > scored.csv
+python score.py new.csv --model other/model.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import re
+import sys
+from itertools import islice
+from typing import Any
+
+MARKS = ["", "?", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "-", "."]
+MISSING = {*MARKS, "#N/A"}
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+LARGEST = 1e100
+
+
+def number(cell: str, comma: bool) -> float | None:
+    """A cell as a number, or None where it is missing."""
+    cell = cell.strip()
+    if cell in MISSING:
+        return None
+    value = float(cell.replace(",", ".") if comma else cell)
+    return value if abs(value) <= LARGEST else None
+
+
+def level(cell: str) -> str | None:
+    """A cell as a level, written plainly, or None where it is missing."""
+    cell = cell.strip()
+    if cell in MISSING:
+        return None
+    if cell.lower() in ("true", "false"):
+        return cell.lower()
+    if NUMBER.fullmatch(cell):
+        value = float(cell)
+        if not math.isfinite(value):
+            return None
+        return str(int(value)) if value == int(value) else repr(value)
+    return cell
+
+
+def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
+    """The numbers the model sees of a row, a mapping of column to cell."""
+    out: list[float] = []
+    for column in model["transform"]["columns"]:
+        cell = row[column["name"]] or ""
+        if column["kind"] == "numeric":
+            value = number(cell, comma)
+            filled = column["fill"] if value is None else value
+            out.append((filled - column["center"]) / column["spread"])
+            if column["flagged"]:
+                out.append(float(value is None))
+        else:
+            found = level(cell)
+            found = "(missing)" if found is None else found
+            out += [float(found == name) for name in column["levels"]]
+    return out
+
+
+def outputs(model: Any, x: list[float]) -> list[float]:
+    """What the linear model says of a row: one number, or one for every class."""
+    inputs = [*x, 1.0] if model["intercept"] else x
+    return [math.fsum(w * v for w, v in zip(row, inputs, strict=True)) for row in model["theta"]]
+
+
+def probabilities(model: Any, x: list[float]) -> list[float]:
+    """The probability of every class."""
+    out = outputs(model, x)
+    if len(out) == 1:
+        out = [0.0, out[0]]
+    top = max(out)
+    weights = [math.exp(t - top) for t in out]
+    return [w / sum(weights) for w in weights]
+
+
+def value(model: Any, x: list[float]) -> float:
+    """The number a regression estimates, in the label's own unit."""
+    target = model["target"]
+    return float(target["center"] + target["spread"] * outputs(model, x)[0])
+
+
+def dialect(lines: list[str]) -> tuple[str, bool]:
+    """The delimiter, and whether a comma is the decimal sign."""
+
+    def cells(mark: str) -> float:
+        rows = [row for row in csv.reader(lines, delimiter=mark) if row]
+        return len(rows[0]) * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+
+    best = max(",;\t|", key=cells)
+    found = [cell.strip() for row in csv.reader(lines[1:], delimiter=best) for cell in row]
+    commas = sum(bool(re.fullmatch(r"[-+]?\d+,\d+", cell)) for cell in found)
+    points = sum(bool(re.fullmatch(r"[-+]?\d*\.\d+", cell)) for cell in found)
+    return best, best != "," and commas > points
+
+
+def main() -> None:
+    """Read rows, write what the model says of them."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser = argparse.ArgumentParser(description="Score a CSV file with a dorfl model.")
+    parser.add_argument("table", help="the CSV file")
+    parser.add_argument("--model", default=os.path.join(here, "model.json"))
+    given = parser.parse_args()
+    with open(given.model, encoding="utf-8") as file:
+        model = json.load(file)
+    if model.get("format") != "dorfl.model" or model.get("version") != 1:
+        sys.exit("score.py: this model is of another version than the script beside it")
+    with open(given.table, encoding="utf-8-sig", newline="") as file:
+        mark, comma = dialect(list(islice(file, 200)))
+        file.seek(0)
+        rows = csv.DictReader(file, delimiter=mark)
+        rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
+        for column in model["transform"]["columns"]:
+            if column["name"] not in rows.fieldnames:
+                sys.exit(f"score.py: the table has no column {column['name']!r}")
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        classes = model["classes"]
+        writer.writerow(["prediction", *("probability=" + c for c in classes)])
+        for row in rows:
+            x = features(model, row, comma)
+            if classes:
+                p = probabilities(model, x)
+                writer.writerow([classes[p.index(max(p))], *map(repr, p)])
+            else:
+                writer.writerow([repr(value(model, x))])
+
+
+if __name__ == "__main__":
+    main()
