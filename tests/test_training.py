@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import dorfl
 from dorfl import losses, methods, mixture, scores
+from dorfl.training import prepare
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +170,22 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
     hits, misses = map(int, out.stdout.split())
     assert hits >= 1
     assert misses == 0
+
+
+def test_pieces_of_one_table_are_trained_on_where_they_lie():
+    data = dorfl.datasets.synthetic(seed=0)
+    apart = data.clients
+    whole = np.vstack([X for X, _ in apart.values()])
+    bounds = np.cumsum([0, *(len(X) for X, _ in apart.values())])
+    parts = [whole[a:b] for a, b in itertools.pairwise(bounds)]
+    pieces = {n: (X, y) for (n, (_, y)), X in zip(apart.items(), parts, strict=True)}
+    group = prepare(pieces, dorfl.methods.dorfl())
+    assert np.shares_memory(group.rows, whole)
+    np.testing.assert_array_equal(group.rows, whole)
+    for mixed in (parts[::-1], [parts[0], parts[2]], [parts[0], parts[1].copy()], parts[1:]):
+        rows = prepare([(X, np.arange(len(X)) % 2) for X in mixed], dorfl.methods.afl()).rows
+        np.testing.assert_array_equal(rows, np.vstack(mixed))
+    wide = np.hstack([whole, whole])  # columns of a wider table are no piece of it
+    clients = [(wide[a : a + 10, :5], [0, 1] * 5) for a in (0, 10)]
+    rows = prepare(clients, dorfl.methods.afl()).rows
+    np.testing.assert_array_equal(rows, whole[:20])

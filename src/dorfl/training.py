@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from dorfl.risk import Group, Risk
 from dorfl.scores import Quadratic
 from dorfl.solvers import Paper, Solver
 from dorfl.solvers.base import Info, Setting
+from dorfl.threads import THREADS
 from dorfl.types import Array
 from dorfl.validation import Clients
 
@@ -258,12 +260,29 @@ def prepare(
 def stack(problem: Problem, checked: Clients, centers: Array, epsilon: float = 0.0) -> Group:
     """Checked clients as one group: rows stacked, labels encoded."""
     tables = [X for X, _ in checked.values()]
-    rows = tables[0] if len(tables) == 1 else np.concatenate(tables)
+    rows = _joined(tables)
     if not rows.flags.writeable:  # a read-only table would be a type of its own to the kernel
         rows = rows.copy()
     target = [losses.encode(problem.loss, y, problem.classes) for _, y in checked.values()]
     bounds = np.concatenate([[0], np.cumsum([len(X) for X in tables])])
     return Group(problem, tuple(checked), rows, np.concatenate(target), bounds, centers, epsilon)
+
+
+def _joined(tables: list[Array]) -> Array:
+    """The tables one below the other; no copy where they are pieces of one table, in order."""
+    whole = tables[0].base
+    if len(tables) == 1:
+        return tables[0]
+    if not isinstance(whole, np.ndarray) or whole.shape[1:] != tables[0].shape[1:]:
+        return np.concatenate(tables)
+    row = tables[0].strides[0]
+    first = place = (tables[0].ctypes.data - whole.ctypes.data) // row
+    for X in tables:
+        at = whole.ctypes.data + place * row
+        if X.base is not whole or X.dtype != whole.dtype or X.ctypes.data != at:
+            return np.concatenate(tables)
+        place += len(X)
+    return np.ascontiguousarray(whole[first:place])
 
 
 def find_centers(method: Method, tables: dict[str, Array]) -> Array:
@@ -273,7 +292,8 @@ def find_centers(method: Method, tables: dict[str, Array]) -> Array:
         return np.zeros((len(tables), dims))
     center = method.score.center
     if isinstance(center, str):
-        summaries = [centering.summarise(X) for X in tables.values()]
+        with ThreadPoolExecutor(THREADS) as pool:
+            summaries = list(pool.map(centering.summarise, tables.values()))
         if center == "client":
             return np.array([summary.mean for summary in summaries])
         return np.tile(centering.combine(summaries), (len(tables), 1))
