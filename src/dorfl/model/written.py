@@ -169,5 +169,5 @@ def _write_mixture(rule: Mixture) -> dict[str, Any]:
 
 def _read_mixture(written: Any) -> Mixture:
     if written["kind"] == "fixed":
-        return mixture.fixed(written["weights"])
+        return mixture.fixed(written["weights"], by=text(written["by"]))
     return mixture.capped(number(written["cap"]), text(written["by"]))

@@ -18,11 +18,18 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
-from dorfl.preprocessing.agreement import agree, scale
+from dorfl.preprocessing.agreement import (
+    agree,
+    agree_on,
+    assemble,
+    check_columns,
+    scale,
+    spread_of,
+)
 from dorfl.preprocessing.columns import table_of
 from dorfl.preprocessing.summaries import (
     Column,
@@ -33,7 +40,7 @@ from dorfl.preprocessing.summaries import (
     summarise,
     summarise_column,
 )
-from dorfl.preprocessing.transform import Category, Features, Numeric, Transform
+from dorfl.preprocessing.transform import Category, Features, Numeric, Part, Transform
 from dorfl.threads import THREADS
 
 __all__ = [
@@ -51,8 +58,6 @@ __all__ = [
     "summarise",
 ]
 
-T = TypeVar("T")
-
 
 def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
     """Both exchanges among clients that live here: name → table (what `pyarrow.table` takes)."""
@@ -60,32 +65,17 @@ def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
     given = {name: table_of(table) for name, table in sorted(tables.items())}
     if not given:
         raise ValueError("preprocessing: there are no clients")
-    names = [n for n in next(iter(given.values())).column_names if plan.kinds.get(n) != "ignore"]
-    if all(set(names) <= set(table.column_names) for table in given.values()):
-        by_column = _each(
-            names, lambda n: [summarise_column(t.column(n), n, plan) for t in given.values()]
-        )
-        told = _by_client(given, names, by_column)
-    else:  # let the server say what does not fit
-        told = {client: summarise(table, plan) for client, table in given.items()}
-    transform = agree(told, plan)
-    if plan.scaling == "none":
-        return transform
-    parts = transform.numeric
-    far = _each(parts, lambda p: [deviation(t.column(p.name), p, plan) for t in given.values()])
-    return scale(transform, _by_client(given, [p.name for p in parts], far), plan)
+    names = check_columns({name: table.column_names for name, table in given.items()}, plan)
 
+    def column(name: str) -> Part | str:
+        """A column's exchanges do not concern the others: it is read once for both."""
+        values = {client: table.column(name) for client, table in given.items()}
+        told = {c: summarise_column(v, name, plan) for c, v in values.items()}
+        part = agree_on(name, told, plan)
+        if isinstance(part, Numeric) and plan.scaling != "none":
+            far = [deviation(v, part, plan) for v in values.values()]
+            return part._replace(spread=spread_of(far, plan))
+        return part
 
-def _each(items: Sequence[Any], work: Callable[[Any], T]) -> list[T]:
-    """Column by column, so that a column of a file is read once for all clients."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(work, items))
-
-
-def _by_client(
-    clients: Mapping[str, Any], names: Sequence[str], by_column: Sequence[Sequence[T]]
-) -> dict[str, dict[str, T]]:
-    return {
-        client: {name: told[i] for name, told in zip(names, by_column, strict=True)}
-        for i, client in enumerate(clients)
-    }
+        return assemble(dict(zip(names, pool.map(column, names), strict=True)), plan)

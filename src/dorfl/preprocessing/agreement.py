@@ -27,25 +27,38 @@ def agree(summaries: Mapping[str, Mapping[str, Column]], plan: Plan) -> Transfor
     """
     if not summaries:
         raise ValueError("preprocessing: there are no clients")
-    first = next(iter(summaries))
-    names = list(summaries[first])
-    for client, summary in summaries.items():
-        strange = sorted(set(summary) ^ set(names))
+    names = check_columns({client: list(told) for client, told in summaries.items()}, plan)
+    found = {
+        name: agree_on(name, {c: told[name] for c, told in summaries.items()}, plan)
+        for name in names
+    }
+    return assemble(found, plan)
+
+
+def check_columns(listed: Mapping[str, list[str]], plan: Plan) -> list[str]:
+    """The columns that all clients have, or an error that says who lacks which."""
+    used = {
+        client: [name for name in names if plan.kinds.get(name) != "ignore"]
+        for client, names in listed.items()
+    }
+    first = next(iter(used))
+    for client, names in used.items():
+        strange = sorted(set(names) ^ set(used[first]))
         if strange:
-            having, lacking = (client, first) if strange[0] in summary else (first, client)
+            having, lacking = (client, first) if strange[0] in names else (first, client)
             raise ValueError(
                 f"column {strange[0]!r}: client {having!r} has it, client {lacking!r} does not; "
                 "add it there or ignore it everywhere"
             )
+    return used[first]
+
+
+def assemble(found: Mapping[str, Part | str], plan: Plan) -> Transform:
+    """The columns that are used, and why the others are not."""
     ignored = {name: "as the study says" for name, kind in plan.kinds.items() if kind == "ignore"}
-    parts: list[Part] = []
-    for name in names:
-        found = _agree_on(name, {c: summary[name] for c, summary in summaries.items()}, plan)
-        if isinstance(found, str):
-            ignored[name] = found
-        else:
-            parts.append(found)
-    return Transform(tuple(parts), ignored, plan.scaling)
+    ignored |= {name: why for name, why in found.items() if isinstance(why, str)}
+    parts = tuple(part for part in found.values() if not isinstance(part, str))
+    return Transform(parts, ignored, plan.scaling)
 
 
 def scale(
@@ -53,7 +66,7 @@ def scale(
 ) -> Transform:
     """After the second exchange: the transformation with its spreads."""
     parts = [
-        part._replace(spread=_spread([d[part.name] for d in told.values()], plan))
+        part._replace(spread=spread_of([d[part.name] for d in told.values()], plan))
         if isinstance(part, Numeric)
         else part
         for part in transform.parts
@@ -61,7 +74,7 @@ def scale(
     return Transform(tuple(parts), transform.ignored, transform.scaling)
 
 
-def _agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
+def agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
     """How a column is used, or why it is not."""
     kinds = {column.kind: client for client, column in told.items() if column.kind != "empty"}
     if not kinds:
@@ -116,7 +129,7 @@ def _center(used: list[Column], plan: Plan) -> float:
     return sketch.quantile([c.values for c in used], 0.5)
 
 
-def _spread(told: list[Deviation], plan: Plan) -> float:
+def spread_of(told: list[Deviation], plan: Plan) -> float:
     """The unit a column is measured in: never 0, for what does not vary needs none."""
     if plan.scaling == "standard":
         count = sum(d.rows for d in told)

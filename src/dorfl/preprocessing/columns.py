@@ -81,7 +81,7 @@ def numbers(column: Any, name: str) -> Array:
     if kind_of(column) == "category":
         column = column.cast(pa.string())
     try:
-        values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        values = _as_numpy(column.cast(pa.float64(), safe=False))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise ValueError(
             f"column {name!r} is used as numbers but holds {_strangers(column)}; correct them, "
@@ -95,10 +95,7 @@ def levels(column: Any, name: str) -> Levels:
     """A column as categories: text without outer blanks, numbers as plainly as they go."""
     if kind_of(column) == "other":
         raise ValueError(f"column {name!r} holds {column.type}, which makes no categories")
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # still so where there are no chunks at all
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0)
+    column = _one_piece(column)
     if pa.types.is_null(column.type):
         return Levels([], np.full(len(column), -1))
     if not pa.types.is_dictionary(column.type):
@@ -108,20 +105,49 @@ def levels(column: Any, name: str) -> Levels:
     place = {text: k for k, text in enumerate(distinct)}
     # One more place at the end, where the code −1 of a missing value looks itself up.
     lookup = np.array([-1 if t is None else place[t] for t in written] + [-1], dtype=np.int64)
-    codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = _as_numpy(column.indices)
+    if column.null_count:
+        codes = np.where(np.isnan(codes), -1, codes).astype(np.int64)
     return Levels(distinct, lookup[codes])
 
 
 def is_identifier(values: Array, name: str) -> bool:
     """Whether whole numbers only number the rows: all distinct, and in order or named like it."""
-    if len(values) < _ENOUGH_TO_TELL or not np.isfinite(values).all():
+    if len(values) < _ENOUGH_TO_TELL:
         return False
-    if not (values == np.rint(values)).all():
-        return False
+    for part in (values[:_ENOUGH_TO_TELL], values):  # most columns show it at once
+        if not (np.isfinite(part).all() and (part == np.rint(part)).all()):
+            return False
     steps = np.diff(values)
     if (steps > 0).all() or (steps < 0).all():
         return True
     return bool(_IDENTIFIER.search(name)) and len(np.unique(values)) == len(values)
+
+
+def present(values: Array) -> Array:
+    """The numbers that are there."""
+    missing = np.isnan(values)
+    return values[~missing] if missing.any() else values
+
+
+def at_most_two(values: Array) -> bool:
+    """Whether no more than two different numbers occur."""
+    return all(
+        bool(((part == part.min()) | (part == part.max())).all())
+        for part in (values[:_ENOUGH_TO_TELL], values)
+    )
+
+
+def _as_numpy(column: Any) -> Array:
+    """Numbers as NumPy has them, NaN where one is missing."""
+    column = _one_piece(column)
+    if column.null_count or not len(column):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.from_dlpack(column)  # Arrow's own way imports pandas, which takes a while
+
+
+def _one_piece(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _plain(value: Any) -> str | None:

@@ -44,11 +44,10 @@ def of(values: Array, least: int) -> Sketch:
         return Sketch(0, ())
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     edges = _edges(count, min(BLOCKS, count // max(least, 1)))
-    # Summed as distances from the block's first value, so that equal values have just that mean.
-    first = ordered[edges[:-1]]
-    sizes = np.diff(edges)
-    means = first + np.add.reduceat(ordered - np.repeat(first, sizes), edges[:-1]) / sizes
-    return Sketch(count, tuple(means.tolist()))
+    first, last = ordered[edges[:-1]], ordered[edges[1:] - 1]
+    means = np.add.reduceat(ordered, edges[:-1]) / np.diff(edges)
+    # Rounding must not make a new value out of equal ones, nor leave the block.
+    return Sketch(count, tuple(np.clip(means, first, last).tolist()))
 
 
 def quantile(sketches: Sequence[Sketch], share: float, above: float = -np.inf) -> float:

@@ -16,7 +16,6 @@ import numpy as np
 from dorfl.preprocessing import columns, sketch, sums
 from dorfl.preprocessing.sketch import Sketch
 from dorfl.preprocessing.transform import Numeric, Transform
-from dorfl.types import Array
 
 SCALINGS = ("robust", "standard", "none")
 KINDS = ("numeric", "category", "ignore")
@@ -93,13 +92,13 @@ def summarise_column(column: Any, name: str, plan: Plan) -> Column:
     if kind == "category":
         return _levels(columns.levels(column, name), "category", plan)
     values = columns.numbers(column, name)
-    present = values[~np.isnan(values)]
+    present = columns.present(values)
     missing = _enough(len(values) - len(present), plan)
     if len(present) < plan.least:
         return Column("empty", missing=len(values))
     told = Column("numeric", len(present), missing)
     if name not in plan.kinds:
-        if _at_most_two(present):  # perhaps a yes and a no: the server sees what others have
+        if columns.at_most_two(present):  # perhaps a yes and a no: the server sees what others have
             told = told._replace(levels=_levels(columns.levels(column, name), "", plan).levels)
         told = told._replace(numbering=columns.is_identifier(values, name))
     if plan.scaling == "standard":
@@ -115,8 +114,7 @@ def deviations(table: Any, transform: Transform, plan: Plan) -> dict[str, Deviat
 
 def deviation(column: Any, part: Numeric, plan: Plan) -> Deviation:
     """How far one column's values are from its centre."""
-    values = columns.numbers(column, part.name)
-    present = values[~np.isnan(values)]
+    present = columns.present(columns.numbers(column, part.name))
     if len(present) < plan.least:
         return Deviation()
     if plan.scaling == "standard":
@@ -135,8 +133,3 @@ def _levels(found: columns.Levels, kind: str, plan: Plan) -> Column:
 
 def _enough(count: int, plan: Plan) -> int:
     return count if count >= plan.least else 0
-
-
-def _at_most_two(values: Array) -> bool:
-    low, high = values.min(), values.max()
-    return bool(((values == low) | (values == high)).all())

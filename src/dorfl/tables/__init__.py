@@ -12,7 +12,7 @@ r"""Tables in files: read column by column, and shared out among the clients the
 """
 
 from dorfl.tables.errors import DataError, find_column
-from dorfl.tables.reading import batches, read
+from dorfl.tables.reading import batches, column_names, read
 from dorfl.tables.split import Split, by_client
 
-__all__ = ["DataError", "Split", "batches", "by_client", "find_column", "read"]
+__all__ = ["DataError", "Split", "batches", "by_client", "column_names", "find_column", "read"]

@@ -23,15 +23,15 @@ MISSING = [blank + mark for mark in _MARKS for blank in ("", " ")] + ["#N/A"]
 _BATCH = 1 << 16
 
 
+def column_names(path: str | Path) -> list[str]:
+    """The columns of the table in a file, without reading it."""
+    path = _existing(path)
+    return _Parquet.open(path).column_names if _is_parquet(path) else list(dialect.of(path).header)
+
+
 def read(path: str | Path, wanted: Sequence[str] | None = None) -> Table:
     """The table in a file: Parquet column by column, text at once, of which only `wanted` stays."""
-    path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path}: there is no such file")
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder, not a table")
-    if not path.stat().st_size:
-        raise DataError(f"{path.name}: is empty")
+    path = _existing(path)
     table = _Parquet.open(path) if _is_parquet(path) else _text(path, wanted)
     if not table.num_rows:
         raise DataError(f"{path.name}: has column names but no rows")
@@ -57,6 +57,17 @@ def batches(path: str | Path, kinds: Mapping[str, str], rows: int = _BATCH) -> I
         )
         for batch in reader:
             yield pa.Table.from_batches([batch])
+
+
+def _existing(given: str | Path) -> Path:
+    path = Path(given)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file")
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a table")
+    if not path.stat().st_size:
+        raise DataError(f"{path.name}: is empty")
+    return path
 
 
 @dataclass(frozen=True)
