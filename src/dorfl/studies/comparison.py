@@ -1,0 +1,82 @@
+"""All methods on one table, by k-fold cross-validation inside every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.federation.client import stream
+from dorfl.model import Model
+from dorfl.studies.rows import open_split, ready, rows_for
+from dorfl.studies.study import METHODS, Study
+from dorfl.studies.training import chosen, measure, train_quietly
+from dorfl.tables import DataError, Split
+from dorfl.types import Array
+
+
+class Comparison(NamedTuple):
+    """What each method scores on rows it has not seen, (methods, folds, clients)."""
+
+    methods: tuple[str, ...]
+    clients: tuple[str, ...]
+    rows: Array
+    scores: Array
+    classifies: bool
+
+    @property
+    def overall(self) -> Array:
+        """By rows, over all clients: (methods, folds)."""
+        return np.asarray(np.average(self.scores, axis=2, weights=self.rows))
+
+    def worst(self, method: int) -> int:
+        """The client that a method serves worst."""
+        mean = self.scores[method].mean(axis=0)
+        return int(mean.argmin() if self.classifies else mean.argmax())
+
+    @property
+    def best(self) -> int:
+        """The method whose worst served client is served best."""
+        mean = self.scores.mean(axis=1)
+        return int(mean.min(axis=1).argmax() if self.classifies else mean.max(axis=1).argmin())
+
+
+def compare(
+    study: Study, folds: int = 5, methods: tuple[str, ...] = METHODS,
+    tick: Callable[[str], object] = str,
+) -> Comparison:  # fmt: skip
+    """Every method trained on all folds but one and measured on that one, in turn."""
+    split = open_split(study)
+    counts = np.diff(split.bounds)
+    few = int(counts.argmin())
+    if counts[few] < folds:
+        raise DataError(
+            f"client {split.names[few]!r} has {counts[few]} rows, too few for {folds} folds"
+        )
+    fold = _folds(split, folds, study.seed)
+    scores: list[list[list[float]]] = [[] for _ in methods]
+    classifies = True
+    for k in range(folds):
+        prepared = ready(study, split.keep(fold != k))
+        held_out = split.keep(fold == k)
+        for i, name in enumerate(methods):
+            tick(f"fold {k + 1}, {name}")
+            asked = study.changed(method=name)
+            fit, _ = train_quietly(asked, prepared, chosen(asked, prepared))
+            model = Model(
+                fit, prepared.transform, study.label, study.client, prepared.classes,
+                prepared.target,
+            )  # fmt: skip
+            classifies = model.classifies
+            served = {e["name"]: e["score"] for e in measure(model, rows_for(model, held_out))}
+            scores[i].append([served.get(client, np.nan) for client in split.names])
+    return Comparison(methods, split.names, counts, np.array(scores), classifies)
+
+
+def _folds(split: Split, folds: int, seed: int) -> Array:
+    """Which fold each row is in: the same share of every client's, drawn from its own stream."""
+    parts = []
+    for name, count in zip(split.names, np.diff(split.bounds), strict=True):
+        parts.append(stream(seed, name, 0).permutation(np.arange(count) % folds))
+    return np.concatenate(parts)

@@ -1,0 +1,60 @@
+"""A study proposed for a table nobody has described yet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from dorfl import tables
+from dorfl.preprocessing import columns
+from dorfl.studies.study import Study
+from dorfl.tables import DataError
+
+_LABELS = ("label", "target", "class", "outcome", "y")
+_CLIENTS = ("client", "site", "hospital", "centre", "center", "group", "region", "country", "ward")
+_MOST_CLIENTS = 50
+
+
+def propose(
+    data: Path, label: str | None, client: str | None, home: Path
+) -> tuple[Study, dict[str, str]]:
+    """The study, and what to say of entries that were guessed; `home` is where it will be kept."""
+    table = tables.read(data)
+    names = table.column_names
+    notes: dict[str, str] = {}
+    few = {}  # columns with few values, and how many rows the rarest has
+    for name in names:
+        column = table.column(name)
+        if columns.kind_of(column) in ("numeric", "category"):
+            found = columns.levels(column, name)
+            counts = np.bincount(found.codes[found.codes >= 0])
+            if 2 <= len(counts) <= _MOST_CLIENTS:
+                few[name] = (len(counts), int(counts.min()), columns.kind_of(column))
+    if label is None:
+        label = _guess(list(few), _LABELS) or next(reversed(few), names[-1])
+        notes["label"] = "GUESSED: the column to predict"
+    tables.find_column(names, label, "label")
+    if client is None:
+        able = [n for n, (_, least, kind) in few.items() if n != label and least >= 10]
+        texts = [n for n in able if few[n][2] == "category"]
+        client = _guess(able, _CLIENTS) or next(iter(texts), None)
+        if client:
+            notes["client"] = "GUESSED: the column that says whose row it is"
+    else:
+        tables.find_column(names, client, "client")
+    if label == client:
+        raise DataError(f"label and client are both {label!r}; name two columns")
+    place = os.path.relpath(data, home) if not data.is_absolute() else str(data)
+    others = ", ".join(n for n in names if n not in (label, client))
+    notes["ignore"] = f"columns to leave out, of: {others}"
+    return Study(data=Path(place).as_posix(), label=label, client=client), notes
+
+
+def _guess(names: list[str], words: tuple[str, ...]) -> str | None:
+    for word in words:
+        for name in names:
+            if name.casefold() == word:
+                return name
+    return None
