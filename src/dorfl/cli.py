@@ -9,10 +9,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
+from dorfl import commands
+from dorfl.commands.common import EPILOG, Commands
 from dorfl.experiments import Part
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
+    epilog=EPILOG,
     pretty_exceptions_enable=False,
     help="Federated learning that holds up when clients differ, data shift and rows are wrong.",
 )
@@ -110,6 +114,8 @@ def _writable(folder: Path) -> None:
     except OSError as error:
         raise typer.BadParameter(f"cannot write to {folder}: {error.strerror}") from None
 
+
+commands.register(app)
 
 if __name__ == "__main__":
     app()

@@ -1,0 +1,53 @@
+"""`dorfl evaluate`: how well a model serves each client."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dorfl.commands.common import Screen, heading
+from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+
+
+def evaluate(
+    model: ModelFolder,
+    data: NewTable,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Group by another column than in training.")
+    ] = None,
+) -> None:
+    """Measure a model on rows with labels, client by client.
+
+    Example: dorfl evaluate model test.csv
+    """
+    from dorfl.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.studies.training import measure  # noqa: PLC0415
+
+    screen, loaded = Screen(), load(model)
+    rows = labelled_rows(loaded, data, client)
+    for note in rows.notes:
+        screen.note(note)
+    served = measure(loaded, rows, auc=True)
+    score = "accuracy" if loaded.classifies else "mean abs. error"
+    columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
+    table = heading(f"{loaded.label} in {data.name}", *columns)
+    total = sum(entry["rows"] for entry in served)
+    overall = {
+        key: sum(entry["rows"] * entry[key] for entry in served) / total
+        for key in ("loss", "score")
+    }
+    for entry in [*served, {"name": "all rows", "rows": total, **overall}]:
+        cells = [
+            entry["name"],
+            f"{entry['rows']:,}",
+            f"{entry['loss']:.4f}",
+            f"{entry['score']:.4g}",
+        ]
+        if len(loaded.classes) == 2:
+            cells.append(f"{entry['auc']:.4f}" if "auc" in entry else "")
+        table.add_row(*cells)
+    screen.table(table)
+    worst = (min if loaded.classifies else max)(served, key=lambda entry: entry["score"])
+    screen.say(f"worst served: {worst['name']}")
+    screen.give({"measure": score, "clients": served, "overall": overall, "worst": worst["name"]})

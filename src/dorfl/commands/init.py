@@ -1,0 +1,44 @@
+"""`dorfl init`: a study written down, to be read, changed and trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dorfl.commands import options
+from dorfl.commands.common import Screen, usage
+from dorfl.commands.folders import NewTable
+
+
+def init(
+    data: NewTable,
+    label: options.Label = None,
+    client: options.Client = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path(
+        "study.toml"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Write over an older one.")] = False,
+) -> None:
+    """Look at a table and write a commented study for it; `dorfl train study.toml` runs it.
+
+    Without --label and --client the last column with few values is taken for the label, and a
+    column with few values for the client: look at them before you train.
+
+    Examples:
+      dorfl init adult.csv --label income --client race
+      dorfl train study.toml
+    """
+    if out.exists() and not force:
+        raise usage(f"{out} exists; --force writes over it")
+    from dorfl import files  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.studies.proposal import propose  # noqa: PLC0415
+    from dorfl.studies.study import to_toml  # noqa: PLC0415
+
+    screen = Screen()
+    study, notes = propose(data, label, client, out.parent)
+    files.write_whole(out, to_toml(study, notes).encode())
+    screen.say(f"{out}: predicts {study.label!r}, clients by {study.client!r}")
+    screen.say(f"read it, change what you know better, then: dorfl train {out}")
+    screen.give({"study": str(out), **study.to_json()})

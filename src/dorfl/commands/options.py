@@ -1,0 +1,85 @@
+"""The options of a study, named and explained in one place for every command that takes one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from dorfl.studies.study import METHODS, MIXTURES, SCALINGS, SMALL, TASKS, Study, read
+
+Data = Annotated[
+    Path,
+    typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
+]
+Label = Annotated[str | None, typer.Option("--label", help="The column to predict.")]
+Client = Annotated[
+    str | None,
+    typer.Option("--client", help="The column that says which site or group a row is of."),
+]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", click_type=click.Choice(METHODS), help="Default: dorfl."),
+]
+Outliers = Annotated[
+    float | None,
+    typer.Option("--outliers", help="The share of rows that may be wrong. Default: 0.1."),
+]
+Shift = Annotated[
+    float | None,
+    typer.Option("--shift", help="How far rows may drift, in standard deviations. Default: 0.25."),
+]
+Rho = Annotated[float | None, typer.Option("--rho", help="By hand: the price of moving a row.")]
+Beta = Annotated[float | None, typer.Option("--beta", help="By hand: the price of reweighting.")]
+ScoreWeight = Annotated[
+    float | None,
+    typer.Option("--score-weight", help="By hand: ρ₂, the weight of the outlier score."),
+]
+Mixture = Annotated[
+    str | None,
+    typer.Option(
+        "--mixture",
+        click_type=click.Choice(MIXTURES),
+        help="By hand: clients by size, or the worst mixture.",
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option("--task", click_type=click.Choice(TASKS), help="Default: by the label."),
+]
+Scaling = Annotated[
+    str | None,
+    typer.Option("--scaling", click_type=click.Choice(SCALINGS), help="Default: robust."),
+]
+Numeric = Annotated[
+    list[str] | None, typer.Option("--numeric", help="Read a column as numbers (repeatable).")
+]
+Category = Annotated[
+    list[str] | None, typer.Option("--category", help="Read a column as a category (repeatable).")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", help="Leave a column out (repeatable).")
+]
+Small = Annotated[
+    str | None,
+    typer.Option("--small", click_type=click.Choice(SMALL), help="Clients with too few rows."),
+]
+Least = Annotated[
+    int | None, typer.Option("--least", help="How many rows a client needs. Default: 10.")
+]
+L2 = Annotated[float | None, typer.Option("--l2", help="Adds ½ l2 ‖θ‖². Default: 1 / rows.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="At most so many exchanges.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Where random streams begin. Default: 0.")]
+
+
+def study_of(data: Path, **given: Any) -> Study:
+    """The study in a file, or of a table, with what the command line adds."""
+    given = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+    given = {n: v for n, v in given.items() if v not in (None, ())}
+    if data.suffix == ".toml":
+        return read(data).changed(**given)
+    if "label" not in given:
+        raise typer.BadParameter("name the column to predict: --label COLUMN")
+    return Study(data=str(data), **given)

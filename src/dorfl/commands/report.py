@@ -1,0 +1,35 @@
+"""`dorfl report`: a model on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dorfl.commands.common import Screen
+from dorfl.commands.folders import ModelFolder
+
+
+def report(
+    model: ModelFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The page. Default: report.html in the model's folder."),
+    ] = None,
+) -> None:
+    """Write one HTML page on a model: who is served how, what it learnt, what it guarantees.
+
+    The page opens offline, sends nothing anywhere and holds no row.
+
+    Example: dorfl report model
+    """
+    from dorfl.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.report import page  # noqa: PLC0415
+    from dorfl.studies.pages import of_model  # noqa: PLC0415
+
+    screen, loaded = Screen(), load(model)
+    path = out or (model if model.is_dir() else model.parent) / "report.html"
+    page.write(of_model(loaded), path)
+    screen.say(f"the report is {path}")
+    screen.give({"report": str(path)})
