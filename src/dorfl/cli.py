@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from dorfl import commands
-from dorfl.commands.common import EPILOG, Commands
+from dorfl.commands import own_table
+from dorfl.commands.screen import EPILOG, Commands
 from dorfl.experiments import Part
 
 app = typer.Typer(
@@ -115,7 +115,7 @@ def _writable(folder: Path) -> None:
         raise typer.BadParameter(f"cannot write to {folder}: {error.strerror}") from None
 
 
-commands.register(app)
+own_table.register(app)
 
 if __name__ == "__main__":
     app()

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dorfl.commands.common import Screen, heading
 from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+from dorfl.commands.screen import Screen, heading
 
 
 def certify(

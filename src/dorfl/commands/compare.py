@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.commands import options
-from dorfl.commands.common import Screen
 from dorfl.commands.options import study_of
+from dorfl.commands.screen import Screen
 from dorfl.studies.study import METHODS
 
 if TYPE_CHECKING:

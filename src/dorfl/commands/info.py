@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dorfl.commands.common import Screen, heading
 from dorfl.commands.folders import ModelFolder
+from dorfl.commands.screen import Screen, heading
 from dorfl.commands.train import clients_table
 
 

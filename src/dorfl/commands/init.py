@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dorfl.commands import options
-from dorfl.commands.common import Screen, usage
 from dorfl.commands.folders import NewTable
+from dorfl.commands.screen import Screen
 
 
 def init(
@@ -31,7 +31,7 @@ def init(
       dorfl train study.toml
     """
     if out.exists() and not force:
-        raise usage(f"{out} exists; --force writes over it")
+        raise typer.BadParameter(f"{out} exists; --force writes over it")
     from dorfl import files  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.studies.proposal import propose  # noqa: PLC0415
     from dorfl.studies.study import to_toml  # noqa: PLC0415

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.commands.common import Screen, usage
 from dorfl.commands.folders import ModelFolder, NewTable
+from dorfl.commands.screen import Screen
 
 if TYPE_CHECKING:
     from dorfl.model import Model
@@ -35,7 +35,7 @@ def predict(
       dorfl predict model new.parquet -o scored.csv --keep id
     """
     if out.suffix not in (".csv", ".parquet"):
-        raise usage("-o: write a .csv or a .parquet file")
+        raise typer.BadParameter("-o: write a .csv or a .parquet file")
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, and --help need not wait
     from pyarrow import csv  # noqa: PLC0415
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dorfl.commands.common import Screen
 from dorfl.commands.folders import ModelFolder
+from dorfl.commands.screen import Screen
 
 
 def report(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.commands import options
-from dorfl.commands.common import Screen, heading
 from dorfl.commands.options import study_of
+from dorfl.commands.screen import Screen, heading
 
 if TYPE_CHECKING:
     from dorfl.model import Model

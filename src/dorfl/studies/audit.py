@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from dorfl.certificate import group_of
 from dorfl.model import Model
 from dorfl.scores import Quadratic
 from dorfl.studies.rows import Rows
+from dorfl.training import Fit
 from dorfl.types import Array
 
 _BLOCK = 65_536
@@ -19,7 +21,7 @@ class Audit(NamedTuple):
     """Rows from the most suspicious on.
 
     `row` is the place in the file (from 1, the header not counted), `weight` is 1 for an ordinary
-    row and nearly 0 for a suspect, `distance` how far it is from the centre as the score measures it
+    row and nearly 0 for a suspect, `distance` how far it is from the centre as the score has it
     (by default 1 is where the bulk of the rows ends), and `columns` the columns that make most of
     it, with their shares.
     """
@@ -39,7 +41,7 @@ def audit(model: Model, rows: Rows) -> Audit:
             f"outliers: the model was trained with method {fit.problem.method.name!r}, which "
             "suspects no row; train with --method dorfl"
         )
-    group = group_of(fit, rows.clients)
+    group = group_of(_with_strangers(model, rows.names), rows.clients)
     weight = np.concatenate([w * len(w) for w in group.sample_weights(fit.theta.ravel())])
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
     sources = list(dict.fromkeys(model.transform.sources))
@@ -59,6 +61,18 @@ def audit(model: Model, rows: Rows) -> Audit:
         weight[order],
         distance[order],
         [why[k] for k in order],
+    )
+
+
+def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:
+    """The fit with a centre, the clients' average, for those who were not trained with."""
+    fit = model.fit
+    strangers = tuple(name for name in names if name not in fit.clients)
+    average = np.asarray(model.facts.get("center", fit.centers.mean(axis=0)), dtype=np.float64)
+    return replace(
+        fit,
+        clients=fit.clients + strangers,
+        centers=np.vstack([fit.centers, *[average] * len(strangers)]),
     )
 
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -151,8 +150,3 @@ def heading(title: str, *columns: str) -> Table:
     for k, name in enumerate(columns):
         table.add_column(name, justify="right" if k else "left")
     return table
-
-
-def usage(words: str) -> typer.BadParameter:
-    """The error for a command typed wrong."""
-    return typer.BadParameter(words)
