@@ -45,7 +45,7 @@ def fit_rows(study: Study, prepared: Ready, progress: Progress | None = None) ->
     facts = {
         "settings": study.to_json(),
         "choice": list(choice.words),
-        "center": choice.center.tolist(),
+        "center": choice.spread.center.tolist(),
         "data": {
             "file": study.to_json()["data"],
             "rows": len(rows.y),
