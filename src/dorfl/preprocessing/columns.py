@@ -87,8 +87,9 @@ def numbers(column: Any, name: str) -> Array:
             f"column {name!r} is used as numbers but holds {_strangers(column)}; correct them, "
             "leave them empty, or declare the column a category or ignored"
         ) from None
-    usable = np.abs(values) <= _LARGEST
-    return values if usable.all() else np.where(usable, values, np.nan)
+    if not len(values) or (values.min() >= -_LARGEST and values.max() <= _LARGEST):
+        return values  # NaN fails the comparison
+    return np.where(np.abs(values) <= _LARGEST, values, np.nan)
 
 
 def levels(column: Any, name: str) -> Levels:
@@ -126,8 +127,7 @@ def is_identifier(values: Array, name: str) -> bool:
 
 def present(values: Array) -> Array:
     """The numbers that are there."""
-    missing = np.isnan(values)
-    return values[~missing] if missing.any() else values
+    return values[~np.isnan(values)] if np.isnan(values.sum()) else values
 
 
 def at_most_two(values: Array) -> bool:
@@ -147,7 +147,9 @@ def _as_numpy(column: Any) -> Array:
 
 
 def _one_piece(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _plain(value: Any) -> str | None:

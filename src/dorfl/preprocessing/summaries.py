@@ -119,7 +119,8 @@ def deviation(column: Any, part: Numeric, plan: Plan) -> Deviation:
         return Deviation()
     if plan.scaling == "standard":
         return Deviation(len(present), squares=sums.exact((present - part.center) ** 2))
-    distances = np.abs(present - part.center)
+    distances = present - part.center
+    np.abs(distances, out=distances)
     return Deviation(len(present), distances=sketch.of(distances, plan.least))
 
 

@@ -46,17 +46,16 @@ class Numeric(NamedTuple):
         """Which of them cannot move by a little."""
         return (False, True)[: 1 + self.flagged]
 
-    def encode(self, column: Any, dtype: Any) -> Array:
-        """The scaled column (features, rows)."""
+    def write(self, column: Any, out: Array) -> None:
+        """The scaled column into `out` (features, rows)."""
         values = columns.numbers(column, self.name)
-        missing = np.isnan(values)
-        if missing.any():
-            values = np.where(missing, self.fill, values)
-        out = np.empty((len(self.features), len(values)), dtype=dtype)
-        out[0] = (values - self.center) / self.spread
-        if self.flagged:
-            out[1] = missing
-        return out
+        scaled = values - self.center
+        scaled /= self.spread
+        out[0], out[1:] = scaled, 0.0
+        if np.isnan(scaled.sum()):
+            missing = np.isnan(scaled)
+            out[0, missing] = (self.fill - self.center) / self.spread
+            out[1:] = missing  # there is such a row only where it is flagged
 
 
 class Category(NamedTuple):
@@ -76,16 +75,15 @@ class Category(NamedTuple):
         """Which of them cannot move by a little: none can."""
         return (True,) * len(self.levels)
 
-    def encode(self, column: Any, dtype: Any) -> Array:
-        """The encoded column (features, rows)."""
+    def write(self, column: Any, out: Array) -> None:
+        """The encoded column into `out` (features, rows)."""
         found = columns.levels(column, self.name)
         place = {level: k for k, level in enumerate(self.levels)}
         lookup = np.array([place.get(name, -1) for name in [*found.names, MISSING]])
         hot = lookup[found.codes]
-        out = np.zeros((len(self.levels), len(hot)), dtype=dtype)
+        out[:] = 0.0
         known = np.flatnonzero(hot >= 0)
         out[hot[known], known] = 1.0
-        return out
 
 
 Part: TypeAlias = Numeric | Category
@@ -144,15 +142,22 @@ class Transform:
         if absent:
             raise ValueError(f"the table has no column {absent[0]!r}, which the model uses")
         X = np.empty((given.num_rows, len(self.names)), dtype=dtype)
-        at = 0
+        stops = np.cumsum([0, *(len(part.features) for part in self.parts)]).tolist()
+        groups = [
+            range(len(self.parts))[k : k + _TOGETHER] for k in range(0, len(self.parts), _TOGETHER)
+        ]
+        widest = max((stops[group.stop] - stops[group.start] for group in groups), default=0)
+        block = np.empty((widest, len(X)), dtype=dtype)
+
+        def write(k: int, first: int) -> None:
+            part = self.parts[k]
+            part.write(given.column(part.name), block[stops[k] - first : stops[k + 1] - first])
+
         with ThreadPoolExecutor(THREADS) as pool:
-            for first in range(0, len(self.parts), _TOGETHER):
-                parts = self.parts[first : first + _TOGETHER]
-                block = np.concatenate(
-                    list(pool.map(lambda part: part.encode(given.column(part.name), dtype), parts))
-                )
-                X[:, at : at + len(block)] = block.T
-                at += len(block)
+            for group in groups:
+                first, stop = stops[group.start], stops[group.stop]
+                list(pool.map(write, group, [first] * len(group)))
+                X[:, first:stop] = block[: stop - first].T
         return Features(X, self.names, self.frozen)
 
     def to_json(self) -> dict[str, Any]:

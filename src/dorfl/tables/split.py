@@ -78,7 +78,8 @@ class Split:
         places = pa.Array.from_buffers(
             pa.int64(), len(self.order), [None, pa.py_buffer(self.order)]
         )
-        return pa.chunked_array([column.combine_chunks()]).take(places)
+        whole = column if column.num_chunks == 1 else pa.chunked_array([column.combine_chunks()])
+        return whole.take(places)
 
 
 @dataclass(frozen=True)
