@@ -24,6 +24,11 @@ def labelled_rows(model: Model, data: Path, client: str | None = None) -> Rows:
     from dorfl import tables  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.studies.rows import rows_for  # noqa: PLC0415
 
-    table = tables.read(data)
-    by = client or (model.client if model.client in table.column_names else None)
-    return rows_for(model, tables.by_client(table, by, least=1))
+    names = tables.column_names(data)
+    by = client or (model.client if model.client in names else None)
+    parts = [part.name for part in model.transform.parts]
+    wanted = [tables.find_column(names, name, "the model needs") for name in parts]
+    wanted.append(tables.find_column(names, model.label, "label"))
+    if by is not None:
+        wanted.append(tables.find_column(names, by, "client"))
+    return rows_for(model, tables.by_client(tables.read(data, wanted), by, least=1))

@@ -205,15 +205,15 @@ def suspects(found: Audit) -> Figure:
     series = [
         Series(
             str(name),
-            found.distance[k := picked[found.client[picked] == name]],
-            np.maximum(found.weight[k], 1e-12),
+            np.maximum(found.distance[k := picked[found.client[picked] == name]], 1e-3),
+            found.weight[k],
             hover=[f"row {found.row[i]}: {found.columns[i]}" for i in k],
         )
         for name in dict.fromkeys(found.client.tolist())
     ]
     return Figure(
         "outliers", "What rows count, by how far out they are", "distance from the centre",
-        "weight (1: an ordinary row)", series, "points", y_log=True,
+        "weight (1: an ordinary row)", series, "points", x_log=True,
         note="A row at the bottom was disregarded in training.",
         alt="Points: the further out a row is, the less it counts.",
     )  # fmt: skip

@@ -93,15 +93,10 @@ def ready(study: Study, split: Split) -> Ready:
     return Ready(rows, transform, classes, target)
 
 
-def rows_for(
-    model: Model, split: Split, transform: Transform | None = None, *, study: Study | None = None
-) -> Rows:
+def rows_for(model: Model, split: Split) -> Rows:
     """Rows of another table as a model sees them, with its labels."""
-    transform = transform or model.transform
-    label = study.label if study else model.label
-    tables.find_column(split.column_names, label, "label")
-    column = split.column(label)
-    y, known = encode_labels(column, label, model.classes, model.target)
+    label = tables.find_column(split.column_names, model.label, "label")
+    y, known = encode_labels(split.column(label), label, model.classes, model.target)
     notes = list(split.notes)
     if not known.all():
         notes.append(f"{int((~known).sum())} row(s) without a label left out")
@@ -109,7 +104,7 @@ def rows_for(
     if not split.num_rows:
         raise DataError(f"label: column {label!r} is empty")
     try:
-        X = transform.apply(split, np.float32).X
+        X = model.transform.apply(split, np.float32).X
     except ValueError as error:
         raise DataError(str(error)) from None
     return Rows(split.names, split.bounds, X, y, split.order, tuple(notes))
