@@ -10,7 +10,7 @@ What it takes from the data is :mod:`dorfl.spread`: sums over clients, never a r
   drift: a row without a rare amount does not drift into having one.
 - **Price ρ = 8 / `shift`.** A row moves by s‖θ‖/ρ with s ≤ 1, so a model with ‖θ‖ = 8, one whose
   logits vary by 8 and that is right 93 times in 100, moves none further than `shift`. In a
-  regression s is the residual; the price has the squared unit of y for that.
+  regression s is the slope of the loss, and the price is in units of it and y for that.
 - **Score ρ₂ V.** Let Q be the squared distance within which the bulk of the rows lies. A row at
   squared distance R² weighs exp(−0.3 R²/Q) of what the middle one does: 74 % at the edge of the
   bulk, 30 % twice as far, 0.8 % four times as far. Halving 0.3 lets more bad rows through, doubling
@@ -145,11 +145,12 @@ def share_kept(outliers: float) -> float:
 
 
 def _unit_of_loss(checked: Clients, loss: Loss, bulk: float) -> float:
-    """What a loss is measured in: the squared unit of y, for a classifier 1."""
+    """What a loss is measured in: how far y scatters times how steep the loss is there, or 1."""
     if loss.classifies:
         return 1.0
     targets = {name: np.asarray(y, dtype=np.float64)[:, None] for name, (_, y) in checked.items()}
-    return float(spread.measure(targets, bulk).units[0]) ** 2 or 1.0
+    scatter = float(spread.measure(targets, bulk).units[0]) or 1.0
+    return scatter * min(scatter, loss.delta if loss.name == "huber" else np.inf)
 
 
 def _centers(given: Any, found: Spread) -> Any:

@@ -35,6 +35,8 @@ from dorfl.training import train
 from dorfl.types import Array
 from dorfl.validation import Clients
 
+_FARTHEST = 6.0  # units of y from its middle
+
 
 class _Robust(BaseEstimator):  # type: ignore[misc]
     """What classifier and regressor share: clients, units, choice of the method, training."""
@@ -187,9 +189,8 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
         check_classification_targets(labels)
         self.classes_ = np.unique(labels)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has one class only ({self.classes_[0]!r}); a classifier needs at least two"
-            )
+            only = self.classes_.tolist()[0]
+            raise ValueError(f"y has one class only ({only!r}); a classifier needs at least two")
         loss = losses.logistic if len(self.classes_) == 2 else losses.softmax_loss
         self._fit(table, self._encode(labels), clients, loss)
         return self
@@ -197,7 +198,9 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
     def _encode(self, y: Array) -> Array:
         strange = np.setdiff1d(y, self.classes_)
         if len(strange):
-            raise ValueError(f"y has the label {strange[0]!r}, which the model does not know")
+            raise ValueError(
+                f"y has the label {strange.tolist()[0]!r}, which the model does not know"
+            )
         return np.searchsorted(self.classes_, y)
 
     def decision_function(self, X: Any) -> Array:
@@ -221,13 +224,13 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
 class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
     """A linear regression that outliers, in X or in y, and drift of rows do not throw off.
 
-    As :class:`RobustClassifier`, with a Huber loss (or "squared"): residuals beyond `epsilon` units
-    of y, standard deviations that outliers do not move, count by their size and not its square.
+    As :class:`RobustClassifier`, with a Huber loss (or "squared"): residuals beyond `epsilon` of
+    their standard deviations, which outliers do not move, count by size and not by its square.
 
     Args:
         method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
         loss: "huber" or "squared".
-        epsilon: where Huber's loss turns from square to linear, in units of y.
+        epsilon: where Huber's loss turns from square to linear, in the unit of the residuals.
         outliers: the share of rows that may be wrong.
         shift: how far rows may drift, in standard deviations.
         frozen: columns (places or names) that cannot drift; those with two values if not given.
@@ -277,18 +280,28 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         table, values = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
         )
-        measured = spread.measure({"y": values[:, None]}, share_kept(self.outliers))
-        self._unit = (float(measured.units[0]) or 1.0, float(measured.center[0]))
-        loss = losses.huber(self.epsilon) if self.loss == "huber" else losses.squared
-        self._fit(table, self._encode(values), clients, loss)
-        unit, middle = self._unit
+        bulk = share_kept(self.outliers)
+        measured = spread.measure({"y": values[:, None]}, bulk)
+        self._unit = unit, middle = float(measured.units[0]) or 1.0, float(measured.center[0])
+        target = self._encode(values)
+        huber = losses.huber(self.epsilon)
+        self._fit(table, target, clients, losses.squared if self.loss == "squared" else huber)
+        if self.loss == "huber":  # now that there are residuals, in their unit instead of y's
+            residual = target - (table @ self.coef_.T + self.intercept_)[:, 0]
+            scatter = float(spread.measure({"residual": residual[:, None]}, bulk).units[0])
+            if scatter > 0:
+                self._fit(table, target, clients, losses.huber(self.epsilon * scatter))
         self.coef_ = unit * self.coef_[0]
         self.intercept_ = unit * float(self.intercept_[0]) + middle
         return self
 
     def _encode(self, y: Array) -> Array:
         unit, middle = self._unit
-        return (np.asarray(y, dtype=np.float64) - middle) / unit
+        scaled = (np.asarray(y, dtype=np.float64) - middle) / unit
+        if self.loss == "squared":
+            return scaled
+        # Huber's slope is the same however far out y is, but the tilt would follow its size.
+        return np.clip(scaled, -_FARTHEST, _FARTHEST)
 
     def predict(self, X: Any) -> Array:
         """The value of every row."""

@@ -1,0 +1,193 @@
+"""The scikit-learn face: to the letter, and the same numbers as `dorfl.train`."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import HuberRegressor, LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dorfl
+from dorfl import RobustClassifier, RobustRegressor
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4)) * [1.0, 100.0, 1e-3, 1.0] + [0.0, 500.0, 0.0, 3.0]
+    logit = X[:, 0] + (X[:, 1] - 500.0) / 100.0
+    y = np.where(rng.random(400) < 1 / (1 + np.exp(-2 * logit)), "yes", "no")
+    return X, y, np.where(rng.random(400) < 0.7, "north", "south")
+
+
+@parametrize_with_checks([RobustClassifier(), RobustRegressor()])
+def test_scikit_learn_approves(estimator, check):
+    check(estimator)
+
+
+def test_without_robustness_it_is_logistic_regression(rows):
+    X, y, _ = rows
+    ours = RobustClassifier("erm", l2=1e-9, tol=1e-12).fit(X, y)
+    theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000)
+    scaled = make_pipeline(StandardScaler(), theirs).fit(X, y)
+    np.testing.assert_allclose(ours.predict_proba(X), scaled.predict_proba(X), atol=1e-4)
+    np.testing.assert_allclose(
+        X @ ours.coef_[0] + ours.intercept_[0], ours.decision_function(X), rtol=1e-10
+    )
+
+
+def test_three_classes_come_as_softmax():
+    X, y = load_iris(return_X_y=True)
+    labels = np.array(["a", "b", "c"])[y]
+    model = RobustClassifier().fit(X, labels)
+    assert model.score(X, labels) > 0.95
+    assert model.coef_.shape == (3, 4) and model.decision_function(X).shape == (150, 3)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0)
+
+
+def test_outliers_in_any_units_do_no_harm_and_weigh_nothing(rows):
+    X, y, who = rows
+    bad = np.arange(400) % 10 == 3
+    wrong = np.where(bad[:, None], -8 * X, X)
+    model = RobustClassifier().fit(wrong, y, clients=who)
+    clean = RobustClassifier().fit(X, y, clients=who)
+    plain = make_pipeline(StandardScaler(), LogisticRegression()).fit(wrong, y)
+    assert model.score(X, y) > clean.score(X, y) - 0.01 > plain.score(X, y)
+    assert model.sample_weights_[bad].max() < 0.01
+    assert model.sample_weights_[~bad].min() > 0.1
+
+
+def test_sample_weights_are_in_the_order_of_the_rows(rows):
+    X, y, who = rows
+    order = np.random.default_rng(1).permutation(400)
+    one = RobustClassifier().fit(X, y, clients=who)
+    other = RobustClassifier().fit(X[order], y[order], clients=who[order])
+    np.testing.assert_allclose(one.sample_weights_[order], other.sample_weights_, rtol=1e-3)
+    for name in ("north", "south"):
+        assert one.sample_weights_[who == name].mean() == pytest.approx(1.0)
+
+
+def test_clients_have_weights_and_the_worst_served_can_have_most(rows):
+    X, y, who = rows
+    share = RobustClassifier().fit(X, y, clients=who).client_weights_
+    assert share == pytest.approx({n: np.mean(who == n) for n in ("north", "south")})
+    worst = RobustClassifier(mixture="agnostic").fit(X, y, clients=who).client_weights_
+    assert sum(worst.values()) == pytest.approx(1.0) and worst != pytest.approx(share)
+    assert set(RobustClassifier().fit(X, y, clients=pd.Series(who)).client_weights_) == set(share)
+    assert RobustClassifier().fit(X, y).client_weights_ == {"all": 1.0}
+
+
+def test_the_certificate_holds_and_rows_are_not_pickled(rows):
+    X, y, who = rows
+    model = RobustClassifier().fit(X, y, clients=who)
+    own = model.certificate()
+    assert own.is_certificate and abs(own.difference) < 1e-8
+    packed = pickle.dumps(model)
+    again = pickle.loads(packed)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ValueError, match="give X and y"):
+        again.certificate()
+    assert again.certificate(X, y, who).bound == pytest.approx(own.bound)
+    for value in (X[7, 0], X[7, 1], X[7, 2]):
+        assert np.float64(value).tobytes() not in packed
+    with pytest.raises(ValueError, match="label 'maybe'"):
+        again.certificate(X, np.full(400, "maybe"))
+
+
+def test_clones_are_unfitted_twins(rows):
+    X, y, _ = rows
+    model = RobustClassifier(outliers=0.2, frozen=[3]).fit(X, y)
+    twin = clone(model)
+    assert twin.get_params() == model.get_params() and not hasattr(twin, "coef_")
+
+
+def test_frames_pipelines_and_searches(rows):
+    X, y, who = rows
+    frame = pd.DataFrame(X, columns=["age", "weight", "dose", "score"])
+    model = RobustClassifier(frozen=["score"]).fit(frame, y)
+    assert list(model.feature_names_in_) == list(frame)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"age": "years"}))
+    with pytest.raises(ValueError, match="no column 'height'"):
+        RobustClassifier(frozen=["height"]).fit(frame, y)
+    assert cross_val_score(RobustClassifier(), frame, y, cv=3).mean() > 0.8
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = RobustClassifier().set_fit_request(clients=True)
+        pipe = make_pipeline(StandardScaler(), routed)
+        search = GridSearchCV(pipe, {"robustclassifier__shift": [0.1, 0.5]}, cv=3)
+        search.fit(frame, y, clients=who)
+        fitted = search.best_estimator_[-1]
+    assert set(fitted.client_weights_) == {"north", "south"}
+
+
+def test_columns_with_two_values_are_frozen_unless_told(rows):
+    X, y, _ = rows
+    flagged = np.column_stack([X, np.arange(400) % 2])
+    assert "1 of 5 columns" in " ".join(RobustClassifier().fit(flagged, y).choice_)
+    assert "column" not in RobustClassifier(frozen=[]).fit(X, y).choice_[1]
+
+
+def test_a_regression_is_not_thrown_off_by_rows_or_values():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(500, 3)) * [1.0, 1e3, 1e-2] + [5.0, 0.0, 0.0]
+    truth = 1e4 + X @ [2e3, 3.0, 1e5]
+    y = truth + 200 * rng.normal(size=500)
+    bad_rows, bad_values = X.copy(), y.copy()
+    bad_rows[:50] *= -8
+    bad_values[50:100] *= -8
+    theirs = HuberRegressor(max_iter=1000).fit(bad_rows / X.std(axis=0), y)
+    assert theirs.score(X / X.std(axis=0), truth) < 0.9
+    for loss in ("huber", "squared"):
+        assert RobustRegressor(loss=loss).fit(bad_rows, y).score(X, truth) > 0.99
+    assert RobustRegressor().fit(bad_rows, bad_values).score(X, truth) > 0.98
+    assert RobustRegressor(loss="squared").fit(X, bad_values).score(X, truth) < 0.9
+
+
+def test_a_plain_regression_is_least_squares():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(200, 3)) * [1.0, 50.0, 0.1]
+    y = 7.0 + X @ [1.0, 0.1, 30.0] + rng.normal(size=200)
+    model = RobustRegressor("erm", loss="squared", l2=0.0, tol=1e-12).fit(X, y)
+    exact = np.linalg.lstsq(np.column_stack([X, np.ones(200)]), y)[0]
+    np.testing.assert_allclose([*model.coef_, model.intercept_], exact, rtol=1e-4)
+    assert abs(RobustRegressor().fit(X, y).certificate().difference) < 1e-6
+
+
+def test_errors_say_what_to_do(rows):
+    X, y, who = rows
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        RobustClassifier().fit(csr_array(X), y)
+    with pytest.raises(ValueError, match="one class"):
+        RobustClassifier().fit(X, np.full(400, "yes"))
+    with pytest.raises(ValueError, match="give 400 names"):
+        RobustClassifier().fit(X, y, clients=who[:-1])
+    with pytest.raises(ValueError, match="row 5 belongs to nobody"):
+        RobustClassifier().fit(X, y, clients=np.where(np.arange(400) == 5, None, who))
+    with pytest.raises(ValueError, match=r"outliers=0\.9"):
+        RobustClassifier(outliers=0.9).fit(X, y)
+    with pytest.raises(ValueError, match='"huber" or "squared"'):
+        RobustRegressor(loss="absolute").fit(X, X[:, 0])
+    with pytest.warns(ConvergenceWarning, match="max_rounds"):
+        RobustClassifier(max_rounds=2).fit(X, y)
+
+
+def test_importing_dorfl_does_not_import_scikit_learn():
+    code = (
+        "import sys, dorfl; assert 'RobustClassifier' in dir(dorfl); "
+        "assert not any(m.split('.')[0] in ('sklearn', 'pandas') for m in sys.modules); "
+        "dorfl.RobustClassifier; assert 'sklearn' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = dorfl.Nonsense
