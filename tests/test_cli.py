@@ -36,8 +36,8 @@ def test_reproduce_leaves_a_page_with_figures_and_tables(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     out = dorfl("reproduce", "sensitivity", "--out", str(tmp_path / "file" / "results"))
-    assert out.returncode == 2
-    assert "cannot write to" in out.stderr
+    assert out.returncode == 5
+    assert "Not a directory" in out.stderr
     assert "Traceback" not in out.stderr
 
 

@@ -16,6 +16,7 @@ from dorfl.experiments.tuning import (
     choose,
     fit,
     log_losses,
+    plain_grids,
     validation,
 )
 from dorfl.solvers import Paper
@@ -36,10 +37,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
     price = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
     tilted = product((1000.0, 100.0, 30.0), (100.0, 20.0))
     return {
-        "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],
-        "afl": [Candidate(f"l2 = {l2:g}", methods.afl(), l2) for l2 in ridge],
-        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho, cost=cost)) for rho in price],
-        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho, cost=cost)) for rho in price],
+        **plain_grids(ridge, price, cost),
         "dorfl": [
             Candidate(
                 f"ρ = {rho:g}, ρβ = {tilt:g}, ρ₂ = 10",

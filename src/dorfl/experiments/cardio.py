@@ -17,6 +17,7 @@ from dorfl.experiments.tuning import (
     accuracies,
     choose,
     fit,
+    plain_grids,
     validation,
 )
 
@@ -36,10 +37,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
         for rho, (beta, weight) in product((100.0, 50.0, 20.0), ((1.0, 0.5), (1.0, 1.0)))
     ]
     return {
-        "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],
-        "afl": [Candidate(f"l2 = {l2:g}", methods.afl(), l2) for l2 in ridge],
-        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho, cost=cost)) for rho in price],
-        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho, cost=cost)) for rho in price],
+        **plain_grids(ridge, price, cost),
         "dorfl": [
             Candidate(
                 f"ρ = {rho:g}, β = {beta:g}, ρ₂ = {weight:g}",

@@ -16,7 +16,7 @@ from dorfl import methods, scores
 from dorfl.datasets import Dataset, synthetic
 from dorfl.datasets.synthetic import MEANS
 from dorfl.experiments import peers
-from dorfl.experiments.tuning import NAMES, Candidate, accuracies, choose, fit
+from dorfl.experiments.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
 from dorfl.methods import Method
 from dorfl.types import Array
 
@@ -49,10 +49,7 @@ def grids() -> dict[str, list[Candidate]]:
     ridge = (0.0, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
     price = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
     return {
-        "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],
-        "afl": [Candidate(f"l2 = {l2:g}", methods.afl(), l2) for l2 in ridge],
-        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho)) for rho in price],
-        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho)) for rho in price],
+        **plain_grids(ridge, price),
         "dorfl": [
             Candidate(
                 f"ρ = {rho:g}, β = {beta:g}, ρ₂ = {weight:g}",

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl import methods
+from dorfl.costs import Cost
 from dorfl.datasets.base import Clients, Dataset, hold_out
 from dorfl.methods import Method
 from dorfl.training import Fit, train
@@ -36,6 +38,18 @@ class Chosen(NamedTuple):
 
     candidate: Candidate
     accuracy: float
+
+
+def plain_grids(
+    ridge: Sequence[float], price: Sequence[float], cost: Cost | None = None
+) -> dict[str, list[Candidate]]:
+    """The settings of the four methods without a score: a ridge, or a price of transport."""
+    return {
+        "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],
+        "afl": [Candidate(f"l2 = {l2:g}", methods.afl(), l2) for l2 in ridge],
+        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho, cost=cost)) for rho in price],
+        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho, cost=cost)) for rho in price],
+    }
 
 
 def fit(candidate: Candidate, clients: Clients, **options: Any) -> Fit:
