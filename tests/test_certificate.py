@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import dorfl
 from dorfl import costs, methods, scores
+from dorfl.certificate import combine, group_of, parts
 from dorfl.distance import unbalanced_wasserstein
 
 
@@ -33,6 +34,21 @@ def test_both_sides_of_proposition_2_agree(data, method):
     assert certificate.is_certificate
     assert certificate.difference == pytest.approx(0.0, abs=1e-9 * (1 + abs(certificate.bound)))
     assert certificate.at(certificate.radius) == pytest.approx(certificate.bound, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", [*METHODS, methods.wafl(5), methods.dorfl(mixture="fixed")])
+def test_four_numbers_of_each_client_make_the_same_certificate(data, method):
+    fit = dorfl.train(data.clients, method)
+    whole = dorfl.certify(fit, data.clients)
+    told = [
+        part
+        for name, rows in data.clients.items()
+        for part in parts(group_of(fit, {name: rows}), fit.theta)
+    ]
+    found = combine(told, fit.lam, method)
+    assert found.error == 0.0
+    for mine, theirs in zip(found[:3], (whole.radius, whole.bound, whole.attained), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-12)
 
 
 def test_the_curve_rises_and_covers_every_mixture(data):

@@ -38,9 +38,12 @@ def test_a_report_is_d_plus_a_few_numbers_and_no_row(data):
         assert report.vector.shape == report.curvature.shape == (group.problem.size,)
 
 
-def test_a_site_of_its_own_sends_the_same_numbers_to_the_bit(data):
-    together = prepare(data.clients, METHOD)
+@pytest.mark.parametrize("center", ["auto", "client"])
+def test_a_site_of_its_own_sends_the_same_numbers_to_the_bit(data, center):
+    method = methods.dorfl(score=dorfl.scores.quadratic(0.5, center=center))
+    together = prepare(data.clients, method)
     sent = serving.broadcast(make_server(together))
+    sent = sent._replace(task=sent.task._replace(theta=np.linspace(-0.9, 1.1, 6)))
     for i, report in enumerate(respond(together, sent, seed=0)):
         (alone,) = respond(together.select([i]), sent, seed=0)
         assert alone.value == report.value

@@ -11,6 +11,7 @@ the moved rows z. What is bounded is L = l − h, the loss less the outlier scor
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -250,6 +251,56 @@ def score_at(group: Group, atoms: Atoms) -> Array:
     if isinstance(score, Custom):
         return score.at(atoms.rows, labels)
     return np.zeros(len(atoms.rows))
+
+
+class Part(NamedTuple):
+    """What one client adds to a certificate: four numbers, which hold no row."""
+
+    value: float  # F_i
+    spent: float  # r̂_i, how far its worst distribution is away
+    attained: float  # E_p[L] there
+    error: float | None  # the most its suprema miss; nothing: nobody knows
+
+
+class Bound(NamedTuple):
+    """Both sides of Proposition 2 at a mixture; see :class:`Certificate`."""
+
+    radius: float
+    bound: float
+    attained: float
+    error: float | None
+
+
+def parts(group: Group, theta: Array) -> list[Part]:
+    """Every client's part of the certificate at θ."""
+    atoms = group.atoms(theta)
+    outputs = group.problem.predict(theta, atoms.rows)
+    loss = group.problem.loss.value(outputs, atoms.target) - score_at(group, atoms)
+    attained = np.add.reduceat(atoms.weights * loss, group.bounds[:-1])
+    error = float(atoms.error) if np.isfinite(atoms.error) else None
+    told = zip(group.average(atoms.value), group.spent(atoms), attained, strict=True)
+    return [Part(float(value), float(spent), float(cost), error) for value, spent, cost in told]
+
+
+def combine(told: Sequence[Part], lam: Array, method: Method) -> Bound:
+    """The certificate of the mixture λ from its clients' parts, without their rows.
+
+    With the clients' posterior shares w ∝ λ_i exp(F_i/ρβ), the worst distribution is Σ w_i p_i, and
+    its distance the mean of the clients' own plus β KL(w‖λ).
+    """
+    if np.isinf(method.rho):
+        raise ValueError(f"method {method.name!r} has no transport: there is nothing to certify")
+    values = np.array([part.value for part in told])
+    share = fixed(lam).shares(values, lam, method.temperature)
+    radius = float(share @ np.array([part.spent for part in told]))
+    if np.isfinite(method.beta):
+        ratio = np.divide(share, lam, where=lam > 0, out=np.ones_like(share))
+        radius += method.beta * float(np.sum(xlogy(share, ratio)))
+    level = tilted_mean(values, method.temperature, lam)
+    errors = [part.error for part in told]
+    error = None if None in errors else max(e for e in errors if e is not None)
+    attained = float(share @ np.array([part.attained for part in told]))
+    return Bound(radius, method.rho * radius + level + (error or 0.0), attained, error)
 
 
 class _Evaluation(NamedTuple):

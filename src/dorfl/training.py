@@ -124,30 +124,14 @@ def train(
     _check_method(method)
     group = prepare(clients, method, loss, intercept=intercept, epsilon=epsilon)
     problem = group.problem
-    chosen = solvers.resolve(solver, full=participation == 1.0, batch=batch)
-    if chosen.exact and participation < 1.0:
-        raise ValueError(f"solver {chosen.name!r} needs every client's answer; use 'optimistic'")
-    if isinstance(chosen, Paper) and max_rounds is not None:
-        chosen = replace(chosen, rounds=max_rounds)
-    budget = chosen.rounds + 1 if isinstance(chosen, Paper) else max_rounds or _BUDGET[chosen.name]
-    penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
-    if intercept:
-        penalty[:, -1] = 0.0
-    flat, linear = penalty.ravel(), np.zeros(problem.size)
     theta = _starting_point(start, problem)
     if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
-        if isinstance(chosen, Paper) or np.isfinite(theta_radius) or batch is not None:
-            raise ValueError("radius: use solver 'sqp' or 'optimistic' on all rows, any theta")
-        flat, linear = np.append(flat, 0.0), np.append(linear, float(method.radius or 0.0))
         theta = np.append(theta, _starting_price(start, group))
-    setting = Setting(
-        method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear
-    )
-    lam = method.mixture.start(group.names, group.counts)
-    theta = setting.project(theta)
-    rows = dict(zip(group.names, group.counts.tolist(), strict=True))
-    server = Server(rows, chosen, chosen.init(setting, theta, lam))
-    unbounded = problem.unbounded and l2 == 0.0 and np.isinf(theta_radius)
+    server, budget = serve(
+        problem, group.names, group.counts, theta, solver=solver, tol=tol, max_rounds=max_rounds,
+        l2=l2, theta_radius=theta_radius, batch=batch, participation=participation,
+    )  # fmt: skip
+    chosen = server.solver
     info, history, status = local.run(
         server,
         group,
@@ -156,9 +140,9 @@ def train(
         participation=participation,
         absent=absent,
         progress=progress,
-        stop=(lambda info: _separable(info, group)) if unbounded else None,
+        stop=stop_rule(problem, group.counts, l2, theta_radius),
     )
-    message = _message(status, info)
+    message = describe(status, info)
     noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
     if status != "converged" and not (isinstance(chosen, Paper) or noisy):
         warnings.warn(message, stacklevel=2)
@@ -187,6 +171,44 @@ def train(
         l2,
         theta_radius,
     )
+
+
+def serve(
+    problem: Problem,
+    names: tuple[str, ...],
+    counts: Array,
+    theta: Array,
+    *,
+    solver: str | Solver = "auto",
+    tol: float = 1e-6,
+    max_rounds: int | None = None,
+    l2: float = 0.0,
+    theta_radius: float = np.inf,
+    batch: int | None = None,
+    participation: float = 1.0,
+) -> tuple[Server, int]:
+    """The server before the first round, and its budget of rounds; it needs no rows."""
+    chosen = solvers.resolve(solver, full=participation == 1.0, batch=batch)
+    if chosen.exact and participation < 1.0:
+        raise ValueError(f"solver {chosen.name!r} needs every client's answer; use 'optimistic'")
+    if isinstance(chosen, Paper) and max_rounds is not None:
+        chosen = replace(chosen, rounds=max_rounds)
+    budget = chosen.rounds + 1 if isinstance(chosen, Paper) else max_rounds or _BUDGET[chosen.name]
+    method = problem.method
+    penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
+    if problem.intercept:
+        penalty[:, -1] = 0.0
+    flat, linear = penalty.ravel(), np.zeros(problem.size)
+    if problem.constrained:
+        if isinstance(chosen, Paper) or np.isfinite(theta_radius) or batch is not None:
+            raise ValueError("radius: use solver 'sqp' or 'optimistic' on all rows, any theta")
+        flat, linear = np.append(flat, 0.0), np.append(linear, float(method.radius or 0.0))
+    setting = Setting(
+        method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear
+    )
+    lam = method.mixture.start(names, counts)
+    rows = dict(zip(names, counts.tolist(), strict=True))
+    return Server(rows, chosen, chosen.init(setting, setting.project(theta), lam)), budget
 
 
 def risk(
@@ -339,13 +361,21 @@ def _starting_price(start: Fit | Array | None, group: Group) -> float:
     return max(loss, 1e-300) / float(method.radius or 1.0)
 
 
-def _separable(info: Info, group: Group) -> str:
-    """A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row."""
-    limit = np.log(2.0) / group.counts * (1.0 - 1e-9)  # θ = 0 classifies nothing
-    return "separable" if (info.risks < limit).all() else ""
+def stop_rule(
+    problem: Problem, counts: Array, l2: float, theta_radius: float
+) -> Callable[[Info], str] | None:
+    """When to stop although the solver is not done: where no finite minimiser exists.
+
+    A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row.
+    """
+    if not problem.unbounded or l2 > 0.0 or np.isfinite(theta_radius):
+        return None
+    limit = np.log(2.0) / counts * (1.0 - 1e-9)  # θ = 0 classifies nothing
+    return lambda info: "separable" if (info.risks < limit).all() else ""
 
 
-def _message(status: str, info: Info) -> str:
+def describe(status: str, info: Info) -> str:
+    """How a training ended, in a sentence."""
     size = float(np.linalg.norm(info.theta))
     return {
         "converged": f"converged: the gap is below tol (objective {info.objective:.6g})",
