@@ -1,0 +1,101 @@
+"""What passes between a coordinator and its sites, field by field; `docs/privacy.md` explains it.
+
+Down: what is agreed so far, and one question. Up: one answer, never a row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dorfl.certificate import Part
+from dorfl.federation.messages import Broadcast, Report
+from dorfl.preprocessing import Column, Deviation, Numeric, Transform
+from dorfl.preprocessing.sketch import Sketch
+from dorfl.protocol.study import Study
+from dorfl.types import Array
+
+
+class Agreement(NamedTuple):
+    """What is settled so far. It goes with every request: a site that restarts misses nothing."""
+
+    run: str
+    site: str  # who is asked
+    study: Study
+    columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    transform: Transform | None = None
+    target: Numeric | None = None  # how the label of a regression is scaled
+    center: Array | None = None  # the site's ξ̄, where the score has one
+    edge: float | None = None  # the squared distance from it within which the bulk of rows lies
+
+
+class Outcome(NamedTuple):
+    """The trained model, and how the training ended."""
+
+    theta: Array
+    lam: Array
+    risks: Array
+    rho: float | None
+    objective: float
+    gap: float | None
+    l2: float
+    rounds: int
+    status: str
+    message: str
+
+
+class Request(NamedTuple):
+    """Coordinator to site."""
+
+    agreement: Agreement
+    step: str
+    broadcast: Broadcast | None = None
+    outcome: Outcome | None = None
+
+
+class Enrolled(NamedTuple):
+    """Answer to `enrol`: how many rows take part, and which of the columns are how."""
+
+    rows: int
+    columns: dict[str, str]
+    version: str
+
+
+class Columns(NamedTuple):
+    """Answer to `columns`: sums, sketches and levels of the columns and of the label."""
+
+    columns: dict[str, Column]
+    label: Column
+
+
+class Spreads(NamedTuple):
+    """Answer to `spreads`: how far numbers are from the middles agreed on."""
+
+    spreads: dict[str, Deviation]
+    label: Deviation | None
+
+
+class Place(NamedTuple):
+    """Answer to `center`: where the site's rows are, and how far from there (squared)."""
+
+    kept: float
+    mean: Array
+    distances: Sketch
+
+
+class Refusal(NamedTuple):
+    """Instead of an answer: why the site does not give one."""
+
+    reason: str
+
+
+Answer = Enrolled | Columns | Spreads | Place | Report | Part | Refusal
+
+
+class Reply(NamedTuple):
+    """Site to coordinator."""
+
+    run: str
+    site: str
+    step: str
+    answer: Answer

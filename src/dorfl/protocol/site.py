@@ -1,0 +1,235 @@
+"""A site's side: rows stay here; what the coordinator asks is checked before it is answered.
+
+A site answers only for columns it has released, never from fewer rows than its own minimum, and
+only questions of this protocol: the coordinator sends numbers and names, never code. The reason a
+site gives for not answering is written by us and holds no value; other errors stay in its own log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import dorfl
+from dorfl import centers, certificate, preprocessing, training, validation
+from dorfl.federation.client import respond
+from dorfl.federation.messages import Broadcast, Report
+from dorfl.preprocessing import columns as reading
+from dorfl.preprocessing import sketch, summaries
+from dorfl.protocol import wire
+from dorfl.protocol.coordinator import problem_of
+from dorfl.protocol.messages import (
+    Agreement,
+    Answer,
+    Columns,
+    Enrolled,
+    Outcome,
+    Place,
+    Refusal,
+    Reply,
+    Request,
+    Spreads,
+)
+from dorfl.protocol.study import check, label_plan, plan_of
+from dorfl.risk import Group
+from dorfl.types import Array
+
+MOST_ROUNDS = 10_000
+_KINDS = ("evaluate", "local")
+
+
+class Refused(Exception):  # noqa: N818 - a decision, not an error
+    """What is asked cannot be answered; the text holds no value and may be sent."""
+
+
+@dataclass
+class Site:
+    """One site: its table, what of it is released, and what it has been asked so far.
+
+    `least` is the site's own lower bound on rows behind a statistic. `done(agreement, group,
+    outcome, places)` is called with a finished model, and where each of the group's rows is in the
+    table; what it makes of them stays at the site.
+    """
+
+    name: str
+    table: Any
+    released: tuple[str, ...] | None = None  # none named: all columns of the table
+    least: int = 5
+    done: Callable[[Agreement, Group, Outcome, Array], object] | None = None
+    note: Callable[[str], object] = lambda _: None
+    _groups: dict[str, Group] = field(default_factory=dict)
+    _kept: tuple[Any, ...] = ()
+    _asked: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = reading.table_of(self.table)
+        if self.released is None:
+            self.released = tuple(self.table.column_names)
+
+    def respond(self, data: bytes) -> bytes:
+        """The reply to a request, whatever the request is."""
+        run, step = "", ""
+        try:
+            request = wire.decode(data, Request)
+            run, step = request.agreement.run, request.step
+            answer: Answer = self.answer(request)
+        except Refused as refusal:
+            answer = Refusal(str(refusal))
+        except ValueError as error:
+            self.note(f"{step or 'request'}: {error}")
+            answer = Refusal("what was asked does not fit this site; its own log says why")
+        if isinstance(answer, Refusal):
+            self.note(f"refused {step or 'a request'}: {answer.reason}")
+        return wire.encode(Reply(run, self.name, step, answer))
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to a request; Refused or ValueError if there is none."""
+        agreement, step = request.agreement, request.step
+        self.consent(agreement)
+        rows, study = self._rows(agreement), agreement.study
+        if step == "enrol":
+            kinds = {c: reading.kind_of(rows.column(c)) for c in self._columns(agreement)}
+            return Enrolled(rows.num_rows, kinds, dorfl.__version__)
+        if step == "columns":
+            label = rows.column(study.data.label)
+            return Columns(
+                preprocessing.summarise(rows.select(agreement.columns), plan_of(study)),
+                summaries.summarise_column(label, study.data.label, label_plan(study)),
+            )
+        if agreement.transform is None:
+            raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
+        if step == "spreads":
+            told, target = None, agreement.target
+            if target is not None:
+                label = rows.column(study.data.label)
+                told = summaries.deviation(label, target, label_plan(study))
+            spreads = preprocessing.deviations(rows, agreement.transform, plan_of(study))
+            return Spreads(spreads, told)
+        if step == "center":
+            X, _ = self._features(agreement)
+            place, moves = centers.summarise(X), np.ones(X.shape[1])
+            moves[list(agreement.transform.frozen)] = 0.0
+            squared = (X.astype(np.float64) - place.mean) ** 2 @ moves
+            return Place(place.kept, place.mean, sketch.of(squared, study.privacy.least))
+        if step == "round" and request.broadcast is not None:
+            return self._report(agreement, request.broadcast)
+        if step == "finish" and request.outcome is not None:
+            return self._finish(agreement, request.outcome)
+        raise Refused("is no question of this protocol")
+
+    def consent(self, agreement: Agreement) -> None:
+        """Raise Refused where the study asks for what this site does not give."""
+        study = agreement.study
+        if agreement.site != self.name:
+            raise Refused(
+                f"the key of this site is registered for {agreement.site[:60]!r}, "
+                f"but the site is called {self.name!r}"
+            )
+        try:
+            check(study)
+        except ValueError as error:
+            raise Refused(f"the study cannot be run: {error}") from None
+        assert self.released is not None
+        wanted = (study.data.label, *study.columns.use, *agreement.columns)
+        for column in wanted:
+            if column not in self.released:
+                raise Refused(f"column {column[:60]!r} is not released by this site")
+        if agreement.transform is not None:
+            used = {part.name for part in agreement.transform.parts}
+            if not used <= set(agreement.columns):
+                raise Refused("the transformation uses columns that were not agreed on")
+        if study.privacy.least < self.least:
+            raise Refused(
+                f"the study would tell of groups of {study.privacy.least} rows; "
+                f"this site tells of {self.least} at least"
+            )
+        if self._rows(agreement).num_rows < max(study.privacy.minimum_rows, self.least):
+            raise Refused("has fewer rows than the study's minimum")
+
+    def group(self, agreement: Agreement) -> Group:
+        """The site's rows as the agreed model sees them; made once for each agreement."""
+        key = hashlib.sha256(wire.encode(agreement)).hexdigest()
+        if key not in self._groups:
+            X, y = self._features(agreement)
+            problem, center = problem_of(agreement), agreement.center
+            if center is None:
+                center = np.zeros(problem.dims)
+            if center.shape != (problem.dims,):
+                raise Refused("the score's centre does not fit the columns agreed on")
+            checked = validation.clients({self.name: (X, y)})
+            self._groups = {key: training.stack(problem, checked, center[None])}
+        return self._groups[key]
+
+    def _report(self, agreement: Agreement, sent: Broadcast) -> Report:
+        group, task = self.group(agreement), sent.task
+        size = group.problem.size + group.problem.constrained
+        if task.theta.shape != (size,) or task.theta.dtype != np.float64:
+            raise Refused("θ has another shape than the model agreed on")
+        if task.kind not in _KINDS or not 1 <= task.steps <= 1000:
+            raise Refused("the task is none that this site takes on")
+        if task.batch is not None and task.batch < self.least:
+            raise Refused(
+                f"a batch of {task.batch} rows would show them; {self.least} is the least"
+            )
+        if not 1 <= sent.round <= MOST_ROUNDS:
+            raise Refused("the round's number is out of range")
+        # The same question may come again (a coordinator that restarted); another one under a
+        # number that was used, or an earlier one that was not, is no part of a training.
+        asked = self._asked.setdefault(agreement.run, {})
+        mark = hashlib.sha256(wire.encode(sent)).hexdigest()
+        if asked.get(sent.round, mark) != mark:
+            raise Refused(f"round {sent.round} was asked before, with another question")
+        if sent.round not in asked and asked and sent.round < max(asked):
+            raise Refused(f"round {sent.round} comes after round {max(asked)}")
+        asked[sent.round] = mark
+        return respond(group, sent, agreement.study.training.seed)[0]
+
+    def _finish(self, agreement: Agreement, outcome: Outcome) -> certificate.Part:
+        group = self.group(agreement)
+        if outcome.theta.shape != (group.problem.size,):
+            raise Refused("θ has another shape than the model agreed on")
+        if self.done is not None:
+            self._rows(agreement)
+            self.done(agreement, group, outcome, self._kept[3])
+        return certificate.parts(group, outcome.theta)[0]
+
+    def _columns(self, agreement: Agreement) -> list[str]:
+        """The columns agreed on; before that, those the study names, or all that are released."""
+        study = agreement.study
+        assert self.released is not None
+        found = agreement.columns or study.columns.use or self.released
+        return [column for column in found if column != study.data.label]
+
+    def _rows(self, agreement: Agreement) -> pa.Table:
+        """The rows that have a label, in the columns of the study."""
+        names = [*self._columns(agreement), agreement.study.data.label]
+        for name in names:
+            if name not in self.table.column_names:
+                raise Refused(f"column {name[:60]!r} is not in this site's table")
+        task = agreement.study.data.task
+        if (names, task) != self._kept[:2]:
+            table = pa.table({name: self.table.column(name) for name in names})
+            label = table.column(names[-1])
+            if task == "classification":
+                known = reading.levels(label, names[-1]).codes >= 0
+            else:
+                known = ~np.isnan(reading.numbers(label, names[-1]))
+            rows = table if known.all() else table.filter(pa.array(known))
+            self._kept = (names, task, rows, np.flatnonzero(known))
+        return self._kept[2]
+
+    def _features(self, agreement: Agreement) -> tuple[Array, Array]:
+        assert agreement.transform is not None
+        rows, name, target = self._rows(agreement), agreement.study.data.label, agreement.target
+        X = agreement.transform.apply(rows, np.float32).X
+        if target is not None:
+            return X, (reading.numbers(rows.column(name), name) - target.center) / target.spread
+        found, classes = reading.levels(rows.column(name), name), agreement.classes
+        if not set(found.names) <= set(classes):
+            raise Refused("some rows have a label that is not among the study's classes")
+        return X, np.array([classes.index(level) for level in found.names])[found.codes]

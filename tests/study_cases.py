@@ -1,0 +1,57 @@
+"""Sites with tables of their own, and studies over them, for the tests of the protocol."""
+
+import numpy as np
+
+import dorfl
+from dorfl.protocol import study as studies
+from dorfl.protocol.site import Site
+
+METHODS = {
+    "erm": 'name = "erm"',
+    "afl": 'name = "afl"',
+    "wafl": 'name = "wafl"\nrho = 20',
+    "gdrfl": 'name = "gdrfl"\nrho = 20',
+    "dorfl": 'name = "dorfl"\nmixture = "agnostic"\nby = "risk"',
+}
+
+
+def synthetic_tables(seed=0):
+    """The paper's three clients as tables with columns x0 … x4 and y."""
+    clients = dorfl.datasets.synthetic(seed=seed).clients
+    return {
+        f"site-{k + 1}": {
+            **{f"x{j}": X[:, j] for j in range(X.shape[1])},
+            "y": np.where(y > 0, "yes", "no").tolist(),
+        }
+        for k, (X, y) in enumerate(clients.values())
+    }
+
+
+def mixed_tables(seed=0, sizes=(90, 140)):
+    """Numbers with gaps, categories, and three columns that could be labels."""
+    rng = np.random.default_rng(seed)
+    tables = {}
+    for k, n in enumerate(sizes):
+        x = rng.normal(k, 1.0, n)
+        ward = rng.choice(["north", "south", "west"], n)
+        signal = x + (ward == "west") + rng.normal(scale=0.5, size=n)
+        tables[f"site-{k + 1}"] = {
+            "x": [None if i % 11 == 0 else float(v) for i, v in enumerate(x)],
+            "ward": ward.tolist(),
+            "ill": np.where(signal > 0.5, "yes", "no").tolist(),
+            "grade": np.digitize(signal, [0.0, 1.0]).astype(str).tolist(),
+            "cost": [None if i % 17 == 0 else float(50 + 9 * v) for i, v in enumerate(signal)],
+        }
+    return tables
+
+
+def make_study(tables, label="y", extra="", method=METHODS["dorfl"], training="", absent=""):
+    names = ", ".join(f'"{name}"' for name in tables)
+    return studies.parse(
+        f'name = "trial"\nsites = [{names}]\n[data]\nlabel = "{label}"\n{extra}\n'
+        f"[method]\n{method}\n[training]\n{training}\n[absent]\n{absent}\n"
+    )
+
+
+def make_sites(tables, **options):
+    return {name: Site(name, table, **options) for name, table in tables.items()}

@@ -1,0 +1,409 @@
+"""A study among sites, in process: same numbers as pooled training, and what each side refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dorfl
+from dorfl import defaults, preprocessing
+from dorfl import model as models
+from dorfl.protocol import coordinator, local, result, wire
+from dorfl.protocol.messages import Refusal, Reply, Request
+from dorfl.protocol.site import Site
+from dorfl.protocol.study import method_of, parse, plan_of
+from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
+
+TABLES = synthetic_tables()
+
+
+def run(study, tables, **options):
+    return local.run(coordinator.begin(study, "run-1"), make_sites(tables, **options))
+
+
+def in_process(study, tables, y_of, edge=None, **options):
+    """What `dorfl.train` makes of the same rows, transformed together."""
+    label = study.data.label
+    rows = {s: {n: v for n, v in table.items() if n != label} for s, table in tables.items()}
+    transform = preprocessing.fit(rows, plan_of(study))
+    clients = {s: (transform.apply(r, np.float32).X, y_of(tables[s])) for s, r in rows.items()}
+    count = sum(len(y) for _, y in clients.values())
+    method = method_of(study.method, len(transform.names), transform.frozen, edge)
+    return dorfl.train(clients, method, l2=1.0 / count, **options), transform, clients
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *METHODS.values(),
+        'name = "dorfl"',
+        'name = "dorfl"\ncenter = "auto"\nrho = 20\nbeta = 1',
+        'name = "gdrfl"\ncap = 0.5',
+    ],
+)
+def test_a_study_ends_as_training_in_process_does_to_the_bit(method):
+    study = make_study(TABLES, method=method)
+    end = run(study, TABLES)
+    fit, transform, clients = in_process(
+        study, TABLES, lambda t: np.array(t["y"]) == "yes", end.edge
+    )
+    assert end.outcome.status == "converged"
+    assert end.transform == transform
+    assert end.outcome.rounds == fit.rounds
+    assert np.array_equal(end.outcome.theta, fit.theta)
+    assert np.array_equal(end.outcome.lam, fit.lam)
+    found = coordinator.certificate(end)
+    if study.method.name in ("erm", "afl"):
+        assert found is None
+    else:
+        whole = dorfl.certify(fit, clients)
+        assert found.radius == pytest.approx(whole.radius, rel=1e-9)
+        assert found.bound == pytest.approx(whole.bound, rel=1e-9)
+        assert found.attained == pytest.approx(whole.attained, rel=1e-9)
+
+
+def test_three_classes_categories_and_gaps():
+    tables = mixed_tables()
+    study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
+    end = run(study, tables)
+    slim = {s: {n: t[n] for n in ("x", "ward", "grade")} for s, t in tables.items()}
+    fit, *_ = in_process(
+        study, slim, lambda t: np.array(t["grade"]).astype(int), end.edge, loss="softmax"
+    )
+    assert end.classes == ("0", "1", "2")
+    assert np.array_equal(end.outcome.theta, fit.theta.ravel())
+
+
+def test_a_regression_scales_its_label_without_pooling():
+    tables = mixed_tables()
+    study = make_study(
+        tables, "cost", 'task = "regression"\n[columns]\nuse = ["x", "ward"]', METHODS["erm"]
+    )
+    end = run(study, tables)
+    model = result.model_of(end)
+    told = np.concatenate([model.predict(t) for t in tables.values()])
+    true = np.concatenate([np.array(t["cost"], dtype=float) for t in tables.values()])
+    assert np.nanmean(np.abs(told - true)) < 0.7 * np.nanmean(np.abs(true - np.nanmedian(true)))
+    assert end.rows == tuple(sum(v is not None for v in t["cost"]) for t in tables.values())
+
+
+def test_the_model_folder_holds_the_model(tmp_path):
+    end = run(make_study(TABLES), TABLES)
+    models.save(result.model_of(end), tmp_path / "model")
+    back = models.load(tmp_path / "model")
+    assert np.array_equal(back.fit.theta, end.outcome.theta)
+    assert back.classes == ("no", "yes")
+    card = (tmp_path / "model" / "card.md").read_text()
+    assert "site-1" in card and "Worst-case risk" in card
+
+
+def test_in_words_the_method_follows_the_rule_of_the_defaults():
+    study = make_study(TABLES, method="outliers = 0.15\nshift = 0.5")
+    end = run(study, TABLES)
+    method = coordinator.problem_of(end).method
+    assert method.rho == defaults.STRENGTH / 0.5
+    assert method.score.weight == pytest.approx(defaults.STEEPNESS * method.temperature)
+    X = [end.transform.apply(table).X for table in TABLES.values()]
+    far = [np.sum((x - c) ** 2, axis=1) / end.edge for x, c in zip(X, end.centers, strict=True)]
+    # Seven rows in ten lie within the edge, where the score is ρ₂; sketches are that precise.
+    assert np.mean(np.concatenate(far) <= 1.0) == pytest.approx(0.7, abs=0.02)
+    assert method.score.at(X[0][:1], end.centers[0])[0] == pytest.approx(
+        method.score.weight * far[0][0]
+    )
+
+
+def test_a_site_keeps_the_model_and_finds_its_own_outliers(tmp_path):
+    tables = synthetic_tables()
+    told = []
+    sites = {
+        name: Site(name, table, done=lambda a, *rest: told.append(
+            result.write_site(tmp_path / a.site, a, *rest)))
+        for name, table in tables.items()
+    }  # fmt: skip
+    end = local.run(coordinator.begin(make_study(tables), "run-1"), sites)
+    assert len(told) == 3
+    assert np.array_equal(models.load(tmp_path / "site-1" / "model").fit.theta, end.outcome.theta)
+    bad = dorfl.datasets.synthetic(seed=0).outliers["client-3"]
+    lines = (tmp_path / "site-3" / "audit.csv").read_text().splitlines()[1 : bad.sum() + 1]
+    found = {int(line.split(",")[0]) - 1 for line in lines}
+    assert len(found & set(np.flatnonzero(bad))) > 0.9 * bad.sum()
+
+
+# ── what leaves a site ───────────────────────────────────────────────────────────────────────────
+
+
+def numbers_in(plain):
+    if isinstance(plain, dict) and "f8" in plain:
+        yield from wire.read(plain, np.ndarray, "", False).ravel().tolist()
+    elif isinstance(plain, dict):
+        for item in plain.values():
+            yield from numbers_in(item)
+    elif isinstance(plain, list):
+        for item in plain:
+            yield from numbers_in(item)
+    elif isinstance(plain, float | int):
+        yield float(plain)
+
+
+def test_no_row_leaves_a_site():
+    tables = mixed_tables()
+    for k, table in enumerate(tables.values()):
+        table["x"][3] = 31337.25 + k  # a number of one row alone
+        table["ward"][5] = f"canary-ward-{k}"  # a level of one row alone
+    replies = []
+
+    class Overheard(Site):
+        def respond(self, data):
+            replies.append(super().respond(data))
+            return replies[-1]
+
+    study = make_study(tables, "ill", '[columns]\nuse = ["x", "ward"]')
+    sites = {name: Overheard(name, table) for name, table in tables.items()}
+    local.run(coordinator.begin(study, "run-1"), sites)
+    values = {v for t in tables.values() for v in t["x"] if v is not None}
+    assert len(replies) > 10
+    for reply in replies:
+        assert b"canary" not in reply
+        assert not values & set(numbers_in(json.loads(reply)))
+
+
+# ── what a site refuses ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def middle():
+    """The state in which round 3 is asked."""
+    states = []
+    local.run(coordinator.begin(make_study(TABLES), "run-1"), make_sites(TABLES), states.append)
+    return next(s for s in states if s.step == "round" and s.server.round == 3)
+
+
+def refusal(site, request):
+    reply = wire.decode(site.respond(wire.encode(request)), Reply)
+    return reply.answer.reason if isinstance(reply.answer, Refusal) else None
+
+
+def test_a_site_answers_what_is_right(middle):
+    site = Site("site-1", TABLES["site-1"])
+    assert refusal(site, coordinator.request(middle, "site-1")) is None
+
+
+def changed(request, **changes):
+    task = request.broadcast.task._replace(**changes)
+    return request._replace(broadcast=request.broadcast._replace(task=task))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r: changed(r, theta=np.zeros(3)), "shape"),
+        (lambda r: changed(r, kind="dump"), "task"),
+        (lambda r: changed(r, kind="local", steps=10**6), "task"),
+        (lambda r: changed(r, batch=1), "batch of 1"),
+        (lambda r: changed(r, theta=np.full(6, np.nan)), "does not fit this site"),
+        (lambda r: r._replace(broadcast=r.broadcast._replace(round=0)), "range"),
+        (lambda r: r._replace(step="rows"), "no question"),
+        (lambda r: r._replace(broadcast=None), "no question"),
+    ],
+)
+def test_a_site_checks_what_it_is_asked(middle, change, reason):
+    site = Site("site-1", TABLES["site-1"])
+    assert reason in refusal(site, change(coordinator.request(middle, "site-1")))
+
+
+def test_a_site_keeps_to_its_name_its_columns_and_its_minimum(middle):
+    request = coordinator.request(middle, "site-1")
+    assert "registered for 'site-1'" in refusal(Site("site-9", TABLES["site-1"]), request)
+    some = Site("site-1", TABLES["site-1"], released=("x0", "x1", "y"))
+    assert "'x2' is not released" in refusal(some, request)
+    assert "groups of 5 rows" in refusal(Site("site-1", TABLES["site-1"], least=10), request)
+    few = {name: values[:12] for name, values in TABLES["site-1"].items()}
+    assert "fewer rows" in refusal(Site("site-1", few), request)
+
+
+def test_a_site_notices_a_transformation_of_other_columns(middle):
+    request = coordinator.request(middle, "site-1")
+    table = {**TABLES["site-1"], "name": ["someone"] * len(TABLES["site-1"]["y"])}
+    parts = (preprocessing.Category("name", ("someone",)), *request.agreement.transform.parts[1:])
+    sneaky = preprocessing.Transform(parts, {})
+    request = request._replace(agreement=request.agreement._replace(transform=sneaky))
+    assert "not agreed on" in refusal(Site("site-1", table), request)
+
+
+def test_rounds_go_forward_and_a_question_is_asked_once(middle):
+    site = Site("site-1", TABLES["site-1"])
+    third = coordinator.request(middle, "site-1")
+    assert refusal(site, third) is None
+    assert refusal(site, third) is None  # a coordinator that restarted asks the same again
+    other = changed(third, theta=third.broadcast.task.theta + 1.0)
+    assert "asked before" in refusal(site, other)
+    earlier = other._replace(broadcast=other.broadcast._replace(round=2))
+    assert "comes after" in refusal(site, earlier)
+
+
+def test_labels_outside_the_classes_are_refused_without_naming_them(middle):
+    table = {**TABLES["site-1"], "y": ["secret", *TABLES["site-1"]["y"][1:]]}
+    reason = refusal(Site("site-1", table), coordinator.request(middle, "site-1"))
+    assert "not among the study's classes" in reason
+    assert "secret" not in reason
+
+
+@given(st.binary(max_size=300))
+def test_a_site_survives_any_bytes(data):
+    site = Site("site-1", TABLES["site-1"])
+    reply = wire.decode(site.respond(data), Reply)
+    assert isinstance(reply.answer, Refusal)
+
+
+# ── what the coordinator refuses ─────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def reply(middle):
+    site = Site("site-1", TABLES["site-1"])
+    data = site.respond(wire.encode(coordinator.request(middle, "site-1")))
+    return wire.decode(data, Reply)
+
+
+def test_a_good_answer_is_read(middle, reply):
+    assert coordinator.read(middle, "site-1", wire.encode(reply)).client == "site-1"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"site": "site-2"}, "another site's name"),
+        ({"run": "run-2"}, "another run"),
+        ({"step": "enrol"}, "answers step 'enrol'"),
+        ({"client": "site-2"}, "for another site"),
+        ({"round": 2}, "answers round 2"),
+        ({"rows": -1}, "number of rows"),
+        ({"value": float("inf")}, "finite"),
+        ({"vector": np.zeros(5)}, "shape"),
+        ({"vector": np.array([np.nan] * 6)}, "finite"),
+    ],
+)
+def test_a_wrong_answer_is_refused_by_its_reason(middle, reply, change, reason):
+    if set(change) <= set(Reply._fields):
+        bad = reply._replace(**change)
+    else:
+        bad = reply._replace(answer=reply.answer._replace(**change))
+    with pytest.raises(ValueError, match=reason):
+        coordinator.read(middle, "site-1", wire.encode(bad))
+
+
+def test_an_answer_to_another_question_is_refused(middle, reply):
+    site = Site("site-1", TABLES["site-1"])
+    first = coordinator.begin(middle.study, "run-1")
+    enrolled = wire.decode(site.respond(wire.encode(coordinator.request(first, "site-1"))), Reply)
+    with pytest.raises(ValueError, match="no answer to step 'round'"):
+        coordinator.read(middle, "site-1", wire.encode(enrolled._replace(step="round")))
+
+
+def answers_of(state, names):
+    sites = make_sites(TABLES)
+    asked = {name: wire.encode(coordinator.request(state, name)) for name in names}
+    return {n: coordinator.read(state, n, sites[n].respond(data)) for n, data in asked.items()}
+
+
+def test_a_refused_report_is_survived_and_recorded(middle):
+    answers = answers_of(middle, ("site-1", "site-3"))
+    after = coordinator.receive(middle, answers, {"site-2": "its risk is not a finite number"})
+    line = after.history[-1]
+    assert line.answered == ("site-1", "site-3")
+    assert line.refused == {"site-2": "its risk is not a finite number"}
+    assert np.isfinite(after.server.solving.trial).all()
+
+
+def test_a_refusal_before_training_ends_the_study_by_name():
+    tables = synthetic_tables()
+    sites = make_sites(tables)
+    sites["site-2"] = Site("site-2", tables["site-2"], released=("x0", "y"))
+    study = make_study(tables, extra='[columns]\nuse = ["x0", "x1"]')
+    with pytest.raises(ValueError, match=r"'site-2' does not take part: column 'x1'"):
+        local.run(coordinator.begin(study, "run-1"), sites)
+
+
+def test_sites_with_other_columns_are_told_which():
+    tables = synthetic_tables()
+    tables["site-3"].pop("x4")
+    with pytest.raises(ValueError, match="column 'x4'"):
+        run(make_study(tables), tables)
+
+
+# ── the rule for absent sites ────────────────────────────────────────────────────────────────────
+
+
+def test_before_and_in_the_first_round_everyone_is_waited_for():
+    state = coordinator.begin(make_study(TABLES), "run-1")
+    assert coordinator.waiting(state, {"site-1", "site-2"}) == ("site-3",)
+    while state.step != "round":
+        state = coordinator.receive(state, answers_of(state, state.roster))
+    assert coordinator.waiting(state, {"site-1", "site-2"}) == ("site-3",)
+
+
+@pytest.mark.parametrize(("then", "waits"), [("wait", True), ("go on", False)])
+def test_a_last_report_stands_in_for_so_many_rounds(then, waits):
+    study = make_study(TABLES, absent=f'stand_in = 2\nthen = "{then}"', training="rounds = 6")
+    state = coordinator.begin(study, "run-1")
+    while state.step != "round":
+        state = coordinator.receive(state, answers_of(state, state.roster))
+    state = coordinator.receive(state, answers_of(state, state.roster))
+    there = ("site-1", "site-3")
+    for _ in range(2):
+        assert coordinator.waiting(state, set(there)) == ()
+        state = coordinator.receive(state, answers_of(state, there))
+        assert state.history[-1].answered == there
+    assert coordinator.waiting(state, set(there)) == (("site-2",) if waits else ())
+    assert coordinator.waiting(state, set()) == state.roster  # somebody has to answer
+
+
+def test_the_order_of_answers_makes_no_difference(middle):
+    answers = answers_of(middle, middle.roster)
+    one = coordinator.receive(middle, answers)
+    two = coordinator.receive(middle, dict(reversed(answers.items())))
+    assert np.array_equal(one.server.solving.trial, two.server.solving.trial)
+
+
+# ── studies as people write them ─────────────────────────────────────────────────────────────────
+
+BASE = 'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("name = ", "TOML"),
+        ('name = "s"\nsites = ["a"]', "'data' is missing"),
+        ('name = "s"\n[data]\nlabel = "y"', "no site"),
+        (BASE.replace('"s"', '"../s"'), "letters, digits"),
+        (BASE + "[methd]\n", "did you mean 'method'"),
+        (BASE + '[columns]\nuse = ["y"]', "also one of the columns"),
+        (BASE + '[columns]\nuse = ["x", "x"]', "twice"),
+        (BASE + "[method]\nrho = -1", "positive"),
+        (BASE + "[method]\noutliers = 0.6", "at most 0.4"),
+        (BASE + '[method]\nname = "magic"', "choose one of"),
+        (BASE + "[method]\nrho = nan", "NaN"),
+        (BASE + "[training]\nrounds = 0", "at least 1"),
+        (BASE + "[training]\nrounds = 1.5", "needs a int"),
+        (BASE + '[training]\nloss = "squared"', "is not for classification"),
+        (BASE + '[absent]\nthen = "give up"', "wait, go on"),
+        (BASE + "[privacy]\nminimum_rows = 2", "minimum_rows"),
+    ],
+)
+def test_a_study_that_cannot_be_run_says_why(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse(text)
+
+
+def test_a_study_without_sites_takes_all_that_are_registered():
+    study = parse('name = "s"\n[data]\nlabel = "y"', sites=("b", "a"))
+    assert coordinator.begin(study, "r").roster == ("a", "b")
+    assert wire.decode(wire.encode(study), type(study)) == study
+
+
+def test_a_request_holds_what_a_restarted_site_needs(middle):
+    request = wire.decode(wire.encode(coordinator.request(middle, "site-2")), Request)
+    assert refusal(Site("site-2", TABLES["site-2"]), request) is None
