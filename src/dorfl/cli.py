@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dorfl.commands import own_table
+from dorfl.commands import networked, own_table
 from dorfl.commands.reproduce import reproduce
 from dorfl.commands.screen import EPILOG, Commands
 from dorfl.commands.theory import theory
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 
 own_table.register(app)
+networked.register(app)
 for command in (reproduce, theory):
     app.command(rich_help_panel="The paper")(command)
 

@@ -1,0 +1,175 @@
+"""`dorfl run`, `resume`, `status` and `stop`: a study from the coordinator's chair."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dorfl.commands.screen import Screen
+from dorfl.commands.server import Folder
+from dorfl.flower import require
+
+if TYPE_CHECKING:
+    from dorfl.flower.folders import Federation
+    from dorfl.protocol.coordinator import State
+
+
+def run(
+    folder: Folder,
+    study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
+) -> None:
+    """Run a study among the registered sites, to the model. Ctrl-C is safe: see `resume`.
+
+    Example: dorfl run fed/ study.toml
+    """
+    require()
+    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+    from dorfl.protocol.study import parse  # noqa: PLC0415
+
+    federation = Federation.open(folder)
+    asked = parse(study.read_text(encoding="utf-8"), tuple(federation.sites()))
+    _go(federation, running.new(federation, asked))
+
+
+def resume(folder: Folder) -> None:
+    """Go on with the last run from where it stopped; the result is the same to the last bit.
+
+    Example: dorfl resume fed/
+    """
+    require()
+    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    federation = Federation.open(folder)
+    _go(federation, running.unfinished(federation))
+
+
+def status(folder: Folder) -> None:
+    """Say what is going on: the server, the sites, the last run.
+
+    Example: dorfl status fed/ --json
+    """
+    require()
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    screen, told = Screen(), _status(Federation.open(folder))
+    screen.give(told)
+    screen.say(f"server: {'up' if told['server'] else 'down'} ({told['address']})")
+    for site, there in told["sites"].items():
+        screen.say(f"site {site}: {there}")
+    last = told["run"]
+    if last is None:
+        screen.say("run: none yet")
+        return
+    gap = "" if last["gap"] is None else f", gap {last['gap']:.2g}"
+    screen.say(
+        f"run {last['run']}: {last['state']}, step {last['step']}, {last['rounds']} rounds{gap}"
+    )
+
+
+def stop(folder: Folder) -> None:
+    """Stop the run, if there is one, and the server. Nothing is lost: see `resume`.
+
+    Example: dorfl stop fed/
+    """
+    require()
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    federation, screen = Federation.open(folder), Screen()
+    for what in ("run", "server"):
+        told = federation.noted(what)
+        if told is None:
+            continue
+        os.kill(told["pid"], signal.SIGTERM)
+        for _ in range(300):
+            if federation.noted(what) is None:
+                screen.say(f"{what}: stopped")
+                break
+            time.sleep(0.1)
+        else:
+            raise ValueError(f"{what}: process {told['pid']} does not stop")
+
+
+def _go(federation: Federation, folder: Path) -> None:
+    from dorfl.flower import running  # noqa: PLC0415
+
+    screen = Screen()
+    screen.say(f"run {folder.name}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    try:
+        state = running.go(
+            federation, folder, lambda state, event, line: _show(screen, state, event, line)
+        )
+    except KeyboardInterrupt:
+        screen.note(f"stopped; nothing is lost: dorfl resume {federation.path}")
+        raise typer.Exit(130) from None
+    screen.say(state.outcome.message if state.outcome else "")
+    screen.say(f"model: {folder / 'model'}")
+    screen.give(running.read_record(folder))
+
+
+def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:
+    """One line for each thing that happens."""
+    if event == "round":
+        shares = "  ".join(f"{site} {told['lambda']:.3f}" for site, told in line["sites"].items())
+        gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
+        who = f"{len(line['answered'])} of {len(state.roster)} answered"
+        screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {who}  {line['seconds']:.1f} s")
+    elif event == "step":
+        screen.detail(f"{state.step} …")
+    elif event == "waiting":
+        screen.note(f"waiting for {', '.join(line['sites'])}")
+    elif event not in ("began", "done"):
+        screen.note(f"{event}: {line.get('site', '')} {line.get('reason', '')}".rstrip(": "))
+
+
+def _status(federation: Federation) -> dict[str, Any]:
+    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.flower.superlink import Link  # noqa: PLC0415
+
+    server = federation.noted("server")
+    sites = dict.fromkeys(federation.sites(), "unknown, as the server is down")
+    if server is not None:
+        with Link(server["superlink"], federation.keys / "ca.crt") as link:
+            nodes = link.nodes()
+        sites = {
+            site: "online" if site in nodes and nodes[site].online else "offline" for site in sites
+        }
+    last, runs = None, federation.runs()
+    if runs:
+        record, lines = running.read_record(runs[-1]), _lines(runs[-1] / "log.jsonl")
+        rounds = [line for line in lines if line["event"] == "round"]
+        going = federation.noted("run") is not None
+        last = {
+            "run": record["run"],
+            "state": "finished" if "ended" in record else "running" if going else "interrupted",
+            "step": lines[-1]["step"] if lines else "enrol",
+            "rounds": rounds[-1]["round"] if rounds else 0,
+            "gap": rounds[-1]["gap"] if rounds else None,
+            "lambda": {s: t["lambda"] for s, t in rounds[-1]["sites"].items()} if rounds else None,
+            "folder": str(runs[-1]),
+        }
+    return {
+        "server": server is not None,
+        "address": f"{federation.host}:{federation.port}",
+        "sites": sites,
+        "run": last,
+    }
+
+
+def _lines(log: Path) -> list[dict[str, Any]]:
+    """The log's lines; the last may be cut short by a crash."""
+    found = []
+    for text in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            continue
+    return found

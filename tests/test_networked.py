@@ -1,0 +1,117 @@
+"""The commands for sites over a network, where nothing has to be running."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dorfl import flower
+from dorfl.cli import app
+from dorfl.flower import keys
+from dorfl.flower.folders import Federation, SiteFolder
+
+
+def dorfl(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert not done.exception or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+@pytest.fixture
+def fed(tmp_path):
+    assert dorfl("server", "init", tmp_path / "fed", "--host", "fl.example.org").exit_code == 0
+    return tmp_path / "fed"
+
+
+def mode(path):
+    return oct(path.stat().st_mode & 0o777)
+
+
+def test_init_makes_keys_that_only_the_owner_reads(fed, tmp_path):
+    assert {p.name for p in (fed / "keys").iterdir()} == {
+        "ca.key", "ca.crt", "server.key", "server.crt",
+    }  # fmt: skip
+    assert mode(fed / "keys" / "ca.key") == mode(fed / "keys" / "server.key") == "0o600"
+    assert mode(fed) == "0o700"
+    assert dorfl("site", "init", tmp_path / "s", "--name", "site-1").exit_code == 0
+    assert mode(tmp_path / "s" / "site-1.key") == "0o600"
+
+
+def test_a_site_is_added_under_one_name_with_one_key(fed, tmp_path):
+    shown = dorfl("site", "init", tmp_path / "s", "--name", "site-1").stdout
+    public = tmp_path / "s" / "site-1.pub"
+    added = dorfl("server", "add-site", fed, public, "--name", "site-1")
+    mark = keys.fingerprint(Federation.open(fed).sites()["site-1"])
+    assert mark in added.stdout and mark in shown
+    assert dorfl("server", "add-site", fed, public, "--name", "site-1").exit_code == 0
+    twice = dorfl("server", "add-site", fed, public, "--name", "other")
+    assert twice.exit_code == 2 and "for site 'site-1'" in twice.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["server", "init", "{fed}", "--host", "x"], "federation already"),
+        (["server", "init", "{new}", "--host", "a b"], "neither a name nor an address"),
+        (["server", "add-site", "{fed}", "{fed}/federation.toml", "--name", "s"], "public key"),
+        (["server", "add-site", "{fed}", "{fed}/none.pub", "--name", "s"], "No such file"),
+        (["server", "add-site", "{new}", "{fed}/none.pub", "--name", "s"], "is no federation"),
+        (["site", "init", "{new}", "--name", "../s"], "a name has letters"),
+        (["site", "start", "{fed}", "--data", "x", "--server", "h:1", "--ca", "c"], "no site's"),
+        (["run", "{fed}", "{fed}/none.toml"], "No such file"),
+        (["run", "{fed}", "{fed}/federation.toml"], "'host' is unknown"),
+        (["resume", "{fed}"], "no run to resume"),
+        (["status", "{new}"], "is no federation"),
+    ],
+)
+def test_mistakes_are_told_in_words(fed, tmp_path, words, reason):
+    done = dorfl(*(word.format(fed=fed, new=tmp_path / "new") for word in words))
+    assert done.exit_code in (2, 5)
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_needs_registered_sites_and_a_server(fed, tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text('name = "s"\nsites = ["site-1"]\n[data]\nlabel = "y"\n')
+    assert "'site-1' is not registered" in dorfl("run", fed, study).stderr
+    SiteFolder.create(tmp_path / "s", "site-1")
+    Federation.open(fed).add_site("site-1", (tmp_path / "s" / "site-1.pub").read_bytes())
+    assert "server is not running" in dorfl("run", fed, study).stderr
+
+
+def test_status_of_what_is_down(fed):
+    told = json.loads(dorfl("status", fed, "--json").stdout)
+    assert told == {"server": False, "address": "fl.example.org:443", "sites": {}, "run": None}
+    assert "server: down" in dorfl("status", fed).stdout
+    assert dorfl("stop", fed).exit_code == 0
+
+
+def test_a_lock_tells_the_living_from_the_dead(fed):
+    federation = Federation.open(fed)
+    (fed / "state" / "run.json").write_text('{"pid": 1}')  # as a killed process leaves it
+    assert federation.noted("run") is None
+    with federation.holding("run", {"folder": "here"}):
+        assert federation.noted("run")["folder"] == "here"
+        with pytest.raises(ValueError, match="already"), federation.holding("run", {}):
+            pass
+    assert federation.noted("run") is None
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [("http://h:1", "plaintext is refused"), ("h", "host:port"), ("h:port", "host:port")],
+)
+def test_where_the_server_is_has_to_be_said_properly(fed, tmp_path, server, reason):
+    SiteFolder.create(tmp_path / "s", "site-1")
+    (tmp_path / "t.csv").write_text("x,y\n1,0\n")
+    words = ["--data", tmp_path / "t.csv", "--server", server, "--ca", fed / "keys" / "ca.crt"]
+    done = dorfl("site", "check", tmp_path / "s", *words)
+    assert done.exit_code == 2 and reason in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(fed, monkeypatch):
+    monkeypatch.setattr(flower.importlib.util, "find_spec", lambda _: None)
+    done = dorfl("status", fed)
+    assert done.exit_code == 2
+    assert "pip install 'dorfl[flower]'" in done.stderr
