@@ -302,6 +302,53 @@ def test_an_answer_to_another_question_is_refused(middle, reply):
         coordinator.read(middle, "site-1", wire.encode(enrolled._replace(step="round")))
 
 
+NUMBERS = st.sampled_from([-1, 0, 1, 4, 10**9, -1e305, 1e305, -0.5, 3.5])
+
+
+def tampered(plain, data):
+    """The same message with one number, text or list in it changed."""
+    places = []
+
+    def walk(node):
+        for key in list(node) if isinstance(node, dict) else range(len(node)):
+            places.append((node, key))
+            if isinstance(node[key], dict | list):
+                walk(node[key])
+
+    walk(plain["answer"])
+    node, key = data.draw(st.sampled_from(places))
+    node[key] = data.draw(NUMBERS | st.just("") | st.just([]) | st.just({}))
+    return plain
+
+
+@pytest.mark.parametrize("scaling", ["robust", "standard"])
+@given(data=st.data())
+def test_tampered_statistics_are_refused_or_harmless(scaling, data):
+    """Whatever one site tells before training: no crash, and nothing that is not finite."""
+    tables = mixed_tables(sizes=(60, 60))
+    study = make_study(tables, "cost", 'task = "regression"\n[columns]\nuse = ["x", "ward"]\n'
+                       f'scaling = "{scaling}"')  # fmt: skip
+    state, sites = coordinator.begin(study, "run-1"), make_sites(tables)
+    target = data.draw(st.sampled_from(["enrol", "columns", "spreads", "center"]))
+    while state.step != "round":
+        answers = {}
+        for name, site in sites.items():
+            reply = site.respond(wire.encode(coordinator.request(state, name)))
+            if state.step == target and name == "site-2":
+                reply = json.dumps(tampered(json.loads(reply), data)).encode()
+            try:
+                answers[name] = coordinator.read(state, name, reply)
+            except ValueError:
+                return  # refused
+        try:
+            state = coordinator.receive(state, answers)
+        except ValueError:
+            return  # what the sites tell does not go together
+    assert all(np.isfinite([p.center, p.spread, p.fill]).all() for p in state.transform.numeric)
+    assert all(p.spread > 0 for p in (*state.transform.numeric, state.target))
+    assert np.isfinite(state.centers).all() and 0 < state.edge < np.inf
+
+
 def answers_of(state, names):
     sites = make_sites(TABLES)
     asked = {name: wire.encode(coordinator.request(state, name)) for name in names}

@@ -77,6 +77,7 @@ def damaged(**changes):
         (damaged(value=float("nan")), "NaN"),
         (damaged(value="nan"), "finite"),
         (damaged(value=1e999), "NaN"),
+        (damaged(value=10**400), "finite"),
         (damaged(value=True), "number"),
         (damaged(value="0.5"), "number"),
         (damaged(rows=1.0), "needs a int"),

@@ -24,7 +24,7 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.preprocessing import Numeric, Transform, sketch
 from dorfl.problem import Problem
-from dorfl.protocol import wire
+from dorfl.protocol import vetting, wire
 from dorfl.protocol.messages import (
     Agreement,
     Answer,
@@ -105,13 +105,13 @@ def read(state: State, site: str, data: bytes) -> Answer:
         return Refusal(reply.answer.reason[:500])
     if not isinstance(reply.answer, _ANSWERS[state.step]):
         raise ValueError(f"is no answer to step {state.step!r}")
-    if isinstance(reply.answer, Report):
-        if reply.answer.client != site:
-            raise ValueError("reports for another site")
-        server = _training(state)
-        reason = serving.refuse(server, serving.broadcast(server), reply.answer)
-        if reason is not None:
-            raise ValueError(reason)
+    if isinstance(reply.answer, Report) and reply.answer.client != site:
+        raise ValueError("reports for another site")
+    rows = state.rows[state.roster.index(site)] if state.rows else 0
+    dims = len(state.transform.names) if state.transform else 0
+    reason = vetting.wrong(reply.answer, rows, dims, state.server)
+    if reason is not None:
+        raise ValueError(reason)
     return reply.answer
 
 
@@ -262,12 +262,6 @@ def _spread(state: State) -> State:
 
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    assert state.transform is not None
-    dims = len(state.transform.names)
-    for site, told in answers.items():
-        rows = state.rows[state.roster.index(site)]
-        if told.mean.shape != (dims,) or not 0 < told.kept <= rows or told.distances.rows != rows:
-            raise ValueError(f"site {site!r}: its centre does not fit its rows and columns")
     told = [answers[site] for site in state.roster]
     own = np.array([place.mean for place in told])
     if state.study.method.center == "auto":

@@ -80,8 +80,8 @@ class Site:
             answer: Answer = self.answer(request)
         except Refused as refusal:
             answer = Refusal(str(refusal))
-        except ValueError as error:
-            self.note(f"{step or 'request'}: {error}")
+        except Exception as error:  # whatever is asked, the site stays up
+            self.note(f"{step or 'request'}: {type(error).__name__}: {error}")
             answer = Refusal("what was asked does not fit this site; its own log says why")
         if isinstance(answer, Refusal):
             self.note(f"refused {step or 'a request'}: {answer.reason}")

@@ -159,7 +159,7 @@ def _read_scalar(plain: Any, kind: Any, where: str, finite: bool) -> Any:
         number: Any = _SPECIAL.get(plain, plain) if isinstance(plain, str) else plain
         if type(number) not in (float, int):
             raise ValueError(f"{where}: is not a number")
-        if not (math.isfinite(number) and abs(number) < 1e308) and finite:
+        if finite and not abs(number) < 1e308:
             raise ValueError(f"{where}: is not a finite number")
         return float(number)
     if kind is bytes:

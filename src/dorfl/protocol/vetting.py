@@ -1,0 +1,79 @@
+"""What is wrong with what a site tells of its rows, before anything is made of it.
+
+Types and finiteness are the wire's business; here is whether the numbers can be true of a site with
+so many rows. A report of a round is vetted by :func:`dorfl.federation.server.refuse`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from dorfl.federation import server as serving
+from dorfl.federation.messages import Report
+from dorfl.federation.server import Server
+from dorfl.preprocessing import Column, Deviation
+from dorfl.preprocessing.sketch import BLOCKS, Sketch
+from dorfl.protocol.messages import Answer, Columns, Enrolled, Place, Spreads
+
+_KINDS = ("numeric", "category", "empty", "other")
+_LEVELS = 1000
+_LARGEST = 1e300  # so that sums of them are finite
+_FLOATS = 64  # that add up to an exact sum
+
+
+def wrong(answer: Answer, rows: int, dims: int, server: Server | None) -> str | None:
+    """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing."""
+    if isinstance(answer, Enrolled):
+        return "enrols with no rows" if answer.rows < 1 else None
+    if isinstance(answer, Columns):
+        told = [*answer.columns.values(), answer.label]
+        return next((reason for column in told if (reason := _column(column, rows))), None)
+    if isinstance(answer, Spreads):
+        far = [*answer.spreads.values(), *([answer.label] if answer.label else [])]
+        return next((reason for told in far if (reason := _deviation(told, rows))), None)
+    if isinstance(answer, Place):
+        if answer.mean.shape != (dims,) or not 0 < answer.kept <= rows:
+            return "its centre does not fit its rows and columns"
+        return _sketch(answer.distances, rows, lowest=0.0)
+    if isinstance(answer, Report):
+        assert server is not None
+        return serving.refuse(server, serving.broadcast(server), answer)
+    return None
+
+
+def _column(told: Column, rows: int) -> str | None:
+    if told.kind not in _KINDS:
+        return "a column is of an unknown kind"
+    if told.rows < 0 or told.missing < 0 or told.rows + told.missing > rows:
+        return "a column has more or fewer values than the site has rows"
+    counts = told.levels.values()
+    if len(counts) > _LEVELS or min(counts, default=1) < 1 or sum(counts) > told.rows:
+        return "the levels of a column do not add up"
+    return _sum(told.total) or _sketch(told.values, told.rows)
+
+
+def _deviation(told: Deviation, rows: int) -> str | None:
+    if not 0 <= told.rows <= rows:
+        return "a column has more or fewer values than the site has rows"
+    if sum(told.squares) < 0.0:
+        return "a sum of squares is negative"
+    return _sum(told.squares) or _sketch(told.distances, told.rows, lowest=0.0)
+
+
+def _sum(told: tuple[float, ...]) -> str | None:
+    if len(told) > _FLOATS or any(abs(part) > _LARGEST for part in told):
+        return "a sum is out of range"
+    return None
+
+
+def _sketch(told: Sketch, rows: int, lowest: float = -_LARGEST) -> str | None:
+    means = told.means
+    if told.rows not in (0, rows) or len(means) > min(BLOCKS, told.rows):
+        return "a sketch does not fit the number of rows"
+    if told.rows and not means:
+        return "a sketch has no blocks"
+    if means and not (lowest <= min(means) and max(means) <= _LARGEST):
+        return "a sketch is out of range"
+    if any(second < first for first, second in pairwise(means)):
+        return "a sketch is not in order"
+    return None
