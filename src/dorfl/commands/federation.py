@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -120,8 +119,9 @@ def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> Non
     if event == "round":
         shares = "  ".join(f"{site} {told['lambda']:.3f}" for site, told in line["sites"].items())
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
+        took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
         who = f"{len(line['answered'])} of {len(state.roster)} answered"
-        screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {who}  {line['seconds']:.1f} s")
+        screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {who}  {took}")
     elif event == "step":
         screen.detail(f"{state.step} …")
     elif event == "waiting":
@@ -144,7 +144,7 @@ def _status(federation: Federation) -> dict[str, Any]:
         }
     last, runs = None, federation.runs()
     if runs:
-        record, lines = running.read_record(runs[-1]), _lines(runs[-1] / "log.jsonl")
+        record, lines = running.read_record(runs[-1]), running.read_log(runs[-1])
         rounds = [line for line in lines if line["event"] == "round"]
         going = federation.noted("run") is not None
         last = {
@@ -162,14 +162,3 @@ def _status(federation: Federation) -> dict[str, Any]:
         "sites": sites,
         "run": last,
     }
-
-
-def _lines(log: Path) -> list[dict[str, Any]]:
-    """The log's lines; the last may be cut short by a crash."""
-    found = []
-    for text in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
-        try:
-            found.append(json.loads(text))
-        except ValueError:
-            continue
-    return found

@@ -7,11 +7,9 @@ time is up.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 
@@ -112,11 +110,13 @@ class _Step:
 
     def _hear(self, message: str, content: bytes | None) -> None:
         if message in self.late:
-            self.note("late answer", site=self.late.pop(message))
+            site = self.late.pop(message)
+            if content is not None:
+                self.note("late answer", site=site)
             return
-        site = self.asked.pop(message, None)
-        if site is None:  # answered already
+        if message not in self.asked:  # answered already
             return
+        site = self.asked.pop(message)
         if site in self.answers:
             self.note("second answer", site=site)
             return
@@ -139,25 +139,3 @@ class _Step:
             if isinstance(answer, Refusal):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
         return waiting
-
-
-def describe(state: State, seconds: float) -> dict[str, Any]:
-    """The last round as one line of a log: numbers by site, no rows."""
-    line = state.history[-1]
-    by_site = zip(state.roster, line.lam.tolist(), line.risks.tolist(), strict=True)
-    sites = {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site}
-    return {
-        "round": line.round,
-        "objective": _number(line.objective),
-        "gap": _number(line.gap),
-        "sites": sites,
-        "answered": list(line.answered),
-        "stood in": [site for site in state.roster if site not in line.answered],
-        "refused": line.refused,
-        "seconds": round(seconds, 3),
-    }
-
-
-def _number(value: float) -> float | None:
-    """As JSON can say it."""
-    return value if math.isfinite(value) else None

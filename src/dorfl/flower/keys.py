@@ -103,7 +103,7 @@ def fingerprint(public: bytes) -> str:
     """A short name for a key that two people can compare over the telephone.
 
     >>> fingerprint(b"a key")
-    'ff18:1dbc:4d4d:97d3'
+    '8fa3:aab2:faa9:b79e'
     """
     digest = hashes.Hash(hashes.SHA256())
     digest.update(public)

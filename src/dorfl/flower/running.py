@@ -5,16 +5,21 @@ runs/RUN/  record.json  checkpoint.json  log.jsonl  model/
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import math
 import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 import dorfl
 from dorfl import model
+from dorfl.federation.local import Round
 from dorfl.files import write_whole
 from dorfl.flower import engine, keys
 from dorfl.flower.folders import Federation
@@ -61,17 +66,16 @@ def unfinished(federation: Federation) -> Path:
 
 def go(federation: Federation, folder: Path, watch: Watch) -> State:
     """Conduct a run from its last checkpoint to the end."""
+    if federation.noted("server") is None:
+        raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
 
     def connect() -> Link:
         server = federation.noted("server")
         if server is None:
-            raise ValueError(
-                f"{federation.path}: its server is not running; see `dorfl server start`"
-            )
+            raise httpx.ConnectError("the server is down")
         return Link(server["superlink"], federation.keys / "ca.crt")
 
     _same_keys(federation, folder)
-    connect().close()
     with federation.holding("run", {"folder": str(folder)}):
         return _go(checkpoint.load(folder / "checkpoint.json"), folder, connect, watch)
 
@@ -89,17 +93,56 @@ def _go(state: State, folder: Path, connect: Callable[[], Link], watch: Watch) -
         nonlocal current, began
         checkpoint.save(folder / "checkpoint.json", following)
         before, current = current, following
-        seconds, began = time.monotonic() - began, time.monotonic()
+        seconds, began = round(time.monotonic() - began, 3), time.monotonic()
         if before.step == "round":
-            note("round", **engine.describe(following, seconds))
+            note("round", **_described(state.roster, following.history[-1]), seconds=seconds)
         else:
-            note("done" if following.step == "done" else "step", seconds=round(seconds, 3))
+            note("done" if following.step == "done" else "step", seconds=seconds)
 
-    note("resumed" if state.step != "enrol" else "began", round=len(state.history) + 1)
+    logged = _mended(folder / "log.jsonl")
+    note("resumed" if logged else "began", round=len(state.history) + 1)
+    for line in state.history[logged.count("round") :]:  # kept, but not logged: it was killed
+        note("round", **_described(state.roster, line), seconds=None)
     state = engine.conduct(state, connect, keep, note)
     model.save(result.model_of(state), folder / "model")
     _write(folder / "record.json", {**read_record(folder), **_ending(state)})
     return state
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; one that a crash cut short is left out."""
+    path, found = folder / "log.jsonl", []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(text))
+    return found
+
+
+def _mended(log: Path) -> list[str]:
+    """The events logged so far; the log ends with a whole line from now on."""
+    if log.exists() and not log.read_bytes().endswith(b"\n"):
+        with log.open("a", encoding="utf-8") as file:
+            file.write("\n")
+    return [line["event"] for line in read_log(log.parent)]
+
+
+def _described(roster: tuple[str, ...], line: Round) -> dict[str, Any]:
+    """A round as one line of a log: numbers by site, no rows."""
+    by_site = zip(roster, line.lam.tolist(), line.risks.tolist(), strict=True)
+    return {
+        "round": line.round,
+        "objective": _number(line.objective),
+        "gap": _number(line.gap),
+        "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},
+        "answered": list(line.answered),
+        "stood in": [site for site in roster if site not in line.answered],
+        "refused": line.refused,
+    }
+
+
+def _number(value: float) -> float | None:
+    """As JSON can say it."""
+    return value if math.isfinite(value) else None
 
 
 def read_record(folder: Path) -> dict[str, Any]:

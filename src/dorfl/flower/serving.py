@@ -51,13 +51,13 @@ def serve(federation: Federation, address: str, ready: Callable[[], object]) -> 
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    # uvicorn stops on a signal and then raises it again: nothing more must come of that.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
     # Only what is said by a server that is up can be relied on, so it is said last.
     with child.running(), federation.holding("server", {"superlink": port}):
         threading.Thread(target=_announce, args=(server, ready), daemon=True).start()
-        server.run()  # returns on SIGINT and SIGTERM
+        # uvicorn ends on a signal and then raises it again: nothing more must come of that.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        server.run()
 
 
 class _Superlink:

@@ -110,7 +110,9 @@ class Link(contextlib.AbstractContextManager["Link"]):
     def __init__(self, port: int, ca: Path) -> None:
         self._address, self._ca = f"127.0.0.1:{port}", ca.read_bytes()
         # A proxy in the environment is for the world outside, not for the loopback.
-        os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
+        direct = os.environ.get("NO_PROXY", "")
+        if "127.0.0.1" not in direct:
+            os.environ["NO_PROXY"] = f"{direct},127.0.0.1".lstrip(",")
         self._control = ControlHttpClient.from_server_address(self._address, False, self._ca, [])
 
     def __exit__(self, *_: object) -> None:
