@@ -188,7 +188,9 @@ def test_the_other_methods_get_the_same_price(method, agnostic, moves):
 
 def test_nothing_expected_nothing_done():
     clients = normal_clients()
-    assert choose(clients, outliers=0.0).method.score is None
+    trusting = choose(clients, outliers=0.0)
+    assert trusting.method.score is None
+    np.testing.assert_allclose(trusting.spread.units, 1.0, rtol=0.15)
     still = choose(clients, shift=0.0)
     assert np.isinf(still.method.rho) and "do not drift" in " ".join(still.words)
     flags = [(np.random.default_rng(8).integers(0, 2, (60, 2)), np.arange(60) % 2)]

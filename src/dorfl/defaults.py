@@ -140,8 +140,8 @@ def choose(
 
 
 def share_kept(outliers: float) -> float:
-    """The share of the rows, nearest first, that so many outliers cannot have a say in."""
-    return max(1.0 - 2.0 * outliers, 0.5)
+    """The share of the rows, nearest first, that says what is usual: no outlier is among them."""
+    return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
 
 
 def _unit_of_loss(checked: Clients, loss: Loss, bulk: float) -> float:

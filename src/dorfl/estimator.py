@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -70,13 +71,15 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         """Train on checked rows with columns in units of their own; give θ back in those of X."""
         owners, places = _owners(clients, len(X))
         frozen = self._frozen(X)
+        parts = {owner: (X[rows], y[rows]) for owner, rows in zip(owners, places, strict=True)}
         measured = spread.measure(
-            {str(k): X[rows] for k, rows in enumerate(places)}, share_kept(self.outliers)
+            {owner: part for owner, (part, _) in parts.items()}, share_kept(self.outliers)
         )
         unit, origin = np.where(measured.units > 0, measured.units, 1.0), measured.center
         unit[frozen], origin[frozen] = 1.0, 0.0
-        table = (X - origin.astype(X.dtype)) / unit.astype(X.dtype)
-        parts = {owner: (table[rows], y[rows]) for owner, rows in zip(owners, places, strict=True)}
+        for part, _ in parts.values():  # copies of our own
+            np.subtract(part, origin.astype(X.dtype), out=part)
+            np.divide(part, unit.astype(X.dtype), out=part)
         choice = choose(
             parts, method=self.method, outliers=self.outliers, shift=self.shift, frozen=frozen,
             loss=loss, rho=self.rho, beta=self.beta, mixture=self.mixture,
@@ -317,10 +320,11 @@ def _owners(clients: Any, count: int) -> tuple[list[str], list[Array]]:
         raise ValueError(
             f"clients: X has {count} rows, so give {count} names, not shape {given.shape}"
         )
-    missing = np.array([v is None or v != v for v in given.tolist()])  # noqa: PLR0124 - NaN
-    if missing.any():
+    owner, found = pd.factorize(given)
+    if owner.min() < 0:
         raise ValueError(
-            f"clients: row {int(missing.argmax())} belongs to nobody; name its client or drop it"
+            f"clients: row {int(owner.argmin())} belongs to nobody; name its client or drop it"
         )
-    names, owner = np.unique(given.astype(str), return_inverse=True)
-    return [str(name) for name in names], [np.flatnonzero(owner == k) for k in range(len(names))]
+    places = {str(name): np.flatnonzero(owner == k) for k, name in enumerate(found)}
+    names = sorted(places)
+    return names, [places[name] for name in names]
