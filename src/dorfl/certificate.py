@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import xlogy
 
 from dorfl import losses, validation
 from dorfl.methods import Method
 from dorfl.mixture import fixed, tilted_mean
 from dorfl.risk import Atoms, Group
+from dorfl.roots import brentq
 from dorfl.scores import Custom, Quadratic, Threshold
 from dorfl.training import Fit, stack, train
 from dorfl.types import Array

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from dorfl.losses import Loss
+from dorfl.roots import brentq
 from dorfl.types import Array
 
 

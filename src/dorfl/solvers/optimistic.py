@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
+from dorfl.roots import brentq
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
 from dorfl.solvers.quasi_newton import Secants, model
 from dorfl.types import Array

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
+from dorfl.roots import brentq
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
