@@ -94,11 +94,17 @@ class Group:
         rows = self.rows
         out = np.zeros(len(rows))
         if isinstance(score, Quadratic):
-            for i, center in enumerate(self.centers):
-                part = slice(self.bounds[i], self.bounds[i + 1])
-                for block in range(part.start, part.stop, 65536):
-                    at = slice(block, min(block + 65536, part.stop))
+            blocks = [
+                (slice(start, min(start + 65536, stop)), self.centers[i])
+                for i, (first, stop) in enumerate(pairwise(self.bounds))
+                for start in range(first, stop, 65536)
+            ]
+
+            def work(part: slice) -> None:
+                for at, center in blocks[part]:
                     out[at] = problem.geometry.penalty(rows[at], center)
+
+            share(work, len(blocks), rows.size)
         elif isinstance(score, Custom) and not problem.approximate:
             out = score.at(np.asarray(rows, dtype=np.float64), self._labels(self.target))
         return out

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dorfl import centers
+from dorfl.threads import each
 from dorfl.types import Array
 
 FEW = 20  # rows below which a client has no centre of its own
@@ -60,7 +61,7 @@ def measure(tables: Mapping[str, Array], bulk: float) -> Spread:
     usual = quantile(away, bulk) / ndtri(0.5 + bulk / 2.0)
     units = np.where(rigid, quantile(away, 0.5, nonzero=True), usual)
 
-    found = {name: centers.summarise(X) for name, X in looked.items()}
+    found = dict(zip(looked, each(centers.summarise, looked.values()), strict=True))
     scaled = [
         s._replace(kept=s.kept * counts[name] / len(looked[name])) for name, s in found.items()
     ]

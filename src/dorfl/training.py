@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from dorfl.risk import Group, Risk
 from dorfl.scores import Quadratic
 from dorfl.solvers import Paper, Solver
 from dorfl.solvers.base import Info, Setting
-from dorfl.threads import THREADS
+from dorfl.threads import each
 from dorfl.types import Array
 from dorfl.validation import Clients
 
@@ -314,8 +313,7 @@ def find_centers(method: Method, tables: dict[str, Array]) -> Array:
         return np.zeros((len(tables), dims))
     center = method.score.center
     if isinstance(center, str):
-        with ThreadPoolExecutor(THREADS) as pool:
-            summaries = list(pool.map(centering.summarise, tables.values()))
+        summaries = each(centering.summarise, tables.values())
         if center == "client":
             return np.array([summary.mean for summary in summaries])
         return np.tile(centering.combine(summaries), (len(tables), 1))

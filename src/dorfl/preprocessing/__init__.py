@@ -19,7 +19,6 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dorfl.preprocessing.agreement import (
@@ -41,7 +40,7 @@ from dorfl.preprocessing.summaries import (
     summarise_column,
 )
 from dorfl.preprocessing.transform import Category, Features, Numeric, Part, Transform
-from dorfl.threads import THREADS
+from dorfl.threads import each
 
 __all__ = [
     "Category",
@@ -77,5 +76,4 @@ def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
             return part._replace(spread=spread_of(far, plan))
         return part
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return assemble(dict(zip(names, pool.map(column, names), strict=True)), plan)
+    return assemble(dict(zip(names, each(column, names), strict=True)), plan)

@@ -7,7 +7,6 @@ back exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dorfl.preprocessing import columns
-from dorfl.threads import THREADS
+from dorfl.threads import each
 from dorfl.types import Array
 
 FORMAT, VERSION = "dorfl.transform", 1
@@ -149,15 +148,15 @@ class Transform:
         widest = max((stops[group.stop] - stops[group.start] for group in groups), default=0)
         block = np.empty((widest, len(X)), dtype=dtype)
 
-        def write(k: int, first: int) -> None:
-            part = self.parts[k]
-            part.write(given.column(part.name), block[stops[k] - first : stops[k + 1] - first])
+        for group in groups:
+            first, stop = stops[group.start], stops[group.stop]
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            for group in groups:
-                first, stop = stops[group.start], stops[group.stop]
-                list(pool.map(write, group, [first] * len(group)))
-                X[:, first:stop] = block[: stop - first].T
+            def write(k: int, first: int = first) -> None:
+                part = self.parts[k]
+                part.write(given.column(part.name), block[stops[k] - first : stops[k + 1] - first])
+
+            each(write, group)
+            X[:, first:stop] = block[: stop - first].T
         return Features(X, self.names, self.frozen)
 
     def to_json(self) -> dict[str, Any]:
