@@ -29,9 +29,9 @@ def write(model: Model) -> str:
     lines += _clients(model, measured)
     lines += [
         "",
-        "λ is how much each client counted in the end: the worst served count most. Loss and "
+        f"λ is how much each client counted{_why(model)}. Loss and "
         f"{'accuracy' if model.classifies else 'error'} are those on the rows trained with, every "
-        "row counted once.",
+        "row counted once, the wrong ones too.",
         "",
         "## Settings",
         "",
@@ -65,6 +65,11 @@ def _summary(model: Model) -> str:
         f"A linear model ({fit.problem.loss.name} loss) that {what}{split} with the method "
         f"{fit.problem.method.name}."
     )
+
+
+def _why(model: Model) -> str:
+    worst = model.fit.problem.method.mixture.adversarial
+    return " in the end: the worst mixture for this model" if worst else ": by its number of rows"
 
 
 def _clients(model: Model, measured: Sequence[Any]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dorfl import preprocessing, tables
 from dorfl.model import Model
@@ -89,6 +90,7 @@ def ready(study: Study, split: Split) -> Ready:
             done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
             notes.append(f"column {part.name!r} is missing in {part.missing:.0%} of rows: {done}")
     X = transform.apply(split, np.float32).X
+    pa.default_memory_pool().release_unused()  # what reading took, training may need
     rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes))
     return Ready(rows, transform, classes, target)
 

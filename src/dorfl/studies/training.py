@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dorfl import losses
+from dorfl import losses, methods
 from dorfl.certificate import certify
 from dorfl.defaults import Choice, choose
 from dorfl.federation.local import Round
@@ -16,6 +17,7 @@ from dorfl.losses import Loss
 from dorfl.model import Model
 from dorfl.studies.rows import Ready, Rows, open_split, ready
 from dorfl.studies.study import Study
+from dorfl.threads import each
 from dorfl.training import Fit, train
 from dorfl.types import Array
 
@@ -29,8 +31,17 @@ Progress = Callable[[Round], object]
 
 def run(study: Study, progress: Progress | None = None) -> tuple[Model, Rows]:
     """Read, prepare, choose, train, certify: the model and the rows it was trained on."""
+    loading = threading.Thread(target=_load_kernels, daemon=True)
+    loading.start()
     prepared = ready(study, open_split(study))
+    loading.join()
     return fit_rows(study, prepared, progress), prepared.rows
+
+
+def _load_kernels() -> None:
+    """A training of next to nothing: compiled code takes most of a second to load from disk."""
+    rows, labels = np.eye(4, 2, dtype=np.float32), np.array([0, 1, 1, 0])
+    train([(rows, labels)], methods.erm(), l2=1.0)
 
 
 def fit_rows(study: Study, prepared: Ready, progress: Progress | None = None) -> Model:
@@ -102,26 +113,23 @@ def loss_for(classes: int) -> Loss:
 
 def measure(model: Model, rows: Rows, *, auc: bool = False) -> list[dict[str, Any]]:
     """How each client is served: rows, mean loss, and accuracy or mean absolute error."""
-    problem, served = model.fit.problem, []
-    for name, (X, y) in rows.clients.items():
-        out = np.concatenate(
-            [
-                problem.predict(model.fit.theta, X[start : start + _BLOCK])
-                for start in range(0, len(X), _BLOCK)
-            ]
-        )
-        loss = problem.loss.value(out, losses.encode(problem.loss, y, problem.classes))
-        entry = {"name": name, "rows": len(y), "loss": float(loss.mean())}
-        if model.classifies:
-            right = (out.argmax(axis=1) if out.ndim == 2 else (out > 0)) == y
-            entry["score"] = float(right.mean())
-            if auc and out.ndim == 1 and 0 < y.sum() < len(y):
-                entry["auc"] = _auc(y, out)
-        else:
-            spread = model.target.spread if model.target else 1.0
-            entry["score"] = float(np.abs(out - y).mean() * spread)
-        served.append(entry)
-    return served
+    return each(lambda client: _served(model, *client, auc=auc), rows.clients.items())
+
+
+def _served(model: Model, name: str, client: tuple[Array, Array], *, auc: bool) -> dict[str, Any]:
+    (X, y), problem = client, model.fit.problem
+    blocks = [X[start : start + _BLOCK] for start in range(0, len(X), _BLOCK)]
+    out = np.concatenate([problem.predict(model.fit.theta, block) for block in blocks])
+    loss = problem.loss.value(out, losses.encode(problem.loss, y, problem.classes))
+    entry = {"name": name, "rows": len(y), "loss": float(loss.mean())}
+    if not model.classifies:
+        spread = model.target.spread if model.target else 1.0
+        return {**entry, "score": float(np.abs(out - y).mean() * spread)}
+    right = (out.argmax(axis=1) if out.ndim == 2 else (out > 0)) == y
+    entry["score"] = float(right.mean())
+    if auc and out.ndim == 1 and 0 < y.sum() < len(y):
+        entry["auc"] = _auc(y, out)
+    return entry
 
 
 def _auc(y: Array, out: Array) -> float:
