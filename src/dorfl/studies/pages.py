@@ -9,7 +9,6 @@ import numpy as np
 
 from dorfl.model import Model
 from dorfl.report.content import (
-    Beside,
     Block,
     Cell,
     Details,
@@ -26,7 +25,7 @@ from dorfl.studies.audit import Audit
 from dorfl.studies.comparison import Comparison
 from dorfl.studies.study import Study
 
-_SHOWN = 25  # features
+_SHOWN = 15  # features: as many as have room for their names
 _POINTS = 5000  # of a picture
 
 
@@ -73,7 +72,7 @@ def _clients(model: Model, measure: str) -> list[Block]:
         [Series("λ", names, lam), Series("loss", names[: len(losses)], losses)], "bars",
         alt="Bars of every client's weight λ and mean loss.",
     )  # fmt: skip
-    return [Beside([table, figure])] if served else [figure]
+    return [table, figure] if served else [figure]
 
 
 def _coefficients(model: Model) -> Figure:
