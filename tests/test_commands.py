@@ -10,12 +10,18 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from typer.testing import CliRunner
 
 import dorfl
 from dorfl import model
 from dorfl.cli import app
+from dorfl.datasets.adult import NUMERIC, adult_table
+from dorfl.datasets.cardio import UnavailableError, cardio_table
 
 
 def dorfl_(*arguments, cwd=None):
@@ -378,3 +384,52 @@ def test_the_synthetic_study_s_outliers_are_ranked_first(tmp_path):
         suspicion = np.empty(len(frame))
         suspicion[order] = -np.arange(len(frame))
         assert average_precision_score(frame["wrong"], suspicion) >= 0.95
+
+
+# ── real tables ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_cardio_s_impossible_pressures_are_among_the_first(tmp_path):
+    try:
+        table = cardio_table()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    table.drop(columns="male").to_csv(tmp_path / "cardio.csv", index=False, sep=";")
+    made = tmp_path / "m"
+    done = quickly(
+        "train", tmp_path / "cardio.csv", "--label", "cardio", "--client", "gender", "--out", made
+    )
+    assert done.exit_code == 0, done.output
+    audit = ("outliers", made, tmp_path / "cardio.csv", "--top", len(table) * 3 // 100, "--json")
+    first = [entry["row"] - 1 for entry in json.loads(quickly(*audit).stdout)["top"]]
+    impossible = (table["ap_lo"] > table["ap_hi"]).to_numpy()
+    assert impossible[first].sum() >= 0.8 * impossible.sum()
+
+
+@pytest.mark.slow
+def test_adult_is_learnt_as_well_as_by_scikit_learn_and_better_when_rows_are_spoilt(tmp_path):
+    table = adult_table()
+    train, test = (table[table["part"] == p].drop(columns="part") for p in ("train", "test"))
+    numbers = list(NUMERIC)
+    spoilt = train.astype(dict.fromkeys(numbers, float))
+    spoilt.loc[np.random.default_rng(0).random(len(train)) < 0.1, numbers] *= -8
+    test.to_csv(tmp_path / "test.csv", index=False)
+    ours, theirs = [], []
+    for table in (train, spoilt):
+        table.to_csv(tmp_path / "adult.csv", index=False)
+        made = tmp_path / "m"
+        done = quickly(
+            "train", tmp_path / "adult.csv", "--label", "income", "--client", "race", "--out", made
+        )
+        assert done.exit_code == 0, done.output
+        answer = json.loads(quickly("evaluate", made, tmp_path / "test.csv", "--json").stdout)
+        ours.append(answer["overall"]["score"])
+        encode = make_column_transformer(
+            (StandardScaler(), numbers), remainder=OneHotEncoder(handle_unknown="ignore")
+        )
+        peer = make_pipeline(encode, LogisticRegression(max_iter=1000))
+        peer.fit(table.drop(columns="income"), table["income"])
+        theirs.append(peer.score(test.drop(columns="income"), test["income"]))
+    assert ours[0] > theirs[0] - 0.003
+    assert ours[1] - theirs[1] >= 0.8 * (theirs[0] - theirs[1]) > 0.005
