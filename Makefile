@@ -23,10 +23,10 @@ readme: run     ## put the study's tables and pictures into the README
 	$(BIN)/python docs/refresh.py results
 
 test: lint      ## lint, types and all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-fast: setup  ## the tests that take no more than a few seconds
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
 
 lint: setup     ## Ruff and mypy
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ Each is a function from clients to (coefficients, intercept). They see what no f
 from __future__ import annotations
 
 import importlib.util
+import warnings
 
 import numpy as np
 
@@ -54,7 +55,9 @@ def wasserstein(clients: Clients, intercept: bool = True) -> Array:
 
     X, y = pooled(clients)
     model = WassersteinDRO(X.shape[1], model_type="logistic", fit_intercept=intercept)
-    found = model.fit(X.astype(float), y.astype(float))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its solver's own doubts
+        found = model.fit(X.astype(float), y.astype(float))
     theta = np.asarray(found["theta"], dtype=float).ravel()
     return np.append(theta, float(np.ravel(found["b"])[0])) if intercept else theta
 
