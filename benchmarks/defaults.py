@@ -128,14 +128,17 @@ TABLES: dict[str, Callable[[], Table]] = {
     "student": lambda: from_virny("student_por_new", "class", "school"),
     "breast": lambda: from_sklearn("breast_cancer"),
     "wine": lambda: from_sklearn("wine"),
-    "magic": lambda: from_keel("magic"),
-    "phoneme": lambda: from_keel("phoneme"),
-    "compas*": lambda: from_virny("COMPAS", "recidivism", "race"),
+    **{
+        name: lambda name=name: from_keel(name)
+        for name in ("magic", "phoneme", "spambase", "pima", "heart", "saheart")
+    },
+    "ricci": lambda: from_virny("ricci_race", "Promoted", "Race"),
+    "compas": lambda: from_virny("COMPAS", "recidivism", "race"),
     "digits*": lambda: from_sklearn("digits"),
     **{
         f"{name}*": lambda name=name: from_keel(name)
         for name in ("australian", "crx", "satimage", "segment", "vehicle", "ring", "mammographic",
-                     "marketing", "contraceptive", "penbased", "wisconsin", "sonar")
+                     "marketing", "contraceptive", "wisconsin", "sonar")
     },
 }  # fmt: skip
 

@@ -18,9 +18,9 @@ What it takes from the data is :mod:`dorfl.spread`: sums over clients, never a r
 - **Tilt.** The temperature ρβ of 32 raises a row with a log loss of 3 by a tenth: the worst served
   count a little more. It is less where the score would otherwise, at a ratio of 2ρ₂V to the price ρ
   above 0.1, pull rows to the centre and so make the model too sure of itself.
-- **Mixture.** Clients count by size. The worst mixture serves the client whose labels are noisiest
-  at the expense of the others: on real tables that leaves the worst served group worse off, not
-  better. Ask for `mixture="agnostic"` where that one client is what matters.
+- **Mixture.** Clients count by size. The worst mixture serves the client whose labels are noisiest;
+  on real tables that helps the worst served group little where it does, and elsewhere leaves every
+  group worse off (benchmarks/README.md). Ask for `mixture="agnostic"` where that client matters.
 - **Centre.** Each client's own, unless most rows are with clients too small to have one.
 
 >>> import dorfl
