@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dorfl
 from dorfl import defaults, spread
+from dorfl.datasets.cardio import UnavailableError
 from dorfl.defaults import choose
 from dorfl.scores import Quadratic
 
@@ -286,3 +287,22 @@ def test_on_adult_little_is_lost_and_most_is_kept():
     ours_bad, theirs_bad = accuracies(*arguments, bad=bad, frozen=data.frozen)
     assert ours > theirs - 0.3
     assert ours_bad - theirs_bad > 0.8 * (theirs - theirs_bad)
+
+
+@pytest.mark.slow
+def test_impossible_blood_pressures_are_among_the_most_suspicious_rows():
+    try:
+        data = dorfl.datasets.cardio()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    fit = dorfl.train(data.clients, choose(data.clients, frozen=data.frozen).method)
+    X = np.concatenate([rows for rows, _ in data.clients.values()])
+    pressures = []
+    for name in ("ap_hi", "ap_lo"):
+        zero, unit = data.units[name]
+        pressures.append(X[:, data.feature_names.index(name)] * unit + zero)
+    high, low = pressures
+    bad = (high < 70) | (high > 250) | (low < 40) | (low > 150) | (low >= high)
+    weights = [len(y) * fit.sample_weights[name] for name, (_, y) in data.clients.items()]
+    top = np.argsort(np.concatenate(weights), kind="stable")[: round(0.03 * len(X))]
+    assert bad[top].sum() > 0.95 * bad.sum() > 800
