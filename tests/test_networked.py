@@ -1,13 +1,15 @@
 """The commands for sites over a network, where nothing has to be running."""
 
 import json
+import struct
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 from typer.testing import CliRunner
 
 from dorfl import flower
 from dorfl.cli import app
-from dorfl.flower import keys
+from dorfl.flower import board, keys
 from dorfl.flower.folders import Federation, SiteFolder
 
 
@@ -115,3 +117,31 @@ def test_without_the_extra_it_says_what_to_install(fed, monkeypatch):
     done = dorfl("status", fed)
     assert done.exit_code == 2
     assert "pip install 'dorfl[flower]'" in done.stderr
+
+
+def test_a_round_s_figures_reach_tensorboard(tmp_path):
+    line = {
+        "round": 3, "objective": 0.5, "gap": None, "seconds": 1.5, "answered": ["a"],
+        "sites": {"a": {"lambda": 0.25, "risk": 0.75}},
+    }  # fmt: skip
+    seen = []
+    with board.beside(lambda *told: seen.append(told), tmp_path / "board") as watch:
+        watch(None, "round", line)
+        watch(None, "done", {})
+    assert [event for _, event, _ in seen] == ["round", "done"]
+    content = next((tmp_path / "board").iterdir()).read_bytes()
+    told, place = {}, 0
+    while place < len(content):  # records: length, checksum, event, checksum
+        (length,) = struct.unpack_from("<Q", content, place)
+        event = Event.FromString(content[place + 12 : place + 12 + length])
+        told |= {value.tag: (event.step, value.simple_value) for value in event.summary.value}
+        place += 16 + length
+    assert told == {
+        "objective": (3, 0.5), "seconds": (3, 1.5), "answered": (3, 1.0),
+        "lambda/a": (3, 0.25), "risk/a": (3, 0.75),
+    }  # fmt: skip
+
+
+def test_without_a_board_nothing_is_written(tmp_path):
+    with board.beside(print, None) as watch:
+        assert watch is print

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
     from dorfl.protocol.coordinator import State
 
 
+Board = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", help="Also write every round's figures there, for TensorBoard."),
+]
+
+
 def run(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
+    tensorboard: Board = None,
 ) -> None:
     """Run a study among the registered sites, to the model. Ctrl-C is safe: see `resume`.
 
@@ -34,10 +42,10 @@ def run(
 
     federation = Federation.open(folder)
     asked = parse(study.read_text(encoding="utf-8"), tuple(federation.sites()))
-    _go(federation, running.new(federation, asked))
+    _go(federation, running.new(federation, asked), tensorboard)
 
 
-def resume(folder: Folder) -> None:
+def resume(folder: Folder, tensorboard: Board = None) -> None:
     """Go on with the last run from where it stopped; the result is the same to the last bit.
 
     Example: dorfl resume fed/
@@ -47,7 +55,7 @@ def resume(folder: Folder) -> None:
     from dorfl.flower.folders import Federation  # noqa: PLC0415
 
     federation = Federation.open(folder)
-    _go(federation, running.unfinished(federation))
+    _go(federation, running.unfinished(federation), tensorboard)
 
 
 def status(folder: Folder) -> None:
@@ -96,16 +104,15 @@ def stop(folder: Folder) -> None:
             raise ValueError(f"{what}: process {told['pid']} does not stop")
 
 
-def _go(federation: Federation, folder: Path) -> None:
-    from dorfl.flower import running  # noqa: PLC0415
+def _go(federation: Federation, folder: Path, tensorboard: Path | None) -> None:
+    from dorfl.flower import board, running  # noqa: PLC0415
 
     screen = Screen()
     screen.say(f"run {folder.name}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        state = running.go(
-            federation, folder, lambda state, event, line: _show(screen, state, event, line)
-        )
+        with board.beside(partial(_show, screen), tensorboard) as watch:
+            state = running.go(federation, folder, watch)
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path}")
         raise typer.Exit(130) from None

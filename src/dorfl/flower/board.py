@@ -1,0 +1,44 @@
+"""A run's rounds as curves in TensorBoard (extra `tensorboard`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dorfl.flower.running import Watch
+from dorfl.protocol.coordinator import State
+
+
+@contextmanager
+def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
+    """`watch`, and beside it every round's figures written to `folder`, if one is given."""
+    if folder is None:
+        yield watch
+        return
+    try:
+        from tensorboardX import SummaryWriter  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ValueError(
+            "--tensorboard needs a package more: pip install 'dorfl[tensorboard]'"
+        ) from None
+
+    with SummaryWriter(str(folder)) as board:
+
+        def both(state: State, event: str, line: dict[str, Any]) -> None:
+            watch(state, event, line)
+            if event == "round":
+                for name, value in _figures(line).items():
+                    board.add_scalar(name, value, line["round"])
+
+        yield both
+
+
+def _figures(line: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a round by name; what is not a number is left out."""
+    figures = {name: line[name] for name in ("objective", "gap", "seconds")}
+    for site, told in line["sites"].items():
+        figures |= {f"lambda/{site}": told["lambda"], f"risk/{site}": told["risk"]}
+    figures["answered"] = len(line["answered"])
+    return {name: value for name, value in figures.items() if value is not None}
