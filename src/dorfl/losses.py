@@ -25,7 +25,7 @@ class Loss:
 
     `curvature` bounds ∂²l/∂t² (in the largest direction): with S = θᵀK⁻¹θ the spread of the model,
     the supremum is strictly concave when S · curvature < 1. `finite_below` is the spread from which
-    the supremum is infinite.
+    the supremum is infinite, `steep` the largest ‖∂l/∂t‖.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Loss:
     curvature: float
     finite_below: float = np.inf
     delta: float = 1.0
+    steep: float = np.inf
 
     def value(self, outputs: Array, target: Array) -> Array:
         """l of every row; `outputs` is (n,) or, for softmax, (n, classes); `target` as encoded."""
@@ -80,8 +81,8 @@ class Loss:
         return np.ones_like(slope)
 
 
-logistic = Loss("logistic", kernels.LOGISTIC, classifies=True, curvature=0.25)
-softmax_loss = Loss("softmax", kernels.SOFTMAX, classifies=True, curvature=0.5)
+logistic = Loss("logistic", kernels.LOGISTIC, classifies=True, curvature=0.25, steep=1.0)
+softmax_loss = Loss("softmax", kernels.SOFTMAX, classifies=True, curvature=0.5, steep=2.0**0.5)
 squared = Loss("squared", kernels.SQUARED, classifies=False, curvature=1.0, finite_below=1.0)
 
 
@@ -89,7 +90,8 @@ def huber(delta: float = 1.0) -> Loss:
     """Quadratic up to a residual of `delta`, linear beyond."""
     if not (np.isfinite(delta) and delta > 0):
         raise ValueError(f"huber(delta={delta}): delta must be a positive number")
-    return Loss("huber", kernels.HUBER, classifies=False, curvature=1.0, delta=float(delta))
+    d = float(delta)
+    return Loss("huber", kernels.HUBER, classifies=False, curvature=1.0, delta=d, steep=d)
 
 
 _NAMED = {"logistic": logistic, "softmax": softmax_loss, "squared": squared, "huber": huber()}

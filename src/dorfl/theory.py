@@ -122,11 +122,9 @@ def rate(group: Group, theta_radius: float) -> Rate:
     tau = problem.method.temperature
     if not np.isfinite(tau):
         raise ValueError("rate: Theorem 1 is about the tilted objective; give the method a beta")
-    if loss.kind == kernels.SQUARED:
+    steep = loss.steep
+    if np.isinf(steep):
         raise ValueError("rate: Theorem 1 needs a loss of bounded slope; squared loss has none")
-    steep = {kernels.LOGISTIC: 1.0, kernels.HUBER: loss.delta, kernels.SOFTMAX: np.sqrt(2.0)}[
-        loss.kind
-    ]
     shape = problem.geometry
     rows = np.asarray(group.rows, dtype=np.float64)
     centers = apply(shape.shrink, rows) + np.repeat(

@@ -64,6 +64,7 @@ class Setting:
     tol: float = 1e-6
     feasible: Callable[[Array], bool] = lambda _: True
     linear: Array | float = 0.0  # added to every risk as linear · θ: the price of a radius
+    trim: float = 0.0  # the share of the mixture whose gradients may be lies
 
     @cached_property
     def plain(self) -> bool:
@@ -126,13 +127,31 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
         return Pieces(answers.values, answers.vectors, answers.curvature)
     tau = setting.temperature
     share = setting.mixture.shares(answers.values, lam, tau)
-    gradient = share @ answers.vectors
+    gradient = trimmed_mean(answers.vectors, share, setting.trim)
     curvature = None
     if answers.curvature is not None:
         spread = share @ answers.vectors**2 - gradient**2  # how much the clients' gradients differ
         curvature = (share @ answers.curvature + np.maximum(spread, 0.0) / tau)[None]
     value = setting.mixture.objective(answers.values, lam, tau)
     return Pieces(np.array([value]), gradient[None], curvature)
+
+
+def trimmed_mean(vectors: Array, weights: Array, trim: float) -> Array:
+    """Σ λ_i v_i, coordinate by coordinate, with the outer `trim` of the mixture pulled in.
+
+    What is below the λ-weighted quantile `trim` or above 1 − `trim` counts as being there. As long
+    as liars have less than `trim` of the mixture between them, they cannot take any coordinate
+    beyond what honest clients sent. No trim is the plain mean, one half the weighted median.
+
+    >>> vectors = np.array([[1.0], [2.0], [3.0], [-1e6]])
+    >>> trimmed_mean(vectors, np.full(4, 0.25), 0.3)
+    array([1.5])
+    """
+    if trim == 0.0:
+        return np.asarray(weights @ vectors)
+    edges = [trim, 1.0 - trim]
+    low, high = np.quantile(vectors, edges, axis=0, weights=weights, method="inverted_cdf")
+    return np.asarray(weights @ np.clip(vectors, low, high))
 
 
 _TINY = float(np.finfo(float).tiny)

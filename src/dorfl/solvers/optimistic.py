@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.roots import brentq
-from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
+from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative, trimmed_mean
 from dorfl.solvers.quasi_newton import Secants, model
 from dorfl.types import Array
 
@@ -35,7 +35,7 @@ class Point(NamedTuple):
     theta: Array
     lam: Array
     pieces: Pieces
-    gradient: Array  # Σ λ_i ∇F_i
+    gradient: Array  # Σ λ_i ∇F_i, where gradients may be lies trimmed
 
 
 class State(NamedTuple):
@@ -86,7 +86,7 @@ class Optimistic:
         seen = pieces(setting, state.theta, answers, state.lam)
         adversarial = setting.mixture.adversarial
         lam = state.lam if adversarial else np.ones(1)
-        here = Point(state.theta, lam, seen, lam @ seen.gradients)
+        here = Point(state.theta, lam, seen, trimmed_mean(seen.gradients, lam, setting.trim))
         if seen.curvature is not None:
             metric = np.maximum(lam @ seen.curvature, 1e-12)
             pace = _pace(seen.gradients, metric) if state.metric is None else state.pace

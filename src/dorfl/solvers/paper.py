@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.solvers.base import Answers, Info, Setting, Task, pieces
+from dorfl.solvers.base import Answers, Info, Setting, Task, pieces, trimmed_mean
 from dorfl.types import Array
 
 
@@ -68,7 +68,7 @@ class Paper:
             gap = max(height - float(lam @ seen.values), 0.0) + short
             return state, Info(height, gap, answers.values, task.lam, task.theta, "budget")
         decay = self.eta * setting.penalty * state.theta
-        theta = setting.project(state.lam @ answers.vectors - decay)
+        theta = setting.project(trimmed_mean(answers.vectors, state.lam, setting.trim) - decay)
         lam = state.lam
         if setting.mixture.adversarial:
             lam = setting.mixture.project(lam + self.eta * answers.values)

@@ -25,7 +25,9 @@ class Secants(NamedTuple):
     changes: Array
 
     def append(self, step: Array, change: Array) -> Secants:
-        """One more, the oldest dropped when there are too many."""
+        """One more, the oldest dropped when there are too many; no step at all shows nothing."""
+        if float(step @ step) < 1e-250:
+            return self
         return Secants(
             np.concatenate([self.steps, step[None]])[-MEMORY:],
             np.concatenate([self.changes, change[None]])[-MEMORY:],

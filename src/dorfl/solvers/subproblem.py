@@ -91,7 +91,9 @@ def _quadratic_program(
         settings,
     ).solve()
     lam = np.clip(np.array(solution.x), 0.0, cap)
-    lam[lam < 1e-9] = 0.0
+    lam[~(lam >= 1e-9)] = 0.0
+    if not lam.any():  # no solution in floating point, from reports of absurd sizes: all alike
+        lam[np.unique(owner, return_index=True)[1]] = 1.0
     lam /= lam.sum()
     return lam, float((linear - quadratic @ lam)[lam > 0].min())
 
