@@ -9,7 +9,18 @@ True
 
 from typing import TYPE_CHECKING, Any
 
-from dorfl import costs, datasets, defaults, losses, methods, mixture, scores, solvers, theory
+from dorfl import (
+    costs,
+    datasets,
+    defaults,
+    losses,
+    methods,
+    mixture,
+    privacy,
+    scores,
+    solvers,
+    theory,
+)
 from dorfl.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
 from dorfl.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.risk import Risk
@@ -37,6 +48,7 @@ __all__ = [
     "losses",
     "methods",
     "mixture",
+    "privacy",
     "risk",
     "saddle_gap",
     "scores",

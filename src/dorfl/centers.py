@@ -30,8 +30,10 @@ class Summary(NamedTuple):
     mean: Array
 
 
-def summarise(rows: Array, share: float = 0.999) -> Summary:
+def summarise(rows: Array, share: float = 0.999, least: int = 1) -> Summary:
     """The mean of the rows within the range that `share` of normal rows would keep to.
+
+    A mean of fewer than `least` rows is not given: it would tell of them.
 
     Distances are measured from the medians in units of the median absolute deviation, which a
     minority of wild rows cannot move. A column that mostly has one value (a category, a rare
@@ -55,11 +57,14 @@ def summarise(rows: Array, share: float = 0.999) -> Summary:
         # make half the table look wild.
         typical = float(np.median(far)) / _radius(0.5, dims)
         wild |= far > max(typical, 1.0) * _radius(share, dims)
-    if 2 * wild.sum() > len(rows):  # no such thing as a wild majority
-        return Summary(len(rows), middle)
+    majority = 2 * int(wild.sum()) > len(rows)  # no such thing as a wild majority
+    kept = len(rows) if majority else int((~wild).sum())
+    if kept < least:
+        raise ValueError(f"centre: a mean of fewer than {least} rows would tell of them")
+    if majority:
+        return Summary(kept, middle)
     parts = range(0, len(rows), _BLOCK)
     total = sum(rows[p : p + _BLOCK][~wild[p : p + _BLOCK]].sum(0, np.float64) for p in parts)
-    kept = int((~wild).sum())
     return Summary(kept, np.asarray(total / kept))
 
 

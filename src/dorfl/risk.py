@@ -195,6 +195,15 @@ class Group:
         sums, _ = self._pass(theta, keep=False)
         return self._combine(theta, sums)
 
+    def clipped(self, theta: Array, longest: float, values: tuple[float, float]) -> Risks:
+        """F_i and ∇F_i with every row's f kept in `values`, its gradient no longer than given."""
+        atoms = self.atoms(theta)
+        value = np.clip(atoms.value, *values)
+        place = np.sqrt(np.einsum("ij,ij->i", atoms.rows, atoms.rows) + self.problem.intercept)
+        length = np.linalg.norm(atoms.slope, axis=1) * place
+        slope = atoms.slope * (longest / np.maximum(length, longest))[:, None]
+        return self._gather(atoms._replace(value=value, weights=self._weights(value), slope=slope))
+
     def sample_weights(self, theta: Array) -> list[Array]:
         """p of every client at θ."""
         value, _, _ = self._values_and_slopes(theta)

@@ -11,16 +11,23 @@ import zlib
 import numpy as np
 
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.privacy import Gaussian
 from dorfl.risk import Group
 from dorfl.solvers.base import Task
 from dorfl.types import Array
 
 
-def respond(group: Group, broadcast: Broadcast, seed: int) -> list[Report]:
-    """The reports of the clients in `group`, in their order."""
+def respond(
+    group: Group, broadcast: Broadcast, seed: int, privacy: Gaussian | None = None
+) -> list[Report]:
+    """The reports of the clients in `group`, in their order; with `privacy`, clipped and noisy."""
     task, number = broadcast.task, broadcast.round
     curvature: Array | None = None
-    if task.kind == "local":
+    if privacy is not None:
+        if task.kind != "evaluate" or task.curvature or task.batch is not None:
+            raise ValueError("privacy: only risk and gradient over all rows are sent; not asked so")
+        values, vectors = privacy.report(group, task.theta, number)
+    elif task.kind == "local":
         values, vectors = _local_steps(group, task, number, seed)
     elif task.kind == "paper":
         values, vectors = _paper_step(_batch(group, task, number, 0, seed), task)
@@ -35,6 +42,32 @@ def respond(group: Group, broadcast: Broadcast, seed: int) -> list[Report]:
             group.names, group.counts.tolist(), values.tolist(), vectors, diagonals, strict=True
         )
     ]
+
+
+def enough(group: Group, task: Task, least: int = 10) -> None:
+    """Raise if a report on `task` would rest on fewer than `least` rows of some client.
+
+    Rows count by their weight: with a tilt one row of a thousand can be nearly all of ∇F_i. A
+    weight of 1/`least` is the most that any may have.
+
+    >>> import dorfl
+    >>> from dorfl.training import prepare
+    >>> task = Task(np.zeros(2), np.ones(1))
+    >>> few = prepare({"a": ([[0.0], [1.0]], [0, 1])}, dorfl.methods.erm())
+    >>> enough(few, task)
+    Traceback (most recent call last):
+    ValueError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
+    """
+    behind = group.counts.astype(float)
+    if np.isfinite(group.problem.method.temperature):
+        behind = np.array([1.0 / weights.max() for weights in group.sample_weights(task.theta)])
+    if task.batch is not None:
+        behind = np.minimum(behind, task.batch)
+    for name, rows in zip(group.names, behind, strict=True):
+        if rows < least * (1.0 - 1e-9):
+            raise ValueError(
+                f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
+            )
 
 
 def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:

@@ -1,0 +1,76 @@
+"""`noisy`: descent–ascent with steps fixed beforehand, for reports that carry noise of their own.
+
+    θ⁺ = Proj_Θ(θ − η Σ λ_i ∇F_i(θ)),      λ⁺ = Proj_Λ(λ + ν F(θ))
+
+The result is the mean of the later half. With noise, the adaptive solvers would take the length of
+their steps, and their idea of convergence, from the noise. Here nothing is adapted, and averaging
+takes the noise out again. Differential privacy needs the number of rounds beforehand in any case,
+and one more to look at the result would cost privacy too: the risks reported are the means of what
+was seen, and no gap is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.solvers.base import Answers, Info, Setting, Task, pieces, trimmed_mean
+from dorfl.types import Array
+
+
+class State(NamedTuple):
+    """What is carried from round to round; the sums are over the later half."""
+
+    setting: Setting
+    theta: Array
+    lam: Array
+    total: Array
+    total_lam: Array
+    total_risks: Array
+    round: int = 1
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """See the module's text: `rounds` of length `rate` (η) for θ and `pace` (ν) for λ."""
+
+    rounds: int
+    rate: float
+    pace: float
+    name: str = "noisy"
+    exact: bool = False
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+        """Before the first round."""
+        zeros = np.zeros_like(lam)
+        return State(setting, theta, lam, np.zeros_like(theta), zeros, zeros)
+
+    def ask(self, state: State) -> Task:
+        """An evaluation, never of curvature."""
+        return Task(state.theta, state.lam)
+
+    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+        """One step, and the average so far."""
+        setting, adversarial = state.setting, state.setting.mixture.adversarial
+        if state.round > self.rounds // 2:
+            state = state._replace(
+                total=state.total + state.theta,
+                total_lam=state.total_lam + state.lam,
+                total_risks=state.total_risks + answers.values,
+            )
+        seen = pieces(setting, state.theta, answers, state.lam)
+        share = state.lam if adversarial else np.ones(1)
+        push = trimmed_mean(seen.gradients, share, setting.trim)
+        theta, lam = setting.project(state.theta - self.rate * push), state.lam
+        if adversarial:
+            lam = setting.mixture.project(lam + self.pace * seen.values)
+        count = state.round - self.rounds // 2
+        found = (state.theta, state.lam, answers.values)
+        if count > 0:
+            found = (state.total / count, state.total_lam / count, state.total_risks / count)
+        objective = setting.mixture.objective(found[2], found[1], setting.temperature)
+        done = "spent" if state.round >= self.rounds else ""
+        info = Info(objective, np.nan, found[2], found[1], found[0], done)
+        return state._replace(theta=theta, lam=lam, round=state.round + 1), info
