@@ -11,15 +11,19 @@ import numpy as np
 
 from dorfl import centers as centering
 from dorfl import losses, methods, solvers, validation
+from dorfl import privacy as keeping
 from dorfl.federation import local
+from dorfl.federation.defence import Limits, defend
 from dorfl.federation.local import Round
+from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.server import Server
 from dorfl.losses import Loss
 from dorfl.methods import Method
+from dorfl.privacy import Gaussian
 from dorfl.problem import Problem
 from dorfl.risk import Group, Risk
 from dorfl.scores import Quadratic
-from dorfl.solvers import Paper, Solver
+from dorfl.solvers import Noisy, Paper, Solver, Sqp
 from dorfl.solvers.base import Info, Setting
 from dorfl.threads import each
 from dorfl.types import Array
@@ -90,6 +94,10 @@ def train(
     participation: float = 1.0,
     absent: Callable[[int, str], bool] | None = None,
     epsilon: float = 0.0,
+    limits: Limits | None = None,
+    trim: float = 0.0,
+    privacy: Gaussian | None = None,
+    tamper: Callable[[Broadcast, Report], Report] | None = None,
     start: Fit | Array | None = None,
     progress: Callable[[Round], object] | None = None,
 ) -> Fit:
@@ -110,6 +118,12 @@ def train(
         participation: the share of clients asked in a round.
         absent: `absent(round, client)` says who does not answer; the last report stands in for it.
         epsilon: leave rows within this distance of their worst place instead of solving exactly.
+        limits: clip reports to what rows within these limits can give, and leave out clients that
+            contradict themselves; see :mod:`dorfl.federation.defence`.
+        trim: the share of the mixture whose gradients may be lies; see
+            :func:`~dorfl.solvers.base.trimmed_mean`. Not with `sqp`.
+        privacy: differential privacy for every row, as :func:`dorfl.privacy.gaussian` makes it.
+        tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
         start: a fit or a θ to go on from.
         progress: called with every :class:`~dorfl.federation.local.Round` as it ends.
 
@@ -119,7 +133,7 @@ def train(
     >>> fit.status, fit.rounds < 25
     ('converged', True)
     """
-    _check_options(tol, max_rounds, l2, theta_radius, batch, participation, epsilon)
+    _check_options(tol, max_rounds, l2, theta_radius, batch, participation, epsilon, trim)
     _check_method(method)
     group = prepare(clients, method, loss, intercept=intercept, epsilon=epsilon)
     problem = group.problem
@@ -129,6 +143,7 @@ def train(
     server, budget = serve(
         problem, group.names, group.counts, theta, solver=solver, tol=tol, max_rounds=max_rounds,
         l2=l2, theta_radius=theta_radius, batch=batch, participation=participation,
+        epsilon=epsilon, trim=trim, limits=limits, centers=group.centers, privacy=privacy,
     )  # fmt: skip
     chosen = server.solver
     info, history, status = local.run(
@@ -138,12 +153,14 @@ def train(
         seed=seed,
         participation=participation,
         absent=absent,
+        tamper=tamper,
+        privacy=privacy,
         progress=progress,
-        stop=stop_rule(problem, group.counts, l2, theta_radius),
+        stop=stop_rule(problem, group.counts, l2, theta_radius) if privacy is None else None,
     )
     message = describe(status, info)
     noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
-    if status != "converged" and not (isinstance(chosen, Paper) or noisy):
+    if status != "converged" and not (isinstance(chosen, Paper | Noisy) or noisy):
         warnings.warn(message, stacklevel=2)
     theta, rho, radius = info.theta, method.rho, None
     if problem.constrained:
@@ -185,15 +202,32 @@ def serve(
     theta_radius: float = np.inf,
     batch: int | None = None,
     participation: float = 1.0,
+    epsilon: float = 0.0,
+    trim: float = 0.0,
+    limits: Limits | None = None,
+    centers: Array | None = None,
+    privacy: Gaussian | None = None,
 ) -> tuple[Server, int]:
-    """The server before the first round, and its budget of rounds; it needs no rows."""
-    chosen = solvers.resolve(solver, full=participation == 1.0, batch=batch)
+    """The server before the first round, and its budget of rounds; it needs no rows.
+
+    `centers` has ξ̄ of every client (clients, d), which the limits of a quadratic score need.
+    """
+    method = problem.method
+    lam = method.mixture.start(names, counts)
+    chosen = solvers.resolve(solver, full=participation == 1.0 and trim == 0.0, batch=batch)
+    if privacy is not None:
+        _check_private(privacy, problem, solver, batch, max_rounds)
+        chosen = privacy.solver(problem, counts, lam)
+    if trim > 0.0 and isinstance(chosen, Sqp):
+        raise ValueError("trim: solver 'sqp' needs every gradient as it is; use 'optimistic'")
     if chosen.exact and participation < 1.0:
         raise ValueError(f"solver {chosen.name!r} needs every client's answer; use 'optimistic'")
     if isinstance(chosen, Paper) and max_rounds is not None:
         chosen = replace(chosen, rounds=max_rounds)
-    budget = chosen.rounds + 1 if isinstance(chosen, Paper) else max_rounds or _BUDGET[chosen.name]
-    method = problem.method
+    if isinstance(chosen, Paper | Noisy):
+        budget = chosen.rounds + isinstance(chosen, Paper)  # that one closes with an evaluation
+    else:
+        budget = max_rounds or _BUDGET[chosen.name]
     penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
     if problem.intercept:
         penalty[:, -1] = 0.0
@@ -203,11 +237,16 @@ def serve(
             raise ValueError("radius: use solver 'sqp' or 'optimistic' on all rows, any theta")
         flat, linear = np.append(flat, 0.0), np.append(linear, float(method.radius or 0.0))
     setting = Setting(
-        method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear
+        method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear, trim
     )
-    lam = method.mixture.start(names, counts)
+    defence = None
+    if limits is not None:
+        center = np.zeros((len(names), problem.dims)) if centers is None else centers
+        steady = batch is None and epsilon == 0.0 and privacy is None
+        defence = defend(problem, limits, dict(zip(names, center, strict=True)), convex=steady)
     rows = dict(zip(names, counts.tolist(), strict=True))
-    return Server(rows, chosen, chosen.init(setting, setting.project(theta), lam)), budget
+    state = chosen.init(setting, setting.project(theta), lam)
+    return Server(rows, chosen, state, defence=defence), budget
 
 
 def risk(
@@ -343,6 +382,16 @@ def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:
     return theta.ravel()
 
 
+def _check_private(
+    privacy: Gaussian, problem: Problem, solver: str | Solver, batch: int | None, rounds: int | None
+) -> None:
+    keeping.check(problem)
+    if solver != "auto" or batch is not None:
+        raise ValueError("privacy: comes with its own solver, on all rows; leave out solver, batch")
+    if rounds is not None and rounds != privacy.rounds:
+        raise ValueError(f"max_rounds={rounds}: the privacy budget is for {privacy.rounds} rounds")
+
+
 def _starting_price(start: Fit | Array | None, group: Group) -> float:
     """Where ρ starts: as found before, as given, or where ρ r is as large as the loss at θ = 0."""
     method = group.problem.method
@@ -379,6 +428,7 @@ def describe(status: str, info: Info) -> str:
         "converged": f"converged: the gap is below tol (objective {info.objective:.6g})",
         "budget": f"stopped after max_rounds with an estimated gap of {info.gap:.3g}; "
         "allow more rounds or a larger tol",
+        "spent": "the rounds that the privacy budget was made for are over",
         "stalled": f"no further progress in floating point (estimated gap {info.gap:.3g})",
         "separable": "the classes are separable: every row is classified correctly, so without "
         "regularisation the minimiser is infinitely far away. Stopped at "
@@ -393,7 +443,7 @@ def _check_method(method: Any) -> None:
 
 def _check_options(
     tol: float, max_rounds: int | None, l2: float, theta_radius: float, batch: int | None,
-    participation: float, epsilon: float,
+    participation: float, epsilon: float, trim: float,
 ) -> None:  # fmt: skip
     for name, value, fine, need in (
         ("tol", tol, tol > 0, "must be positive"),
@@ -403,6 +453,7 @@ def _check_options(
         ("batch", batch, batch is None or batch >= 1, "must be at least 1 row"),
         ("participation", participation, 0 < participation <= 1, "must be above 0 and at most 1"),
         ("epsilon", epsilon, 0 <= epsilon < np.inf, "must be a number ≥ 0"),
+        ("trim", trim, 0 <= trim <= 0.5, "must be from 0 (the mean) to 0.5 (the median)"),
     ):
         if not fine:
             raise ValueError(f"{name}={value}: {need}")

@@ -9,7 +9,9 @@ import numpy as np
 
 from dorfl.federation import server as serving
 from dorfl.federation.client import respond
+from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.server import Server
+from dorfl.privacy import Gaussian
 from dorfl.risk import Group
 from dorfl.solvers.base import Info
 from dorfl.types import Array
@@ -25,6 +27,7 @@ class Round(NamedTuple):
     lam: Array
     answered: tuple[str, ...]
     refused: dict[str, str]
+    clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
 
 
 def run(
@@ -35,13 +38,16 @@ def run(
     seed: int,
     participation: float = 1.0,
     absent: Callable[[int, str], bool] | None = None,
+    tamper: Callable[[Broadcast, Report], Report] | None = None,
+    privacy: Gaussian | None = None,
     progress: Callable[[Round], object] | None = None,
     stop: Callable[[Info], str] | None = None,
 ) -> tuple[Info, list[Round], str]:
     """Rounds until the solver is done, `stop` gives a reason, or the budget is spent.
 
     `participation` is the share of clients asked in a round (everyone in the first); `absent(round,
-    client)` says who does not answer although asked.
+    client)` says who does not answer although asked; `tamper(broadcast, report)` is what is sent
+    instead of an honest report.
     """
     history: list[Round] = []
     count = len(group.names)
@@ -54,7 +60,9 @@ def run(
             asked = sorted(rng.choice(count, size=size, replace=False).tolist())
         if absent is not None:
             asked = [i for i in asked if not absent(sent.round, group.names[i])]
-        reports = respond(group.select(asked), sent, seed) if asked else []
+        reports = respond(group.select(asked), sent, seed, privacy) if asked else []
+        if tamper is not None:
+            reports = [tamper(sent, report) for report in reports]
         server, info, heard = serving.receive(server, reports)
         history.append(Round(sent.round, info.objective, info.gap, info.risks, info.lam, *heard))
         if progress is not None:

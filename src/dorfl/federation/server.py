@@ -3,6 +3,10 @@
 What a server receives is untrusted: :func:`refuse` says what is wrong with a report before anything
 uses it. A client that does not answer, or whose report is refused, is represented by its last good
 report, extended along its gradient to the new θ: by convexity never more than its true risk.
+
+With a :class:`~dorfl.federation.defence.Defence` reports are also clipped to what honest ones can
+be, and a client whose reports contradict each other is left out from then on. It is represented by
+the mean of the others, which pulls at no mixture: the mean is never above the worst.
 """
 
 from __future__ import annotations
@@ -13,8 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.federation import defence as defending
+from dorfl.federation.defence import Defence
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.solvers.base import Answers, Info, Solver, Task
+from dorfl.types import Array
+
+_LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow
+_EXPOSED = "contradicts its own earlier report: no one set of rows gives both; left out"
 
 
 class Server(NamedTuple):
@@ -25,6 +35,8 @@ class Server(NamedTuple):
     solving: Any  # the solver's own state
     round: int = 1
     last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
+    defence: Defence | None = None
+    exposed: tuple[str, ...] = ()  # clients caught lying
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -33,10 +45,11 @@ class Server(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Who answered a round, and which reports were refused for what."""
+    """Who answered a round, which reports were refused for what, and which were cut down."""
 
     answered: tuple[str, ...]
     refused: dict[str, str]
+    clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
 
 
 def broadcast(server: Server) -> Broadcast:
@@ -47,20 +60,16 @@ def broadcast(server: Server) -> Broadcast:
 def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, Heard]:
     """One round's reports into the next state. The order they came in makes no difference."""
     sent = broadcast(server)
-    good: dict[str, Report] = {}
-    refused: dict[str, str] = {}
-    for report in sorted(reports, key=lambda r: str(r.client)):
-        reason = refuse(server, sent, report)
-        if reason is None and report.client in good:
-            reason = "answered twice"
-        if reason is None:
-            good[report.client] = report
-        else:
-            refused[str(report.client)] = reason
+    good, refused = _sift(server, sent, reports)
     last = dict(server.last)
+    caught = [name for name, report in good.items() if _is_exposed(server, sent.task, report)]
+    for name in caught:
+        refused[name] = _EXPOSED
+        del good[name]
     for name, report in good.items():
-        known = last[name][1].curvature if name in last else None
-        diagonal = known if report.curvature is None else report.curvature
+        diagonal = report.curvature  # not asked for, it is not looked at: the last one stays
+        if not sent.task.curvature:
+            diagonal = last[name][1].curvature if name in last else None
         last[name] = (sent.task, report._replace(curvature=diagonal))
     silent = [name for name in server.roster if name not in last]
     if silent:
@@ -69,47 +78,131 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
             f"client {silent[0]!r} has sent no usable report yet{because}; "
             "every client must answer once before training can go on without it"
         )
-    solving, info = server.solver.update(server.solving, _answers(server, sent.task, last))
-    server = server._replace(solving=solving, round=server.round + 1, last=last)
-    if info.done == "converged" and len(good) < len(server.roster):
+    server = server._replace(last=last, exposed=(*server.exposed, *caught))
+    if len(server.exposed) == len(server.rows):
+        raise ValueError("every client's reports contradict each other; nobody is left to train on")
+    answers, clipped = _answers(server, sent.task)
+    with np.errstate(over="ignore", invalid="ignore"):  # of absurd reports; solvers look at results
+        solving, info = server.solver.update(server.solving, answers)
+    if caught:  # what the solver has learnt, it has learnt from lies too: it starts anew from here
+        solving = server.solver.init(server.solving.setting, info.theta, info.lam)
+        info = info._replace(done="")
+    server = server._replace(solving=solving, round=server.round + 1)
+    if info.done == "converged" and len(good) + len(server.exposed) < len(server.rows):
         info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
-    return server, info, Heard(tuple(good), refused)
+    return server, info, Heard(tuple(good), refused, clipped)
 
 
-def refuse(server: Server, sent: Broadcast, report: Report) -> str | None:
-    """Why a report cannot be used, or nothing."""
-    if not isinstance(report.client, str) or report.client not in server.rows:
+def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
+    """Why a report cannot be used, or nothing. It looks at types before it touches a value."""
+    if type(report) is not Report:
+        return "is not a report"
+    if type(report.client) is not str or report.client not in server.rows:
         return "not on the roster"
-    if not isinstance(report.round, int) or report.round != sent.round:
-        return f"answers round {report.round}, this is round {sent.round}"
-    if not isinstance(report.rows, int) or report.rows != server.rows[report.client]:
+    if type(report.round) is not int or report.round != sent.round:
+        return f"does not answer round {sent.round}"
+    if type(report.rows) is not int or report.rows != server.rows[report.client]:
         return "announces another number of rows than before"
-    if not isinstance(report.value, float) or not math.isfinite(report.value):
+    if type(report.value) is not float or not math.isfinite(report.value):
         return "its risk is not a finite number"
-    vector = report.vector
-    if not isinstance(vector, np.ndarray) or vector.shape != sent.task.theta.shape:
-        return "its vector has the wrong shape"
+    if abs(report.value) > _LARGEST:
+        return "its risk is too large to compute with"
+    reason = _refuse_vector("vector", report.vector, sent.task.theta)
+    if reason is None and sent.task.curvature:
+        diagonal: Any = report.curvature
+        reason = _refuse_vector("curvature", diagonal, sent.task.theta)
+        if reason is None and (diagonal < 0).any():
+            reason = "its curvature is not made of numbers ≥ 0"
+    return reason
+
+
+def _refuse_vector(what: str, vector: Any, theta: Array) -> str | None:
+    if type(vector) is not np.ndarray or vector.shape != theta.shape:
+        return f"its {what} has the wrong shape"
     if vector.dtype != np.float64 or not np.isfinite(vector).all():
-        return "its vector is not made of finite numbers"
-    if sent.task.curvature:
-        diagonal = report.curvature
-        if not isinstance(diagonal, np.ndarray) or diagonal.shape != sent.task.theta.shape:
-            return "its curvature has the wrong shape"
-        real = diagonal.dtype == np.float64
-        if not (real and np.isfinite(diagonal).all() and (diagonal >= 0).all()):
-            return "its curvature is not made of finite numbers ≥ 0"
+        return f"its {what} is not made of finite numbers"
+    if np.abs(vector).max(initial=0.0) > _LARGEST:
+        return f"its {what} is too large to compute with"
     return None
 
 
-def _answers(server: Server, task: Task, last: dict[str, tuple[Task, Report]]) -> Answers:
-    """The last good reports in the roster's order, brought to the present θ."""
-    used = [_brought_to(task, *last[name]) for name in server.roster]
+def _sift(
+    server: Server, sent: Broadcast, reports: Iterable[Report]
+) -> tuple[dict[str, Report], dict[str, str]]:
+    """The usable reports in the roster's order, and by name why others are not."""
+    good: dict[str, Report] = {}
+    refused: dict[str, str] = {}
+    differing = set()
+    for report in reports:
+        reason = refuse(server, sent, report)
+        if reason is not None:
+            name = _name(report)
+            refused[name] = max(reason, refused.get(name, ""))
+        elif report.client in server.exposed:
+            refused[report.client] = _EXPOSED
+        elif report.client not in good:
+            good[report.client] = report
+        elif _same(good[report.client], report):
+            refused[report.client] = "answered twice"
+        else:
+            refused[report.client] = "answered twice, differently"
+            differing.add(report.client)
+    used = {name: good[name] for name in server.rows if name in good and name not in differing}
+    return used, dict(sorted(refused.items()))
+
+
+def _name(report: Any) -> str:
+    """What to call the sender of a report that may be anything."""
+    named = type(report) is Report and type(report.client) is str
+    return report.client[:60] if named else "?"
+
+
+def _same(one: Report, other: Report) -> bool:
+    if one.value != other.value or not np.array_equal(one.vector, other.vector):
+        return False
+    if one.curvature is None or other.curvature is None:
+        return one.curvature is other.curvature
+    return np.array_equal(one.curvature, other.curvature)
+
+
+def _is_exposed(server: Server, task: Task, report: Report) -> bool:
+    if server.defence is None or report.client not in server.last:
+        return False
+    return defending.contradicts(server.defence, server.last[report.client], (task, report))
+
+
+def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
+    """The last good reports in the roster's order, brought to the present θ and within bounds."""
+    clipped = {}
+    used = [_brought_to(task, *server.last[name]) for name in server.roster]
+    if server.defence is not None:
+        for i, report in enumerate(used):
+            limit = defending.bounds(server.defence, report.client, task)
+            used[i], words = defending.clip(limit, report)
+            if words and report.client not in server.exposed:
+                clipped[report.client] = words
     diagonals = [report.curvature for report in used]
-    return Answers(
+    answers = Answers(
         np.array([report.value for report in used]),
         np.array([report.vector for report in used]),
         np.array(diagonals) if task.curvature else None,
     )
+    return _without(server, answers), clipped
+
+
+def _without(server: Server, answers: Answers) -> Answers:
+    """The answers with the mean of the others in the place of every client left out."""
+    if not server.exposed:
+        return answers
+    out = np.isin(server.roster, server.exposed)
+
+    def level(array: Array) -> Array:
+        array = array.copy()
+        array[out] = array[~out].mean(axis=0)
+        return array
+
+    values, vectors, curvature = answers
+    return Answers(level(values), level(vectors), None if curvature is None else level(curvature))
 
 
 def _brought_to(task: Task, asked: Task, report: Report) -> Report:

@@ -1,0 +1,202 @@
+"""What an honest report can be: bounds to clip by, and convexity to catch a liar with.
+
+Let no row be longer than R once it is scaled, and let ω = ‖θ‖. With G the steepest slope of the
+loss in the model's output, κ⁻¹ the softest direction of cost and score, and r ≥ ‖(m, 1)‖ for every
+centre m that a row can have, the supremum gains at most ½ G² κ⁻¹ ω² over the loss at m, and so
+
+    −max penalty ≤ F_i(θ) ≤ l(0) + G ω r + ½ G² κ⁻¹ ω² − min penalty,      ‖∇F_i‖ ≤ G (r + G κ⁻¹ ω)
+
+whatever the site's rows are. A report beyond is :func:`clipped <clip>`. Moreover F_i is convex: of
+two reports each has to lie above the other's tangent. Two that do not cannot come from one set of
+rows (:func:`contradicts`). What passes both is what *some* convex risk within the bounds could have
+been, so a liar can do no more than a site with bad rows; a cap on λ, or trimmed gradients
+(:func:`dorfl.solvers.base.trimmed_mean`), bound what that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl import kernels
+from dorfl.federation.messages import Report
+from dorfl.problem import Problem
+from dorfl.scores import Custom, Quadratic, Threshold
+from dorfl.solvers.base import Task
+from dorfl.types import Array
+
+_SLACK = 1e-9  # of a bound: rounding is no lie
+_ROUNDING = 1e-5  # of a risk: rows may be kept in single precision
+
+
+class Limits(NamedTuple):
+    """What the sites of a study agree to keep to: no row longer, no target larger than this."""
+
+    row: float
+    target: float = np.inf
+
+
+class Defence(NamedTuple):
+    """All the bounds depend on; `center` has ξ̄ of every client (of a quadratic score, else zero).
+
+    `convex` says whether a client's reports are values of one function: not with minibatches, noise
+    or an approximate supremum.
+    """
+
+    problem: Problem
+    limits: Limits
+    center: dict[str, Array]
+    convex: bool = True
+
+
+class Bounds(NamedTuple):
+    """Where an honest report lies: low ≤ value ≤ high, ‖vector − middle‖ ≤ reach."""
+
+    low: float
+    high: float
+    middle: Array
+    reach: float
+    curvature: float
+
+
+def defend(
+    problem: Problem, limits: Limits, center: Mapping[str, Array], *, convex: bool = True
+) -> Defence:
+    """The defence of a study; ValueError where its reports have no bounds.
+
+    >>> import dorfl
+    >>> from dorfl.solvers.base import Task
+    >>> problem = Problem(dorfl.methods.afl(), dorfl.losses.logistic, 2, np.array([0, 1]))
+    >>> defence = defend(problem, Limits(row=3.0), {"a": np.zeros(2)})
+    >>> round(bounds(defence, "a", Task(np.zeros(3), np.ones(1))).high, 6)      # log 2
+    0.693147
+    """
+    if not limits.row > 0:
+        raise ValueError(f"Limits(row={limits.row}): must be positive")
+    if isinstance(problem.method.score, Custom):
+        raise ValueError("defence: a custom score has no known bounds; use a score of dorfl.scores")
+    if problem.constrained:
+        raise ValueError("defence: with a radius, ρ is unknown and reports have no bounds")
+    if not problem.loss.classifies and np.isinf(limits.target):
+        raise ValueError(f"Limits(target=…): {problem.loss.name} loss needs a bound on targets")
+    return Defence(problem, limits, dict(center), convex and not problem.approximate)
+
+
+def bounds(defence: Defence, client: str, task: Task) -> Bounds:
+    """What `client` can honestly report on `task`: the display of the module's text."""
+    problem, theta = defence.problem, task.theta
+    sizes = _sizes(defence, defence.center[client])
+    omega = float(np.linalg.norm(theta))
+    gain, steep = _loss(defence, sizes, omega)
+    least, most = _penalties(defence, defence.center[client])
+    low, high = -most, gain - least
+    if problem.method.mixture.by == "loss":  # there the score's level is taken out
+        low, high = 0.0, gain + most * isinstance(problem.method.score, Threshold)
+    tau = problem.method.temperature
+    if task.kind == "evaluate":
+        reach, middle = sizes.slope(steep, omega), np.zeros_like(theta)
+    elif task.kind == "local":
+        reach, middle = 0.0, theta
+        for _ in range(task.steps):  # every step may lead to where the next can be longer
+            further = omega + reach
+            reach += task.rate * sizes.slope(_loss(defence, sizes, further)[1], further)
+    else:
+        reach, middle = task.rate * sizes.slope(steep, omega), theta
+        if np.isfinite(tau):
+            low, high = (float(np.exp(min(bound / tau, 700.0))) for bound in (low, high))
+            reach *= high / tau
+    return Bounds(low, high, middle, reach, _curvature(problem, sizes, steep, omega))
+
+
+def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
+    """The report within its bounds, and what was beyond them, if anything."""
+    beyond = []
+    value = float(np.clip(report.value, limit.low, limit.high))
+    if abs(value - report.value) > _SLACK * max(1.0, abs(value)):
+        beyond.append("risk")
+    away = report.vector - limit.middle
+    length = float(np.linalg.norm(away))
+    vector = report.vector
+    if length > limit.reach * (1.0 + _SLACK):
+        vector = limit.middle + away * (limit.reach / length)
+        beyond.append("vector")
+    curvature = report.curvature
+    if curvature is not None and (curvature > limit.curvature * (1.0 + _SLACK)).any():
+        curvature = np.minimum(curvature, limit.curvature)
+        beyond.append("curvature")
+    words = f"clipped: {' and '.join(beyond)} beyond what rows within the limits give"
+    return report._replace(value=value, vector=vector, curvature=curvature), words * bool(beyond)
+
+
+def contradicts(defence: Defence, before: tuple[Task, Report], now: tuple[Task, Report]) -> bool:
+    """Whether two evaluations of one client cannot be of one convex risk on one set of rows."""
+    (asked, first), (asks, second) = before, now
+    if not defence.convex or {asked.kind, asks.kind} != {"evaluate"}:
+        return False
+    move = asks.theta - asked.theta
+    rise = second.value - first.value
+    limit = bounds(defence, second.client, asks)
+    slack = _ROUNDING * (1.0 + abs(limit.low) + abs(limit.high))  # not of what a liar says
+    return rise < float(first.vector @ move) - slack or rise > float(second.vector @ move) + slack
+
+
+class _Sizes(NamedTuple):
+    """κ⁻¹ and r of the module's text, and how far a threshold score pushes a row."""
+
+    soft: float
+    reach: float
+    push: float
+
+    def slope(self, steep: float, omega: float) -> float:
+        return steep * (self.reach + self.push + steep * self.soft * omega)
+
+
+def _sizes(defence: Defence, center: Array) -> _Sizes:
+    problem, shape = defence.problem, defence.problem.geometry
+    length = _norm(shape.shrink) * defence.limits.row + float(np.linalg.norm(shape.anchor(center)))
+    score, push = problem.method.score, 0.0
+    if isinstance(score, Threshold) and np.isfinite(problem.method.rho):
+        stiff = problem.method.rho * problem.method.cost.weights(problem.dims)[score.column]
+        push = score.weight / (4.0 * score.softness * stiff)  # σ' is at most ¼
+    return _Sizes(_norm(shape.inverse), float(np.hypot(length, problem.intercept)), push)
+
+
+def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> float:
+    """The most that :meth:`dorfl.risk.Group.curvature` can be."""
+    if np.isinf(steep):
+        return np.inf
+    bend = problem.loss.curvature
+    bend /= max(1.0 - sizes.soft * omega**2 * bend, 0.1)
+    pull = bend + steep**2 / problem.method.temperature
+    return pull * max(sizes.reach, 1.0) ** 2 + steep**2 * sizes.soft
+
+
+def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
+    """The largest supremum of the loss, and its largest slope, over all models of norm ω."""
+    loss, target = defence.problem.loss, defence.limits.target
+    output, spread = omega * sizes.reach, sizes.soft * omega**2
+    if loss.kind == kernels.SQUARED:
+        if spread >= 1.0:
+            return np.inf, np.inf
+        return 0.5 * (output + target) ** 2 / (1.0 - spread), (output + target) / (1.0 - spread)
+    at_zero = np.log(len(defence.problem.classes)) if loss.classifies else loss.steep * target
+    return float(at_zero + loss.steep * output + 0.5 * loss.steep**2 * spread), loss.steep
+
+
+def _penalties(defence: Defence, center: Array) -> tuple[float, float]:
+    """The least and the most that the score can cost a row."""
+    score, away = defence.problem.method.score, float(np.linalg.norm(center))
+    if isinstance(score, Threshold):
+        return 0.0, score.weight
+    if not isinstance(score, Quadratic):
+        return 0.0, 0.0
+    bowl, row = defence.problem.geometry.bowl, defence.limits.row
+    bends = bowl if bowl.ndim == 1 else np.linalg.eigvalsh(bowl)
+    nearest = max(away - row, 0.0)
+    return float(max(bends.min(), 0.0) * nearest**2), float(bends.max() * (away + row) ** 2)
+
+
+def _norm(operator: Array) -> float:
+    return float(np.abs(operator).max() if operator.ndim == 1 else np.linalg.norm(operator, 2))
