@@ -45,11 +45,14 @@ def mixed_tables(seed=0, sizes=(90, 140)):
     return tables
 
 
-def make_study(tables, label="y", extra="", method=METHODS["dorfl"], training="", absent=""):
+def make_study(
+    tables, label="y", extra="", method=METHODS["dorfl"], training="", absent="", privacy=""
+):
     names = ", ".join(f'"{name}"' for name in tables)
     return studies.parse(
         f'name = "trial"\nsites = [{names}]\n[data]\nlabel = "{label}"\n{extra}\n'
         f"[method]\n{method}\n[training]\n{training}\n[absent]\n{absent}\n"
+        f"[privacy]\n{privacy}\n"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dorfl
 from dorfl import defaults, preprocessing
 from dorfl import model as models
-from dorfl.protocol import coordinator, local, result, wire
+from dorfl.protocol import checkpoint, coordinator, local, result, wire
 from dorfl.protocol.messages import Refusal, Reply, Request
 from dorfl.protocol.site import Site
 from dorfl.protocol.study import method_of, parse, plan_of
@@ -278,7 +278,7 @@ def test_a_good_answer_is_read(middle, reply):
         ({"run": "run-2"}, "another run"),
         ({"step": "enrol"}, "answers step 'enrol'"),
         ({"client": "site-2"}, "for another site"),
-        ({"round": 2}, "answers round 2"),
+        ({"round": 2}, "does not answer round"),
         ({"rows": -1}, "number of rows"),
         ({"value": float("inf")}, "finite"),
         ({"vector": np.zeros(5)}, "shape"),
@@ -454,3 +454,86 @@ def test_a_study_without_sites_takes_all_that_are_registered():
 def test_a_request_holds_what_a_restarted_site_needs(middle):
     request = wire.decode(wire.encode(coordinator.request(middle, "site-2")), Request)
     assert refusal(Site("site-2", TABLES["site-2"]), request) is None
+
+
+class Liar(Site):
+    """Honest until training, then badly served beyond measure, and leading away."""
+
+    def _report(self, agreement, sent):
+        report = super()._report(agreement, sent)
+        return report._replace(value=1e6, vector=-1e3 * report.vector)
+
+
+def accuracy(end):
+    test = dorfl.datasets.synthetic(seed=0).test.values()
+    X, y = (np.concatenate(parts) for parts in zip(*test, strict=True))
+    table = {f"x{j}": X[:, j] for j in range(X.shape[1])}
+    scaled = end.transform.apply(table, np.float32).X
+    theta = end.outcome.theta
+    return np.mean(np.where(scaled @ theta[:-1] + theta[-1] > 0, 1, -1) == y)
+
+
+def test_a_liar_takes_over_unless_the_study_defends_itself(tmp_path):
+    tables = {**TABLES, "site-4": synthetic_tables(seed=1)["site-2"]}
+    method = 'name = "dorfl"\nmixture = "agnostic"\nby = "risk"\n'
+    honest = run(make_study(tables, method=method + "cap = 0.3"), tables)
+
+    def with_a_liar(study, keep=lambda _: None):
+        sites = {**make_sites(TABLES), "site-4": Liar("site-4", tables["site-4"])}
+        return local.run(coordinator.begin(study, "run-1"), sites, keep)
+
+    fooled = with_a_liar(make_study(tables, method=method, training="rounds = 40"))
+    assert accuracy(fooled) < 0.5
+
+    kept = []
+    study = make_study(tables, method=method + "cap = 0.3", extra="[defence]\nrow = 8.0")
+    defended = with_a_liar(study, kept.append)
+    assert any("site-4" in {**line.refused, **line.clipped} for line in defended.history)
+    assert accuracy(defended) > accuracy(honest) - 0.01
+    path = tmp_path / "checkpoint.json"
+    for state in kept[4:8]:  # a coordinator that comes back defends itself as before
+        checkpoint.save(path, state)
+        again = checkpoint.load(path)
+        assert wire.encode(coordinator.request(again, "site-1")) == wire.encode(
+            coordinator.request(state, "site-1")
+        )
+        assert again.server.exposed == state.server.exposed
+        assert (again.server.defence is None) == (state.server.defence is None)
+
+
+def test_differential_privacy_sends_noise_and_nothing_exact():
+    private = "epsilon = 8.0\nclip = 2.0"
+    study = make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20", privacy=private)
+    first = run(study, TABLES, secret=b"a")
+    assert first.outcome.status == "spent"
+    assert coordinator.certificate(first) is None
+    assert np.array_equal(first.outcome.theta, run(study, TABLES, secret=b"a").outcome.theta)
+    assert not np.array_equal(first.outcome.theta, run(study, TABLES, secret=b"b").outcome.theta)
+    exact = run(make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20"), TABLES)
+    assert not np.array_equal(first.history[0].risks, exact.history[0].risks)  # at θ = 0: log 2
+    assert np.allclose(exact.history[0].risks, np.log(2))
+    with pytest.raises(ValueError, match=r"outliers = 0"):
+        make_study(TABLES, privacy=private)
+
+
+def test_a_site_sends_no_report_that_rests_on_few_rows():
+    sites = make_sites(TABLES, least=5)
+    state = coordinator.begin(
+        make_study(TABLES, method='name = "dorfl"\nrho = 0.01\nbeta = 0.01'), "r"
+    )
+    while state.step != "round":
+        state = coordinator.receive(
+            state,
+            {
+                name: coordinator.read(
+                    state, name, sites[name].respond(wire.encode(coordinator.request(state, name)))
+                )
+                for name in state.roster
+            },
+        )
+    server = state.server
+    away = server._replace(solving=server.solving._replace(trial=np.full(6, 3.0)))
+    asked = wire.encode(coordinator.request(state._replace(server=away), "site-1"))
+    answer = wire.decode(sites["site-1"].respond(asked), Reply).answer
+    assert isinstance(answer, Refusal)
+    assert "rows stand behind" in answer.reason

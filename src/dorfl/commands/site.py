@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -112,7 +113,10 @@ def _open(folder: Path, data: Path, server: str, ca: Path) -> tuple[Site, Connec
 
     home = SiteFolder.open(folder)
     connection = Connection(server, ca, keys.read_private(home.key), home.name)
-    return Site(home.name, tables.read(data), home.released, home.least), connection
+    # Noise from the key: the same after a restart, and as secret.
+    secret = hashlib.sha256(home.key.read_bytes()).digest()
+    site = Site(home.name, tables.read(data), home.released, home.least, secret=secret)
+    return site, connection
 
 
 def _patiently(

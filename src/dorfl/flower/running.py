@@ -137,6 +137,7 @@ def _described(roster: tuple[str, ...], line: Round) -> dict[str, Any]:
         "answered": list(line.answered),
         "stood in": [site for site in roster if site not in line.answered],
         "refused": line.refused,
+        "clipped": line.clipped,
     }
 
 

@@ -20,7 +20,7 @@ from dorfl.protocol.coordinator import State, new_server
 
 _FORMAT = {"format": "dorfl.checkpoint", "version": 1}
 _LIMIT = 2**32
-_MADE_ANEW = ("rows", "solver", "solving")
+_MADE_ANEW = ("rows", "solver", "solving", "defence")
 
 
 def save(path: Path, state: State) -> None:

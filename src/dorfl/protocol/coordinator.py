@@ -37,7 +37,15 @@ from dorfl.protocol.messages import (
     Request,
     Spreads,
 )
-from dorfl.protocol.study import Study, label_plan, loss_of, method_of, plan_of
+from dorfl.protocol.study import (
+    Study,
+    label_plan,
+    limits_of,
+    loss_of,
+    mechanism_of,
+    method_of,
+    plan_of,
+)
 from dorfl.solvers.base import Info
 from dorfl.types import Array
 
@@ -171,9 +179,12 @@ def problem_of(agreement: Agreement | State) -> Problem:
 def new_server(state: State) -> tuple[Server, int]:
     """The server before the first round, and its budget."""
     problem, options = problem_of(state), state.study.training
+    mechanism = mechanism_of(state.study)
     return training.serve(
         problem, state.roster, np.array(state.rows), np.zeros(problem.size), l2=l2_of(state),
-        solver=options.solver, tol=options.tolerance, max_rounds=options.rounds,
+        solver=options.solver if mechanism is None else "auto", tol=options.tolerance,
+        max_rounds=options.rounds, trim=state.study.defence.trim, limits=limits_of(state.study),
+        centers=state.centers, privacy=mechanism,
     )  # fmt: skip
 
 
@@ -281,11 +292,12 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
     server, info, heard = serving.receive(server, answers.values())
     line = Round(
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
-        {**refused, **heard.refused},
+        {**refused, **heard.refused}, heard.clipped,
     )  # fmt: skip
     state = state._replace(server=server, history=(*state.history, line))
     early = training.stop_rule(problem_of(state), np.array(state.rows), l2_of(state), np.inf)
-    status = info.done or (early(info) if early else "")
+    noisy = state.study.privacy.epsilon is not None
+    status = info.done or (early(info) if early and not noisy else "")
     if not status and number >= new_server(state)[1]:
         status = "budget"
     return state if not status else _end(state, info, status)

@@ -8,6 +8,7 @@ site gives for not answering is written by us and holds no value; other errors s
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl import centers, certificate, preprocessing, training, validation
-from dorfl.federation.client import respond
+from dorfl.federation.client import enough, respond
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.preprocessing import columns as reading
 from dorfl.preprocessing import sketch, summaries
@@ -35,7 +36,7 @@ from dorfl.protocol.messages import (
     Request,
     Spreads,
 )
-from dorfl.protocol.study import check, label_plan, plan_of
+from dorfl.protocol.study import check, label_plan, mechanism_of, plan_of
 from dorfl.risk import Group
 from dorfl.types import Array
 
@@ -53,7 +54,8 @@ class Site:
 
     `least` is the site's own lower bound on rows behind a statistic. `done(agreement, group,
     outcome, places)` is called with a finished model, and where each of the group's rows is in the
-    table; what it makes of them stays at the site.
+    table; what it makes of them stays at the site. `secret` is where the noise of differential
+    privacy comes from; kept from one start to the next, a question asked again gets the same noise.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Site:
     least: int = 5
     done: Callable[[Agreement, Group, Outcome, Array], object] | None = None
     note: Callable[[str], object] = lambda _: None
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     _groups: dict[str, Group] = field(default_factory=dict)
     _kept: tuple[Any, ...] = ()
     _asked: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -187,7 +190,14 @@ class Site:
         if sent.round not in asked and asked and sent.round < max(asked):
             raise Refused(f"round {sent.round} comes after round {max(asked)}")
         asked[sent.round] = mark
-        return respond(group, sent, agreement.study.training.seed)[0]
+        study = agreement.study
+        if study.privacy.epsilon is None:
+            try:
+                enough(group, task, self.least)
+            except ValueError as error:
+                raise Refused(str(error)) from None
+        seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
+        return respond(group, sent, study.training.seed, mechanism_of(study, seed))[0]
 
     def _finish(self, agreement: Agreement, outcome: Outcome) -> certificate.Part:
         group = self.group(agreement)
@@ -196,6 +206,8 @@ class Site:
         if self.done is not None:
             self._rows(agreement)
             self.done(agreement, group, outcome, self._kept[3])
+        if agreement.study.privacy.epsilon is not None:
+            raise Refused("the study is differentially private: exact figures are not sent")
         return certificate.parts(group, outcome.theta)[0]
 
     def _columns(self, agreement: Agreement) -> list[str]:

@@ -26,11 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl import costs, losses, methods, mixture, scores
+from dorfl import costs, losses, methods, mixture, privacy, scores
 from dorfl.defaults import PULL, STEEPNESS, STRENGTH, TEMPERATURE, share_kept
+from dorfl.federation.defence import Limits
 from dorfl.losses import Loss
 from dorfl.methods import Method
 from dorfl.preprocessing import Plan
+from dorfl.privacy import Gaussian
 from dorfl.protocol import wire
 
 
@@ -90,10 +92,31 @@ class Training(NamedTuple):
 
 
 class Privacy(NamedTuple):
-    """A site with fewer rows takes no part; a statistic of fewer rows than `least` is not sent."""
+    """A site with fewer rows takes no part; a statistic of fewer rows than `least` is not sent.
+
+    With `epsilon`, the rounds are differentially private: see :mod:`dorfl.privacy`, also for
+    `clip`, and `highest`, the most that a row's loss counts for.
+    """
 
     minimum_rows: int = 20
     least: int = 5
+    epsilon: float | None = None
+    delta: float = 1e-5
+    clip: float = 1.0
+    highest: float = 2.0
+
+
+class Defence(NamedTuple):
+    """Against a site that lies: see docs/attacks.md.
+
+    `row` is how long a row can be once columns are scaled (`target`: how large what is predicted);
+    reports are then clipped to what is possible. `trim` is the share of the mixture whose gradients
+    may be lies (solver "optimistic").
+    """
+
+    row: float | None = None
+    target: float | None = None
+    trim: float = 0.0
 
 
 class Absent(NamedTuple):
@@ -118,6 +141,7 @@ class Study(NamedTuple):
     method: Choice = Choice()
     training: Training = Training()
     privacy: Privacy = Privacy()
+    defence: Defence = Defence()
     absent: Absent = Absent()
 
 
@@ -179,8 +203,40 @@ def check(study: Study) -> None:
         raise ValueError(f"study: training.tolerance = {options.tolerance}; must be positive")
     if loss_of(study, max(len(data.classes), 2)).classifies != (data.task == "classification"):
         raise ValueError(f"study: loss {options.loss!r} is not for {data.task}")
+    if not 0 <= study.defence.trim <= 0.5:
+        raise ValueError("study: defence.trim: from 0 (the mean) to 0.5 (the median)")
+    if study.defence.trim > 0 and options.solver == "sqp":
+        raise ValueError('study: defence.trim needs training.solver = "optimistic"')
+    limits_of(study)
+    mechanism_of(study)
     method_of(study.method)
     plan_of(study)
+
+
+def limits_of(study: Study) -> Limits | None:
+    """What honest sites keep to, if the study says so."""
+    row, target = study.defence.row, study.defence.target
+    if row is None:
+        return None
+    if not row > 0:
+        raise ValueError(f"study: defence.row = {row}; must be positive")
+    return Limits(row, np.inf if target is None else target)
+
+
+def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
+    """The noise of a study that is differentially private; its seed is each site's own secret."""
+    asked = study.privacy
+    if asked.epsilon is None:
+        return None
+    if study.method.scores:
+        raise ValueError(
+            "study: privacy.epsilon: where rows lie must not be told, so no row can be suspected "
+            "for where it lies; set method.outliers = 0"
+        )
+    return privacy.gaussian(
+        asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),
+        rounds=study.training.rounds, seed=seed,
+    )  # fmt: skip
 
 
 def loss_of(study: Study, classes: int) -> Loss:
