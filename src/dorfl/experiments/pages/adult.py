@@ -84,7 +84,7 @@ def section(
     )  # fmt: skip
     over = Finding(
         "points of DOR-FL over ERM on Adult",
-        f"{gain.mean:+.2f} ± {gain.error:.2f}",
+        f"{gain.mean:+.2f}".replace("-", "−"),
         gain.mean >= 0.0,
     )
     settings = tuning_table(

@@ -9,7 +9,7 @@ import numpy as np
 
 from dorfl.experiments.pages.common import measured, percent, tuning_table
 from dorfl.experiments.synthetic import BAYES, BY_SIZE, FACTORS, KINDS, OFFSETS, ORACLE, SHARES
-from dorfl.experiments.tuning import NAMES
+from dorfl.experiments.tuning import NAMES, RULES
 from dorfl.report.content import (
     Beside,
     Block,
@@ -79,6 +79,7 @@ def section(found: Results) -> Section:
         if name != "DOR-FL"
     }
     rival = max(best, key=lambda name: best[name])
+    ours = [percent([r["DOR-FL"][rule]["accuracy"][0] for r in found]).mean for rule in RULES]
     words = Text(
         [
             "Three clients with 100, 200 and 500 rows; 10, 5 and 10 % of them are multiplied by "
@@ -87,13 +88,13 @@ def section(found: Results) -> Section:
             "The paper does not say how a row is “multiplied by contamination factors”. With "
             "positive factors nobody is harmed; with negative ones, as here, the methods that "
             "trust every row end where the paper reports them. AFL does better here than in the "
-            "paper because we solve every problem to convergence instead of stopping after 1000 "
-            "steps.",
+            "paper and WAFL worse: the paper leaves θ*, ρ and the number of repetitions open, and "
+            "stops after 1000 steps where we go on to convergence.",
             "The paper compares without regularisation. Given twelve strengths of a ridge to "
             f"choose from, the best of the others, {rival}, comes to {best[rival]:.1f} %: a strong "
             "ridge turns logistic regression into a difference of class means, which is a fair "
-            "direction here. DOR-FL needs no such luck, and its choice does not depend on "
-            "whether the validation rows are clean.",
+            "direction here. DOR-FL needs no such luck: tuned on clean rows it scores "
+            f"{ours[0]:.1f} %, tuned on contaminated ones {ours[1]:.1f} %.",
         ]
     )
     return Section("Synthetic data", [words, table, tuning])
