@@ -312,7 +312,9 @@ HOSTILE = st.one_of(
         "client": st.one_of(
             st.sampled_from(["client-1", "client-9", "", "x" * 99, Text("client-2")]), SCALARS
         ),
-        "round": st.one_of(st.integers(-2, 5), st.sampled_from([True, 2.0, 2**70]), SCALARS),
+        "round": st.one_of(
+            st.integers(-2, 5), st.sampled_from([True, 2.0, 2**70, -(10**5000)]), SCALARS
+        ),
         "rows": st.one_of(st.integers(-5, 300), SCALARS),
         "value": SCALARS,
         "vector": VECTORS,
@@ -428,6 +430,14 @@ def test_rows_count_by_their_weight(data):
     sharp = prepare(data.clients, methods.method(temperature=0.01, mixture="agnostic"))
     with pytest.raises(ValueError, match="fewer than 10 rows"):
         enough(sharp, Task(np.full(6, 3.0), np.ones(3)))
+
+
+def test_rows_are_counted_at_the_price_that_is_asked_about(data):
+    group = prepare(data.clients, methods.method(beta=1.0, radius=0.1))
+    theta = np.full(7, 3.0)
+    enough(group, Task(np.append(theta[:-1], 1e3), np.ones(3)))
+    with pytest.raises(ValueError, match="fewer than 10 rows"):
+        enough(group, Task(np.append(theta[:-1], 1e-2), np.ones(3)))
 
 
 def test_a_centre_of_few_rows_is_not_given():

@@ -58,9 +58,11 @@ def enough(group: Group, task: Task, least: int = 10) -> None:
     Traceback (most recent call last):
     ValueError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
     """
-    behind = group.counts.astype(float)
+    behind, theta = group.counts.astype(float), task.theta
+    if group.problem.constrained:
+        group, theta = group.priced(float(theta[-1])), theta[:-1]
     if np.isfinite(group.problem.method.temperature):
-        behind = np.array([1.0 / weights.max() for weights in group.sample_weights(task.theta)])
+        behind = np.array([1.0 / weights.max() for weights in group.sample_weights(theta)])
     if task.batch is not None:
         behind = np.minimum(behind, task.batch)
     for name, rows in zip(group.names, behind, strict=True):
