@@ -224,8 +224,11 @@ def test_sqp_does_not_trim_and_says_so(data):
 # ── one lying site does not take over λ ─────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["huge", "ceiling", "convex_ceiling"])
-@pytest.mark.parametrize("seed", [0, 1])
+# On seeds that the cap and the trim were not chosen on.
+
+
+@pytest.mark.parametrize("name", ["huge", "ceiling"])
+@pytest.mark.parametrize("seed", [100, 101, 102])
 def test_a_takeover_costs_less_than_a_point_with_the_defence_and_the_model_without(
     attacks, name, seed
 ):
@@ -233,6 +236,14 @@ def test_a_takeover_costs_less_than_a_point_with_the_defence_and_the_model_witho
     honest = attacks.accuracy(seed, None, **defence)
     assert attacks.accuracy(seed, attack, **defence) > honest - 1.0
     assert attacks.accuracy(seed, attack) < honest - 50.0
+
+
+def test_a_takeover_without_contradiction_costs_less_than_a_point_on_average(attacks):
+    defence, seeds = attacks.DEFENCES["limits, cap and trim"], range(100, 108)
+    honest = np.mean([attacks.accuracy(seed, None, **defence) for seed in seeds])
+    found = [attacks.accuracy(seed, attacks.convex_ceiling, **defence) for seed in seeds]
+    assert np.mean(found) > honest - 1.0
+    assert attacks.accuracy(100, attacks.convex_ceiling) < honest - 50.0
 
 
 @pytest.mark.parametrize("name", ["huge", "ceiling", "reversed_gradient"])
