@@ -99,6 +99,7 @@ def test_the_worst_case_is_a_distribution_and_its_parts_add_up(data):
     np.testing.assert_allclose(alone.weights, fit.sample_weights["client-2"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_an_approximate_supremum_is_called_what_it_is(data):
     convex = scores.custom(lambda X, y: 0.1 * (X**2).sum(axis=1), convex=True)
     fit = dorfl.train(data.clients, methods.dorfl(20, 1, convex))
@@ -147,6 +148,7 @@ def test_the_constrained_problem_is_the_lagrangian_at_its_multiplier(data, loss,
     assert fit.radius == pytest.approx(radius, rel=0.05)
 
 
+@pytest.mark.slow
 def test_no_other_multiplier_is_better(data):
     radius = 0.2
     fit = dorfl.train(data.clients, methods.method(radius=radius, beta=1.0), tol=1e-8)

@@ -31,6 +31,7 @@ def same(one, two):
     )
 
 
+@pytest.mark.slow
 def test_every_state_comes_back_and_goes_on_to_the_same_end(states, tmp_path):
     path = tmp_path / "checkpoint.json"
     for state in states[:-1]:

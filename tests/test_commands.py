@@ -87,6 +87,7 @@ def test_train_wrote_a_model_that_works(home):
     assert right[~wrong].mean() > 0.85
 
 
+@pytest.mark.slow
 def test_a_study_gives_the_same_as_the_flags(home):
     done = dorfl_("init", "data.csv", "--label", "ill", "--client", "ward", cwd=home)
     assert done.returncode == 0
@@ -141,6 +142,7 @@ def test_certify(home):
     assert answer["at"][0]["radius"] == 0.5
 
 
+@pytest.mark.slow
 def test_outliers_ranks_the_wrong_rows_first(home):
     done = dorfl_("outliers", "model", "data.csv", "--out", "audit", "--top", "3", cwd=home)
     assert done.returncode == 0, done.stderr
@@ -157,6 +159,7 @@ def test_outliers_ranks_the_wrong_rows_first(home):
     assert listed[0]["columns"].startswith("pulse")
 
 
+@pytest.mark.slow
 def test_report_and_info(home):
     done = dorfl_("report", "model", cwd=home)
     page = (home / "model" / "report.html").read_text()
@@ -260,6 +263,7 @@ def test_what_cannot_be_trained_on(tmp_path, name, extra, code, words):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 def test_bad_files_in_processes_of_their_own(home):
     data = (home / "data.csv").read_bytes()
     cut = data[: len(data) // 2].rsplit(b",", 3)[0]

@@ -355,6 +355,7 @@ def opened(data):
     return group, fresh, one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "which", range(4), ids=["sqp", "sqp bare", "optimistic", "optimistic bare"]
 )

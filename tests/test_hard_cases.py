@@ -84,6 +84,7 @@ def test_a_client_that_does_not_count_does_not_count():
     assert dorfl.train(both, method).status == "converged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [49, 60])
 def test_a_cap_that_leaves_one_mixture_only(count):
     rng = np.random.default_rng(4)

@@ -33,6 +33,7 @@ def test_supremum_and_maximiser_are_those_of_brute_force(loss, score):
     check()
 
 
+@pytest.mark.slow
 @slowly(40)
 @given(
     st.integers(0, 2**32 - 1), st.floats(4.0, 20.0), st.sampled_from(["none", "threshold"]),
@@ -105,6 +106,7 @@ def test_threshold_finds_the_best_of_several_local_maxima(name, label):
     np.testing.assert_allclose(atoms.rows[0], x, atol=1e-6)
 
 
+@pytest.mark.slow
 @slowly(120)
 @given(st.integers(0, 2**32 - 1))
 def test_threshold_near_the_kink_of_the_other_coordinates(seed):
@@ -139,6 +141,7 @@ def test_softmax_with_several_maxima_never_claims_more_than_its_row_attains(seed
     np.testing.assert_allclose(atoms.value, attained, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_softmax_with_several_maxima_rarely_misses_the_best():
     found, best = [], []
     for seed in range(50):

@@ -11,6 +11,7 @@ import dorfl
 from dorfl import defaults, preprocessing
 from dorfl import model as models
 from dorfl.protocol import checkpoint, coordinator, local, result, wire
+from dorfl.protocol.memory import Memory
 from dorfl.protocol.messages import Refusal, Reply, Request
 from dorfl.protocol.site import Site
 from dorfl.protocol.study import method_of, parse, plan_of
@@ -321,6 +322,7 @@ def tampered(plain, data):
     return plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["robust", "standard"])
 @given(data=st.data())
 def test_tampered_statistics_are_refused_or_harmless(scaling, data):
@@ -473,6 +475,7 @@ def accuracy(end):
     return np.mean(np.where(scaled @ theta[:-1] + theta[-1] > 0, 1, -1) == y)
 
 
+@pytest.mark.slow
 def test_a_liar_takes_over_unless_the_study_defends_itself(tmp_path):
     tables = {**TABLES, "site-4": synthetic_tables(seed=1)["site-2"]}
     method = 'name = "dorfl"\nmixture = "agnostic"\nby = "risk"\n'
@@ -501,6 +504,7 @@ def test_a_liar_takes_over_unless_the_study_defends_itself(tmp_path):
         assert (again.server.defence is None) == (state.server.defence is None)
 
 
+@pytest.mark.slow
 def test_differential_privacy_sends_noise_and_nothing_exact():
     private = "epsilon = 8.0\nclip = 2.0"
     study = make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20", privacy=private)
@@ -537,3 +541,108 @@ def test_a_site_sends_no_report_that_rests_on_few_rows():
     answer = wire.decode(sites["site-1"].respond(asked), Reply).answer
     assert isinstance(answer, Refusal)
     assert "rows stand behind" in answer.reason
+
+
+def asked_in(step, study, sites):
+    """The state at a step, with everyone having answered before."""
+    state = coordinator.begin(study, "run-1")
+    while state.step != step:
+        answers = {}
+        for name in state.roster:
+            data = sites[name].respond(wire.encode(coordinator.request(state, name)))
+            answers[name] = coordinator.read(state, name, data)
+        state = coordinator.receive(state, answers)
+    return state
+
+
+def reason_of(site, request):
+    answer = wire.decode(site.respond(wire.encode(request)), Reply).answer
+    return answer.reason if isinstance(answer, Refusal) else None
+
+
+def test_a_run_cannot_ask_for_one_thing_twice_over(tmp_path):
+    private = make_study(TABLES, method=METHODS["gdrfl"], privacy="epsilon = 1.0")
+    sites = {
+        name: Site(name, table, secret=b"s", memory=Memory(tmp_path / f"{name}.json"))
+        for name, table in TABLES.items()
+    }
+    request = coordinator.request(asked_in("round", private, sites), "site-1")
+    assert reason_of(sites["site-1"], request) is None
+    weaker = private._replace(privacy=private.privacy._replace(epsilon=2.0))
+    none = private._replace(privacy=private.privacy._replace(epsilon=None))
+    restarted = Site(
+        "site-1", TABLES["site-1"], secret=b"s", memory=Memory(tmp_path / "site-1.json")
+    )
+    for site in (sites["site-1"], restarted):
+        for study in (weaker, none):
+            changed = request._replace(agreement=request.agreement._replace(study=study))
+            assert "not what this run said" in reason_of(site, changed)
+        task = request.broadcast.task
+        moved = request.broadcast._replace(task=task._replace(theta=task.theta + 1.0))
+        assert "another question" in reason_of(site, request._replace(broadcast=moved))
+        assert reason_of(site, request) is None  # the same again, to the bit
+    where = request._replace(step="center", broadcast=None)
+    assert "no question" in reason_of(sites["site-1"], where)  # nothing is centred here
+
+
+def test_a_columns_summary_is_told_in_one_way_only():
+    study, sites = make_study(TABLES), make_sites(TABLES)
+    request = coordinator.request(asked_in("columns", study, sites), "site-1")
+    assert reason_of(sites["site-1"], request) is None
+    finer = study._replace(privacy=study.privacy._replace(least=6))
+    changed = request._replace(agreement=request.agreement._replace(study=finer))
+    assert "study is not what this run said" in reason_of(sites["site-1"], changed)
+
+
+@pytest.mark.parametrize("run", ["", "/tmp/elsewhere", "../up", "a/b", ".hidden", "x" * 200])
+def test_a_run_s_name_cannot_be_a_path(run):
+    request = coordinator.request(coordinator.begin(make_study(TABLES), run), "site-1")
+    assert "name" in reason_of(make_sites(TABLES)["site-1"], request)
+
+
+def test_a_site_may_insist_on_differential_privacy():
+    site = Site("site-1", TABLES["site-1"], epsilon=1.0)
+    for privacy, fine in (("", False), ("epsilon = 2.0", False), ("epsilon = 0.5", True)):
+        study = make_study(TABLES, method=METHODS["gdrfl"], privacy=privacy)
+        reason = reason_of(site, coordinator.request(coordinator.begin(study, "run-1"), "site-1"))
+        assert (reason is None) == fine
+
+
+def test_half_a_character_is_not_text():
+    state = coordinator.begin(make_study(TABLES), "run-1")
+    reply = wire.encode(Reply("run-1", "site-1", "enrol", Refusal("X")))
+    with pytest.raises(ValueError, match="not text"):
+        coordinator.read(state, "site-1", reply.replace(b'"X"', b'"\\ud800"'))
+    with pytest.raises(ValueError, match="not text"):
+        wire.decode(b'{"\\ud800": 1.0}', dict[str, float])
+
+
+@pytest.mark.parametrize("lie", [{"value": 1e307}, {"spent": -1.0}, {"error": -1.0}])
+def test_an_impossible_part_of_the_certificate_is_refused(lie):
+    study, sites = make_study(TABLES), make_sites(TABLES)
+    state = asked_in("finish", study, sites)
+    data = sites["site-1"].respond(wire.encode(coordinator.request(state, "site-1")))
+    honest = wire.decode(data, Reply)
+    bad = honest._replace(answer=honest.answer._replace(**lie))
+    with pytest.raises(ValueError, match="certificate"):
+        coordinator.read(state, "site-1", wire.encode(bad))
+
+
+def test_rows_are_believed_up_to_a_limit():
+    state = coordinator.begin(make_study(TABLES), "run-1")
+    data = make_sites(TABLES)["site-1"].respond(wire.encode(coordinator.request(state, "site-1")))
+    honest = wire.decode(data, Reply)
+    bad = honest._replace(answer=honest.answer._replace(rows=2**62))
+    with pytest.raises(ValueError, match="impossible number of rows"):
+        coordinator.read(state, "site-1", wire.encode(bad))
+    study = make_study(TABLES, extra="[defence]\nmost_rows = 150")
+    with pytest.raises(ValueError, match="more rows than the study believes"):
+        run(study, TABLES)
+
+
+def test_the_end_is_told_once_and_not_of_few_rows():
+    study, sites = make_study(TABLES), make_sites(TABLES)
+    request = coordinator.request(asked_in("finish", study, sites), "site-1")
+    assert reason_of(sites["site-1"], request) is None
+    other = request.outcome._replace(theta=request.outcome.theta * 2.0)
+    assert "another model" in reason_of(sites["site-1"], request._replace(outcome=other))

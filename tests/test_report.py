@@ -212,6 +212,7 @@ def test_the_same_figure_is_the_same_file(figure, tmp_path):
         assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.slow
 def test_export_writes_every_figure_and_table(tmp_path):
     page = page_of(HOSTILE)
     paths = export(page, tmp_path)
@@ -264,6 +265,7 @@ def test_what_users_name_is_text_and_nothing_else():
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_a_page_is_whole_or_not_there(tmp_path, monkeypatch):
     path = tmp_path / "new" / "report.html"
     page = page_of("A study")

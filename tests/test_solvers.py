@@ -206,6 +206,7 @@ def test_the_curvature_model_inverts_itself_and_meets_its_last_secant(seed, pair
         np.testing.assert_allclose(bend.multiply(step), seen, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_optimistic_learns_from_minibatches_and_local_steps():
     data = dorfl.datasets.synthetic(seed=0)
     best = dorfl.train(data.clients, methods.gdrfl(20), intercept=False).objective
@@ -218,6 +219,7 @@ def test_optimistic_learns_from_minibatches_and_local_steps():
         assert risks.values.max() < best + 0.05 * abs(best)
 
 
+@pytest.mark.slow
 def test_a_column_only_one_client_has_does_not_end_the_training_early():
     """A client of little weight and a column of its own once spoilt the program for λ."""
     data = dorfl.datasets.adult()

@@ -17,6 +17,7 @@ def results(function, seeds):
     return [function(seed) for seed in range(seeds)]
 
 
+@pytest.mark.slow
 def test_a_cell_runs_once_and_again_only_when_something_changed(tmp_path):
     asked = [Cell("synthetic", "sensitivity", {"seed": seed}) for seed in (0, 1)]
     seen = []
@@ -35,6 +36,7 @@ def test_a_cell_runs_once_and_again_only_when_something_changed(tmp_path):
         assert seen == [False, True]
 
 
+@pytest.mark.slow
 def test_what_others_found_is_kept_when_a_cell_fails(tmp_path):
     fine = Cell("synthetic", "sensitivity", {"seed": 0})
     wrong = Cell("synthetic", "sensitivity", {"seed": -1})
@@ -57,6 +59,7 @@ def test_the_synthetic_study_shows_the_paper_s_picture():
         assert (mean[name] <= best).all()
 
 
+@pytest.mark.slow
 def test_a_wrong_centre_costs_little_and_less_with_clients_by_size():
     found = results(synthetic.sensitivity, 5)
     least = {n: np.mean([r[n] for r in found], axis=0).min() for n in found[0]}

@@ -119,6 +119,7 @@ def test_sample_weights_single_out_the_outliers(data):
         assert np.median(weights[bad]) < 0.05 * np.median(weights[~bad])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["negate", "scale", "flip"])
 def test_every_method_and_mixture_trains_on_every_contamination(kind):
     data = dorfl.datasets.synthetic(seed=0, kind=kind)
@@ -137,6 +138,7 @@ def test_every_method_and_mixture_trains_on_every_contamination(kind):
             assert fit.lam.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_score_of_one_s_own(data):
     center = np.array([1.0, 1.0, 0.3, 0.5, 1.0])
     closed = dorfl.train(
@@ -154,6 +156,7 @@ def test_huber_takes_its_delta():
         losses.huber(-1)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_does_not_compile_again():
     """The disk cache serves every kernel: the second process compiles nothing."""
     script = """

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from typer.core import TyperGroup
@@ -93,7 +94,8 @@ def _say(words: str) -> None:
 
 
 def _plain(words: str) -> str:
-    return words.replace("[", r"\[")
+    """As text: no markup, and nothing that a terminal would obey."""
+    return escape("".join(c for c in words if c.isprintable() or c in "\n\t"))
 
 
 class Screen:

@@ -70,15 +70,19 @@ def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
         return
     study = wire.decode(hello.study.encode(), Study)
     try:
-        site.consent(Agreement("", site.name, study))
+        site.consent(Agreement("check", site.name, study))
     except Refused as refusal:
         raise ValueError(f"study {study.name!r}: {refusal}") from None
     columns, least = ", ".join(study.columns.use) or "every released column", study.privacy.least
     screen.say(f"study {study.name!r} fits. What would be sent:")
     screen.say(f"  once: how many rows there are; of {columns} and {study.data.label}: counts, and")
     screen.say(f"        sums or means of at least {least} values, levels of at least {least} rows")
-    screen.say("  every round: one number (the risk) and one per parameter (its slope); no row")
-    screen.say("  at the end: four numbers of the certificate")
+    private = study.privacy.epsilon is not None
+    noise = f", with noise (ε = {study.privacy.epsilon:g})" if private else ""
+    screen.say(
+        f"  every round: one number (the risk) and one per parameter (its slope){noise}; no row"
+    )
+    screen.say("  at the end: " + ("nothing" if private else "four numbers of the certificate"))
 
 
 @app.command()
@@ -109,13 +113,17 @@ def _open(folder: Path, data: Path, server: str, ca: Path) -> tuple[Site, Connec
     from dorfl.flower import keys  # noqa: PLC0415
     from dorfl.flower.fleet import Connection  # noqa: PLC0415
     from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.protocol.memory import Memory  # noqa: PLC0415
     from dorfl.protocol.site import Site  # noqa: PLC0415
 
     home = SiteFolder.open(folder)
     connection = Connection(server, ca, keys.read_private(home.key), home.name)
     # Noise from the key: the same after a restart, and as secret.
     secret = hashlib.sha256(home.key.read_bytes()).digest()
-    site = Site(home.name, tables.read(data), home.released, home.least, secret=secret)
+    site = Site(
+        home.name, tables.read(data), home.released, home.least, epsilon=home.epsilon,
+        memory=Memory(folder / "asked.json"), secret=secret,
+    )  # fmt: skip
     return site, connection
 
 

@@ -128,6 +128,7 @@ class SiteFolder:
     name: str
     released: tuple[str, ...] | None  # none named: every column of its data file
     least: int
+    epsilon: float | None = None  # takes part with no weaker differential privacy than this
 
     @classmethod
     def create(cls, path: Path, name: str) -> SiteFolder:
@@ -143,6 +144,8 @@ class SiteFolder:
             "least = 5  # no statistic of fewer rows leaves this site, whatever a study says\n"
             "# Name the columns that studies may use; without this line, all of the data file's:\n"
             '# released = ["age", "pressure"]\n'
+            "# Take part only in studies with differential privacy, and with no weaker one:\n"
+            "# epsilon = 4.0\n"
         )
         write_whole(path / "site.toml", text.encode())
         return cls(path, name, None, 5)
@@ -158,7 +161,11 @@ class SiteFolder:
             isinstance(released, list) and all(isinstance(c, str) for c in released)
         ):
             raise ValueError(f"{path / 'site.toml'}: released must be a list of column names")
-        return cls(path, check_name(name), None if released is None else tuple(released), least)
+        epsilon = told.get("epsilon")
+        if epsilon is not None and not (isinstance(epsilon, float | int) and epsilon > 0):
+            raise ValueError(f"{path / 'site.toml'}: epsilon must be a positive number")
+        columns = None if released is None else tuple(released)
+        return cls(path, check_name(name), columns, least, epsilon)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
         """Be the one process that answers for this site."""

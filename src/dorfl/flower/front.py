@@ -37,7 +37,7 @@ _FLEET = (
 )  # fmt: skip
 _ALLOWED = frozenset(f"/v1/fleet/{name}" for name in _FLEET)
 _DROPPED = frozenset({"host", "content-length", "connection", "transfer-encoding", "keep-alive"})
-_LIMIT = 128 * 2**20  # bytes in a request
+_LIMIT = 80 * 2**20  # bytes in a request
 _CLOCKS = 60.0  # seconds that two clocks, and a request's way, may differ
 
 
@@ -63,7 +63,7 @@ def front(
             return refusal
         if int(request.headers.get("content-length") or 0) > _LIMIT:
             return _refuse(413, "the request is too large")
-        content = b""
+        content = bytearray()
         try:
             async for chunk in request.stream():
                 content += chunk
@@ -73,7 +73,7 @@ def front(
             return Response(status_code=400)
         kept = {k: v for k, v in request.headers.items() if k.lower() not in _DROPPED}
         try:
-            answer = await client.post(request.url.path, content=content, headers=kept)
+            answer = await client.post(request.url.path, content=bytes(content), headers=kept)
         except httpx.TransportError:
             return JSONResponse({"error": "the coordinator's server is not up"}, status_code=503)
         headers = {k: v for k, v in answer.headers.items() if k.lower() == "content-type"}

@@ -46,11 +46,14 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from dorfl.protocol import wire
+
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 RECORD = "dorfl"  # where our bytes are in a Flower message
 _TASK = "flwr-serverapp"
 _PATIENCE = 30.0  # seconds that a reply's content may come after its announcement
+_OBJECTS = 16  # in a reply; ours has a handful
 # Flower starts a run only with an app. Ours is empty: nobody installs or executes it.
 _APP = """[project]
 name = "dorfl"
@@ -240,7 +243,13 @@ class Grid:
     def _content(self, name: str, objects: list[str]) -> bytes | None:
         client, run_id = self._grid._runtime_client, self._grid.run.run_id
         pull = make_pull_object_fn_protobuf(client.PullObject, self._grid.node, run_id)
-        contents = {object_id: pull(object_id) for object_id in objects}
+        if len(objects) > _OBJECTS:
+            return None
+        contents: dict[str, bytes] = {}
+        for object_id in objects:
+            contents[object_id] = pull(object_id)
+            if sum(map(len, contents.values())) > 2 * wire.LIMIT:
+                return None
         message = inflate_object_from_contents(name, contents)
         client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(

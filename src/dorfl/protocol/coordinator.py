@@ -215,6 +215,8 @@ def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
             )
         if told.rows < state.study.privacy.minimum_rows:
             raise ValueError(f"site {site!r}: enrols with fewer rows than the study's minimum")
+        if told.rows > (state.study.defence.most_rows or told.rows):
+            raise ValueError(f"site {site!r}: enrols with more rows than the study believes")
     rows = tuple(answers[site].rows for site in state.roster)
     return state._replace(step="columns", rows=rows, columns=columns)
 

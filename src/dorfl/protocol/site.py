@@ -8,6 +8,7 @@ site gives for not answering is written by us and holds no value; other errors s
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from dorfl.preprocessing import columns as reading
 from dorfl.preprocessing import sketch, summaries
 from dorfl.protocol import wire
 from dorfl.protocol.coordinator import problem_of
+from dorfl.protocol.memory import Memory
 from dorfl.protocol.messages import (
     Agreement,
     Answer,
@@ -38,6 +40,7 @@ from dorfl.protocol.messages import (
 )
 from dorfl.protocol.study import check, label_plan, mechanism_of, plan_of
 from dorfl.risk import Group
+from dorfl.solvers.base import Task
 from dorfl.types import Array
 
 MOST_ROUNDS = 10_000
@@ -64,10 +67,11 @@ class Site:
     least: int = 5
     done: Callable[[Agreement, Group, Outcome, Array], object] | None = None
     note: Callable[[str], object] = lambda _: None
+    memory: Memory = field(default_factory=Memory)
+    epsilon: float | None = None  # the most a study may let a row show in a run; nothing: any
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     _groups: dict[str, Group] = field(default_factory=dict)
     _kept: tuple[Any, ...] = ()
-    _asked: dict[str, dict[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.table = reading.table_of(self.table)
@@ -94,6 +98,9 @@ class Site:
         """The answer to a request; Refused or ValueError if there is none."""
         agreement, step = request.agreement, request.step
         self.consent(agreement)
+        odd = self.memory.agreed(step[:20], agreement)
+        if odd is not None:
+            raise Refused(f"the {odd} is not what this run said before")
         rows, study = self._rows(agreement), agreement.study
         if step == "enrol":
             kinds = {c: reading.kind_of(rows.column(c)) for c in self._columns(agreement)}
@@ -113,7 +120,7 @@ class Site:
                 told = summaries.deviation(label, target, label_plan(study))
             spreads = preprocessing.deviations(rows, agreement.transform, plan_of(study))
             return Spreads(spreads, told)
-        if step == "center":
+        if step == "center" and study.method.scores:
             X, _ = self._features(agreement)
             place, moves = centers.summarise(X), np.ones(X.shape[1])
             moves[list(agreement.transform.frozen)] = 0.0
@@ -128,6 +135,8 @@ class Site:
     def consent(self, agreement: Agreement) -> None:
         """Raise Refused where the study asks for what this site does not give."""
         study = agreement.study
+        if not re.fullmatch(r"\w[\w.-]{0,119}", agreement.run):
+            raise Refused("the run's name is not one that a folder can have")
         if agreement.site != self.name:
             raise Refused(
                 f"the key of this site is registered for {agreement.site[:60]!r}, "
@@ -146,6 +155,11 @@ class Site:
             used = {part.name for part in agreement.transform.parts}
             if not used <= set(agreement.columns):
                 raise Refused("the transformation uses columns that were not agreed on")
+        shown = study.privacy.epsilon
+        if self.epsilon is not None and (shown is None or shown > self.epsilon):
+            raise Refused(
+                f"this site takes part with differential privacy of ε ≤ {self.epsilon:g} only"
+            )
         if study.privacy.least < self.least:
             raise Refused(
                 f"the study would tell of groups of {study.privacy.least} rows; "
@@ -183,19 +197,12 @@ class Site:
             raise Refused("the round's number is out of range")
         # The same question may come again (a coordinator that restarted); another one under a
         # number that was used, or an earlier one that was not, is no part of a training.
-        asked = self._asked.setdefault(agreement.run, {})
-        mark = hashlib.sha256(wire.encode(sent)).hexdigest()
-        if asked.get(sent.round, mark) != mark:
-            raise Refused(f"round {sent.round} was asked before, with another question")
-        if sent.round not in asked and asked and sent.round < max(asked):
-            raise Refused(f"round {sent.round} comes after round {max(asked)}")
-        asked[sent.round] = mark
+        odd = self.memory.asked(agreement.run, sent)
+        if odd is not None:
+            raise Refused(odd)
         study = agreement.study
         if study.privacy.epsilon is None:
-            try:
-                enough(group, task, self.least)
-            except ValueError as error:
-                raise Refused(str(error)) from None
+            self._enough(group, task)
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
         return respond(group, sent, study.training.seed, mechanism_of(study, seed))[0]
 
@@ -203,12 +210,22 @@ class Site:
         group = self.group(agreement)
         if outcome.theta.shape != (group.problem.size,):
             raise Refused("θ has another shape than the model agreed on")
+        if self.memory.finished(agreement.run, outcome) is not None:
+            raise Refused("this run has ended before, with another model")
         if self.done is not None:
             self._rows(agreement)
             self.done(agreement, group, outcome, self._kept[3])
         if agreement.study.privacy.epsilon is not None:
             raise Refused("the study is differentially private: exact figures are not sent")
+        self._enough(group, Task(outcome.theta, outcome.lam))
         return certificate.parts(group, outcome.theta)[0]
+
+    def _enough(self, group: Group, task: Task) -> None:
+        """Rows behind what is told of θ, by their weight."""
+        try:
+            enough(group, task, self.least)
+        except ValueError as error:
+            raise Refused(str(error)) from None
 
     def _columns(self, agreement: Agreement) -> list[str]:
         """The columns agreed on; before that, those the study names, or all that are released."""

@@ -111,12 +111,14 @@ class Defence(NamedTuple):
 
     `row` is how long a row can be once columns are scaled (`target`: how large what is predicted);
     reports are then clipped to what is possible. `trim` is the share of the mixture whose gradients
-    may be lies (solver "optimistic").
+    may be lies (solver "optimistic"). A fixed mixture weighs sites by the rows they say they have:
+    `most_rows` is the most that is believed.
     """
 
     row: float | None = None
     target: float | None = None
     trim: float = 0.0
+    most_rows: int | None = None
 
 
 class Absent(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from dorfl.certificate import Part
 from dorfl.federation import server as serving
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
@@ -18,26 +19,35 @@ from dorfl.protocol.messages import Answer, Columns, Enrolled, Place, Spreads
 _KINDS = ("numeric", "category", "empty", "other")
 _LEVELS = 1000
 _LARGEST = 1e300  # so that sums of them are finite
+_ROWS = 2**40
+_FAR = 1e6  # standard deviations
+_RISK = 1e20
 _FLOATS = 64  # that add up to an exact sum
 
 
 def wrong(answer: Answer, rows: int, dims: int, server: Server | None) -> str | None:
     """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing."""
     if isinstance(answer, Enrolled):
-        return "enrols with no rows" if answer.rows < 1 else None
+        return None if 1 <= answer.rows <= _ROWS else "enrols with an impossible number of rows"
     if isinstance(answer, Columns):
-        told = [*answer.columns.values(), answer.label]
-        return next((reason for column in told if (reason := _column(column, rows))), None)
+        columns = [*answer.columns.values(), answer.label]
+        return next((reason for column in columns if (reason := _column(column, rows))), None)
     if isinstance(answer, Spreads):
         far = [*answer.spreads.values(), *([answer.label] if answer.label else [])]
         return next((reason for told in far if (reason := _deviation(told, rows))), None)
     if isinstance(answer, Place):
         if answer.mean.shape != (dims,) or not 0 < answer.kept <= rows:
             return "its centre does not fit its rows and columns"
+        if abs(answer.mean).max(initial=0.0) > _FAR:
+            return "its centre is out of range"
         return _sketch(answer.distances, rows, lowest=0.0)
     if isinstance(answer, Report):
         assert server is not None
         return serving.refuse(server, serving.broadcast(server), answer)
+    if isinstance(answer, Part):
+        told = (answer.value, answer.spent, answer.attained, answer.error or 0.0)
+        if max(map(abs, told)) > _RISK or answer.spent < 0.0 or (answer.error or 0.0) < 0.0:
+            return "its part of the certificate is out of range"
     return None
 
 

@@ -168,6 +168,8 @@ def _read_scalar(plain: Any, kind: Any, where: str, finite: bool) -> Any:
         value = _expect(plain, kind, where)
         if kind is int and not -(2**63) <= value < 2**63:
             raise ValueError(f"{where}: is too large a number")
+        if kind is str and not _is_text(value):
+            raise ValueError(f"{where}: is not text")
         return value
     raise TypeError(f"{where}: {kind} cannot be received")
 
@@ -209,8 +211,19 @@ def _listed(names: Any) -> str:
     return shown or "none"
 
 
+def _is_text(value: str) -> bool:
+    """Half of a surrogate pair is a character in JSON, but cannot be written anywhere."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     named = dict(pairs)
+    if not all(map(_is_text, named)):
+        raise ValueError("the name of a field is not text")
     if len(named) < len(pairs):
         raise ValueError("a field occurs twice")
     return named

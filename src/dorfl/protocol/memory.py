@@ -1,0 +1,72 @@
+"""What a site remembers of every run, so that no run can ask it for one thing twice over.
+
+Answers to slightly different questions, taken together, tell more than each alone: the noise of
+differential privacy could be solved for, a block of five rows be compared with one of six. So what
+a run once said stays said: the study, what was agreed at every step, each round's question. A file
+keeps it from one start of the site to the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dorfl.federation.messages import Broadcast
+from dorfl.files import write_whole
+from dorfl.protocol import wire
+from dorfl.protocol.messages import Agreement
+
+
+@dataclass
+class Memory:
+    """By run: the marks of what was agreed, and of each round's question."""
+
+    file: Path | None = None
+    runs: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.file is not None and self.file.exists():
+            try:
+                self.runs = json.loads(self.file.read_text(encoding="utf-8"))
+            except ValueError:
+                raise ValueError(
+                    f"{self.file.name}: cannot be read. It keeps questions from being asked twice; "
+                    "remove it only if no run of before will go on"
+                ) from None
+
+    def agreed(self, step: str, agreement: Agreement) -> str | None:
+        """What is not as this run had it before, or nothing: one question for every step."""
+        marks = {"study": _mark(agreement.study), f"step {step}": _mark(agreement)}
+        return self._same(agreement.run, marks)
+
+    def asked(self, run: str, sent: Broadcast) -> str | None:
+        """Why a round's question cannot be part of the training, or nothing."""
+        known = self.runs.get(run, {})
+        rounds = [int(name.split()[1]) for name in known if name.startswith("round ")]
+        name = f"round {sent.round}"
+        if name not in known and rounds and sent.round < max(rounds):
+            return f"{name} comes after round {max(rounds)}"
+        odd = self._same(run, {name: _mark(sent)})
+        return odd and f"{name} was asked before, with another question"
+
+    def finished(self, run: str, outcome: Any) -> str | None:
+        """Whether the run has ended before, with another model."""
+        return self._same(run, {"outcome": _mark(outcome)})
+
+    def _same(self, run: str, marks: dict[str, str]) -> str | None:
+        known = self.runs.setdefault(run, {})
+        for name, mark in marks.items():
+            if known.get(name, mark) != mark:
+                return name
+        if not set(marks) <= set(known):
+            known.update(marks)
+            if self.file is not None:
+                write_whole(self.file, json.dumps(self.runs).encode())
+        return None
+
+
+def _mark(value: Any) -> str:
+    return hashlib.sha256(wire.encode(value)).hexdigest()
