@@ -437,3 +437,54 @@ def test_adult_is_learnt_as_well_as_by_scikit_learn_and_better_when_rows_are_spo
         theirs.append(peer.score(test.drop(columns="income"), test["income"]))
     assert ours[0] > theirs[0] - 0.003
     assert ours[1] - theirs[1] >= 0.8 * (theirs[0] - theirs[1]) > 0.005
+
+
+def test_scoring_a_table_into_itself_is_refused(home, tmp_path):
+    table = tmp_path / "same.csv"
+    table.write_bytes((home / "test.csv").read_bytes())
+    done = quickly("predict", home / "model", table, "-o", table)
+    assert done.exit_code == 2
+    assert table.read_bytes() == (home / "test.csv").read_bytes()
+
+
+def test_a_new_model_takes_the_old_report_away(home, tmp_path):
+    loaded = model.load(home / "model")
+    folder = model.save(loaded, tmp_path / "model")
+    (folder / "report.html").write_text("of another model")
+    model.save(loaded, folder)
+    assert not (folder / "report.html").exists()
+
+
+def test_numbers_with_stray_words_are_pointed_out(tmp_path):
+    frame = wards()[0]
+    frame["pulse"] = frame["pulse"].round().astype(int).astype(str)
+    frame.loc[3, "pulse"] = "about 70"
+    frame.to_csv(tmp_path / "stray.csv", index=False)
+    done = quickly(
+        "train", tmp_path / "stray.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+        "--out", tmp_path / "model",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert "'pulse' is used as a category" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00x", b"pulse,weight\nabc,1\n"])
+def test_the_scorer_alone_says_what_is_wrong(home, tmp_path, content):
+    table = tmp_path / "new.csv"
+    if content is not None:
+        table.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-I", home / "model" / "score.py", table],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("score.py: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_early_error_ends_the_process_in_order(tmp_path):
+    for _ in range(3):
+        done = dorfl_("train", tmp_path / "nowhere.csv", "--label", "ill", "--out", tmp_path / "m")
+        assert done.returncode == 3, done.stderr

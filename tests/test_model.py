@@ -255,7 +255,7 @@ def test_a_failure_half_way_leaves_what_was_there(ill, tmp_path, monkeypatch):
         return real(source, target)
 
     monkeypatch.setattr("pathlib.Path.replace", fails)
-    with pytest.raises(ModelError, match="No space left"):
+    with pytest.raises(OSError, match="No space left"):
         model.save(ill[0], home)
     assert (home / "model.json").read_bytes() == before
     assert sorted(p.name for p in home.iterdir()) == ["card.md", "model.json", "score.py"]

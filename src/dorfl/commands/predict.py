@@ -36,6 +36,8 @@ def predict(
     """
     if out.suffix not in (".csv", ".parquet"):
         raise typer.BadParameter("-o: write a .csv or a .parquet file")
+    if out.exists() and data.exists() and out.samefile(data):
+        raise typer.BadParameter("-o: is the table to score, which would be lost; name another")
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, and --help need not wait
     from pyarrow import csv  # noqa: PLC0415
 

@@ -33,6 +33,7 @@ from dorfl.types import Array
 
 FORMAT, VERSION = "dorfl.model", 1
 NAME = "model.json"
+REPORT = "report.html"  # that `dorfl report` puts beside it
 _LARGEST = 500_000_000  # bytes
 
 
@@ -53,8 +54,11 @@ def save(model: Model, folder: str | Path) -> Path:
         files.write_whole(folder / "card.md", card.write(model).encode())
         files.write_whole(folder / "score.py", scorer.encode())
         files.write_whole(folder / NAME, f"{written}\n".encode())
+        (folder / REPORT).unlink(missing_ok=True)  # of the model that was here before
     except OSError as error:
-        raise ModelError(f"{folder}: cannot write the model: {error.strerror}") from None
+        raise OSError(
+            error.errno, f"cannot write the model: {error.strerror}", str(folder)
+        ) from None
     return folder
 
 

@@ -132,4 +132,13 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # whoever reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.exit(f"score.py: {error.filename}: {error.strerror}")
+    except UnicodeDecodeError:
+        sys.exit("score.py: the table is not a CSV file in UTF-8")
+    except (ValueError, csv.Error, ZeroDivisionError, IndexError) as error:
+        sys.exit(f"score.py: the table cannot be scored: {error}")

@@ -89,10 +89,35 @@ def ready(study: Study, split: Split) -> Ready:
         if part.missing > _MUCH_MISSING:
             done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
             notes.append(f"column {part.name!r} is missing in {part.missing:.0%} of rows: {done}")
+    notes += _nearly_numbers(split, transform)
     X = transform.apply(split, np.float32).X
     pa.default_memory_pool().release_unused()  # what reading took, training may need
     rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes))
     return Ready(rows, transform, classes, target)
+
+
+def _nearly_numbers(split: Split, transform: Transform) -> list[str]:
+    """A word on every category that would be numbers but for a few cells."""
+    notes = []
+    for part in transform.parts:
+        if isinstance(part, Numeric) or part.name not in split.column_names:
+            continue
+        found = [level for level in part.levels if not level.startswith("(")]
+        numeric = sum(map(_is_number, found))
+        if len(found) >= 10 and numeric >= 0.9 * len(found):
+            notes.append(
+                f"column {part.name!r} is used as a category because some of its cells are not "
+                "numbers; if it holds numbers, leave those cells empty"
+            )
+    return notes
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def rows_for(model: Model, split: Split) -> Rows:

@@ -31,10 +31,12 @@ Progress = Callable[[Round], object]
 
 def run(study: Study, progress: Progress | None = None) -> tuple[Model, Rows]:
     """Read, prepare, choose, train, certify: the model and the rows it was trained on."""
-    loading = threading.Thread(target=_load_kernels, daemon=True)
+    loading = threading.Thread(target=_load_kernels)
     loading.start()
-    prepared = ready(study, open_split(study))
-    loading.join()
+    try:
+        prepared = ready(study, open_split(study))
+    finally:
+        loading.join()  # a process that ends under a thread at work in compiled code is aborted
     return fit_rows(study, prepared, progress), prepared.rows
 
 
