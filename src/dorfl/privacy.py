@@ -34,7 +34,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -178,6 +178,7 @@ def check(problem: Problem) -> None:
         raise ValueError("privacy: with a radius, clients also send ∂F/∂ρ; give rho")
 
 
+@cache
 def _multiplier(epsilon: float, delta: float) -> float:
     """The least noise, in units of the sensitivity, that makes one Gaussian mechanism (ε, δ)."""
     try:
