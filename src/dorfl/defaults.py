@@ -100,7 +100,7 @@ def choose(
     found = spread.measure(tables, bulk)
     held = found.rigid.copy()
     held[list(_existing(frozen, len(held)))] = True
-    rule = _mixture(mixture or _RULES[method])
+    rule = _mixture(mixture or RULES[method])
     who = _WHO[rule.adversarial]
     if method in ("erm", "afl"):
         made = methods.erm() if method == "erm" else methods.afl()
@@ -124,9 +124,7 @@ def choose(
     if suspects:
         shape = np.where(telling, weight, 0.0)
         shape = shape / _edge(tables, middle, shape, bulk)
-        pull = 2.0 * STEEPNESS * float((shape / weight)[~held].max(initial=0.0))
-        if pull * temperature > PULL * price:
-            temperature = PULL * price / pull
+        temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
     if beta is not None:
         if np.isinf(price):
             raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
@@ -137,6 +135,12 @@ def choose(
     suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
     made = replace(made, score=scores.quadratic(suspicion, middle, shape))
     return Choice(made, (_outlier_words(outliers, suspicion / temperature), drift, who), found)
+
+
+def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
+    """The temperature ρβ at a price ρ; `steepest` is the largest of V in units of the cost."""
+    pull = 2.0 * STEEPNESS * steepest
+    return min(TEMPERATURE * unit, PULL * price / pull) if pull > 0 else TEMPERATURE * unit
 
 
 def share_kept(outliers: float) -> float:
@@ -184,8 +188,8 @@ def _mixture(rule: str | Mixture) -> Mixture:
 
 
 def _check(method: str, outliers: float, shift: float) -> None:
-    if method not in _RULES:
-        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(_RULES)}")
+    if method not in RULES:
+        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(RULES)}")
     if not 0 <= outliers <= 0.4:
         raise ValueError(
             f"outliers={outliers}: the share of wrong rows, from 0 to 0.4; with more than that "
@@ -195,7 +199,7 @@ def _check(method: str, outliers: float, shift: float) -> None:
         raise ValueError(f"shift={shift}: a number of standard deviations, 0 or more")
 
 
-_RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
+RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
 _WHO = {
     False: "Every client counts by its number of rows.",
     True: "The worst served client counts most: the model is the best for the worst mixture.",

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl import costs, losses, methods, mixture, privacy, scores
-from dorfl.defaults import PULL, STEEPNESS, STRENGTH, TEMPERATURE, share_kept
+from dorfl.defaults import RULES, STEEPNESS, STRENGTH, share_kept, tilt
 from dorfl.federation.defence import Limits
 from dorfl.losses import Loss
 from dorfl.methods import Method
@@ -173,7 +173,7 @@ def check(study: Study) -> None:
         raise ValueError(f"study: the label {data.label!r} is also one of the columns")
     for what, value, allowed in (
         ("data.task", data.task, ("classification", "regression")),
-        ("method.name", study.method.name, ("erm", "afl", "wafl", "gdrfl", "dorfl")),
+        ("method.name", study.method.name, tuple(RULES)),
         ("method.center", study.method.center, ("auto", "client")),
         ("method.mixture", study.method.mixture, ("", "fixed", "agnostic")),
         ("training.solver", options.solver, ("sqp", "optimistic")),
@@ -259,7 +259,7 @@ def method_of(
     squared distance from the centre within which the bulk of the rows lies.
     """
     name, cost = choice.name, costs.squared(frozen=frozen)
-    adversarial = choice.mixture == "agnostic" or (not choice.mixture and name in ("afl", "gdrfl"))
+    adversarial = (choice.mixture or RULES[name]) == "agnostic"
     who = mixture.capped(choice.cap, choice.by) if adversarial else mixture.fixed(by=choice.by)
     if name in ("erm", "afl"):
         return methods.method(mixture=who, name=name)
@@ -269,10 +269,7 @@ def method_of(
         return methods.method(rho=rho, cost=cost, mixture=who, name=name)
     shape = np.full(dims, 1.0 / (edge or 1.0))
     shape[list(frozen)] = 0.0
-    pull = 2.0 * STEEPNESS * float(shape.max())
-    temperature = min(TEMPERATURE, PULL * rho / pull) if pull > 0 else TEMPERATURE
-    if choice.beta is not None:
-        temperature = rho * choice.beta
+    temperature = tilt(rho, float(shape.max())) if choice.beta is None else rho * choice.beta
     weight = temperature * STEEPNESS if choice.rho2 is None else choice.rho2
     score = scores.quadratic(weight, choice.center, shape) if choice.scores else None
     return methods.method(
