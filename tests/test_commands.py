@@ -21,7 +21,6 @@ import dorfl
 from dorfl import model
 from dorfl.cli import app
 from dorfl.datasets.adult import NUMERIC, adult_table
-from dorfl.datasets.cardio import UnavailableError, cardio_table
 
 
 def dorfl_(*arguments, cwd=None):
@@ -394,11 +393,8 @@ def test_the_synthetic_study_s_outliers_are_ranked_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_cardio_s_impossible_pressures_are_among_the_first(tmp_path):
-    try:
-        table = cardio_table()
-    except UnavailableError as error:
-        pytest.skip(str(error))
+def test_cardio_s_impossible_pressures_are_among_the_first(tmp_path, cardio_records):
+    table = cardio_records
     table.drop(columns="male").to_csv(tmp_path / "cardio.csv", index=False, sep=";")
     made = tmp_path / "m"
     done = quickly(

@@ -128,11 +128,8 @@ def test_a_damaged_adult_file_is_refused(monkeypatch):
         adult_module._verified("adult.data")
 
 
-def test_cardio_has_the_errors_it_is_known_for():
-    try:
-        table = dorfl.datasets.cardio_table()
-    except UnavailableError as error:
-        pytest.skip(str(error))
+def test_cardio_has_the_errors_it_is_known_for(cardio_records):
+    table = cardio_records
     assert len(table) == 70_000
     assert int((table["ap_lo"] > table["ap_hi"]).sum()) == 1_234
     assert int(table["ap_hi"].max()) == 16_020

@@ -14,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 
 import dorfl
 from dorfl import defaults, spread
-from dorfl.datasets.cardio import UnavailableError
 from dorfl.defaults import choose
 from dorfl.scores import Quadratic
 
@@ -290,11 +289,8 @@ def test_on_adult_little_is_lost_and_most_is_kept():
 
 
 @pytest.mark.slow
-def test_impossible_blood_pressures_are_among_the_most_suspicious_rows():
-    try:
-        data = dorfl.datasets.cardio()
-    except UnavailableError as error:
-        pytest.skip(str(error))
+def test_impossible_blood_pressures_are_among_the_most_suspicious_rows(cardio_records):
+    data = dorfl.datasets.cardio()
     fit = dorfl.train(data.clients, choose(data.clients, frozen=data.frozen).method)
     X = np.concatenate([rows for rows, _ in data.clients.values()])
     pressures = []

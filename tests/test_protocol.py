@@ -522,19 +522,8 @@ def test_differential_privacy_sends_noise_and_nothing_exact():
 
 def test_a_site_sends_no_report_that_rests_on_few_rows():
     sites = make_sites(TABLES, least=5)
-    state = coordinator.begin(
-        make_study(TABLES, method='name = "dorfl"\nrho = 0.01\nbeta = 0.01'), "r"
-    )
-    while state.step != "round":
-        state = coordinator.receive(
-            state,
-            {
-                name: coordinator.read(
-                    state, name, sites[name].respond(wire.encode(coordinator.request(state, name)))
-                )
-                for name in state.roster
-            },
-        )
+    sharp = make_study(TABLES, method='name = "dorfl"\nrho = 0.01\nbeta = 0.01')
+    state = asked_in("round", sharp, sites)
     server = state.server
     away = server._replace(solving=server.solving._replace(trial=np.full(6, 3.0)))
     asked = wire.encode(coordinator.request(state._replace(server=away), "site-1"))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from browser import CHROMIUM, browser
-from dorfl.datasets.cardio import UnavailableError, cardio_table
-from dorfl.experiments import Part, cells, study, synthetic
+from dorfl.experiments import Part, cardio, cells, study, synthetic
 from dorfl.experiments.cells import Cell
 from dorfl.report.content import Table, blocks
 from dorfl.report.page import write
@@ -68,13 +67,7 @@ def test_a_wrong_centre_costs_little_and_less_with_clients_by_size():
 
 
 @pytest.mark.slow
-def test_entry_errors_cost_dor_fl_little():
-    try:
-        cardio_table()
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    from dorfl.experiments import cardio  # noqa: PLC0415 - needs the table
-
+def test_entry_errors_cost_dor_fl_little(cardio_records):
     row = cardio.table(0)
     erm, ours, oracle = (
         row[name]["contaminated"]["accuracy"][0] for name in ("ERM", "DOR-FL", cardio.ORACLE)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.datasets.base import Dataset
+from dorfl.datasets.base import Dataset, seventy_percent
 from dorfl.types import Array
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def adult(split: str = "official", *, features: str = "all", seed: int = 0) -> D
     table = adult_table()
     training = table["part"].to_numpy() == "train"
     if split == "paper":
-        order = np.random.default_rng([seed, 48842]).permutation(len(table))
-        training = np.zeros(len(table), dtype=bool)
-        training[order[: round(0.7 * len(table))]] = True
+        training = seventy_percent(len(table), seed)
     units = {name: _unit(table[name].to_numpy()[training]) for name in NUMERIC}
     rows, names = _encode(table, units, features == "all")
     label = np.where(table["income"].to_numpy() == ">50K", 1, -1)

@@ -37,6 +37,14 @@ class Dataset:
         }
 
 
+def seventy_percent(count: int, seed: int) -> Array:
+    """Which of so many rows are to train on: 70 % of them, drawn at random."""
+    drawn = np.zeros(count, dtype=bool)
+    order = np.random.default_rng([seed, count]).permutation(count)
+    drawn[order[: round(0.7 * count)]] = True
+    return drawn
+
+
 def pooled(clients: Clients) -> tuple[Array, Array]:
     """All rows and labels as one table, client after client."""
     tables, labels = zip(*clients.values(), strict=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.datasets.base import Dataset
+from dorfl.datasets.base import Dataset, seventy_percent
 from dorfl.types import Array
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def cardio(seed: int = 0, *, by: str = "age") -> Dataset:
     if by not in CLIENTS:
         raise ValueError(f"cardio(by={by!r}): choose one of {', '.join(CLIENTS)}")
     table = cardio_table()
-    order = np.random.default_rng([seed, 70000]).permutation(len(table))
-    training = np.zeros(len(table), dtype=bool)
-    training[order[: round(0.7 * len(table))]] = True
+    training = seventy_percent(len(table), seed)
     units = {name: _unit(table[name].to_numpy()[training]) for name in MEASURED}
     columns = [(table[name].to_numpy() - zero) / unit for name, (zero, unit) in units.items()]
     columns += [table[name].to_numpy() for name in GRADED]

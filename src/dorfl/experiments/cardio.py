@@ -48,9 +48,9 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
     }
 
 
-def table(seed: int, by: str = "age") -> dict[str, Any]:
+def table(seed: int) -> dict[str, Any]:
     """Every method on one split, tuned by either rule; the oracle and the peers."""
-    data = cardio(seed, by=by)
+    data = cardio(seed)
     kept, samples = validation(data, seed)
     rows: dict[str, Any] = {}
     for name, grid in grids(data).items():

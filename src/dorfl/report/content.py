@@ -33,6 +33,14 @@ class Measured(NamedTuple):
     error: float
 
 
+def measured(values: Values) -> Measured:
+    """Mean and standard error of repetitions; of a single one no error is known."""
+    numbers = np.asarray(values, dtype=float)
+    count = len(numbers)
+    error = float(numbers.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
+    return Measured(float(numbers.mean()), error)
+
+
 Cell: TypeAlias = str | int | float | Measured | None
 
 

@@ -14,12 +14,12 @@ from dorfl.report.content import (
     Details,
     Figure,
     Finding,
-    Measured,
     Page,
     Section,
     Series,
     Table,
     Text,
+    measured,
 )
 from dorfl.studies.audit import Audit
 from dorfl.studies.comparison import Comparison
@@ -157,9 +157,7 @@ def compared(found: Comparison) -> Table:
     rows: list[Sequence[Cell]] = []
     for i, name in enumerate(found.methods):
         columns = np.column_stack([found.overall[i], found.scores[i]]) * percent
-        error = columns.std(axis=0, ddof=1) / np.sqrt(folds)
-        cells = [Measured(*pair) for pair in zip(columns.mean(axis=0), error, strict=True)]
-        rows.append((name, *cells, found.clients[found.worst(i)]))
+        rows.append((name, *map(measured, columns.T), found.clients[found.worst(i)]))
     title = "Accuracy in %" if found.classifies else "Mean absolute error"
     columns_ = ("method", "overall", *found.clients, "worst served")
     return Table(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.experiments.adult import STEPS
-from dorfl.experiments.pages.common import measured, percent, tuning_table
+from dorfl.experiments.pages.common import percent, tuning_table
 from dorfl.experiments.tuning import NAMES
 from dorfl.report.content import (
     Beside,
@@ -23,6 +23,7 @@ from dorfl.report.content import (
     Series,
     Table,
     Text,
+    measured,
 )
 
 GROUPS = ("overall", "White", "Black", "Other")

@@ -8,21 +8,13 @@ from typing import Any
 import numpy as np
 
 from dorfl.experiments.tuning import RULES
-from dorfl.report.content import Cell, Measured, Table
+from dorfl.report.content import Cell, Measured, Table, measured
 from dorfl.types import Array
 
 
 def percent(values: Sequence[float] | Array) -> Measured:
     """Mean and standard error over seeds of accuracies, in %."""
     return measured(100.0 * np.asarray(values, dtype=float))
-
-
-def measured(values: Sequence[float] | Array) -> Measured:
-    """Mean and standard error over seeds."""
-    numbers = np.asarray(values, dtype=float)
-    count = len(numbers)
-    error = float(numbers.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
-    return Measured(float(numbers.mean()), error)
 
 
 def tuning_table(

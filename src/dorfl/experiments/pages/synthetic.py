@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.experiments.pages.common import measured, percent, tuning_table
+from dorfl.experiments.pages.common import percent, tuning_table
 from dorfl.experiments.synthetic import BAYES, BY_SIZE, FACTORS, KINDS, OFFSETS, ORACLE, SHARES
 from dorfl.experiments.tuning import NAMES, RULES
 from dorfl.report.content import (
@@ -21,6 +21,7 @@ from dorfl.report.content import (
     Series,
     Table,
     Text,
+    measured,
 )
 
 COLUMNS = ("overall", "client 1", "client 2", "client 3")
