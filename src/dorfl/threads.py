@@ -8,12 +8,16 @@ whatever their number.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,11 +27,20 @@ if hasattr(os, "sched_getaffinity") and "DORFL_NUM_THREADS" not in os.environ:
     THREADS = len(os.sched_getaffinity(0))
 _WORTH_A_THREAD = 200_000  # numbers read; below that starting a task costs more than it saves
 _pool: ThreadPoolExecutor | None = None
+_blas_lock, _blas_users = Lock(), 0
+_blas_before: list[int] = []
 
 
-def share(work: Callable[[slice], object], count: int, numbers: int) -> None:
-    """Run `work` on slices that cover range(count), on all cores where that pays."""
+def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bool = False) -> None:
+    """Run `work` on slices that cover range(count), on all cores where that pays.
+
+    Work that calls `blas` does so with one thread each time.
+    """
     global _pool
+    if blas:
+        with one_blas_thread():
+            share(work, count, numbers)
+        return
     pieces = min(THREADS * 4, count)
     if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
         work(slice(0, count))
@@ -61,10 +74,47 @@ def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(pool.map(work, items))
 
 
-def _forget_pool() -> None:
-    """A forked child inherits the pool's name but none of its threads."""
-    global _pool
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """BLAS keeps to the thread that calls it, for as long as anyone is in here.
+
+    Its own threads would share out a product as their number suggests, and so round it differently;
+    and they spin while they wait for work, which our own threads have better use for. The setting
+    is one for the whole process: whoever comes first makes it, whoever leaves last takes it back.
+    """
+    global _blas_users, _blas_before
+    with _blas_lock:
+        if _blas_users == 0:
+            _blas_before = [library.get_num_threads() for library in _blas()]
+            for library in _blas():
+                library.set_num_threads(1)
+        _blas_users += 1
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            _blas_users -= 1
+            if _blas_users == 0:
+                for library, before in zip(_blas(), _blas_before, strict=True):
+                    library.set_num_threads(before)
+
+
+@cache
+def _blas() -> list[Any]:
+    """NumPy's BLAS and SciPy's, which Numba calls."""
+    import scipy.linalg.cython_blas  # noqa: F401, PLC0415 - loaded, or it would not be found
+
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+def _forget_threads() -> None:
+    """A forked child inherits the pool's name but none of its threads, nor who holds the lock."""
+    global _pool, _blas_lock, _blas_users
     _pool = None
+    if _blas_users > 0:
+        for library, before in zip(_blas(), _blas_before, strict=True):
+            library.set_num_threads(before)
+    _blas_lock, _blas_users = Lock(), 0
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+os.register_at_fork(after_in_child=_forget_threads)
