@@ -368,12 +368,14 @@ def _softmax_climb(a, label, count, spread, accuracy, g, pulled, value, room):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _softmax_bounds(a, label, chords, w, top, total, vertex):
-    """What the supremum cannot exceed: top + log Σ w, w = exp(b − top), top = max b = b[vertex].
+def _softmax_bounds(a, label, chords, apart, w, reach, top, total):
+    """What no maximum can exceed: top + log total, and top + log reach[c] if it has p_c ≥ ⅓.
 
-    The convex part is at most its chords ½ (e_c − e_y)ᵀS(e_c − e_y) mixed by p. With b_c for the
-    chord plus a_c − a_y this leaves max_p entropy(p) + pᵀb, and where p_c ≥ p_vertex no more than
-    top + log(Σ w − (1 − √w_c)²). At the vertex c itself the height is at least b_c.
+    The problem is max_p entropy(p) + pᵀb − ¼ Σ p_c p_e s_ce, with s_ce = (e_c − e_e)ᵀS(e_c − e_e)
+    and b_c = a_c − a_y + ½ s_cy. Without the last term it is log Σ exp(b). With p_c ≥ ⅓ the terms
+    of c are kept, at least ⅙ p_e s_ce each: the other classes weigh `apart` = exp(−⅙ s) as much,
+    and p_c = ⅓ is best unless c weighs more. A third, because maxima that two or three classes
+    share are then not passed over either.
     """
     classes = len(a)
     for j in range(BLOCK):
@@ -382,13 +384,17 @@ def _softmax_bounds(a, label, chords, w, top, total, vertex):
         total[j] = 0.0
         for c in range(classes):
             w[c, j] = a[c, j] - a[own, j] + chords[c, own]
-            if w[c, j] > top[j]:
-                top[j] = w[c, j]
-                vertex[j] = c
+            top[j] = max(top[j], w[c, j])
     for c in range(classes):
         for j in range(BLOCK):
             w[c, j] = _exp(w[c, j] - top[j])
             total[j] += w[c, j]
+    np.dot(apart, w, reach)
+    for c in range(classes):
+        for j in range(BLOCK):
+            one, others = w[c, j], reach[c, j]
+            mixed = (6.75 * one * others * others) ** (1.0 / 3.0)
+            reach[c, j] = mixed if 2.0 * one < others else one + others
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -415,24 +421,20 @@ def _softmax_try(queue, count, spread, accuracy, label, value, slope, room):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_block(
-    a, label, count, spread, chords, concave, accuracy, price, marked, resting, value, slope, room
-):
+    a, label, count, spread, chords, apart, concave, accuracy, price, marked, resting, value, slope,
+    room,
+):  # fmt: skip
     """The softmax supremum of a block, over the labels too where they have a price.
 
-    Where it is not concave it is the best of the climbs from all vertices of the simplex: from the
-    one with the largest bound first, then from those to which the bound leaves a chance to beat it.
+    Where it is not concave it is the best of several climbs: from the vertex of the label, g = 0,
+    and from all other vertices of the simplex that have a chance to be near something higher.
     """
     classes = len(a)
-    climb_room, queue, (w, pulled), (top, total, vertex, own, other) = room
+    climb_room, queue, (w, reach, pulled), (top, total, own, other) = room
     (some_a, some_g, some_pulled), (row, climbing, toll, _) = queue
     own[:] = label
-    if concave:
-        slope[:] = 0.0
-        pulled[:] = 0.0
-    else:
-        _softmax_bounds(a, own, chords, w, top, total, vertex)
-        for j in range(BLOCK):
-            _softmax_start(spread, own[j], vertex[j], j, slope, pulled)
+    slope[:] = 0.0
+    pulled[:] = 0.0
     _softmax_climb(a, own, count, spread, accuracy, slope, pulled, value, climb_room)
     for j in range(count):
         value[j] -= resting[j] if own[j] == marked else 0.0
@@ -440,31 +442,33 @@ def _softmax_block(
     if concave and not priced:
         return
     waiting = 0
-    for sweep in range(1 if concave else 2):  # the most promising vertex; the others
-        for changed in range(-1, classes if priced else 0):  # −1: every row's own label
-            if changed < 0 and sweep == 0:
-                continue  # done above
-            for j in range(BLOCK):
-                other[j] = own[j] if changed < 0 else changed
-            _softmax_bounds(a, other, chords, w, top, total, vertex)
-            for j in range(count):
-                if changed == own[j]:
-                    continue
-                fee = (0.0 if changed < 0 else price) + (resting[j] if other[j] == marked else 0.0)
-                line = math.exp(value[j] + fee - top[j]) * (1.0 + 1e-12)
-                for c in range(classes):
-                    reach = total[j] - (1.0 - math.sqrt(w[c, j])) ** 2
-                    if (c == vertex[j]) != (sweep == 0) or reach <= line:
+    for changed in range(-1, classes if priced else 0):  # −1: every row keeps its label
+        for j in range(BLOCK):
+            other[j] = own[j] if changed < 0 else changed
+        _softmax_bounds(a, other, chords, apart, w, reach, top, total)
+        for j in range(count):
+            if changed == own[j]:
+                continue
+            fee = (0.0 if changed < 0 else price) + (resting[j] if other[j] == marked else 0.0)
+            line = math.exp(value[j] + fee - top[j]) * (1.0 + 1e-12)
+            if total[j] <= line:
+                continue
+            for c in range(classes):
+                if c == other[j]:
+                    if changed < 0:
+                        continue  # climbed from already
+                else:
+                    # At the vertex with w = 1 the height is `top` at least: others must beat it.
+                    least = line if w[c, j] == 1.0 else max(line, 1.0)
+                    if concave or reach[c, j] <= least:
                         continue
-                    row[waiting], climbing[waiting], toll[waiting] = j, other[j], fee
-                    some_a[:, waiting] = a[:, j]
-                    _softmax_start(spread, other[j], c, waiting, some_g, some_pulled)
-                    waiting += 1
-                    if waiting == BLOCK:
-                        _softmax_try(
-                            queue, waiting, spread, accuracy, label, value, slope, climb_room
-                        )
-                        waiting = 0
+                row[waiting], climbing[waiting], toll[waiting] = j, other[j], fee
+                some_a[:, waiting] = a[:, j]
+                _softmax_start(spread, other[j], c, waiting, some_g, some_pulled)
+                waiting += 1
+                if waiting == BLOCK:
+                    _softmax_try(queue, waiting, spread, accuracy, label, value, slope, climb_room)
+                    waiting = 0
     if waiting > 0:
         _softmax_try(queue, waiting, spread, accuracy, label, value, slope, climb_room)
 
@@ -472,8 +476,8 @@ def _softmax_block(
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_room(classes):
     """Working space of :func:`_softmax_block`, taken once: its functions run for microseconds."""
-    c = np.zeros((16, classes, BLOCK))
-    j = np.zeros((24, BLOCK))
+    c = np.zeros((17, classes, BLOCK))
+    j = np.zeros((23, BLOCK))
     newton = (c[0], c[1], c[2], c[3]), (j[0], j[1], j[2], j[3], j[4], j[5])
     climb = (
         newton,
@@ -481,7 +485,7 @@ def _softmax_room(classes):
         (j[6], j[7], j[8], j[9], j[10], j[11], j[12], j[13], j[14]),
     )
     queue = (c[11], c[12], c[13]), (j[15], j[16], j[17], j[18])
-    return climb, queue, (c[14], c[15]), (j[19], j[20], j[21], j[22], j[23])
+    return climb, queue, (c[14], c[15], c[16]), (j[19], j[20], j[21], j[22])
 
 
 # ── the threshold score ─────────────────────────────────────────────────────────────────────────
@@ -786,9 +790,11 @@ def one_pass(
     coefficient = np.empty(outputs * BLOCK, rows.dtype)
     partial = np.empty((outputs, dims), rows.dtype)
     square, chords = np.empty((outputs, outputs)), np.empty((outputs, outputs))
+    apart = np.zeros((outputs, outputs))
     for c in range(outputs):
         for e in range(outputs):
             chords[c, e] = 0.5 * (spread[c, c] + spread[e, e]) - spread[c, e]
+            apart[c, e] = math.exp(-chords[c, e] / 3.0) if c != e else 0.0
     room = _softmax_room(outputs if kind == SOFTMAX else 0)
     accuracy = 1e-9 if rows.itemsize == 4 else 1e-13  # of g; float32 products know no better
     scored = threshold[4] > 0.0
@@ -841,7 +847,7 @@ def one_pass(
                         x = float(rows[first + j, int(threshold[0])])
                         resting[j] = _resting_score(x, threshold[2], threshold[3], threshold[4])
                 _softmax_block(
-                    output, label, count, spread, chords, concave, accuracy, price,
+                    output, label, count, spread, chords, apart, concave, accuracy, price,
                     threshold[5] if scored else -1.0, resting, value, slope, room,
                 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from itertools import pairwise
 from threading import Lock
@@ -37,13 +37,11 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
     Work that calls `blas` does so with one thread each time.
     """
     global _pool
-    if blas:
-        with one_blas_thread():
-            share(work, count, numbers)
-        return
+    alone = one_blas_thread if blas else nullcontext
     pieces = min(THREADS * 4, count)
     if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
-        work(slice(0, count))
+        with alone():
+            work(slice(0, count))
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
@@ -51,17 +49,19 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
     waiting = [slice(first, stop) for first, stop in pairwise(edges)]
 
     def drain() -> None:
-        while True:
-            try:
-                part = waiting.pop()  # atomic, so no piece is taken twice
-            except IndexError:
-                return
-            work(part)
+        with alone():
+            while True:
+                try:
+                    part = waiting.pop()  # atomic, so no piece is taken twice
+                except IndexError:
+                    return
+                work(part)
 
-    helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
-    drain()  # this thread works too, rather than wait
-    for helper in helpers:
-        helper.result()
+    with alone():
+        helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
+        drain()  # this thread works too, rather than wait
+        for helper in helpers:
+            helper.result()
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -78,25 +78,33 @@ def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 def one_blas_thread() -> Iterator[None]:
     """BLAS keeps to the thread that calls it, for as long as anyone is in here.
 
-    Its own threads would share out a product as their number suggests, and so round it differently;
-    and they spin while they wait for work, which our own threads have better use for. The setting
-    is one for the whole process: whoever comes first makes it, whoever leaves last takes it back.
+    Its own threads would share out a product by their number, and so round it differently; and they
+    spin while they wait for work, which our own threads have better use for. With most libraries
+    the setting is one for the whole process: who comes first notes it, who leaves last restores it.
+    With some it is each thread's own, so everyone makes it.
     """
     global _blas_users, _blas_before
     with _blas_lock:
         if _blas_users == 0:
             _blas_before = [library.get_num_threads() for library in _blas()]
-            for library in _blas():
-                library.set_num_threads(1)
         _blas_users += 1
+        _set_blas([1] * len(_blas_before))
     try:
         yield
     finally:
         with _blas_lock:
             _blas_users -= 1
             if _blas_users == 0:
-                for library, before in zip(_blas(), _blas_before, strict=True):
-                    library.set_num_threads(before)
+                _set_blas(_blas_before)
+
+
+def _set_blas(threads: list[int]) -> None:
+    for library, count in zip(_blas(), threads, strict=True):
+        # threadpoolctl lets nobody but the first thread that asked set anything, until it lets go.
+        let_go = getattr(library, "clear_controlling_thread", nullcontext)
+        let_go(True)
+        library.set_num_threads(count)
+        let_go(True)
 
 
 @cache
@@ -108,13 +116,13 @@ def _blas() -> list[Any]:
 
 
 def _forget_threads() -> None:
-    """A forked child inherits the pool's name but none of its threads, nor who holds the lock."""
+    """A forked child inherits the pool's name but none of its threads, nor who is with BLAS."""
     global _pool, _blas_lock, _blas_users
     _pool = None
+    _blas_lock = Lock()
     if _blas_users > 0:
-        for library, before in zip(_blas(), _blas_before, strict=True):
-            library.set_num_threads(before)
-    _blas_lock, _blas_users = Lock(), 0
+        _blas_users = 0
+        _set_blas(_blas_before)
 
 
 os.register_at_fork(after_in_child=_forget_threads)
