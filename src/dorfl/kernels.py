@@ -10,8 +10,11 @@ the row's centre m and S = W K⁻¹ Wᵀ (see :mod:`dorfl.inner` for m and K),
     f(ζ) = max_t  l(t, y) − ½ (t − a)ᵀ S⁻¹ (t − a)  −  penalty(ζ),       t − a = S g,  g = ∂l/∂t.
 
 S = 0 is the plain loss: no transport is not a special case. Every function here works on a block of
-rows staged in small arrays, because that is what lets LLVM vectorise it; sums are kept per chunk of
-rows and combined in a fixed order, so that the answer does not depend on the number of threads.
+rows staged in small arrays, because that is what lets LLVM vectorise it; with several outputs the
+products of a block are BLAS's, which the caller keeps to one thread, because rounding depends on
+how a product is shared out; blocks begin where a client's rows do for the same reason. Sums are
+kept per chunk of rows and combined in a fixed order, so that the answer does not depend on the
+number of threads.
 
 All compiled code lives in this one file: Numba's disk cache notices a change in the file a function
 is written in, and in no other.
@@ -38,7 +41,8 @@ _SUMS: dict[str, Any] = {
     "error_model": "numpy",
     "fastmath": {"contract", "reassoc", "nsz"},
 }  # reductions in lanes
-_SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15
+_SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
+_SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
 _CLIMBS = 500  # steps of a climb; rows on a tie crawl
 
 
@@ -98,13 +102,20 @@ def _log1p(e):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _margin_start(b, spread):
-    """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2."""
+    """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2.
+
+    Below S = 1 the steps need no bound to be safe: there a guess, tanh by its continued fraction.
+    """
     wide = abs(b) + 0.5 * spread
+    if spread < 1.0:
+        t = min(wide, abs(b) / (1.0 - 0.25 * spread))
+        z = 0.25 * t * t
+        return min(wide, abs(b) + 0.25 * spread * t * (15.0 + z) / (15.0 + 6.0 * z))
     return min(wide, abs(b) / (1.0 - 0.25 * spread)) if spread < 4.0 else wide
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _margin_step(t, b, spread):
+def _margin_step(t, b, spread, enough):
     """Halley's step for t − |b| − (S/2) tanh(t/2), e^−t after it, and how far t was from settled.
 
     With e = e^−t, tanh(t/2) is (1 − e)/(1 + e); all is multiplied by powers of 1 + e, which leaves
@@ -117,7 +128,7 @@ def _margin_step(t, b, spread):
     slope = under * under - spread * e
     step = 2.0 * residual * slope * under / (2.0 * slope * slope - residual * spread * e * over)
     tail = e * (1.0 + step * (1.0 + step * (0.5 + step * (1.0 / 6.0))))  # for a settled step exact
-    return step, tail, abs(step) * under * under - _SETTLED * abs(slope)
+    return step, tail, abs(step) * under * under - enough * abs(slope)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -135,7 +146,7 @@ def _logistic_point(margin, spread):
     b = margin - 0.5 * spread
     t = _margin_start(b, spread)
     for _ in range(60):
-        step, e, off = _margin_step(t, b, spread)
+        step, e, off = _margin_step(t, b, spread, _SETTLED)
         t -= step
         if off < 0.0 or t <= 0.0:
             break
@@ -143,7 +154,7 @@ def _logistic_point(margin, spread):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _logistic_block(output, label, spread, t, tail, value, slope):
+def _logistic_block(output, label, spread, enough, t, tail, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
     half = 0.5 * spread
     for j in range(BLOCK):
@@ -151,7 +162,8 @@ def _logistic_block(output, label, spread, t, tail, value, slope):
     if spread > 0.0:
         for _ in range(60):
             for j in range(BLOCK):
-                step, tail[j], value[j] = _margin_step(t[j], label[j] * output[j] - half, spread)
+                b = label[j] * output[j] - half
+                step, tail[j], value[j] = _margin_step(t[j], b, spread, enough)
                 t[j] -= step
             worst = -1.0
             for j in range(BLOCK):
@@ -589,8 +601,12 @@ def _resting_score(x, level, softness, weight):
 
 @njit(nogil=True, cache=True, **_SUMS)
 def _outputs(rows, first, count, weights, bias, out):
-    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
-    if count == BLOCK:  # four rows a quarter of a block apart: as many streams for the prefetcher
+    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one).
+
+    Long rows one after the other, as memory delivers them best; of short ones four at a time, or
+    each would wait for its own sum.
+    """
+    if count == BLOCK and rows.shape[1] < 32:
         for j in range(QUARTER):
             i = first + j
             a0 = a1 = a2 = a3 = rows.dtype.type(0)
@@ -796,7 +812,8 @@ def one_pass(
             chords[c, e] = 0.5 * (spread[c, c] + spread[e, e]) - spread[c, e]
             apart[c, e] = math.exp(-chords[c, e] / 3.0) if c != e else 0.0
     room = _softmax_room(outputs if kind == SOFTMAX else 0)
-    accuracy = 1e-9 if rows.itemsize == 4 else 1e-13  # of g; float32 products know no better
+    short = rows.itemsize == 4
+    accuracy, enough = (1e-9, _SETTLED_FLOAT32) if short else (1e-13, _SETTLED)  # of softmax's g
     scored = threshold[4] > 0.0
     priced = price < np.inf
     for chunk in range(begin, end):
@@ -813,7 +830,7 @@ def one_pass(
             _copy(target, first, count, label)
 
             if kind == LOGISTIC:
-                _logistic_block(output[0], label, spread[0, 0], root, tail, value, slope[0])
+                _logistic_block(output[0], label, spread[0, 0], enough, root, tail, value, slope[0])
                 if scored:
                     _apply_threshold(
                         rows, first, count, output[0], label, spread[0, 0], weights[0], threshold,
@@ -823,7 +840,7 @@ def one_pass(
                     for j in range(count):
                         other_label[j] = -label[j]
                     _logistic_block(
-                        output[0], other_label, spread[0, 0], root, tail, other_value,
+                        output[0], other_label, spread[0, 0], enough, root, tail, other_value,
                         other_slope[0],
                     )  # fmt: skip
                     if scored:
