@@ -8,7 +8,7 @@ import pytest
 import dorfl
 from dorfl.datasets import synthetic
 from dorfl.datasets.base import pooled
-from dorfl.datasets.cardio import UnavailableError
+from dorfl.datasets.packages import UnavailableError
 
 adult_module = importlib.import_module("dorfl.datasets.adult")
 cardio_module = importlib.import_module("dorfl.datasets.cardio")

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dorfl
-from dorfl.datasets.cardio import UnavailableError, cardio_table
+from dorfl.datasets.cardio import cardio_table
+from dorfl.datasets.packages import UnavailableError
 from dorfl.experiments import Part, cells, theory
 from dorfl.experiments.cells import Cell
 from dorfl.experiments.pages import adult as adult_page
