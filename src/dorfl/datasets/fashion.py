@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from dorfl.types import Array
 CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
 )  # fmt: skip
+PARTS, KINDS = ("train", "t10k"), ("images-idx3", "labels-idx1")
 FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where the Debian package puts them
 
 
@@ -37,17 +39,24 @@ def fashion_mnist(
         raise ValueError(f"fashion_mnist(classes={classes!r}): choose different ones from 0 to 9")
     if len(classes) < 2:
         raise ValueError("fashion_mnist: a classifier needs at least two classes")
-    place = Path(folder or os.environ.get("DORFL_FASHION_MNIST") or FOLDER)
-    clients = _by_class(place, "train", classes)
-    test = _by_class(place, "t10k", classes)
+    place = find_folder(folder)
+    clients, test = (_by_class(place, part, classes) for part in PARTS)
     outliers = {name: np.zeros(len(y), dtype=bool) for name, (_, y) in clients.items()}
     columns = next(iter(clients.values()))[0].shape[1]
     return Dataset(clients, test, outliers, tuple(f"pixel {k}" for k in range(columns)))
 
 
+def find_folder(folder: str | Path | None = None) -> Path:
+    """The folder with the four files, or an error that says what to install."""
+    place = Path(folder or os.environ.get("DORFL_FASHION_MNIST") or FOLDER)
+    for part, kind in product(PARTS, KINDS):
+        _file(place, part, kind)
+    return place
+
+
 def _by_class(folder: Path, part: str, classes: Sequence[int]) -> dict[str, tuple[Array, Array]]:
-    pictures = read_idx(_file(folder, f"{part}-images-idx3-ubyte"))
-    labels = read_idx(_file(folder, f"{part}-labels-idx1-ubyte")).astype(np.int64)
+    pictures = read_idx(_file(folder, part, KINDS[0]))
+    labels = read_idx(_file(folder, part, KINDS[1])).astype(np.int64)
     if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
         raise ValueError(f"{folder}: the files of {part!r} do not belong together")
     rows = pictures.reshape(len(pictures), -1)
@@ -57,7 +66,8 @@ def _by_class(folder: Path, part: str, classes: Sequence[int]) -> dict[str, tupl
     }
 
 
-def _file(folder: Path, name: str) -> Path:
+def _file(folder: Path, part: str, kind: str) -> Path:
+    name = f"{part}-{kind}-ubyte"
     for path in (folder / f"{name}.gz", folder / name):
         if path.is_file():
             return path
