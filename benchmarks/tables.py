@@ -125,7 +125,7 @@ def measure(name: str, methods: list[str], tol: float, rounds: int | None) -> Ro
 
 
 def show(who: str, run: Run) -> None:
-    cells = (f"{run.rounds:6}", f"{run.gap:8.1e}", f"{run.seconds:9.3f} s", f"{run.score:7.2f}")
+    cells = (f"{run.rounds:6}", f"{run.gap:10.1e}", f"{run.seconds:9.3f} s", f"{run.score:9.3f}")
     print(f"  {who:8}{run.status:10}{''.join(cells)}", flush=True)
 
 
@@ -175,7 +175,7 @@ def main() -> None:
     asked = parser.parse_args()
     # A training that did not get there says so in its row.
     warnings.simplefilter("ignore", UserWarning)
-    print("  method  status    rounds     gap      seconds  accuracy % or mean error")
+    print("  method  status    rounds       gap    seconds   accuracy % or mean error")
     rows = []
     for name in asked.only:
         try:
