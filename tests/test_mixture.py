@@ -13,6 +13,8 @@ from scipy.special import logsumexp
 
 from dorfl import mixture
 
+pytestmark = pytest.mark.portable
+
 points = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12).map(np.array)
 small = st.lists(st.floats(-3, 3), min_size=1, max_size=12).map(np.array)
 

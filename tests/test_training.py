@@ -12,6 +12,8 @@ import dorfl
 from dorfl import losses, methods, mixture, scores
 from dorfl.training import prepare
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -119,7 +121,6 @@ def test_sample_weights_single_out_the_outliers(data):
         assert np.median(weights[bad]) < 0.05 * np.median(weights[~bad])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["negate", "scale", "flip"])
 def test_every_method_and_mixture_trains_on_every_contamination(kind):
     data = dorfl.datasets.synthetic(seed=0, kind=kind)
