@@ -1,6 +1,7 @@
 """`dorfl.train` as users meet it."""
 
 import itertools
+import math
 import subprocess
 import sys
 
@@ -135,8 +136,9 @@ def test_every_method_and_mixture_trains_on_every_contamination(kind):
             method = methods.method(rho=rho, temperature=temperature, score=score, mixture=rule)
             fit = dorfl.train(data.clients, method)
             assert fit.status == "converged"
-            assert fit.lam.max() <= method.mixture.cap * (1 + 1e-9)
-            assert fit.lam.sum() == pytest.approx(1.0)
+            assert fit.lam.max() <= method.mixture.cap
+            assert fit.lam.min() >= 0.0
+            assert math.fsum(fit.lam) == 1.0
 
 
 @pytest.mark.slow
