@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import subprocess
 import sys
 
@@ -176,6 +177,34 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
     hits, misses = map(int, out.stdout.split())
     assert hits >= 1
     assert misses == 0
+
+
+@pytest.mark.slow
+def test_the_number_of_threads_of_blas_changes_no_bit():
+    """OpenBLAS adds up in another order with two threads, once matrices are large enough."""
+    script = """
+import numpy as np, dorfl
+rng = np.random.default_rng(0)
+X = rng.normal(size=(1400, 300))
+y = (X[:, :6] + rng.gumbel(size=(1400, 6))).argmax(axis=1)
+halves = [slice(0, 700), slice(700, 1400)]
+for method in (dorfl.methods.erm(), dorfl.methods.dorfl()):
+    for loss, labels in (("logistic", y > 2), ("softmax", y)):
+        clients = [(X[half], labels[half]) for half in halves]
+        fit = dorfl.train(clients, method, loss=loss, l2=0.1, tol=1e-3)
+        print(method.name, loss, fit.rounds, hash((fit.theta.tobytes(), fit.lam.tobytes())))
+"""
+    one, two = (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    )
+    assert one.splitlines() == two.splitlines()
 
 
 def test_pieces_of_one_table_are_trained_on_where_they_lie():
