@@ -69,22 +69,19 @@ class Mixture:
 
     def worst(self, risks: Array) -> Array:
         """The allowed mixture that maximises Σ λ_i F_i."""
-        return self.snap(self._greedy(risks))
+        lam = np.empty(len(risks))
+        lam[np.argsort(-risks, kind="stable")] = self._portions(len(risks))
+        return self.snap(lam)
 
     def height(self, risks: Array) -> float:
         """max Σ λ_i F_i over the allowed mixtures."""
-        return float(risks.max() if self.cap == 1.0 else self._greedy(risks) @ risks)
+        if self.cap == 1.0:
+            return float(risks.max())
+        return float(np.sort(risks)[::-1] @ self._portions(len(risks)))
 
-    def _greedy(self, risks: Array) -> Array:
-        """As much as the cap allows for the largest risk, then for the next, up to rounding."""
-        lam = np.zeros(len(risks))
-        left = 1.0
-        for i in np.argsort(-risks, kind="stable"):
-            lam[i] = min(self.cap, left)
-            left -= lam[i]
-            if left <= 0.0:
-                break
-        return lam
+    def _portions(self, count: int) -> Array:
+        """What the largest risk gets in the worst mixture, the next, and so on, up to rounding."""
+        return np.asarray(np.clip(1.0 - self.cap * np.arange(count), 0.0, self.cap))
 
     def objective(self, risks: Array, lam: Array, temperature: float) -> float:
         """What training minimises, from the clients' risks (λ matters only where it is fixed)."""
