@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run readme test test-fast lint bench tables clean
+.PHONY: help setup run readme test test-fast test-portable lint bench clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -27,6 +27,9 @@ test: lint      ## lint, types and all tests
 
 test-fast: setup  ## the tests that take no more than a few seconds
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
+
+test-portable: setup  ## the numerical tests as on other processors
+	$(BIN)/python tests/portable.py
 
 lint: setup     ## Ruff and mypy
 	$(BIN)/ruff check .

@@ -10,6 +10,8 @@ from cases import ASCENT, LogCosh, make, slowly
 from dorfl.inner import ascend
 from dorfl.training import prepare
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax", "squared", "huber"])
 @pytest.mark.parametrize("derivative", [True, False])

@@ -7,6 +7,8 @@ import dorfl
 from dorfl.centers import combine, summarise
 from dorfl.training import find_centers
 
+pytestmark = pytest.mark.portable
+
 RNG = np.random.default_rng
 
 

@@ -10,6 +10,8 @@ from dorfl import costs, methods, scores
 from dorfl.certificate import combine, group_of, parts
 from dorfl.distance import unbalanced_wasserstein
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -148,7 +150,6 @@ def test_the_constrained_problem_is_the_lagrangian_at_its_multiplier(data, loss,
     assert fit.radius == pytest.approx(radius, rel=0.05)
 
 
-@pytest.mark.slow
 def test_no_other_multiplier_is_better(data):
     radius = 0.2
     fit = dorfl.train(data.clients, methods.method(radius=radius, beta=1.0), tol=1e-8)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from dorfl.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.types import Array
 
+pytestmark = pytest.mark.portable
+
 BETAS = (0.1, 1.0, 10.0)
 
 

@@ -6,6 +6,8 @@ import pytest
 import dorfl
 from dorfl import costs, methods, mixture, scores
 
+pytestmark = pytest.mark.portable
+
 
 @pytest.fixture(scope="module")
 def clients():

@@ -10,6 +10,8 @@ from cases import SCORES, cases, make, slowly
 from dorfl import methods
 from dorfl.training import prepare
 
+pytestmark = pytest.mark.portable
+
 DATA = dorfl.datasets.synthetic(seed=3)
 
 

@@ -13,6 +13,8 @@ from cases import PAIRS, Case, cases, centred_top, make, slowly
 from dorfl.inner import geometry
 from dorfl.training import prepare
 
+pytestmark = pytest.mark.portable
+
 
 def assert_exact(case: Case, tolerance: float = 1e-9) -> None:
     """F is the supremum, and the row it claims to have moved to attains it."""

@@ -1,5 +1,9 @@
 """λ: projections onto the simplex, the worst mixture, the objective."""
 
+import itertools
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +12,8 @@ from scipy.optimize import brentq, linprog
 from scipy.special import logsumexp
 
 from dorfl import mixture
+
+pytestmark = pytest.mark.portable
 
 points = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12).map(np.array)
 small = st.lists(st.floats(-3, 3), min_size=1, max_size=12).map(np.array)
@@ -27,9 +33,78 @@ def nearest(point, cap):
 
 
 def assert_mixture(lam, cap=1.0):
+    """A mixture to the last bit; see `mixture.snap` for what a cap of about 1/N leaves of it."""
+    count = len(lam)
+    assert math.fsum(lam) == 1.0
     assert (lam >= 0).all()
-    assert (lam <= cap * (1 + 1e-15)).all()
-    assert lam.sum() == pytest.approx(1.0, abs=1e-14)
+    if count * Fraction(cap) < 1 and math.fsum([cap] * count) != 1.0:  # no floats do
+        assert lam.max() <= 1 / count + math.ulp(1 / count)
+    else:
+        assert lam.max() <= cap
+    if count * math.floor(cap * 2**53) >= 2**53:
+        assert lam.sum() == sum(lam) == sum(sorted(lam)) == np.cumsum(lam[::-1])[-1] == 1.0
+    else:
+        assert lam.sum() == pytest.approx(1.0, abs=count * 2**-53)
+
+
+weights = st.lists(
+    st.one_of(st.floats(0.0, 1.0), st.sampled_from([0.0, 1e-300, 1e-17, 2**-53])),
+    min_size=1,
+    max_size=60,
+).filter(any)
+
+
+@given(weights, st.floats(0.0, 1.0), st.sampled_from([0.0, 1e-16, 1e-13, 1e-9]))
+@settings(max_examples=500, deadline=None)
+def test_snapping_moves_a_nearly_right_mixture_onto_its_set(given, share, off):
+    count = len(given)
+    cap = 1 / count + share * (1 - 1 / count)
+    exact = mixture.project_capped(np.array(given) / sum(given), cap)
+    swing = off * np.where(np.arange(count) % 2, 1.0, -1.0)
+    lam = mixture.snap(exact * (1 + swing), cap)
+    assert_mixture(lam, cap)
+    assert np.abs(lam - exact).max() <= 2 * off + count * 2**-53
+    np.testing.assert_array_equal(mixture.snap(lam, cap), lam)
+    np.testing.assert_array_equal(mixture.capped(cap).snap(lam), lam)
+    if (np.minimum(exact, cap)[exact > 0] < cap - 1e-8).any():  # somebody else has room
+        assert (lam[exact == 0] == 0).all()
+
+
+@given(weights)
+@settings(max_examples=200, deadline=None)
+def test_given_weights_are_snapped_too(given):
+    names = [str(i) for i in range(len(given))]
+    lam = mixture.fixed(given).start(names, np.ones(len(given)))
+    assert_mixture(lam)
+    np.testing.assert_allclose(lam, np.array(given) / sum(given), atol=len(given) * 2**-53)
+    counts = np.arange(1, len(given) + 1)
+    for rule in (mixture.fixed(), mixture.agnostic(), mixture.capped(1 / len(given))):
+        assert_mixture(rule.start(names, counts), rule.cap)
+
+
+def test_caps_around_the_tightest_are_kept_to_the_last_bit():
+    """1/N rounded, N·cap a little above 1 or, where rounding has it so, a little below."""
+    rng = np.random.default_rng(0)
+    for clients in range(1, 400):
+        uniform = 1 / clients
+        caps = [uniform, math.nextafter(uniform, 1), math.nextafter(uniform, 0), uniform + 2**-53]
+        for cap, scale in itertools.product(caps, (0.0, 1e-12, 1.0)):
+            lam = mixture.snap(np.maximum(uniform + scale * rng.normal(size=clients), 1e-20), cap)
+            assert_mixture(lam, cap)
+            np.testing.assert_allclose(lam, uniform, atol=clients * 2**-53)
+
+
+def test_the_cap_of_a_third_is_the_mixture_itself():
+    np.testing.assert_array_equal(mixture.snap([0.5, 0.3, 0.2], 1 / 3), [1 / 3] * 3)
+    np.testing.assert_array_equal(mixture.snap([1.0] * 5, 0.2), [0.2] * 5)
+
+
+def test_many_clients_sum_to_one_in_any_order():
+    rng = np.random.default_rng(0)
+    lam = mixture.snap(rng.pareto(0.5, size=100_000), cap=2e-5)
+    assert_mixture(lam, 2e-5)
+    for _ in range(5):
+        assert np.cumsum(rng.permutation(lam))[-1] == 1.0
 
 
 @given(small)
@@ -142,6 +217,9 @@ def test_fixed_weights_by_name_and_in_order():
         (lambda: mixture.fixed({"a": 1}).start(["a", "b"], np.ones(2)), "client 'b'"),
         (lambda: mixture.capped(0.3).start(["a", "b"], np.ones(2)), "at least 0.5"),
         (lambda: mixture.resolve("uniform"), "mixture='uniform'"),
+        (lambda: mixture.snap([0.0, -1.0]), "one of them positive"),
+        (lambda: mixture.snap([np.nan, 1.0]), "finite"),
+        (lambda: mixture.snap([1.0, 1.0], 0.4), "at least 0.5"),
     ],
 )
 def test_bad_rules_are_named(make, words):

@@ -12,6 +12,8 @@ from cases import ASCENT, PAIRS, SCORES, cases, make, slowly
 from dorfl import threads as threading
 from dorfl.training import prepare
 
+pytestmark = pytest.mark.portable
+
 
 def is_smooth(case) -> bool:
     """Whether no row is about to jump between two maximisers, where there is no gradient."""

@@ -16,6 +16,8 @@ from dorfl.solvers.quasi_newton import model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
 from dorfl.training import prepare
 
+pytestmark = pytest.mark.portable
+
 
 def epigraph_minimum(group, radius=None):
     """min max_i F_i by an independent solver: SLSQP on the epigraph form."""

@@ -12,6 +12,8 @@ from dorfl.experiments import theory as study
 from dorfl.theory import constrained_supremum, penalised_supremum, rate
 from dorfl.training import prepare, train
 
+pytestmark = pytest.mark.portable
+
 
 def by_cvxpy(gain, cost, reference, beta, *, rho=None, radius=None):
     plan = cp.Variable(cost.shape, nonneg=True)

@@ -1,6 +1,8 @@
 """`dorfl.train` as users meet it."""
 
 import itertools
+import math
+import os
 import subprocess
 import sys
 
@@ -11,6 +13,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import dorfl
 from dorfl import losses, methods, mixture, scores
 from dorfl.training import prepare
+
+pytestmark = pytest.mark.portable
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +123,6 @@ def test_sample_weights_single_out_the_outliers(data):
         assert np.median(weights[bad]) < 0.05 * np.median(weights[~bad])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["negate", "scale", "flip"])
 def test_every_method_and_mixture_trains_on_every_contamination(kind):
     data = dorfl.datasets.synthetic(seed=0, kind=kind)
@@ -134,8 +137,9 @@ def test_every_method_and_mixture_trains_on_every_contamination(kind):
             method = methods.method(rho=rho, temperature=temperature, score=score, mixture=rule)
             fit = dorfl.train(data.clients, method)
             assert fit.status == "converged"
-            assert fit.lam.max() <= method.mixture.cap * (1 + 1e-9)
-            assert fit.lam.sum() == pytest.approx(1.0)
+            assert fit.lam.max() <= method.mixture.cap
+            assert fit.lam.min() >= 0.0
+            assert math.fsum(fit.lam) == 1.0
 
 
 @pytest.mark.slow
@@ -173,6 +177,34 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
     hits, misses = map(int, out.stdout.split())
     assert hits >= 1
     assert misses == 0
+
+
+@pytest.mark.slow
+def test_the_number_of_threads_of_blas_changes_no_bit():
+    """OpenBLAS adds up in another order with two threads, once matrices are large enough."""
+    script = """
+import numpy as np, dorfl
+rng = np.random.default_rng(0)
+X = rng.normal(size=(1400, 300))
+y = (X[:, :6] + rng.gumbel(size=(1400, 6))).argmax(axis=1)
+halves = [slice(0, 700), slice(700, 1400)]
+for method in (dorfl.methods.erm(), dorfl.methods.dorfl()):
+    for loss, labels in (("logistic", y > 2), ("softmax", y)):
+        clients = [(X[half], labels[half]) for half in halves]
+        fit = dorfl.train(clients, method, loss=loss, l2=0.1, tol=1e-3)
+        print(method.name, loss, fit.rounds, hash((fit.theta.tobytes(), fit.lam.tobytes())))
+"""
+    one, two = (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    )
+    assert one.splitlines() == two.splitlines()
 
 
 def test_pieces_of_one_table_are_trained_on_where_they_lie():

@@ -7,6 +7,8 @@
 A cap bounds what one client can do to the model. It acts on Σ λ_i F_i and not on the pooled risk,
 because inside a log-sum-exp one huge report would win whatever its weight.
 
+Every λ given out here is a mixture to the last bit, not up to rounding: see :func:`snap`.
+
 >>> from dorfl import mixture
 >>> mixture.project_simplex([0.5, 2.0])
 array([0., 1.])
@@ -14,6 +16,7 @@ array([0., 1.])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +24,8 @@ from typing import Any
 import numpy as np
 
 from dorfl.types import Array
+
+_WHOLE = 2**53  # 1 in units of 2⁻⁵³, the finest grid of which every point of [0, 1] is a float
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +45,9 @@ class Mixture:
     def start(self, names: Sequence[str], counts: Array) -> Array:
         """λ before the first round: the given weights, n_i / n, or the uniform mixture."""
         if self.adversarial:
-            if self.cap * len(names) < 1.0 - 1e-12:
-                raise ValueError(
-                    f"capped(cap={self.cap:g}) leaves no mixture of {len(names)} clients; "
-                    f"the cap must be at least {1.0 / len(names):.4g}"
-                )
-            return np.full(len(names), 1.0 / len(names))
+            return self.snap(np.ones(len(names)))
         if self.weights is None:
-            return np.asarray(counts / counts.sum())
+            return self.snap(counts)
         if isinstance(self.weights, dict):
             missing = [name for name in names if name not in self.weights]
             if missing:
@@ -57,7 +57,11 @@ class Mixture:
             weights = self.weights
         if weights.shape != (len(names),):
             raise ValueError(f"fixed(weights=…): {weights.size} weights for {len(names)} clients")
-        return np.asarray(weights / weights.sum())
+        return self.snap(weights)
+
+    def snap(self, lam: Array) -> Array:
+        """The nearly right `lam` as a mixture the rule allows, to the last bit: :func:`snap`."""
+        return snap(lam, self.cap)
 
     def project(self, point: Array) -> Array:
         """The mixture allowed by the rule that is nearest to `point`."""
@@ -65,18 +69,19 @@ class Mixture:
 
     def worst(self, risks: Array) -> Array:
         """The allowed mixture that maximises Σ λ_i F_i."""
-        lam = np.zeros(len(risks))
-        left = 1.0
-        for i in np.argsort(-risks, kind="stable"):
-            lam[i] = min(self.cap, left)
-            left -= lam[i]
-            if left <= 0.0:
-                break
-        return lam
+        lam = np.empty(len(risks))
+        lam[np.argsort(-risks, kind="stable")] = self._portions(len(risks))
+        return self.snap(lam)
 
     def height(self, risks: Array) -> float:
         """max Σ λ_i F_i over the allowed mixtures."""
-        return float(risks.max() if self.cap == 1.0 else self.worst(risks) @ risks)
+        if self.cap == 1.0:
+            return float(risks.max())
+        return float(np.sort(risks)[::-1] @ self._portions(len(risks)))
+
+    def _portions(self, count: int) -> Array:
+        """What the largest risk gets in the worst mixture, the next, and so on, up to rounding."""
+        return np.asarray(np.clip(1.0 - self.cap * np.arange(count), 0.0, self.cap))
 
     def objective(self, risks: Array, lam: Array, temperature: float) -> float:
         """What training minimises, from the clients' risks (λ matters only where it is fixed)."""
@@ -165,13 +170,64 @@ def resolve(rule: str | Mixture) -> Mixture:
     )
 
 
+def snap(lam: Any, cap: float = 1.0) -> Array:
+    """The mixture next to `lam` that is one to the last bit: 0 ≤ λ ≤ cap, and Σ λ exactly 1.
+
+    `lam` is divided by its sum and rounded to multiples of 2⁻⁵³. What that leaves over is shared
+    by those who have something and room for more; zeros stay zero if they can. Every partial sum
+    of such numbers is a float, so they add up to exactly 1 in any order and by any way of summing.
+
+    A cap that leaves hardly more than the uniform mixture may have no such numbers below it. Then
+    λ = cap for all if that adds up to 1, as 1/3 does for three clients; else λ is uniform in units
+    of the cap's last digit. `math.fsum` still gives 1, and other sums what their rounding makes of
+    it. Where even N·cap falls short of 1, as for the float next to 1/49, some get a unit more.
+
+    >>> lam = snap([0.7, 0.2, 0.1 + 1e-9, 0.0])
+    >>> float(lam.sum()), float(sum(lam[::-1]))
+    (1.0, 1.0)
+    >>> snap([0.6, 0.4, 0.0], cap=0.5)
+    array([0.5, 0.5, 0. ])
+    """
+    given = np.maximum(np.asarray(lam, dtype=float), 0.0)
+    total, count = float(given.sum()), len(given)
+    if not 0.0 < total < math.inf:
+        raise ValueError("λ: must be finite numbers, one of them positive")
+    if cap * count < 1.0 - 1e-12:
+        raise ValueError(
+            f"capped(cap={cap:g}) leaves no mixture of {count} clients; "
+            f"the cap must be at least {1.0 / count:.4g}"
+        )
+    most = math.floor(cap * _WHOLE)
+    if most * count < _WHOLE:
+        return _uniform(count, cap)
+    units = np.minimum(np.rint(given / total * _WHOLE).astype(np.int64), most)
+    while left := _WHOLE - int(units.sum()):
+        room = units < most if left > 0 else units > 0
+        takers = np.flatnonzero(room & (units > 0))
+        if not len(takers):
+            takers = np.flatnonzero(room)
+        each, odd = divmod(abs(left), len(takers))
+        portion = each + (np.arange(len(takers)) < odd)
+        units[takers] = np.clip(units[takers] + np.sign(left) * portion, 0, most)
+    return np.asarray(units / _WHOLE)
+
+
+def _uniform(count: int, cap: float) -> Array:
+    """The one mixture left by a cap of about 1/N; see :func:`snap`."""
+    if math.fsum([cap] * count) == 1.0:
+        return np.full(count, cap)
+    digit = math.ulp(cap)
+    each, odd = divmod(round(1.0 / digit), count)
+    return np.asarray((each + (np.arange(count) < odd)) * digit)
+
+
 def project_simplex(point: Any) -> Array:
     """The point of the simplex {λ ≥ 0, Σ λ = 1} nearest to `point`."""
     v = np.asarray(point, dtype=float)
     v = v - v.max()  # the answer is the same, and huge entries do not drown the rest
     excess = np.cumsum(np.sort(v)[::-1]) - 1.0
     # Whoever stays above zero loses the same; any other set of the largest would lose less.
-    return np.asarray(np.maximum(v - (excess / np.arange(1, v.size + 1)).max(), 0.0))
+    return snap(v - (excess / np.arange(1, v.size + 1)).max())
 
 
 def project_capped(point: Any, cap: float) -> Array:
@@ -196,8 +252,5 @@ def project_capped(point: Any, cap: float) -> Array:
         low, high = (middle, high) if total(breaks[middle]) >= 1.0 else (low, middle)
     at_low, at_high = total(breaks[low]), total(breaks[high])
     share = (at_low - 1.0) / (at_low - at_high) if at_low > at_high else 0.0
-    lam = np.clip(v - (breaks[low] + share * (breaks[high] - breaks[low])), 0.0, cap)
-    free = (lam > 0.0) & (lam < cap)
-    if free.any():
-        lam[free] += (1.0 - lam.sum()) / free.sum()  # what rounding left over
-    return np.asarray(lam)
+    shift = breaks[low] + share * (breaks[high] - breaks[low])
+    return snap(np.clip(v - shift, 0.0, cap), cap)

@@ -69,7 +69,8 @@ class Noisy:
         count = state.round - self.rounds // 2
         found = (state.theta, state.lam, answers.values)
         if count > 0:
-            found = (state.total / count, state.total_lam / count, state.total_risks / count)
+            lam_mean = setting.mixture.snap(state.total_lam)
+            found = (state.total / count, lam_mean, state.total_risks / count)
         objective = setting.mixture.objective(found[2], found[1], setting.temperature)
         done = "spent" if state.round >= self.rounds else ""
         info = Info(objective, np.nan, found[2], found[1], found[0], done)

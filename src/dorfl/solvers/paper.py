@@ -52,7 +52,8 @@ class Paper:
     def ask(self, state: State) -> Task:
         """A step of Algorithm 1; after T of them, an evaluation of the average."""
         if state.round > self.rounds:
-            return Task(state.total / self.rounds, state.total_lam / self.rounds, curvature=True)
+            lam = state.setting.mixture.snap(state.total_lam)
+            return Task(state.total / self.rounds, lam, curvature=True)
         return Task(state.theta, state.lam, "paper", batch=self.batch, rate=self.eta)
 
     def update(self, state: State, answers: Answers) -> tuple[State, Info]:
