@@ -34,7 +34,9 @@ def compare(
     small: options.Small = None,
     least: options.Least = None,
     l2: options.L2 = None,
-    rounds: options.Rounds = None,
+    tol: options.Tol = None,
+    max_rounds: options.MaxRounds = None,
+    solver: options.Solver = None,
     seed: options.Seed = None,
 ) -> None:
     """Compare the five methods on rows they have not seen: who is served worst, and by which?
@@ -48,7 +50,7 @@ def compare(
     study = study_of(
         data, label=label, client=client, outliers=outliers, shift=shift, task=task,
         scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
-        least=least, l2=l2, rounds=rounds, seed=seed,
+        least=least, l2=l2, tolerance=tol, rounds=max_rounds, solver=solver, seed=seed,
     )  # fmt: skip
     from dorfl.report.tables import as_rich  # noqa: PLC0415
     from dorfl.studies import comparison  # noqa: PLC0415
@@ -71,6 +73,8 @@ def compare(
         export.export(made, out)
         screen.say(f"page, table and radar in {out}")
     screen.give(_answer(found))
+    for words in found.shortfalls:
+        screen.alarm(words)
 
 
 def _answer(found: Comparison) -> dict[str, Any]:

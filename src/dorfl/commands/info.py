@@ -32,3 +32,6 @@ def info(model: ModelFolder) -> None:
     for line in loaded.facts.get("choice", []):
         screen.say(str(line))
     screen.give(to_json(loaded))
+    for words in (loaded.shortfall, loaded.useless):
+        if words:
+            screen.alarm(words)

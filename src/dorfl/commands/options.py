@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from dorfl.studies.study import METHODS, MIXTURES, SCALINGS, SMALL, TASKS, Study, read
+from dorfl.studies.study import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Study, read
 
 Data = Annotated[
     Path,
@@ -70,7 +70,20 @@ Least = Annotated[
     int | None, typer.Option("--least", help="How many rows a client needs. Default: 10.")
 ]
 L2 = Annotated[float | None, typer.Option("--l2", help="Adds ½ l2 ‖θ‖². Default: 1 / rows.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="At most so many exchanges.")]
+Tol = Annotated[
+    float | None,
+    typer.Option("--tol", help="Stop at a gap of this share of the objective. Default: 1e-4."),
+]
+MaxRounds = Annotated[
+    int | None, typer.Option("--max-rounds", "--rounds", help="At most so many exchanges.")
+]
+Solver = Annotated[
+    str | None,
+    typer.Option("--solver", click_type=click.Choice(SOLVERS), help="Default: auto."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Write the model even if a constant predicts as well.")
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="Where random streams begin. Default: 0.")]
 
 

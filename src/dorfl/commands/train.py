@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.commands import options
+from dorfl.commands import ending, options
 from dorfl.commands.options import study_of
 from dorfl.commands.screen import Screen, heading
 
@@ -35,8 +35,11 @@ def train(
     score_weight: options.ScoreWeight = None,
     mixture: options.Mixture = None,
     l2: options.L2 = None,
-    rounds: options.Rounds = None,
+    tol: options.Tol = None,
+    max_rounds: options.MaxRounds = None,
+    solver: options.Solver = None,
     seed: options.Seed = None,
+    force: options.Force = False,
 ) -> None:
     """Train a model that holds up when clients differ, data shift and rows are wrong.
 
@@ -49,7 +52,7 @@ def train(
         data, label=label, client=client, method=method, outliers=outliers, shift=shift, task=task,
         scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
         least=least, rho=rho, beta=beta, score_weight=score_weight, mixture=mixture, l2=l2,
-        rounds=rounds, seed=seed,
+        tolerance=tol, rounds=max_rounds, solver=solver, seed=seed,
     )  # fmt: skip
     from dorfl.model import save  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.studies.training import run  # noqa: PLC0415
@@ -62,24 +65,29 @@ def train(
             screen.detail(f"round {done.round}: objective {done.objective:.6g}, gap {done.gap:.2e}")
 
         model, _ = run(study, tell)
+    if not force:
+        ending.refuse_useless(model)
     save(model, out)
     for note in model.facts["data"]["notes"]:
         screen.note(note)
     screen.table(clients_table(model))
     for line in model.facts["choice"]:
         screen.say(line)
-    screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
+    if model.shortfall is None:
+        screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
     screen.give(
         {
             "model": str(out),
             "rounds": model.fit.rounds,
             "gap": model.fit.gap,
+            "relative_gap": model.relative_gap,
             "status": model.fit.status,
             "lambda": dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True)),
             **model.facts,
         }
     )
+    ending.tell_shortfall(screen, model)
 
 
 def clients_table(model: Model) -> Any:

@@ -16,6 +16,7 @@ def write(model: Model) -> str:
     facts, fit = model.facts, model.fit
     data, measured = facts.get("data", {}), facts.get("clients", [])
     lines = [f"# A model of {_code(model.label)}", "", _summary(model), ""]
+    lines += [f"**{words}**\n" for words in (model.shortfall, model.useless) if words]
     lines += ["## Data", ""]
     if data:
         lines += [

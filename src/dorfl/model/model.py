@@ -35,6 +35,28 @@ class Model:
         """Whether it tells classes apart rather than estimate a number."""
         return self.fit.problem.loss.classifies
 
+    @property
+    def relative_gap(self) -> float:
+        """How far the training ended from the best possible, in units of the objective."""
+        gap = self.fit.gap / max(abs(self.fit.objective), 1e-300)
+        return float(gap) if np.isfinite(gap) else np.inf
+
+    @property
+    def shortfall(self) -> str | None:
+        """Why the training is not to be trusted, if it ended short of its tolerance."""
+        return None if self.fit.status in ("converged", "spent") else self.fit.message
+
+    @property
+    def useless(self) -> str | None:
+        """Why the model is not worth keeping: it predicts no better than a constant would."""
+        found = self.facts.get("learnt")
+        if found is None or found["loss"] < found["constant"] * (1.0 - 1e-9):
+            return None
+        return (
+            f"the model learnt nothing: its loss on the rows trained with is {found['loss']:.4g}, "
+            f"that of the best constant prediction {found['constant']:.4g}"
+        )
+
     def outputs(self, table: Any) -> Array:
         """θᵀx of every row: (n,), or (n, classes) for more than two."""
         return self.fit.problem.predict(self.fit.theta, self.transform.apply(table).X)

@@ -317,7 +317,7 @@ def _end(state: State, info: Info, status: str) -> State:
         l2=l2_of(state),
         rounds=len(state.history),
         status=status,
-        message=training.describe(status, info),
+        message=training.describe(status, info, state.study.training.tolerance),
     )
     return state._replace(step="finish", outcome=outcome)
 

@@ -98,7 +98,10 @@ def _facts(state: State) -> dict[str, Any]:
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
     if stood_in:
         notes.append(f"in {len(stood_in)} rounds the last report of a site stood in for it")
-    bound = coordinator.certificate(state)
+    bound, outcome = coordinator.certificate(state), state.outcome
+    assert outcome is not None
+    first = state.history[0].objective  # at θ = 0, where a training begins: a constant prediction
+    noisy = state.study.privacy.epsilon is not None
     words = None if bound is None else (
         f"Worst-case risk over all distributions within UW distance {bound.radius:.4g} of the "
         f"mixture: at most {bound.bound:.6g}. Bounded is L = l − h, the loss less the outlier "
@@ -110,5 +113,6 @@ def _facts(state: State) -> dict[str, Any]:
             {"name": name, "rows": rows}
             for name, rows in zip(state.roster, state.rows, strict=True)
         ],
+        "learnt": None if noisy else {"loss": outcome.objective, "constant": first},
         "certificate": None if bound is None else {**bound._asdict(), "words": words},
     }

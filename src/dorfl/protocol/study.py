@@ -176,7 +176,7 @@ def check(study: Study) -> None:
         ("method.name", study.method.name, tuple(RULES)),
         ("method.center", study.method.center, ("auto", "client")),
         ("method.mixture", study.method.mixture, ("", "fixed", "agnostic")),
-        ("training.solver", options.solver, ("sqp", "optimistic")),
+        ("training.solver", options.solver, ("auto", "sqp", "optimistic")),
         ("absent.then", study.absent.then, ("wait", "go on")),
     ):
         if value not in allowed:

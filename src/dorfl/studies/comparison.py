@@ -24,6 +24,7 @@ class Comparison(NamedTuple):
     rows: Array
     scores: Array
     classifies: bool
+    shortfalls: tuple[str, ...] = ()  # which trainings did not reach their tolerance
 
     @property
     def overall(self) -> Array:
@@ -56,22 +57,24 @@ def compare(
         )
     fold = _folds(split, folds, study.seed)
     scores: list[list[list[float]]] = [[] for _ in methods]
-    classifies = True
+    classifies, short = True, list[str]()
     for k in range(folds):
         prepared = ready(study, split.keep(fold != k))
         held_out = split.keep(fold == k)
         for i, name in enumerate(methods):
             tick(f"fold {k + 1}, {name}")
             asked = study.changed(method=name)
-            fit, _ = train_quietly(asked, prepared, chosen(asked, prepared))
+            fit = train_quietly(asked, prepared, chosen(asked, prepared))
             model = Model(
                 fit, prepared.transform, study.label, study.client, prepared.classes,
                 prepared.target,
             )  # fmt: skip
             classifies = model.classifies
+            if model.shortfall:
+                short.append(f"{name}, fold {k + 1}: {model.shortfall}")
             served = {e["name"]: e["score"] for e in measure(model, rows_for(model, held_out))}
             scores[i].append([served.get(client, np.nan) for client in split.names])
-    return Comparison(methods, split.names, counts, np.array(scores), classifies)
+    return Comparison(methods, split.names, counts, np.array(scores), classifies, tuple(short))
 
 
 def _folds(split: Split, folds: int, seed: int) -> Array:

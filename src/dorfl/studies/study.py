@@ -19,6 +19,7 @@ METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 TASKS = ("auto", "classification", "regression")
 MIXTURES = ("fixed", "agnostic")
 SMALL = ("refuse", "drop", "merge")
+SOLVERS = ("auto", "sqp", "optimistic")
 SCALINGS = ("robust", "standard", "none")
 
 
@@ -48,14 +49,15 @@ class Study:
     score_weight: float | None = _entry("method", "ρ₂, the weight of the outlier score", None)
     mixture: str | None = _entry("method", "fixed (by size) or agnostic (the worst)", None)
     l2: float | None = _entry("training", "adds ½ l2 ‖θ‖²; by default 1 / rows", None)
-    tolerance: float = _entry("training", "stop when the gap is below this", 1e-4)
+    solver: str = _entry("training", "auto, sqp or optimistic", "auto")
+    tolerance: float = _entry("training", "stop at a gap of this share of the objective", 1e-4)
     rounds: int | None = _entry("training", "at most so many exchanges of messages", None)
     seed: int = _entry("training", "where random streams begin", 0)
 
     def __post_init__(self) -> None:
         for name, allowed in (
             ("method", METHODS), ("task", TASKS), ("small", SMALL), ("scaling", SCALINGS),
-            ("mixture", MIXTURES),
+            ("mixture", MIXTURES), ("solver", SOLVERS),
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value not in allowed:

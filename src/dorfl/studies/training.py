@@ -17,6 +17,7 @@ from dorfl.losses import Loss
 from dorfl.model import Model
 from dorfl.studies.rows import Ready, Rows, open_split, ready
 from dorfl.studies.study import Study
+from dorfl.study import constant
 from dorfl.threads import each
 from dorfl.training import Fit, train
 from dorfl.types import Array
@@ -51,7 +52,7 @@ def fit_rows(study: Study, prepared: Ready, progress: Progress | None = None) ->
     rows = prepared.rows
     clients = rows.clients
     choice = chosen(study, prepared)
-    fit, notes = train_quietly(study, prepared, choice, progress)
+    fit = train_quietly(study, prepared, choice, progress)
     model = Model(
         fit, prepared.transform, study.label, study.client, prepared.classes, prepared.target
     )
@@ -62,10 +63,11 @@ def fit_rows(study: Study, prepared: Ready, progress: Progress | None = None) ->
         "data": {
             "file": study.to_json()["data"],
             "rows": len(rows.y),
-            "notes": [*rows.notes, *notes],
+            "notes": list(rows.notes),
         },
         "clients": measure(model, rows),
         "weights": _histogram(fit),
+        "learnt": _learnt(fit, clients),
         "certificate": _certificate(fit, clients, rows.X.size),
     }
     return Model(
@@ -89,21 +91,21 @@ def chosen(study: Study, prepared: Ready) -> Choice:
 
 def train_quietly(
     study: Study, prepared: Ready, choice: Choice, progress: Progress | None = None
-) -> tuple[Fit, list[str]]:
-    """The fit, and what training would have warned of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        fit = train(
+) -> Fit:
+    """The fit; what training would have warned of is in its message."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return train(
             prepared.rows.clients,
             choice.method,
             loss=loss_for(len(prepared.classes)),
+            solver=study.solver,
             tol=study.tolerance,
             max_rounds=study.rounds,
             seed=study.seed,
             l2=1.0 / len(prepared.rows.y) if study.l2 is None else study.l2,
             progress=progress,
         )
-    return fit, [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
 
 
 def loss_for(classes: int) -> Loss:
@@ -138,6 +140,16 @@ def _auc(y: Array, out: Array) -> float:
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import, training needs none
 
     return float(roc_auc_score(y, out))
+
+
+def _learnt(fit: Fit, clients: Any) -> dict[str, float]:
+    """The model's own loss beside that of the best constant prediction."""
+    parts = [
+        constant.measure(fit.problem, fit.theta, X, y, fit.sample_weights[name])
+        for name, (X, y) in clients.items()
+    ]
+    loss, best = constant.against(parts, fit.lam)
+    return {"loss": loss, "constant": best}
 
 
 def _certificate(fit: Fit, clients: Any, numbers: int) -> dict[str, Any] | None:
