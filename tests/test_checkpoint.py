@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from dorfl.protocol import checkpoint, coordinator, local
+from dorfl.study import checkpoint, coordinator, local
 from study_cases import make_sites, make_study, synthetic_tables
 
 TABLES = synthetic_tables()

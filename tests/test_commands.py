@@ -81,7 +81,7 @@ def home(tmp_path_factory):
 def test_train_wrote_a_model_that_works(home):
     made = model.load(home / "model")
     assert made.classes == ("no", "yes") and made.client == "ward"
-    assert made.facts["certificate"]["firm"]
+    assert made.facts.certificate.firm
     assert "numbers the rows" in made.transform.ignored["id"]
     clean, wrong = wards(1)
     right = made.predict(clean) == clean["ill"]
@@ -137,9 +137,7 @@ def test_certify(home):
     answer = json.loads(done.stdout)
     assert answer["is_certificate"]
     assert answer["bound"] == pytest.approx(answer["attained"], rel=1e-6)
-    assert answer["bound"] == pytest.approx(
-        model.load(home / "model").facts["certificate"]["bound"]
-    )
+    assert answer["bound"] == pytest.approx(model.load(home / "model").facts.certificate.bound)
     assert answer["at"][0]["radius"] == 0.5
 
 
@@ -254,8 +252,8 @@ def test_a_model_that_learnt_nothing_is_not_written_unless_forced(home, tmp_path
 
 
 def test_a_robust_model_is_not_held_to_the_rows_it_sets_aside(home):
-    found = model.load(home / "model").facts["learnt"]
-    assert found["loss"] < found["constant"] < np.log(2)
+    found = model.load(home / "model").facts.learnt
+    assert found.loss < found.constant < np.log(2)
 
 
 def test_compare_names_the_trainings_that_fell_short(home):

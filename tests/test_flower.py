@@ -7,6 +7,7 @@ except where it has to be killed.
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -27,8 +28,8 @@ from dorfl.flower import keys, running
 from dorfl.flower.fleet import Connection, Rejected
 from dorfl.flower.folders import Federation, SiteFolder
 from dorfl.flower.serving import attend, free_port
-from dorfl.protocol import coordinator, local
-from dorfl.protocol.site import Site
+from dorfl.study import coordinator, local
+from dorfl.study.site import Site
 from study_cases import METHODS, make_sites, make_study, synthetic_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
@@ -465,7 +466,7 @@ def test_no_row_and_no_path_of_a_site_is_anywhere_on_the_server(deployed):
     for file in deployed.federation.path.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
-            assert b"31337" not in content and b"31338" not in content, file
+            assert not re.search(rb"3133[789]\.06", content), file  # fewer digits turn up by chance
             assert SECRET.encode() not in content, file
             assert b"records.csv" not in content, file
             seen += 1

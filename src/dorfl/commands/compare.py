@@ -10,14 +10,14 @@ import typer
 from dorfl.commands import options
 from dorfl.commands.options import study_of
 from dorfl.commands.screen import Screen
-from dorfl.studies.study import METHODS
+from dorfl.study.settings import METHODS
 
 if TYPE_CHECKING:
-    from dorfl.studies.comparison import Comparison
+    from dorfl.study.comparison import Comparison
 
 
 def compare(
-    data: options.Data,
+    data: options.Table,
     label: options.Label = None,
     client: options.Client = None,
     outliers: options.Outliers = None,
@@ -50,11 +50,11 @@ def compare(
     study = study_of(
         data, label=label, client=client, outliers=outliers, shift=shift, task=task,
         scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
-        least=least, l2=l2, tolerance=tol, rounds=max_rounds, solver=solver, seed=seed,
+        minimum_rows=least, l2=l2, tol=tol, max_rounds=max_rounds, solver=solver, seed=seed,
     )  # fmt: skip
     from dorfl.report.tables import as_rich  # noqa: PLC0415
-    from dorfl.studies import comparison  # noqa: PLC0415
-    from dorfl.studies.pages import compared, of_comparison  # noqa: PLC0415
+    from dorfl.study import comparison  # noqa: PLC0415
+    from dorfl.study.pages import compared, of_comparison  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=folds * len(METHODS)) as step:

@@ -22,13 +22,17 @@ def evaluate(
     Example: dorfl evaluate model test.csv
     """
     from dorfl.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.training import measure  # noqa: PLC0415
+    from dorfl.study.rows import auc, measure  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client)
     for note in rows.notes:
         screen.note(note)
-    served = measure(loaded, rows, auc=True)
+    areas = auc(loaded, rows)
+    served = [
+        {**told._asdict(), **({"auc": areas[told.name]} if told.name in areas else {})}
+        for told in measure(loaded, rows)
+    ]
     score = "accuracy" if loaded.classifies else "mean abs. error"
     columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
     table = heading(f"{loaded.label} in {data.name}", *columns)

@@ -18,7 +18,7 @@ from dorfl.flower import require
 
 if TYPE_CHECKING:
     from dorfl.flower.folders import Federation
-    from dorfl.protocol.coordinator import State
+    from dorfl.study.coordinator import State
 
 
 Board = Annotated[
@@ -43,14 +43,14 @@ def run(
     require()
     from dorfl.flower import running  # noqa: PLC0415
     from dorfl.flower.folders import Federation  # noqa: PLC0415
-    from dorfl.protocol.study import check, parse  # noqa: PLC0415
+    from dorfl.study import meaning, settings, toml  # noqa: PLC0415
 
     federation = Federation.open(folder)
-    asked = parse(study.read_text(encoding="utf-8"), tuple(federation.sites()))
-    given = {"tolerance": tol, "rounds": max_rounds, "solver": solver}
-    changes: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
-    asked = asked._replace(training=asked.training._replace(**changes))
-    check(asked)
+    asked = settings.among(toml.read(study), tuple(federation.sites()))
+    asked = asked.changed(
+        training_tol=tol, training_max_rounds=max_rounds, training_solver=solver
+    )._replace(data=asked.data._replace(file=None))  # sites have their own
+    meaning.check(asked)
     _go(federation, running.new(federation, asked), tensorboard, force)
 
 
@@ -115,7 +115,7 @@ def stop(folder: Folder) -> None:
 
 def _go(federation: Federation, folder: Path, tensorboard: Path | None, force: bool) -> None:
     from dorfl.flower import board, running  # noqa: PLC0415
-    from dorfl.protocol import result  # noqa: PLC0415
+    from dorfl.study import results  # noqa: PLC0415
 
     screen = Screen()
     screen.say(f"run {folder.name}")
@@ -123,7 +123,7 @@ def _go(federation: Federation, folder: Path, tensorboard: Path | None, force: b
     try:
         with board.beside(partial(_show, screen), tensorboard) as watch:
             vet = (lambda _: None) if force else ending.refuse_useless
-            made = result.model_of(running.go(federation, folder, watch, vet))
+            made = results.model_of(running.go(federation, folder, watch, vet))
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path}")
         raise typer.Exit(130) from None

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from dorfl.model import Model
-    from dorfl.studies.rows import Rows
+    from dorfl.study.rows import Rows
 
 ModelFolder = Annotated[
     Path, typer.Argument(help="A folder that `dorfl train` wrote.", show_default=False)
@@ -22,7 +22,7 @@ NewTable = Annotated[
 def labelled_rows(model: Model, data: Path, client: str | None = None) -> Rows:
     """Rows of a table with labels, by client as the model was trained (or as `client` says)."""
     from dorfl import tables  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.rows import rows_for  # noqa: PLC0415
+    from dorfl.study.rows import rows_for  # noqa: PLC0415
 
     names = tables.column_names(data)
     by = client or (model.client if model.client in names else None)

@@ -33,12 +33,12 @@ def init(
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
     from dorfl import files  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.proposal import propose  # noqa: PLC0415
-    from dorfl.studies.study import to_toml  # noqa: PLC0415
+    from dorfl.study.proposal import propose  # noqa: PLC0415
+    from dorfl.study.toml import to_toml  # noqa: PLC0415
 
     screen = Screen()
     study, notes = propose(data, label, client, out.parent)
     files.write_whole(out, to_toml(study, notes).encode())
-    screen.say(f"{out}: predicts {study.label!r}, clients by {study.client!r}")
+    screen.say(f"{out}: predicts {study.data.label!r}, clients by {study.data.client!r}")
     screen.say(f"read it, change what you know better, then: dorfl train {out}")
     screen.give({"study": str(out), **study.to_json()})

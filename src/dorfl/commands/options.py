@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import click
 import typer
 
-from dorfl.studies.study import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Study, read
+from dorfl.study.settings import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Data, Study
 
-Data = Annotated[
+Table = Annotated[
     Path,
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
 ]
@@ -87,12 +87,28 @@ Force = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Where random streams begin. Default: 0.")]
 
 
+_SECTIONS = {  # where a study has what an option says
+    "data": ("file", "label", "client", "task", "small"),
+    "columns": ("numeric", "category", "ignore", "scaling"),
+    "method": ("name", "outliers", "shift", "rho", "beta", "score_weight", "mixture"),
+    "training": ("l2", "tol", "max_rounds", "solver", "seed"),
+    "privacy": ("minimum_rows",),
+}
+_PATHS = {name: f"{section}_{name}" for section, names in _SECTIONS.items() for name in names}
+
+
 def study_of(data: Path, **given: Any) -> Study:
     """The study in a file, or of a table, with what the command line adds."""
-    given = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
-    given = {n: v for n, v in given.items() if v not in (None, ())}
+    from dorfl.study import meaning, toml  # noqa: PLC0415 - slow to import, and --help need not wait
+
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+    values = {_PATHS[n]: v for n, v in values.items() if v not in (None, ())}
     if data.suffix == ".toml":
-        return read(data).changed(**given)
-    if "label" not in given:
+        study = toml.read(data)
+    elif "data_label" in values:
+        study = Study(Data(values["data_label"], str(data)))
+    else:
         raise typer.BadParameter("name the column to predict: --label COLUMN")
-    return Study(data=str(data), **given)
+    study = study.changed(**values)
+    meaning.check(study)
+    return study

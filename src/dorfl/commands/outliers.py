@@ -28,7 +28,7 @@ def outliers(
     """
     from dorfl import files  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.model import load  # noqa: PLC0415
-    from dorfl.studies.audit import audit  # noqa: PLC0415
+    from dorfl.study.audit import audit  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data)
@@ -52,7 +52,7 @@ def outliers(
     screen.say(f"{disregarded:,} row(s) have less than a tenth of an ordinary row's weight")
     if out is not None:
         from dorfl.report.figures import draw  # noqa: PLC0415
-        from dorfl.studies.pages import suspects  # noqa: PLC0415
+        from dorfl.study.pages import suspects  # noqa: PLC0415
 
         with (
             files.replacing(out / "outliers.csv") as draft,

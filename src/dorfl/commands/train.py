@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    data: options.Data,
+    data: options.Table,
     label: options.Label = None,
     client: options.Client = None,
     method: options.Method = None,
@@ -49,13 +49,13 @@ def train(
       dorfl train study.toml
     """
     study = study_of(
-        data, label=label, client=client, method=method, outliers=outliers, shift=shift, task=task,
+        data, label=label, client=client, name=method, outliers=outliers, shift=shift, task=task,
         scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
-        least=least, rho=rho, beta=beta, score_weight=score_weight, mixture=mixture, l2=l2,
-        tolerance=tol, rounds=max_rounds, solver=solver, seed=seed,
+        minimum_rows=least, rho=rho, beta=beta, score_weight=score_weight, mixture=mixture, l2=l2,
+        tol=tol, max_rounds=max_rounds, solver=solver, seed=seed,
     )  # fmt: skip
     from dorfl.model import save  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.training import run  # noqa: PLC0415
+    from dorfl.study.table import run  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading") as step:
@@ -68,10 +68,10 @@ def train(
     if not force:
         ending.refuse_useless(model)
     save(model, out)
-    for note in model.facts["data"]["notes"]:
+    for note in model.facts.notes:
         screen.note(note)
     screen.table(clients_table(model))
-    for line in model.facts["choice"]:
+    for line in model.facts.choice:
         screen.say(line)
     if model.shortfall is None:
         screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
@@ -84,7 +84,7 @@ def train(
             "relative_gap": model.relative_gap,
             "status": model.fit.status,
             "lambda": dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True)),
-            **model.facts,
+            **model.facts.to_json(),
         }
     )
     ending.tell_shortfall(screen, model)
@@ -94,9 +94,10 @@ def clients_table(model: Model) -> Any:
     """How each client is served."""
     measure = "accuracy" if model.classifies else "mean abs. error"
     table = heading("Clients, on the rows trained with", "client", "rows", "λ", "loss", measure)
-    for entry, lam in zip(model.facts["clients"], model.fit.lam, strict=True):
+    shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
+    for name, rows, loss, score in model.facts.clients:
         table.add_row(
-            entry["name"], f"{entry['rows']:,}", f"{lam:.3f}", f"{entry['loss']:.4f}",
-            f"{entry['score']:.4g}",
+            name, f"{rows:,}", f"{shares.get(name, 0.0):.3f}",
+            "" if loss is None else f"{loss:.4f}", "" if score is None else f"{score:.4g}",
         )  # fmt: skip
     return table

@@ -18,16 +18,16 @@ from typing import Any
 import httpx
 
 import dorfl
-from dorfl import model
+from dorfl import model, wire
 from dorfl.federation.local import Round
 from dorfl.files import write_whole
 from dorfl.flower import engine, keys
 from dorfl.flower.folders import Federation
 from dorfl.flower.superlink import Link
 from dorfl.model import Model
-from dorfl.protocol import checkpoint, coordinator, result, wire
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.study import Study
+from dorfl.study import checkpoint, coordinator, results
+from dorfl.study.coordinator import State
+from dorfl.study.settings import Study
 
 Watch = Callable[[State, str, dict[str, Any]], object]
 
@@ -85,7 +85,7 @@ def go(
     with federation.holding("run", {"folder": str(folder)}):
         state = checkpoint.load(folder / "checkpoint.json")
         state = _conduct(state, folder, connect, watch)
-        made = result.model_of(state)
+        made = results.model_of(state)
         vet(made)
         model.save(made, folder / "model")
         _write(folder / "record.json", {**read_record(folder), **_ending(state)})

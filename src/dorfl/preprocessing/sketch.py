@@ -50,6 +50,12 @@ def of(values: Array, least: int) -> Sketch:
     return Sketch(count, tuple(np.clip(means, first, last).tolist()))
 
 
+def table(values: Array, least: int) -> Array:
+    """The block means of every column of finite values, (blocks, columns)."""
+    columns = [of(column, least).means for column in values.T]
+    return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
+
+
 def quantile(sketches: Sequence[Sketch], share: float, above: float = -np.inf) -> float:
     """The value below which `share` of all values (of those `above` a level) lie; else NaN."""
     means = np.concatenate([np.asarray(sketch.means) for sketch in sketches])

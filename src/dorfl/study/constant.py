@@ -17,8 +17,6 @@ from dorfl import losses
 from dorfl.problem import Problem
 from dorfl.types import Array
 
-_BLOCK = 65_536  # rows
-
 
 class Learnt(NamedTuple):
     """A client's part: its weighted loss, and what a constant prediction would come to.
@@ -32,20 +30,13 @@ class Learnt(NamedTuple):
     middle: float = 0.0
 
 
-def measure(problem: Problem, theta: Array, X: Array, y: Array, weights: Array) -> Learnt:
-    """The part of a client with rows `X`, labels `y` and row weights that sum to 1."""
-    loss = middle = 0.0
-    for start in range(0, len(X), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        target = losses.encode(problem.loss, y[part], problem.classes)
-        out = problem.predict(theta, X[part])
-        loss += float(weights[part] @ problem.loss.value(out, target))
-        if not problem.loss.classifies:
-            middle += float(weights[part] @ problem.loss.value(np.zeros(len(target)), target))
+def measure(problem: Problem, loss: Array, y: Array, weights: Array) -> Learnt:
+    """The part of a client, of its rows' losses, encoded labels, and weights that sum to 1."""
+    own = float(weights @ loss)
     if not problem.loss.classifies:
-        return Learnt(loss, middle=middle)
-    places = np.searchsorted(problem.classes, y)
-    return Learnt(loss, tuple(np.bincount(places, weights, len(problem.classes)).tolist()))
+        return Learnt(own, middle=float(weights @ problem.loss.value(np.zeros(len(y)), y)))
+    places = np.searchsorted(problem.classes, losses.decode(problem.loss, y, problem.classes))
+    return Learnt(own, tuple(np.bincount(places, weights, len(problem.classes)).tolist()))
 
 
 def against(parts: Sequence[Learnt], lam: Array) -> tuple[float, float]:
