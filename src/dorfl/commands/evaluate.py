@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+from dorfl.commands.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.commands.screen import Screen, heading
 
 
 def evaluate(
     model: ModelFolder,
     data: NewTable,
-    client: Annotated[
-        str | None, typer.Option("--client", help="Group by another column than in training.")
-    ] = None,
+    client: Client = None,
+    site: Site = None,
 ) -> None:
     """Measure a model on rows with labels, client by client.
 
@@ -25,7 +20,7 @@ def evaluate(
     from dorfl.study.rows import auc, measure  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
-    rows = labelled_rows(loaded, data, client)
+    rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
     areas = auc(loaded, rows)

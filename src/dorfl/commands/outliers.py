@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+from dorfl.commands.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.commands.screen import Screen, heading
 
 
 def outliers(
     model: ModelFolder,
     data: NewTable,
+    client: Client = None,
+    site: Site = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the CSV and the picture.")
     ] = None,
@@ -31,7 +33,7 @@ def outliers(
     from dorfl.study.audit import audit  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
-    rows = labelled_rows(loaded, data)
+    rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
     found = audit(loaded, rows)
