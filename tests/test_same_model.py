@@ -1,5 +1,8 @@
 """The same rows and the same words give the same model, to the last bit, whoever trains it."""
 
+import textwrap
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -112,3 +115,43 @@ def test_an_estimator_and_a_table(tmp_path, method, kind, given):
     else:
         out = estimator.predict(X if given == "array" else frame)
         np.testing.assert_allclose(out, made.predict(frame), rtol=1e-10)
+
+
+def test_the_study_of_the_documentation_runs_on_a_table_too(tmp_path):
+    docs = Path(__file__).parents[1] / "docs" / "federation.md"
+    text = docs.read_text().split("## A study")[1].split("It is the same study")[0]
+    (tmp_path / "study.toml").write_text(textwrap.dedent(text))
+    rng = np.random.default_rng(0)
+    age = rng.normal(60, 9, 400)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "pressure": rng.normal(130, 15, 400),
+            "sex": rng.choice(["f", "m"], 400),
+            "stroke": np.where(age + 5 * rng.normal(size=400) > 65, "yes", "no"),
+            "site": rng.choice(["site-1", "site-2"], 400),
+        }
+    )
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    words = ("--table", tmp_path / "all.csv", "--client", "site")
+    made = train(tmp_path / "study.toml", tmp_path / "model", *words)
+    same(made, at_sites(tmp_path, frame, tmp_path / "study.toml"))
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "study.toml")])
+    assert done.exit_code == 2 and "--table" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        '[data]\nfile = "x.csv"\nlabel = "y"\nleast = 12\n[method]\nscore_weight = 2.0\n'
+        "[training]\ntolerance = 1e-3\nrounds = 7\n",
+        'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n[method]\nrho2 = 2.0\nmixture = ""\n'
+        "[training]\ntolerance = 1e-3\nrounds = 7\n[privacy]\nminimum_rows = 12\n",
+    ],
+)
+def test_studies_of_before_are_read(old):
+    study = toml.parse(old)
+    assert study.training.tol == 1e-3 and study.training.max_rounds == 7
+    assert study.privacy.minimum_rows == 12 and study.method.score_weight == 2.0
+    assert study.method.mixture == "auto"
+    assert toml.parse(toml.to_toml(study)) == study

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def compare(
     data: options.Table,
+    table: options.File = None,
     label: options.Label = None,
     client: options.Client = None,
     outliers: options.Outliers = None,
@@ -48,7 +49,7 @@ def compare(
       dorfl compare study.toml
     """
     study = study_of(
-        data, label=label, client=client, outliers=outliers, shift=shift, task=task,
+        data, file=table, label=label, client=client, outliers=outliers, shift=shift, task=task,
         scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
         minimum_rows=least, l2=l2, tol=tol, max_rounds=max_rounds, solver=solver, seed=seed,
     )  # fmt: skip

@@ -14,6 +14,9 @@ Table = Annotated[
     Path,
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
 ]
+File = Annotated[
+    Path | None, typer.Option("--table", help="The table, for a study that names none.")
+]
 Label = Annotated[str | None, typer.Option("--label", help="The column to predict.")]
 Client = Annotated[
     str | None,
@@ -101,8 +104,12 @@ def study_of(data: Path, **given: Any) -> Study:
     """The study in a file, or of a table, with what the command line adds."""
     from dorfl.study import meaning, toml  # noqa: PLC0415 - slow to import, and --help need not wait
 
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
-    values = {_PATHS[n]: v for n, v in values.items() if v not in (None, ())}
+    plain = {list: tuple, Path: str}
+    values = {
+        _PATHS[name]: next((to(v) for kind, to in plain.items() if isinstance(v, kind)), v)
+        for name, v in given.items()
+        if v not in (None, [])
+    }
     if data.suffix == ".toml":
         study = toml.read(data)
     elif "data_label" in values:

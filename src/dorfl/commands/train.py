@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def train(
     data: options.Table,
+    table: options.File = None,
     label: options.Label = None,
     client: options.Client = None,
     method: options.Method = None,
@@ -49,8 +50,8 @@ def train(
       dorfl train study.toml
     """
     study = study_of(
-        data, label=label, client=client, name=method, outliers=outliers, shift=shift, task=task,
-        scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
+        data, file=table, label=label, client=client, name=method, outliers=outliers, shift=shift,
+        task=task, scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
         minimum_rows=least, rho=rho, beta=beta, score_weight=score_weight, mixture=mixture, l2=l2,
         tol=tol, max_rounds=max_rounds, solver=solver, seed=seed,
     )  # fmt: skip

@@ -70,7 +70,8 @@ def encode(
     found = columns.levels(column, name)
     strange = [level for level in found.names if level not in classes]
     if strange:
-        raise UnknownClassError(strange[0])
+        listed = ", ".join(map(repr, classes))
+        raise UnknownClassError(f"column {name!r} has the value {strange[0]!r}, none of {listed}")
     place = np.array([classes.index(level) for level in found.names] + [-1], dtype=np.int64)
     codes = place[found.codes]
     return codes, codes >= 0
@@ -90,7 +91,7 @@ def known(column: Any, study: Study) -> Array:
 
 
 class UnknownClassError(ValueError):
-    """A label that is none of the classes; the text is that label, for this side's eyes alone."""
+    """A label that is none of the classes; the text names it, for this side's eyes alone."""
 
 
 def _few(values: Array) -> bool:

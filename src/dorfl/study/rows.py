@@ -10,7 +10,6 @@ from dorfl import losses, tables
 from dorfl.model import Model
 from dorfl.model.facts import Served
 from dorfl.study import labels, serving
-from dorfl.study.labels import UnknownClassError
 from dorfl.study.settings import Study
 from dorfl.tables import DataError, Split
 from dorfl.threads import each
@@ -63,11 +62,6 @@ def rows_for(model: Model, split: Split) -> Rows:
     label = tables.find_column(split.column_names, model.label, "label")
     try:
         y, known = labels.encode(split.column(label), label, model.classes, model.target)
-    except UnknownClassError as error:
-        raise DataError(
-            f"label: column {label!r} has the value {str(error)!r}; the model only knows "
-            f"{', '.join(map(repr, model.classes))}"
-        ) from None
     except ValueError as error:
         raise DataError(f"label: {error}") from None
     notes = list(split.notes)

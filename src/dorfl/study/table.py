@@ -111,6 +111,8 @@ def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> t
         problem, theta = group.problem, state.outcome.theta
         if state.step == "residuals":
             state = answer(partial(_residuals, problem, theta, clients, least))
+    if noise is not None:  # what a private model comes with must not tell of its rows either
+        return coordinator.receive(state, {}), group
     told = serving.finish(group, theta, state.target, least=1)
     return coordinator.receive(state, dict(zip(names, told, strict=True))), group
 
@@ -138,6 +140,8 @@ def prepare(study: Study, split: Split) -> Prepared:
         transform = preprocessing.fit(split.clients(used), plan_of(study))
         state = _label(state._replace(study=study, transform=transform), split)
         coordinator.prepared(state)
+        label = study.data.label
+        y, _ = labels.encode(split.column(label), label, state.classes, state.target)
     except ValueError as error:
         raise DataError(str(error)) from None
     need_memory(
@@ -146,8 +150,6 @@ def prepare(study: Study, split: Split) -> Prepared:
         "use fewer columns or rows, or a larger machine",
     )
     notes += _remarks(split, transform)
-    label = study.data.label
-    y, _ = labels.encode(split.column(label), label, state.classes, state.target)
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X
     pa.default_memory_pool().release_unused()  # what reading took, training may need
