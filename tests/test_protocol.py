@@ -341,7 +341,7 @@ def test_tampered_statistics_are_refused_or_harmless(scaling, data):
     study = make_study(tables, "cost", 'task = "regression"\n[columns]\nuse = ["x", "ward"]\n'
                        f'scaling = "{scaling}"')  # fmt: skip
     state, sites = coordinator.begin(study, "run-1"), make_sites(tables)
-    target = data.draw(st.sampled_from(["enrol", "columns", "spreads", "center"]))
+    target = data.draw(st.sampled_from(["enrol", "columns", "spreads", "center", "edge"]))
     while state.step != "round":
         answers = {}
         for name, site in sites.items():

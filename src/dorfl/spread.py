@@ -85,8 +85,9 @@ def measure(places: Sequence[Place], bulk: float) -> Spread:
     distribution. A column that mostly has one value (nearly always nil, or a flag) has no such
     unit: there it is the typical size of the other values, or honest rare ones would look wild.
     """
-    dims = len(places[0].mean)
-    found = [_unit(places, k, bulk) for k in range(places[0].away.shape[1])]
+    dims, away = len(places[0].mean), np.concatenate([place.away for place in places])
+    sizes = np.concatenate([sketch.sizes_of(place.rows, len(place.away)) for place in places])
+    found = [_unit(column, sizes, bulk) for column in away.T]
     units = np.array([unit for unit, _ in found])
     rigid = tuple(k for k, (_, stiff) in enumerate(found[:dims]) if stiff)
     return Spread(units[:dims], rigid, float(units[dims] or 1.0) if len(units) > dims else 1.0)
@@ -144,10 +145,9 @@ def middle_of(rows: Array) -> Array:
     return np.asarray(np.partition(columns, half, axis=1)[:, half])
 
 
-def _unit(places: Sequence[Place], column: int, bulk: float) -> tuple[float, bool]:
+def _unit(away: Array, sizes: Array, bulk: float) -> tuple[float, bool]:
     """A column's unit, and whether it mostly has one value."""
-    told = [Sketch(p.rows, tuple(p.away[:, column].tolist())) for p in places if len(p.away)]
-    if not told or sketch.quantile(told, 0.5) == 0.0:
-        unit = sketch.quantile(told, 0.5, above=0.0) if told else 0.0
-        return (unit if np.isfinite(unit) else 0.0), True
-    return sketch.quantile(told, bulk) / float(ndtri(0.5 + bulk / 2.0)), False
+    if sketch.read(away, sizes, 0.5) > 0.0:
+        return sketch.read(away, sizes, bulk) / float(ndtri(0.5 + bulk / 2.0)), False
+    unit = sketch.read(away, sizes, 0.5, above=0.0)
+    return (unit if np.isfinite(unit) else 0.0), True
