@@ -21,7 +21,7 @@ def refuse_useless(model: Model) -> None:
     if model.useless:
         raise ModelError(
             f"{model.useless}; it is not written. The training ended so: {model.fit.message}. "
-            "Try --scaling standard, a larger --l2, --solver optimistic, more --max-rounds, or "
+            "Try --scaling standard, a larger --l2, a smaller --shift, more --max-rounds, or "
             "look whether the columns say anything of the label; --force writes it all the same"
         )
 

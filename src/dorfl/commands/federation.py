@@ -27,12 +27,11 @@ Board = Annotated[
 ]
 
 
+@options.takes(*options.FEDERATION)
 def run(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
-    tol: options.Tol = None,
-    max_rounds: options.MaxRounds = None,
-    solver: options.Solver = None,
+    words: dict[str, Any],
     force: options.Force = False,
     tensorboard: Board = None,
 ) -> None:
@@ -43,14 +42,12 @@ def run(
     require()
     from dorfl.flower import running  # noqa: PLC0415
     from dorfl.flower.folders import Federation  # noqa: PLC0415
-    from dorfl.study import meaning, settings, toml  # noqa: PLC0415
+    from dorfl.study import settings, toml  # noqa: PLC0415
 
     federation = Federation.open(folder)
     asked = settings.among(toml.read(study), tuple(federation.sites()))
-    asked = asked.changed(
-        training_tol=tol, training_max_rounds=max_rounds, training_solver=solver
-    )._replace(data=asked.data._replace(file=None))  # sites have their own
-    meaning.check(asked)
+    asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
+    asked = options.changed(asked, words)
     _go(federation, running.new(federation, asked), tensorboard, force)
 
 

@@ -8,38 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.commands import ending, options
-from dorfl.commands.options import study_of
 from dorfl.commands.screen import Screen, heading
 
 if TYPE_CHECKING:
     from dorfl.model import Model
 
 
+@options.takes(*options.TABLE)
 def train(
     data: options.Table,
-    table: options.File = None,
-    label: options.Label = None,
-    client: options.Client = None,
-    method: options.Method = None,
-    outliers: options.Outliers = None,
-    shift: options.Shift = None,
+    words: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model's folder.")] = Path("model"),
-    task: options.Task = None,
-    scaling: options.Scaling = None,
-    numeric: options.Numeric = None,
-    category: options.Category = None,
-    ignore: options.Ignore = None,
-    small: options.Small = None,
-    least: options.Least = None,
-    rho: options.Rho = None,
-    beta: options.Beta = None,
-    score_weight: options.ScoreWeight = None,
-    mixture: options.Mixture = None,
-    l2: options.L2 = None,
-    tol: options.Tol = None,
-    max_rounds: options.MaxRounds = None,
-    solver: options.Solver = None,
-    seed: options.Seed = None,
     force: options.Force = False,
 ) -> None:
     """Train a model that holds up when clients differ, data shift and rows are wrong.
@@ -49,12 +28,7 @@ def train(
       dorfl train adult.csv --label income --client race --outliers 0.05 --ignore fnlwgt
       dorfl train study.toml
     """
-    study = study_of(
-        data, file=table, label=label, client=client, name=method, outliers=outliers, shift=shift,
-        task=task, scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
-        minimum_rows=least, rho=rho, beta=beta, score_weight=score_weight, mixture=mixture, l2=l2,
-        tol=tol, max_rounds=max_rounds, solver=solver, seed=seed,
-    )  # fmt: skip
+    study = options.study_of(data, words)
     from dorfl.model import save  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.study.table import run  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ class Data(NamedTuple):
     label: Annotated[str, "the column to predict"]
     file: Annotated[str | None, "the table: CSV (also .gz) or Parquet; sites have their own"] = None
     client: Annotated[str | None, "the column that says whose row it is"] = None
-    task: Annotated[str, "auto, classification or regression"] = "auto"
+    task: Annotated[str, "what is learnt: auto, classification or regression"] = "auto"
     classes: Annotated[Names, "the label's values; none named: those that are found"] = ()
     small: Annotated[str, "clients with too few rows: refuse, drop or merge"] = "refuse"
 
@@ -42,20 +42,24 @@ class Used(NamedTuple):
     category: Annotated[Names, "columns to read as categories"] = ()
     ignore: Annotated[Names, "columns to leave out"] = ()
     frozen: Annotated[Names, "columns that cannot drift, beside categories"] = ()
-    scaling: Annotated[str, "robust (median, MAD), standard or none"] = "robust"
+    scaling: Annotated[str, "the units of numbers: robust (median, MAD), standard or none"] = (
+        "robust"
+    )
 
 
 class Words(NamedTuple):
     """The method, in words (`outliers`, `shift`: see :mod:`dorfl.defaults`) or by its parts."""
 
-    name: Annotated[str, "dorfl, gdrfl, wafl, afl or erm"] = "dorfl"
+    name: Annotated[str, "the method: dorfl, gdrfl, wafl, afl or erm"] = "dorfl"
     outliers: Annotated[float, "the share of rows that may be wrong"] = 0.1
     shift: Annotated[float, "how far rows may drift, in standard deviations"] = 0.25
     rho: Annotated[float | None, "the price of moving a row, instead of shift"] = None
     beta: Annotated[float | None, "the price of reweighting rows"] = None
-    score_weight: Annotated[float | None, "ρ₂, the score of the outermost of the bulk"] = None
-    center: Annotated[str, "ξ̄: client (each its own) or auto (one for all)"] = "client"
-    mixture: Annotated[str, "auto, fixed (by size) or agnostic (the worst)"] = "auto"
+    score_weight: Annotated[float | None, "the score ρ₂ of the outermost of the bulk"] = None
+    center: Annotated[str, "the centre ξ̄: client (each its own) or auto (one for all)"] = "client"
+    mixture: Annotated[str, "how clients count: auto, fixed (by size), agnostic (the worst)"] = (
+        "auto"
+    )
     cap: Annotated[float, "the most a client may count in an agnostic mixture"] = 1.0
     by: Annotated[str, "what makes a client the worst: loss or risk"] = "loss"
 
@@ -73,9 +77,9 @@ class Words(NamedTuple):
 class Training(NamedTuple):
     """What :func:`dorfl.train` takes too; l2 is by default 1 / rows."""
 
-    loss: Annotated[str, "auto, logistic, softmax, squared or huber"] = "auto"
+    loss: Annotated[str, "what is made small: auto, logistic, softmax, squared or huber"] = "auto"
     delta: Annotated[float, "Huber's loss: where it turns linear, in units of residuals"] = 1.345
-    solver: Annotated[str, "auto, sqp or optimistic"] = "auto"
+    solver: Annotated[str, "how it is solved: auto, sqp or optimistic"] = "auto"
     tol: Annotated[float, "stop at a gap of this share of the objective"] = 1e-4
     max_rounds: Annotated[int | None, "at most so many exchanges of messages"] = None
     intercept: Annotated[bool, "whether the model has one"] = True
