@@ -40,6 +40,7 @@ from dorfl.types import Array
 from dorfl.validation import Clients
 
 LABEL = "(label)"
+_LARGEST = 1e100  # a table's larger numbers count as missing
 
 
 class _Robust(BaseEstimator):  # type: ignore[misc]
@@ -72,6 +73,8 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Array, y: Any, clients: Any, words: Study) -> State:
         """Run the study `words` over these rows; give θ back in the units of X."""
+        if max(float(X.max()), -float(X.min())) > _LARGEST:
+            raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
         owners, places = _owners(clients, len(X))
         names = [f"x{k}" for k in range(X.shape[1])]
         frozen = self._frozen(X)

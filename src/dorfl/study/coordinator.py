@@ -30,17 +30,7 @@ from dorfl.preprocessing import Column, Deviation, Numeric, Plan, Transform
 from dorfl.preprocessing.sketch import Sketch
 from dorfl.solvers.base import Info
 from dorfl.spread import Place, Spread
-from dorfl.study import labels, vetting
-from dorfl.study.meaning import (
-    asks_where,
-    limits_of,
-    mechanism_of,
-    plan_of,
-    problem_of,
-    refines,
-    shape_of,
-    task_of,
-)
+from dorfl.study import labels, meaning, vetting
 from dorfl.study.messages import (
     Agreement,
     Answer,
@@ -181,14 +171,14 @@ def receive(
 
 def new_server(state: State) -> tuple[Server, int]:
     """The server before the first round, and its budget."""
-    problem, options = problem_of(state), state.study.training
-    mechanism = mechanism_of(state.study)
+    problem, options = meaning.problem_of(state), state.study.training
+    mechanism = meaning.mechanism_of(state.study)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     server, budget = training.serve(
         problem, state.roster, np.array(state.rows), start, l2=l2_of(state),
         solver=options.solver if mechanism is None else "auto", tol=options.tol,
-        max_rounds=options.max_rounds, trim=state.study.defence.trim, limits=limits_of(state.study),
-        centers=state.centers, privacy=mechanism,
+        max_rounds=options.max_rounds, trim=state.study.defence.trim,
+        limits=meaning.limits_of(state.study), centers=state.centers, privacy=mechanism,
     )  # fmt: skip
     done = len(state.history)
     return server._replace(round=done + 1), done + budget
@@ -202,7 +192,7 @@ def l2_of(state: State) -> float:
 
 def certificate(state: State) -> Bound | None:
     """Proposition 2 for the finished model, where there is transport and every site answered."""
-    method = problem_of(state).method
+    method = meaning.problem_of(state).method
     told = [state.finished[site].part for site in state.roster if site in state.finished]
     parts = [part for part in told if part is not None]
     if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
@@ -235,7 +225,7 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
         if set(told.columns) != set(used):
             raise ValueError(f"site {site!r}: tells of other columns than those asked for")
     ordered = {s: {name: told.columns[name] for name in used} for s, told in answers.items()}
-    state = state._replace(transform=preprocessing.agree(ordered, plan_of(study)))
+    state = state._replace(transform=preprocessing.agree(ordered, meaning.plan_of(study)))
     state = settle_label(state, {site: told.label for site, told in answers.items()})
     scales = state.target is not None or study.columns.scaling != "none"
     return state._replace(step="spreads") if scales else prepared(state)
@@ -244,7 +234,7 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 def settle_label(state: State, told: dict[str, Column]) -> State:
     """Which classes there are, or where the middle of a number is; if left open, what it is."""
     study, label = state.study, state.study.data.label
-    task = task_of(study)
+    task = meaning.task_of(study)
     if task == "auto":
         task = labels.task_from(list(told.values()))
     if task == "classification":
@@ -281,7 +271,9 @@ def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
             raise ValueError(f"site {site!r}: its answer does not fit the label")
     if transform.scaling != "none":
         told = {site: answer.spreads for site, answer in answers.items()}
-        state = state._replace(transform=preprocessing.scale(transform, told, plan_of(study)))
+        state = state._replace(
+            transform=preprocessing.scale(transform, told, meaning.plan_of(study))
+        )
     if state.target is not None:
         state = scale_label(state, {site: answer.label for site, answer in answers.items()})
     return prepared(state)
@@ -293,14 +285,14 @@ def prepared(state: State) -> State:
     if not state.transform.names:
         reasons = "; ".join(f"{name!r}: {why}" for name, why in state.transform.ignored.items())
         raise ValueError(f"no column is left to learn from ({reasons})")
-    return state._replace(step="center") if asks_where(state.study) else _start(state)
+    return state._replace(step="center") if meaning.asks_where(state.study) else _start(state)
 
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
     spread = spreading.measure(told, defaults.share_kept(state.study.method.outliers))
     state = state._replace(spread=spread)
-    if not (state.study.method.scores and shape_of(state).any()):
+    if not (state.study.method.scores and meaning.shape_of(state).any()):
         return _start(state)
     own = state.apart and state.study.method.center == "client"
     return state._replace(step="edge", centers=spreading.centers_of(told, own))
@@ -326,7 +318,9 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         {**refused, **heard.refused}, heard.clipped,
     )  # fmt: skip
     state = state._replace(server=server, history=(*state.history, line))
-    early = training.stop_rule(problem_of(state), np.array(state.rows), l2_of(state), np.inf)
+    early = training.stop_rule(
+        meaning.problem_of(state), np.array(state.rows), l2_of(state), np.inf
+    )
     noisy = state.study.privacy.epsilon is not None
     status = info.done or (early(info) if early and not noisy else "")
     if not status and number >= state.budget:
@@ -335,7 +329,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
 
 
 def _end(state: State, info: Info, status: str) -> State:
-    rho = problem_of(state).method.rho
+    rho = meaning.problem_of(state).method.rho
     outcome = Outcome(
         theta=info.theta,
         lam=info.lam,
@@ -348,7 +342,7 @@ def _end(state: State, info: Info, status: str) -> State:
         status=status,
         message=training.describe(status, info, state.study.training.tol),
     )
-    refine = state.scatter is None and refines(state.study, problem_of(state))
+    refine = state.scatter is None and meaning.refines(state.study, meaning.problem_of(state))
     return state._replace(step="residuals" if refine else "finish", outcome=outcome)
 
 

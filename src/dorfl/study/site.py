@@ -26,18 +26,7 @@ from dorfl.preprocessing import columns as reading
 from dorfl.preprocessing.sketch import Sketch
 from dorfl.risk import Group
 from dorfl.solvers.base import Task
-from dorfl.study import labels, serving
-from dorfl.study.meaning import (
-    asks_where,
-    check,
-    dtype_of,
-    loss_of,
-    mechanism_of,
-    plan_of,
-    problem_of,
-    refines,
-    shape_of,
-)
+from dorfl.study import labels, meaning, serving
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
     Agreement,
@@ -118,7 +107,7 @@ class Site:
         if step == "columns":
             label = rows.column(study.data.label)
             return Columns(
-                preprocessing.summarise(rows.select(agreement.columns), plan_of(study)),
+                preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)),
                 labels.summarise(label, study),
             )
         if agreement.transform is None:
@@ -128,14 +117,14 @@ class Site:
             if target is not None:
                 plan = Plan(least=study.privacy.least)
                 told = summaries.deviation(rows.column(study.data.label), target, plan)
-            spreads = preprocessing.deviations(rows, agreement.transform, plan_of(study))
+            spreads = preprocessing.deviations(rows, agreement.transform, meaning.plan_of(study))
             return Spreads(spreads, told)
-        if step == "center" and asks_where(study):
+        if step == "center" and meaning.asks_where(study):
             return serving.place(*self._features(agreement), agreement)
         if step == "edge" and agreement.spread is not None and agreement.center is not None:
             X, _ = self._features(agreement)
             return spread.distances(
-                X, self._centered(agreement), shape_of(agreement), study.privacy.least
+                X, self._centered(agreement), meaning.shape_of(agreement), study.privacy.least
             )
         if step == "round" and request.broadcast is not None:
             return self._report(agreement, request.broadcast)
@@ -156,7 +145,7 @@ class Site:
                 f"but the site is called {self.name!r}"
             )
         try:
-            check(study)
+            meaning.check(study)
         except ValueError as error:
             raise Refused(f"the study cannot be run: {error}") from None
         assert self.released is not None
@@ -187,7 +176,7 @@ class Site:
         if key not in self._groups:
             checked = validation.clients({self.name: self._features(agreement)})
             center = self._centered(agreement)[None]
-            self._groups = {key: training.stack(problem_of(agreement), checked, center)}
+            self._groups = {key: training.stack(meaning.problem_of(agreement), checked, center)}
         return self._groups[key]
 
     def _centered(self, agreement: Agreement) -> Array:
@@ -223,11 +212,11 @@ class Site:
         if study.privacy.epsilon is None:
             self._enough(group, task)
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
-        return respond(group, sent, study.training.seed, mechanism_of(study, seed))[0]
+        return respond(group, sent, study.training.seed, meaning.mechanism_of(study, seed))[0]
 
     def _residuals(self, agreement: Agreement, outcome: Outcome) -> Sketch:
         group = self.group(agreement)
-        if not refines(agreement.study, group.problem):
+        if not meaning.refines(agreement.study, group.problem):
             raise Refused("is no question of this protocol")
         if outcome.theta.shape != (group.problem.size,):
             raise Refused("θ has another shape than the model agreed on")
@@ -288,7 +277,7 @@ class Site:
                 "some rows have a label that is not among the study's classes; name them all: "
                 "[data] classes = [...]"
             ) from None
-        loss = loss_of(agreement.study, len(agreement.classes))
-        return agreement.transform.apply(rows, dtype_of(agreement.study)).X, labels.for_training(
-            y, loss
-        )
+        loss = meaning.loss_of(agreement.study, len(agreement.classes))
+        return agreement.transform.apply(
+            rows, meaning.dtype_of(agreement.study)
+        ).X, labels.for_training(y, loss)
