@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run readme test test-fast lint bench clean
+.PHONY: help setup run readme test test-fast lint bench tables clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -35,6 +35,9 @@ lint: setup     ## Ruff and mypy
 
 bench: setup    ## speed, as ratios taken side by side in one run
 	$(BIN)/python benchmarks/rounds.py
+
+tables: setup   ## five methods on public tables, beside scikit-learn
+	$(BIN)/python benchmarks/tables.py
 
 clean:          ## remove what the commands above made
 	rm -rf .venv results

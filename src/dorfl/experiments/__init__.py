@@ -10,5 +10,6 @@ class Part(StrEnum):
     sensitivity = "sensitivity"
     adult = "adult"
     cardio = "cardio"
+    fashion = "fashion"
     theory = "theory"
     all = "all"

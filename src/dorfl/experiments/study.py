@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dorfl
-from dorfl.datasets.cardio import UnavailableError, cardio_table
-from dorfl.experiments import Part, cells, theory
+from dorfl.datasets.cardio import cardio_table
+from dorfl.datasets.fashion import find_folder
+from dorfl.datasets.packages import UnavailableError
+from dorfl.experiments import Part, cells, fashion, theory
 from dorfl.experiments.cells import Cell
 from dorfl.experiments.pages import adult as adult_page
 from dorfl.experiments.pages import cardio as cardio_page
+from dorfl.experiments.pages import fashion as fashion_page
 from dorfl.experiments.pages import synthetic as synthetic_page
 from dorfl.experiments.tuning import NAMES
 from dorfl.report.content import Beside, Details, Finding, Page, Section, Table, Text
@@ -127,6 +130,20 @@ def _cardio(seeds: int) -> Plan:
     return Plan([Cell("cardio", "table", {"seed": seed}) for seed in range(seeds)], tell)
 
 
+def _fashion(_: int) -> Plan:
+    try:
+        find_folder()
+    except UnavailableError as error:
+        section = fashion_page.absent(str(error))
+        return Plan([], lambda _: Made([section], []))
+
+    def tell(found: list[Any]) -> Made:
+        section, cards = fashion_page.section(dict(zip(fashion.RUNS, found, strict=True)))
+        return Made([section], cards)
+
+    return Plan([Cell("fashion", "method", run) for run in fashion.RUNS.values()], tell)
+
+
 def _theory(_: int) -> Plan:
     def tell(found: list[Any]) -> Made:
         findings = [theory.findings(kept) for kept in found]
@@ -154,6 +171,7 @@ _PLANS: dict[Part, Callable[[int], Plan]] = {
     Part.sensitivity: _sensitivity,
     Part.adult: _adult,
     Part.cardio: _cardio,
+    Part.fashion: _fashion,
     Part.theory: _theory,
 }
 
