@@ -10,15 +10,15 @@ equation, so a column that must lose all its mass does so in a few steps and not
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from contextlib import nullcontext
 
 import numpy as np
 from numba import njit
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.linalg.blas import dsyrk
 from scipy.special import logsumexp
-from threadpoolctl import ThreadpoolController
 
+from dorfl.threads import one_blas_thread
 from dorfl.types import Array
 
 Pair = tuple[Array, Array]
@@ -43,8 +43,7 @@ def interior_point(
     plan = (p / inverse.sum(axis=1))[:, None] * inverse  # γ1 = p, as after every later step
     lower, best, converged = -np.inf, psi, False
     # Threads that spin for work slow problems of this size down, by 50 times on a busy machine.
-    threads = 1 if min(cost.shape) < 1000 else None
-    with _pools().limit(limits=threads, user_api="blas"):
+    with one_blas_thread() if min(cost.shape) < 1000 else nullcontext():
         for _ in range(max_iterations):
             marginal = plan.sum(axis=0)
             mismatch = psi + beta * np.log(marginal / q)
@@ -75,11 +74,6 @@ def interior_point(
             length = _advance(plan, inverse, mu, predictor, step)
             phi, psi = phi + length * step[0], psi + length * step[1]
     return plan * (p / plan.sum(axis=1))[:, None], best * scale, converged
-
-
-@cache
-def _pools() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def _factor(weights: Array, rows: Array, columns: Array) -> Callable[[Array, Array], Pair]:

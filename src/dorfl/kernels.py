@@ -10,8 +10,11 @@ the row's centre m and S = W K⁻¹ Wᵀ (see :mod:`dorfl.inner` for m and K),
     f(ζ) = max_t  l(t, y) − ½ (t − a)ᵀ S⁻¹ (t − a)  −  penalty(ζ),       t − a = S g,  g = ∂l/∂t.
 
 S = 0 is the plain loss: no transport is not a special case. Every function here works on a block of
-rows staged in small arrays, because that is what lets LLVM vectorise it; sums are kept per chunk of
-rows and combined in a fixed order, so that the answer does not depend on the number of threads.
+rows staged in small arrays, because that is what lets LLVM vectorise it; with several outputs the
+products of a block are BLAS's, which the caller keeps to one thread, because rounding depends on
+how a product is shared out; blocks begin where a client's rows do for the same reason. Sums are
+kept per chunk of rows and combined in a fixed order, so that the answer does not depend on the
+number of threads.
 
 All compiled code lives in this one file: Numba's disk cache notices a change in the file a function
 is written in, and in no other.
@@ -38,7 +41,9 @@ _SUMS: dict[str, Any] = {
     "error_model": "numpy",
     "fastmath": {"contract", "reassoc", "nsz"},
 }  # reductions in lanes
-_SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15
+_SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
+_SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
+_CLIMBS = 500  # steps of a climb; rows on a tie crawl
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -97,13 +102,20 @@ def _log1p(e):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _margin_start(b, spread):
-    """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2."""
+    """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2.
+
+    Below S = 1 the steps need no bound to be safe: there a guess, tanh by its continued fraction.
+    """
     wide = abs(b) + 0.5 * spread
+    if spread < 1.0:
+        t = min(wide, abs(b) / (1.0 - 0.25 * spread))
+        z = 0.25 * t * t
+        return min(wide, abs(b) + 0.25 * spread * t * (15.0 + z) / (15.0 + 6.0 * z))
     return min(wide, abs(b) / (1.0 - 0.25 * spread)) if spread < 4.0 else wide
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _margin_step(t, b, spread):
+def _margin_step(t, b, spread, enough):
     """Halley's step for t − |b| − (S/2) tanh(t/2), e^−t after it, and how far t was from settled.
 
     With e = e^−t, tanh(t/2) is (1 − e)/(1 + e); all is multiplied by powers of 1 + e, which leaves
@@ -116,7 +128,7 @@ def _margin_step(t, b, spread):
     slope = under * under - spread * e
     step = 2.0 * residual * slope * under / (2.0 * slope * slope - residual * spread * e * over)
     tail = e * (1.0 + step * (1.0 + step * (0.5 + step * (1.0 / 6.0))))  # for a settled step exact
-    return step, tail, abs(step) * under * under - _SETTLED * abs(slope)
+    return step, tail, abs(step) * under * under - enough * abs(slope)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -134,7 +146,7 @@ def _logistic_point(margin, spread):
     b = margin - 0.5 * spread
     t = _margin_start(b, spread)
     for _ in range(60):
-        step, e, off = _margin_step(t, b, spread)
+        step, e, off = _margin_step(t, b, spread, _SETTLED)
         t -= step
         if off < 0.0 or t <= 0.0:
             break
@@ -142,7 +154,7 @@ def _logistic_point(margin, spread):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _logistic_block(output, label, spread, t, tail, value, slope):
+def _logistic_block(output, label, spread, enough, t, tail, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
     half = 0.5 * spread
     for j in range(BLOCK):
@@ -150,7 +162,8 @@ def _logistic_block(output, label, spread, t, tail, value, slope):
     if spread > 0.0:
         for _ in range(60):
             for j in range(BLOCK):
-                step, tail[j], value[j] = _margin_step(t[j], label[j] * output[j] - half, spread)
+                b = label[j] * output[j] - half
+                step, tail[j], value[j] = _margin_step(t[j], b, spread, enough)
                 t[j] -= step
             worst = -1.0
             for j in range(BLOCK):
@@ -195,82 +208,296 @@ def _huber_block(output, label, spread, delta, value, slope):
 
 
 # ── softmax ─────────────────────────────────────────────────────────────────────────────────────
+# The maximiser has t = a + S g and g = softmax(t) − e_y. With p for softmax(t) the problem is
+#
+#     max_p  entropy(p) + gᵀa + ½ gᵀSg,    g = p − e_y,  p in the simplex:
+#
+# a concave part and a convex one, so one maximum where S is small, and perhaps one near every
+# vertex where it is not. Arrays are (classes, BLOCK): a lane is a row.
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _softmax(t, out):
-    """softmax(t) into `out`; returns log Σ exp(t)."""
-    top = t.max()
-    total = 0.0
-    for c in range(t.size):
-        out[c] = math.exp(t[c] - top)
-        total += out[c]
-    for c in range(t.size):
-        out[c] /= total
-    return top + math.log(total)
+def _log(x):
+    """log x for x ≥ 1. A call of libm's would not be vectorised."""
+    bits = np.float64(x).view(np.int64)
+    mantissa = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
+    return ((bits >> 52) - 1023) * 0.6931471805599453 + _log1p(mantissa - 1.0)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _softmax_height(a, label, spread, g, t, p):
-    """The objective attained by moving the row with slope g; t = a + S g and p = softmax(t)."""
-    t[:] = a + spread @ g
-    return _softmax(t, p) - t[label] - 0.5 * (g @ (t - a))
+def _softmax_heights(a, label, g, pulled, p, residual, height, top, total):
+    """The height log Σ exp(t) − t_y − ½ gᵀSg of g, at t = a + S g; `pulled` is S g.
 
-
-@njit(nogil=True, cache=True, **_SCALAR)
-def _softmax_climb(a, label, spread, g):
-    """Climb from slope `g` to where g = softmax(a + S g) − e_y; returns the height reached.
-
-    The fixed-point step maximises the objective with its convex part linearised, so it never goes
-    down. Newton's step replaces it wherever it gets higher, which near the end is always.
+    Also p = softmax(t) and the residual p − e_y − g, which is zero where the climb ends.
     """
-    classes = a.size
-    t, p = np.empty(classes), np.empty(classes)
-    newton, jacobian = np.empty(classes), np.empty((classes, classes))
-    height = _softmax_height(a, label, spread, g, t, p)
-    for _ in range(500):
-        p[label] -= 1.0
-        residual = p - g
-        if np.abs(residual).max() <= 1e-14:
-            break
-        p[label] += 1.0
-        for c in range(classes):
-            for e in range(classes):
-                jacobian[c, e] = 1.0 if c == e else 0.0
-                for i in range(classes):
-                    bend = p[c] * ((1.0 if c == i else 0.0) - p[i])
-                    jacobian[c, e] -= bend * spread[i, e]
-        newton[:] = g + np.linalg.solve(jacobian, residual)
-        g += residual
-        risen = _softmax_height(a, label, spread, g, t, p)
-        better = _softmax_height(a, label, spread, newton, t, p)
-        if better >= risen:
-            g[:] = newton
-            risen = better
-        else:
-            _softmax_height(a, label, spread, g, t, p)
-        if risen <= height and np.abs(residual).max() < 1e-9:
-            break  # nothing left to gain but rounding
-        height = risen
-    return height
+    classes = len(a)
+    for j in range(BLOCK):
+        top[j] = a[0, j] + pulled[0, j]
+        height[j] = 0.0
+        total[j] = 0.0
+    for c in range(1, classes):
+        for j in range(BLOCK):
+            top[j] = max(top[j], a[c, j] + pulled[c, j])
+    for c in range(classes):
+        for j in range(BLOCK):
+            t = a[c, j] + pulled[c, j] - top[j]
+            p[c, j] = _exp(t)
+            total[j] += p[c, j]
+            height[j] -= 0.5 * g[c, j] * pulled[c, j] + (t if label[j] == c else 0.0)
+    for j in range(BLOCK):
+        height[j] += _log(total[j])
+        total[j] = 1.0 / total[j]
+    for c in range(classes):
+        for j in range(BLOCK):
+            p[c, j] *= total[j]
+            residual[c, j] = p[c, j] - (1.0 if label[j] == c else 0.0) - g[c, j]
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _softmax_row(a, label, spread, concave, slope):
-    """The softmax supremum of one row; where it is not concave, the best of a climb per class."""
-    g = np.zeros(a.size)
-    best = _softmax_climb(a, label, spread, g)
-    slope[:] = g
-    if not concave:
-        for c in range(a.size):
-            if c != label:
-                g[:] = 0.0
-                g[c], g[label] = 1.0, -1.0
-                value = _softmax_climb(a, label, spread, g)
-                if value > best:
-                    best = value
-                    slope[:] = g
-    return best
+def _softmax_newton(spread, accuracy, p, residual, start, step, pulled_step, left, room):
+    """Newton's step δ, with (I − D S) δ = residual and D = diag p − p pᵀ, and S δ.
+
+    By conjugate gradients in the metric S, in which the matrix is self-adjoint, and positive where
+    the problem is concave. Where it is not, a lane stops, at worst with δ = residual, the step of
+    the fixed-point iteration. Only S δ is iterated, for what S does not see would be left to
+    rounding; then δ = residual + D S δ. Newton neglects about ½ |S δ|², so that much may be left
+    over where it is above the accuracy. `start` is S residual, `left` the square of what is left.
+    """
+    classes = len(p)
+    (rest, pulled, way, pulled_way), (energy, mean, bend, length, alpha, goal) = room
+    np.dot(spread, residual, start)
+    energy[:] = 0.0
+    left[:] = 0.0
+    for c in range(classes):
+        for j in range(BLOCK):
+            rest[c, j] = way[c, j] = residual[c, j]
+            pulled[c, j] = pulled_way[c, j] = start[c, j]
+            pulled_step[c, j] = 0.0
+            energy[j] += residual[c, j] * start[c, j]
+            left[j] += start[c, j] * start[c, j]
+    for j in range(BLOCK):
+        goal[j] = max(0.5 * left[j], accuracy) ** 2
+    for _ in range(classes):
+        busy = 0.0
+        for j in range(BLOCK):  # a lane that went on after its goal would feed on rounding
+            energy[j] = energy[j] if left[j] > goal[j] else 0.0
+            busy = max(busy, energy[j])
+        if busy <= 0.0:
+            break
+        mean[:] = 0.0
+        length[:] = 0.0
+        bend[:] = 0.0
+        for c in range(classes):
+            for j in range(BLOCK):
+                mean[j] += p[c, j] * pulled_way[c, j]
+        for c in range(classes):
+            for j in range(BLOCK):
+                straight = way[c, j] * pulled_way[c, j]
+                length[j] += straight
+                bend[j] += straight - p[c, j] * pulled_way[c, j] * (pulled_way[c, j] - mean[j])
+        for j in range(BLOCK):
+            energy[j] = energy[j] if bend[j] > 1e-6 * length[j] else 0.0
+            alpha[j] = energy[j] / bend[j] if energy[j] > 0.0 else 0.0
+        for c in range(classes):
+            for j in range(BLOCK):
+                pulled_step[c, j] += alpha[j] * pulled_way[c, j]
+                turned = p[c, j] * (pulled_way[c, j] - mean[j])
+                rest[c, j] -= alpha[j] * (way[c, j] - turned)
+        np.dot(spread, rest, pulled)
+        bend[:] = 0.0
+        left[:] = 0.0
+        for c in range(classes):
+            for j in range(BLOCK):
+                bend[j] += rest[c, j] * pulled[c, j]
+                left[j] += pulled[c, j] * pulled[c, j]
+        for j in range(BLOCK):
+            alpha[j] = bend[j] / energy[j] if energy[j] > 0.0 else 0.0
+            energy[j] = bend[j] if energy[j] > 0.0 else 0.0
+        for c in range(classes):
+            for j in range(BLOCK):
+                way[c, j] = rest[c, j] + alpha[j] * way[c, j]
+                pulled_way[c, j] = pulled[c, j] + alpha[j] * pulled_way[c, j]
+    mean[:] = 0.0
+    for c in range(classes):
+        for j in range(BLOCK):
+            mean[j] += p[c, j] * pulled_step[c, j]
+    for c in range(classes):
+        for j in range(BLOCK):
+            step[c, j] = residual[c, j] + p[c, j] * (pulled_step[c, j] - mean[j])
+            pulled_step[c, j] += pulled[c, j]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_climb(a, label, count, spread, accuracy, g, pulled, value, room):
+    """Climb from the slopes g, with `pulled` = S g, to where g = softmax(a + S g) − e_y.
+
+    The fixed-point step g ← softmax(a + S g) − e_y maximises the height with its convex part
+    linearised; it gains at least ½ rᵀSr, r the residual. Newton's step is taken back for it if it
+    gains less. A lane is done when all that Newton's step neglects is below the accuracy; its value
+    then follows from the quadratic model, without another look.
+    """
+    classes = len(a)
+    newton_room, arrays, lanes = room
+    p, residual, start, step, pulled_step, held, pulled_held = arrays
+    left, height, top, total, floor, going, gain, rise, size = lanes
+    for j in range(BLOCK):
+        floor[j] = -np.inf
+        going[j] = 1.0 if j < count else 0.0
+    for trial in range(_CLIMBS):
+        last = 1.0 if trial == _CLIMBS - 1 else 0.0  # where a lane then is, it stays
+        _softmax_heights(a, label, g, pulled, p, residual, height, top, total)
+        _softmax_newton(spread, accuracy, p, residual, start, step, pulled_step, left, newton_room)
+        gain[:] = 0.0
+        rise[:] = 0.0
+        size[:] = 0.0
+        for c in range(classes):
+            for j in range(BLOCK):
+                gain[j] += 0.5 * residual[c, j] * start[c, j]
+                rise[j] += 0.5 * step[c, j] * start[c, j]
+                size[j] += 0.5 * pulled_step[c, j] * pulled_step[c, j]
+        for c in range(classes):
+            for j in range(BLOCK):
+                sure, moves = height[j] >= floor[j], going[j] > last
+                old, pulled_old = g[c, j], pulled[c, j]
+                back, pulled_back = held[c, j], pulled_held[c, j]
+                on, pulled_on = old + step[c, j], pulled_old + pulled_step[c, j]
+                on, pulled_on = (on if sure else back), (pulled_on if sure else pulled_back)
+                g[c, j] = on if moves else old
+                pulled[c, j] = pulled_on if moves else pulled_old
+                held[c, j] = old + residual[c, j]
+                pulled_held[c, j] = pulled_old + start[c, j]
+        busy = 0.0
+        for j in range(BLOCK):
+            sure, moves = height[j] >= floor[j], going[j] > 0.0
+            settled = sure and max(left[j], size[j] * size[j]) <= accuracy * accuracy
+            attained = height[j] + (rise[j] if settled else 0.0)
+            value[j] = attained if moves else value[j]
+            floor[j] = height[j] + gain[j] - 1e-14 * (1.0 + height[j]) if sure else -np.inf
+            going[j] = 0.0 if settled else going[j]
+            busy += going[j]
+        if busy == 0.0:
+            break
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_bounds(a, label, chords, apart, w, reach, top, total):
+    """What no maximum can exceed: top + log total, and top + log reach[c] if it has p_c ≥ ⅓.
+
+    The problem is max_p entropy(p) + pᵀb − ¼ Σ p_c p_e s_ce, with s_ce = (e_c − e_e)ᵀS(e_c − e_e)
+    and b_c = a_c − a_y + ½ s_cy. Without the last term it is log Σ exp(b). With p_c ≥ ⅓ the terms
+    of c are kept, at least ⅙ p_e s_ce each: the other classes weigh `apart` = exp(−⅙ s) as much,
+    and p_c = ⅓ is best unless c weighs more. A third, because maxima that two or three classes
+    share are then not passed over either.
+    """
+    classes = len(a)
+    for j in range(BLOCK):
+        own = int(label[j])
+        top[j] = -np.inf
+        total[j] = 0.0
+        for c in range(classes):
+            w[c, j] = a[c, j] - a[own, j] + chords[c, own]
+            top[j] = max(top[j], w[c, j])
+    for c in range(classes):
+        for j in range(BLOCK):
+            w[c, j] = _exp(w[c, j] - top[j])
+            total[j] += w[c, j]
+    np.dot(apart, w, reach)
+    for c in range(classes):
+        for j in range(BLOCK):
+            one, others = w[c, j], reach[c, j]
+            mixed = (6.75 * one * others * others) ** (1.0 / 3.0)
+            reach[c, j] = mixed if 2.0 * one < others else one + others
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_start(spread, label, vertex, j, g, pulled):
+    """Start lane j at a vertex of the simplex."""
+    own, c = int(label), int(vertex)
+    for e in range(len(spread)):
+        g[e, j] = (1.0 if e == c else 0.0) - (1.0 if e == own else 0.0)
+        pulled[e, j] = spread[e, c] - spread[e, own]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_try(queue, count, spread, accuracy, label, value, slope, room):
+    """Climb in the lanes of the queue, and keep what gets higher than its row did before."""
+    (a, g, pulled), (row, climbing, toll, reached) = queue
+    _softmax_climb(a, climbing, count, spread, accuracy, g, pulled, reached, room)
+    for i in range(count):
+        j = int(row[i])
+        if reached[i] - toll[i] > value[j]:
+            value[j] = reached[i] - toll[i]
+            label[j] = climbing[i]
+            slope[:, j] = g[:, i]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_block(
+    a, label, count, spread, chords, apart, concave, accuracy, price, marked, resting, value, slope,
+    room,
+):  # fmt: skip
+    """The softmax supremum of a block, over the labels too where they have a price.
+
+    Where it is not concave it is the best of several climbs: from the vertex of the label, g = 0,
+    and from all other vertices of the simplex that have a chance to be near something higher.
+    """
+    classes = len(a)
+    climb_room, queue, (w, reach, pulled), (top, total, own, other) = room
+    (some_a, some_g, some_pulled), (row, climbing, toll, _) = queue
+    own[:] = label
+    slope[:] = 0.0
+    pulled[:] = 0.0
+    _softmax_climb(a, own, count, spread, accuracy, slope, pulled, value, climb_room)
+    for j in range(count):
+        value[j] -= resting[j] if own[j] == marked else 0.0
+    priced = price < np.inf
+    if concave and not priced:
+        return
+    waiting = 0
+    for changed in range(-1, classes if priced else 0):  # −1: every row keeps its label
+        for j in range(BLOCK):
+            other[j] = own[j] if changed < 0 else changed
+        _softmax_bounds(a, other, chords, apart, w, reach, top, total)
+        for j in range(count):
+            if changed == own[j]:
+                continue
+            fee = (0.0 if changed < 0 else price) + (resting[j] if other[j] == marked else 0.0)
+            line = math.exp(value[j] + fee - top[j]) * (1.0 + 1e-12)
+            if total[j] <= line:
+                continue
+            for c in range(classes):
+                if c == other[j]:
+                    if changed < 0:
+                        continue  # climbed from already
+                else:
+                    # At the vertex with w = 1 the height is `top` at least: others must beat it.
+                    least = line if w[c, j] == 1.0 else max(line, 1.0)
+                    if concave or reach[c, j] <= least:
+                        continue
+                row[waiting], climbing[waiting], toll[waiting] = j, other[j], fee
+                some_a[:, waiting] = a[:, j]
+                _softmax_start(spread, other[j], c, waiting, some_g, some_pulled)
+                waiting += 1
+                if waiting == BLOCK:
+                    _softmax_try(queue, waiting, spread, accuracy, label, value, slope, climb_room)
+                    waiting = 0
+    if waiting > 0:
+        _softmax_try(queue, waiting, spread, accuracy, label, value, slope, climb_room)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_room(classes):
+    """Working space of :func:`_softmax_block`, taken once: its functions run for microseconds."""
+    c = np.zeros((17, classes, BLOCK))
+    j = np.zeros((23, BLOCK))
+    newton = (c[0], c[1], c[2], c[3]), (j[0], j[1], j[2], j[3], j[4], j[5])
+    climb = (
+        newton,
+        (c[4], c[5], c[6], c[7], c[8], c[9], c[10]),
+        (j[6], j[7], j[8], j[9], j[10], j[11], j[12], j[13], j[14]),
+    )
+    queue = (c[11], c[12], c[13]), (j[15], j[16], j[17], j[18])
+    return climb, queue, (c[14], c[15], c[16]), (j[19], j[20], j[21], j[22])
 
 
 # ── the threshold score ─────────────────────────────────────────────────────────────────────────
@@ -374,8 +601,12 @@ def _resting_score(x, level, softness, weight):
 
 @njit(nogil=True, cache=True, **_SUMS)
 def _outputs(rows, first, count, weights, bias, out):
-    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
-    if count == BLOCK:  # four rows a quarter of a block apart: as many streams for the prefetcher
+    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one).
+
+    Long rows one after the other, as memory delivers them best; of short ones four at a time, or
+    each would wait for its own sum.
+    """
+    if count == BLOCK and rows.shape[1] < 32:
         for j in range(QUARTER):
             i = first + j
             a0 = a1 = a2 = a3 = rows.dtype.type(0)
@@ -417,6 +648,42 @@ def _weighted_rows(rows, first, count, coefficient, total):
         for k in range(rows.shape[1]):
             total[k] += c0 * rows[first + j, k]
         j += 1
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_outputs(rows, first, count, weights, bias, space, out):
+    """out[:, j] = weights row_j + bias for a block of rows (zero beyond the last one)."""
+    outputs = len(weights)
+    product = space[: outputs * count].reshape(outputs, count)
+    np.dot(weights, rows[first : first + count].T, product)
+    for c in range(outputs):
+        for j in range(count):
+            out[c, j] = product[c, j] + bias[c]
+        for j in range(count, BLOCK):
+            out[c, j] = 0.0
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _softmax_sums(rows, first, count, weight, slope, space, push, partial, square, sums):
+    """Add Σ_j w_j g_j x_jᵀ, Σ_j w_j g_j and Σ_j w_j g_j g_jᵀ of a block to the sums."""
+    moments, slopes, squares = sums
+    outputs = len(slope)
+    coefficient = space[: outputs * count].reshape(outputs, count)
+    for c in range(outputs):
+        for j in range(count):
+            push[c, j] = weight[j] * slope[c, j]
+        for j in range(count):
+            coefficient[c, j] = push[c, j]
+        for j in range(count, BLOCK):
+            push[c, j] = 0.0
+        slopes[c] += _sum(push[c], count, 0.0)
+    np.dot(push, slope.T, square)
+    np.dot(coefficient, rows[first : first + count], partial)
+    for c in range(outputs):
+        for e in range(outputs):
+            squares[c, e] += square[c, e]
+        for k in range(rows.shape[1]):
+            moments[c, k] += partial[c, k]
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -535,10 +802,18 @@ def one_pass(
     slope, other_slope = np.zeros((outputs, BLOCK)), np.zeros((outputs, BLOCK))
     shift, other_shift = np.zeros(BLOCK), np.zeros(BLOCK)
     weight, root, other_label = np.ones(BLOCK), np.empty(BLOCK), np.ones(BLOCK)
-    push, tail = np.empty(BLOCK), np.empty(BLOCK)
-    coefficient = np.empty(BLOCK, rows.dtype)
-    partial = np.empty(dims, rows.dtype)
-    row_output, row_slope, row_best = np.empty(outputs), np.empty(outputs), np.empty(outputs)
+    push, tail, resting = np.empty((outputs, BLOCK)), np.empty(BLOCK), np.zeros(BLOCK)
+    coefficient = np.empty(outputs * BLOCK, rows.dtype)
+    partial = np.empty((outputs, dims), rows.dtype)
+    square, chords = np.empty((outputs, outputs)), np.empty((outputs, outputs))
+    apart = np.zeros((outputs, outputs))
+    for c in range(outputs):
+        for e in range(outputs):
+            chords[c, e] = 0.5 * (spread[c, c] + spread[e, e]) - spread[c, e]
+            apart[c, e] = math.exp(-chords[c, e] / 3.0) if c != e else 0.0
+    room = _softmax_room(outputs if kind == SOFTMAX else 0)
+    short = rows.itemsize == 4
+    accuracy, enough = (1e-9, _SETTLED_FLOAT32) if short else (1e-13, _SETTLED)  # of softmax's g
     scored = threshold[4] > 0.0
     priced = price < np.inf
     for chunk in range(begin, end):
@@ -548,12 +823,14 @@ def one_pass(
         moved = 0.0
         for first in range(start, stop, BLOCK):
             count = min(BLOCK, stop - first)
-            for c in range(outputs):
-                _outputs(rows, first, count, weights[c], bias[client, c], output[c])
+            if kind == SOFTMAX:
+                _softmax_outputs(rows, first, count, weights, bias[client], coefficient, output)
+            else:
+                _outputs(rows, first, count, weights[0], bias[client, 0], output[0])
             _copy(target, first, count, label)
 
             if kind == LOGISTIC:
-                _logistic_block(output[0], label, spread[0, 0], root, tail, value, slope[0])
+                _logistic_block(output[0], label, spread[0, 0], enough, root, tail, value, slope[0])
                 if scored:
                     _apply_threshold(
                         rows, first, count, output[0], label, spread[0, 0], weights[0], threshold,
@@ -563,7 +840,7 @@ def one_pass(
                     for j in range(count):
                         other_label[j] = -label[j]
                     _logistic_block(
-                        output[0], other_label, spread[0, 0], root, tail, other_value,
+                        output[0], other_label, spread[0, 0], enough, root, tail, other_value,
                         other_slope[0],
                     )  # fmt: skip
                     if scored:
@@ -582,27 +859,14 @@ def one_pass(
             elif kind == HUBER:
                 _huber_block(output[0], label, spread[0, 0], delta, value, slope[0])
             else:
-                for j in range(count):
-                    for c in range(outputs):
-                        row_output[c] = output[c, j]
-                    own, marked, resting = int(label[j]), -1, 0.0
-                    if scored:  # its column is frozen: otherwise the score is left to ascent
-                        marked = int(threshold[5])
+                if scored:  # its column is frozen: otherwise the score is left to ascent
+                    for j in range(count):
                         x = float(rows[first + j, int(threshold[0])])
-                        resting = _resting_score(x, threshold[2], threshold[3], threshold[4])
-                    value[j] = _softmax_row(row_output, own, spread, concave, row_best)
-                    value[j] -= resting if own == marked else 0.0
-                    if priced:
-                        for c in range(outputs):
-                            if c != own:
-                                v = _softmax_row(row_output, c, spread, concave, row_slope) - price
-                                v -= resting if c == marked else 0.0
-                                if v > value[j]:
-                                    value[j] = v
-                                    label[j] = c
-                                    row_best[:] = row_slope
-                    for c in range(outputs):
-                        slope[c, j] = row_best[c]
+                        resting[j] = _resting_score(x, threshold[2], threshold[3], threshold[4])
+                _softmax_block(
+                    output, label, count, spread, chords, apart, concave, accuracy, price,
+                    threshold[5] if scored else -1.0, resting, value, slope, room,
+                )  # fmt: skip
 
             _subtract(penalty, first, count, value)
             if scale > 0.0:
@@ -618,15 +882,19 @@ def one_pass(
                 total += gained
             else:
                 total += _sum(value, count, 0.0)
-            for c in range(outputs):
-                _push(weight, slope[c], count, push, coefficient)
-                slopes[chunk, c] += _sum(push, count, 0.0)
-                for e in range(outputs):
-                    squares[chunk, c, e] += _dot(push, slope[e], count)
+            if kind == SOFTMAX:
+                _softmax_sums(
+                    rows, first, count, weight, slope, coefficient, push, partial, square,
+                    (moments[chunk], slopes[chunk], squares[chunk]),
+                )  # fmt: skip
+            else:
+                _push(weight, slope[0], count, push[0], coefficient)
+                slopes[chunk, 0] += _sum(push[0], count, 0.0)
+                squares[chunk, 0, 0] += _dot(push[0], slope[0], count)
                 partial[:] = 0
-                _weighted_rows(rows, first, count, coefficient, partial)
+                _weighted_rows(rows, first, count, coefficient, partial[0])
                 for k in range(dims):
-                    moments[chunk, c, k] += partial[k]
+                    moments[chunk, 0, k] += partial[0, k]
             if scored:
                 for j in range(count):
                     moved += weight[j] * slope[0, j] * shift[j]

@@ -244,7 +244,7 @@ class Group:
                 *sums, *per_row,
             )  # fmt: skip
 
-        share(work, count, self.rows.size)
+        share(work, count, self.rows.size, blas=outputs > 1)
         return sums, per_row
 
     def _check_finite(self, weights: Array) -> None:

@@ -8,12 +8,16 @@ whatever their number.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,14 +27,21 @@ if hasattr(os, "sched_getaffinity") and "DORFL_NUM_THREADS" not in os.environ:
     THREADS = len(os.sched_getaffinity(0))
 _WORTH_A_THREAD = 200_000  # numbers read; below that starting a task costs more than it saves
 _pool: ThreadPoolExecutor | None = None
+_blas_lock, _blas_users = Lock(), 0
+_blas_before: list[int] = []
 
 
-def share(work: Callable[[slice], object], count: int, numbers: int) -> None:
-    """Run `work` on slices that cover range(count), on all cores where that pays."""
+def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bool = False) -> None:
+    """Run `work` on slices that cover range(count), on all cores where that pays.
+
+    Work that calls `blas` does so with one thread each time.
+    """
     global _pool
+    alone = one_blas_thread if blas else nullcontext
     pieces = min(THREADS * 4, count)
     if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
-        work(slice(0, count))
+        with alone():
+            work(slice(0, count))
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
@@ -38,17 +49,19 @@ def share(work: Callable[[slice], object], count: int, numbers: int) -> None:
     waiting = [slice(first, stop) for first, stop in pairwise(edges)]
 
     def drain() -> None:
-        while True:
-            try:
-                part = waiting.pop()  # atomic, so no piece is taken twice
-            except IndexError:
-                return
-            work(part)
+        with alone():
+            while True:
+                try:
+                    part = waiting.pop()  # atomic, so no piece is taken twice
+                except IndexError:
+                    return
+                work(part)
 
-    helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
-    drain()  # this thread works too, rather than wait
-    for helper in helpers:
-        helper.result()
+    with alone():
+        helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
+        drain()  # this thread works too, rather than wait
+        for helper in helpers:
+            helper.result()
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -61,10 +74,55 @@ def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(pool.map(work, items))
 
 
-def _forget_pool() -> None:
-    """A forked child inherits the pool's name but none of its threads."""
-    global _pool
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """BLAS keeps to the thread that calls it, for as long as anyone is in here.
+
+    Its own threads would share out a product by their number, and so round it differently; and they
+    spin while they wait for work, which our own threads have better use for. With most libraries
+    the setting is one for the whole process: who comes first notes it, who leaves last restores it.
+    With some it is each thread's own, so everyone makes it.
+    """
+    global _blas_users, _blas_before
+    with _blas_lock:
+        if _blas_users == 0:
+            _blas_before = [library.get_num_threads() for library in _blas()]
+        _blas_users += 1
+        _set_blas([1] * len(_blas_before))
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            _blas_users -= 1
+            if _blas_users == 0:
+                _set_blas(_blas_before)
+
+
+def _set_blas(threads: list[int]) -> None:
+    for library, count in zip(_blas(), threads, strict=True):
+        # threadpoolctl lets nobody but the first thread that asked set anything, until it lets go.
+        let_go = getattr(library, "clear_controlling_thread", nullcontext)
+        let_go(True)
+        library.set_num_threads(count)
+        let_go(True)
+
+
+@cache
+def _blas() -> list[Any]:
+    """NumPy's BLAS and SciPy's, which Numba calls."""
+    import scipy.linalg.cython_blas  # noqa: F401, PLC0415 - loaded, or it would not be found
+
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+def _forget_threads() -> None:
+    """A forked child inherits the pool's name but none of its threads, nor who is with BLAS."""
+    global _pool, _blas_lock, _blas_users
     _pool = None
+    _blas_lock = Lock()
+    if _blas_users > 0:
+        _blas_users = 0
+        _set_blas(_blas_before)
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+os.register_at_fork(after_in_child=_forget_threads)
