@@ -15,7 +15,7 @@ from dorfl.study.meaning import plan_of
 from dorfl.study.memory import Memory
 from dorfl.study.messages import Refusal, Reply, Request
 from dorfl.study.settings import among
-from dorfl.study.site import Site
+from dorfl.study.site import Refused, Site
 from dorfl.study.toml import parse
 from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
 
@@ -94,6 +94,21 @@ def test_a_regression_scales_its_label_without_pooling():
     true = np.concatenate([np.array(t["cost"], dtype=float) for t in tables.values()])
     assert np.nanmean(np.abs(told - true)) < 0.7 * np.nanmean(np.abs(true - np.nanmedian(true)))
     assert end.rows == tuple(sum(v is not None for v in t["cost"]) for t in tables.values())
+
+
+def test_without_all_residuals_a_regression_is_not_refined():
+    class Shy(Site):
+        def _residuals(self, agreement, outcome):
+            raise Refused("not these")
+
+    tables = mixed_tables()
+    study = make_study(tables, "cost", '[columns]\nuse = ["x", "ward"]')
+    full = run(study, tables)
+    sites = make_sites(tables)
+    sites["site-2"] = Shy("site-2", tables["site-2"])
+    end = local.run(coordinator.begin(study, "run-1"), sites)
+    assert full.scatter > 0 and end.scatter is None and end.outcome.rounds < full.outcome.rounds
+    assert any("residuals" in note for note in results.model_of(end).facts.notes)
 
 
 def test_the_model_folder_holds_the_model(tmp_path):

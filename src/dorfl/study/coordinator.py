@@ -134,7 +134,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without, although time is up: see :class:`~.study.Absent`."""
     missing = tuple(site for site in state.roster if site not in answered)
-    if state.step == "finish":
+    if state.step in ("residuals", "finish"):
         return ()
     if state.step != "round" or not answered:
         return missing
@@ -162,7 +162,7 @@ def receive(
     for site in state.roster:
         answer = answers.get(site)
         if isinstance(answer, Refusal):
-            if state.step not in ("round", "finish"):
+            if state.step not in ("round", "residuals", "finish"):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
@@ -180,8 +180,7 @@ def new_server(state: State) -> tuple[Server, int]:
         max_rounds=options.max_rounds, trim=state.study.defence.trim,
         limits=meaning.limits_of(state.study), centers=state.centers, privacy=mechanism,
     )  # fmt: skip
-    done = len(state.history)
-    return server._replace(round=done + 1), done + budget
+    return server._replace(round=len(state.history) + 1), budget
 
 
 def l2_of(state: State) -> float:
@@ -306,7 +305,7 @@ def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 def _start(state: State) -> State:
     server, budget = new_server(state)
-    return state._replace(step="round", server=server, budget=budget)
+    return state._replace(step="round", server=server, budget=state.budget or budget)
 
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
@@ -342,14 +341,15 @@ def _end(state: State, info: Info, status: str) -> State:
         status=status,
         message=training.describe(status, info, state.study.training.tol),
     )
-    refine = state.scatter is None and meaning.refines(state.study, meaning.problem_of(state))
+    again = state.scatter is None and status != "budget"
+    refine = again and meaning.refines(state.study, meaning.problem_of(state))
     return state._replace(step="residuals" if refine else "finish", outcome=outcome)
 
 
 def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    told = [answers[site] for site in state.roster]
-    scatter = spreading.scatter(told)
-    if not scatter > 0:  # every row is met exactly: there is nothing to refine
+    scatter = spreading.scatter([answers[s] for s in state.roster if s in answers])
+    # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
+    if len(answers) < len(state.roster) or not scatter > 0:
         return state._replace(step="finish")
     return _start(state._replace(scatter=scatter))
 

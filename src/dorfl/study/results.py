@@ -103,6 +103,8 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
     if stood_in:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
+    if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
+        notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
     served = [
         Served(name, rows[name], told[name].loss, told[name].score)
         if name in told
