@@ -33,9 +33,9 @@ from dorfl.datasets.base import hold_out
 from dorfl.datasets.cardio import cardio_table
 from dorfl.losses import Loss
 from dorfl.methods import Method
-from dorfl.studies.rows import ready
-from dorfl.studies.study import Study
-from dorfl.studies.training import loss_for
+from dorfl.study import meaning
+from dorfl.study.settings import Data, Study, Used
+from dorfl.study.table import prepare
 
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 HELD_OUT = 0.2
@@ -58,6 +58,7 @@ class Table:
     clients: Clients
     test: Clients
     classes: int  # 0: a regression
+    loss: Loss
     frozen: tuple[int, ...]  # columns of categories
 
     @property
@@ -67,10 +68,6 @@ class Table:
     @property
     def columns(self) -> int:
         return next(iter(self.clients.values()))[0].shape[1]
-
-    @property
-    def loss(self) -> Loss:
-        return loss_for(self.classes)
 
     @property
     def l2(self) -> float:
@@ -99,11 +96,13 @@ def load(name: str) -> Table:
     frame = _read(source.frame) if isinstance(source.frame, str) else source.frame()
     ignored = [*source.ignore, *({"rownames"} & set(frame))]
     arrow = pa.Table.from_pandas(frame.drop(columns=ignored), preserve_index=False)
-    study = Study(
-        name, source.label, source.client, task=source.task, category=source.category, small="drop"
+    data = Data(source.label, client=source.client, task=source.task, small="drop")
+    study = Study(data, columns=Used(category=source.category))
+    split = tables.by_client(
+        arrow, source.client, least=study.privacy.minimum_rows, small=data.small
     )
-    split = tables.by_client(arrow, source.client, least=study.least, small=study.small)
-    prepared = ready(study, split)
+    prepared = prepare(study, split)
+    state = prepared.state
     everyone = prepared.rows.clients
     kept, held = hold_out(everyone, HELD_OUT, seed=0)
     return Table(
@@ -111,8 +110,9 @@ def load(name: str) -> Table:
         source.about,
         {c: (X[k], y[k]) for (c, (X, y)), k in zip(everyone.items(), kept, strict=True)},
         {c: (X[h], y[h]) for (c, (X, y)), h in zip(everyone.items(), held, strict=True)},
-        len(prepared.classes),
-        prepared.transform.frozen,
+        len(state.classes),
+        meaning.loss_of(state.study, len(state.classes)),
+        state.transform.frozen,
     )
 
 

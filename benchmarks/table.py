@@ -30,7 +30,7 @@ print(json.dumps({"read": read - start, "fit": done - read, "cores": cores - bef
     "iterations": int(model.n_iter_[0]),
     "accuracy": float(model.score(X.iloc[:100_000], y.iloc[:100_000]))}))
 """
-IMPORTS = "import dorfl.cli, dorfl.model, dorfl.studies.training"
+IMPORTS = "import dorfl.cli, dorfl.model, dorfl.study.table"
 
 
 def write_table(path: Path, rows: int, columns: int) -> None:

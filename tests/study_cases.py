@@ -3,8 +3,8 @@
 import numpy as np
 
 import dorfl
-from dorfl.protocol import study as studies
-from dorfl.protocol.site import Site
+from dorfl.study import settings, toml
+from dorfl.study.site import Site
 
 METHODS = {
     "erm": 'name = "erm"',
@@ -49,10 +49,13 @@ def make_study(
     tables, label="y", extra="", method=METHODS["dorfl"], training="", absent="", privacy=""
 ):
     names = ", ".join(f'"{name}"' for name in tables)
-    return studies.parse(
-        f'name = "trial"\nsites = [{names}]\n[data]\nlabel = "{label}"\n{extra}\n'
-        f"[method]\n{method}\n[training]\n{training}\n[absent]\n{absent}\n"
-        f"[privacy]\n{privacy}\n"
+    return settings.among(
+        toml.parse(
+            f'name = "trial"\nsites = [{names}]\n[data]\nlabel = "{label}"\n{extra}\n'
+            f"[method]\n{method}\n[training]\n{training}\n[absent]\n{absent}\n"
+            f"[privacy]\n{privacy}\n"
+        ),
+        (),
     )
 
 

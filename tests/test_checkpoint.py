@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from dorfl.protocol import checkpoint, coordinator, local
-from study_cases import make_sites, make_study, synthetic_tables
+from dorfl.study import checkpoint, coordinator, local
+from study_cases import make_sites, make_study, mixed_tables, synthetic_tables
 
 TABLES = synthetic_tables()
 
@@ -38,6 +38,20 @@ def test_every_state_comes_back_and_goes_on_to_the_same_end(states, tmp_path):
         checkpoint.save(path, state)
         again = local.run(checkpoint.load(path), make_sites(TABLES))
         assert same(again, states[-1]), state.step
+
+
+def test_a_regression_comes_back_before_and_after_its_residuals_are_known(tmp_path):
+    tables = mixed_tables()
+    study = make_study(tables, "cost", '[columns]\nuse = ["x", "ward"]')
+    found = [coordinator.begin(study, "run-1")]
+    local.run(found[0], make_sites(tables), found.append)
+    steps = [state.step for state in found]
+    asked = steps.index("residuals")
+    assert "round" in steps[:asked] and "round" in steps[asked:] and found[-1].scatter < 1
+    for state in (found[asked - 1], found[asked], found[asked + 1], found[-3]):
+        checkpoint.save(tmp_path / "checkpoint.json", state)
+        again = local.run(checkpoint.load(tmp_path / "checkpoint.json"), make_sites(tables))
+        assert same(again, found[-1]), state.step
 
 
 def test_the_other_solver_comes_back_too(tmp_path):

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -23,11 +25,11 @@ from dorfl.cli import app
 from dorfl.datasets.adult import NUMERIC, adult_table
 
 
-def dorfl_(*arguments, cwd=None):
+def dorfl_(*arguments, cwd=None, env=None):
     """As a process of its own: what it printed must never be a traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "dorfl.cli", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd,
+        capture_output=True, text=True, check=False, cwd=cwd, env=env,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done
@@ -79,7 +81,7 @@ def home(tmp_path_factory):
 def test_train_wrote_a_model_that_works(home):
     made = model.load(home / "model")
     assert made.classes == ("no", "yes") and made.client == "ward"
-    assert made.facts["certificate"]["firm"]
+    assert made.facts.certificate.firm
     assert "numbers the rows" in made.transform.ignored["id"]
     clean, wrong = wards(1)
     right = made.predict(clean) == clean["ill"]
@@ -135,9 +137,7 @@ def test_certify(home):
     answer = json.loads(done.stdout)
     assert answer["is_certificate"]
     assert answer["bound"] == pytest.approx(answer["attained"], rel=1e-6)
-    assert answer["bound"] == pytest.approx(
-        model.load(home / "model").facts["certificate"]["bound"]
-    )
+    assert answer["bound"] == pytest.approx(model.load(home / "model").facts.certificate.bound)
     assert answer["at"][0]["radius"] == 0.5
 
 
@@ -208,6 +208,61 @@ def test_clients_not_trained_with_can_be_audited_but_not_certified(home):
     assert done.exit_code == 0 and json.loads(done.stdout)["disregarded"] > 20
     done = quickly("certify", home / "model", home / "south.csv")
     assert done.exit_code == 3 and "'south' was not trained with" in done.stderr
+
+
+# ── training that did not get there ──────────────────────────────────────────────────────────────
+
+
+def test_a_training_short_of_its_tolerance_says_so_last_and_in_red(home, tmp_path):
+    words = ("train", "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days")
+    short = (*words, "--max-rounds", "2", "--tol", "1e-9", "--out", tmp_path / "m", "-q")
+    done = dorfl_(*short, cwd=home, env={**os.environ, "FORCE_COLOR": "1"})
+    assert done.returncode == 4
+    assert re.search(
+        r"not converged: .*gap [\d.e-]+, i\.e\. [\d.e-]+ of the objective; tolerance 1e-09",
+        done.stderr.splitlines()[-1],
+    )
+    assert "\x1b[1;31m" in done.stderr.splitlines()[-1]
+    told = dorfl_("info", tmp_path / "m")
+    assert told.returncode == 0 and "not converged" in told.stderr.splitlines()[-1]
+    assert "**not converged" in (tmp_path / "m" / "card.md").read_text()
+    near = quickly(*words[:1], home / "data.csv", *words[2:], "--max-rounds", 6, "--tol", 1e-12,
+                   "--out", tmp_path / "near", "--solver", "sqp")  # fmt: skip
+    answer = model.load(tmp_path / "near")
+    assert answer.shortfall and answer.relative_gap < 1e-2
+    assert near.exit_code == 0 and "not converged" in near.stderr.splitlines()[-1]
+
+
+def test_a_model_that_learnt_nothing_is_not_written_unless_forced(home, tmp_path):
+    words = ("train", home / "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+             "--method", "erm", "--max-rounds", 1, "--out", tmp_path / "m")  # fmt: skip
+    done = quickly(*words)
+    assert done.exit_code == 4 and not (tmp_path / "m").exists()
+    said = " ".join(done.stderr.split())
+    assert "best constant prediction" in said and "Try --scaling" in said and "--force" in said
+    done = quickly(*words, "--force")
+    assert done.exit_code == 4 and model.load(tmp_path / "m").useless
+    assert "learnt nothing" in quickly("info", tmp_path / "m").stderr
+    study = tmp_path / "study.toml"
+    study.write_text(
+        f'[data]\nfile = "{home / "data.csv"}"\nlabel = "ill"\n'
+        '[training]\nsolver = "sqp"\nrounds = 1\ntolerance = 1e-3\n'
+    )
+    assert quickly("train", study, "--out", tmp_path / "n").exit_code == 4
+
+
+def test_a_robust_model_is_not_held_to_the_rows_it_sets_aside(home):
+    found = model.load(home / "model").facts.learnt
+    assert found.loss < found.constant < np.log(2)
+
+
+def test_compare_names_the_trainings_that_fell_short(home):
+    done = quickly(
+        "compare", home / "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+        "--folds", 2, "--max-rounds", 2, "--tol", 1e-9, "--solver", "sqp",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert "gdrfl, fold 2: not converged" in done.stderr
 
 
 # ── bad files, in words and exit codes ───────────────────────────────────────────────────────────

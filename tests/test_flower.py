@@ -7,6 +7,7 @@ except where it has to be killed.
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -27,8 +28,8 @@ from dorfl.flower import keys, running
 from dorfl.flower.fleet import Connection, Rejected
 from dorfl.flower.folders import Federation, SiteFolder
 from dorfl.flower.serving import attend, free_port
-from dorfl.protocol import coordinator, local
-from dorfl.protocol.site import Site
+from dorfl.study import coordinator, local
+from dorfl.study.site import Site
 from study_cases import METHODS, make_sites, make_study, synthetic_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
@@ -119,6 +120,18 @@ def alone(study):
     return local.run(coordinator.begin(study, "alone"), make_sites(read)).outcome
 
 
+def of_one_table(folder):
+    """What `dorfl train` makes of the same study and all sites' rows, in one file."""
+    parts = [
+        pa.table({**table, "site": [name] * len(table["y"])}) for name, table in TABLES.items()
+    ]
+    csv.write_csv(pa.concat_tables(parts), folder / "all.csv")
+    words = ("--table", folder / "all.csv", "--client", "site", "--out", folder / "table")
+    done = dorfl("train", folder / "study.toml", *words)
+    assert done.returncode == 0, done.stderr
+    return models.load(folder / "table")
+
+
 FEW = "rounds = 4"
 LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 10'
 
@@ -131,6 +144,18 @@ def test_the_deployed_result_is_the_one_in_process_to_the_bit(deployed, method):
     assert same(end.outcome, alone(study))
 
 
+def test_a_run_that_went_nowhere_leaves_no_model_unless_forced(deployed, tmp_path):
+    (tmp_path / "study.toml").write_text('name = "typed"\n[data]\nlabel = "y"\n')
+    words = ["run", deployed.federation.path, tmp_path / "study.toml", "--max-rounds", 1]
+    done = dorfl(*words, "--solver", "sqp", "--tol", "1e-3")
+    folder = deployed.federation.runs()[-1]
+    assert done.returncode == 4 and not (folder / "model").exists()
+    assert "best constant prediction" in done.stderr
+    again = dorfl("resume", deployed.federation.path, "--force")
+    assert again.returncode == 4 and "not converged" in again.stderr.splitlines()[-1]
+    assert models.load(folder / "model").useless
+
+
 def test_from_run_to_model_folder_as_people_type_it(deployed, tmp_path):
     text = f'name = "typed"\n[data]\nlabel = "y"\n[method]\n{METHODS["dorfl"]}\n'
     (tmp_path / "study.toml").write_text(text)
@@ -141,6 +166,7 @@ def test_from_run_to_model_folder_as_people_type_it(deployed, tmp_path):
     found = models.load(folder / "model")
     study = make_study(TABLES)
     assert same(found.fit, alone(study))
+    assert same(found.fit, of_one_table(tmp_path).fit)
     record = json.loads((folder / "record.json").read_text())
     assert record["status"] == "converged" and record["certificate"]["radius"] > 0
     assert record["study"]["absent"]["then"] == "wait"  # the rule is on record
@@ -305,7 +331,7 @@ def test_a_coordinator_killed_in_round_three_resumes_to_the_same_bits(deployed, 
     folder = federation.runs()[-1]
     assert "interrupted" in dorfl("status", federation.path).stdout
     assert "ended" not in running.read_record(folder)
-    assert dorfl("resume", federation.path).returncode == 0
+    assert "not converged" in dorfl("resume", federation.path).stderr  # ten rounds for 1e-12
     assert same(models.load(folder / "model").fit, alone(study))
     assert [line["round"] for line in read_log(folder) if line["event"] == "round"] == [
         *range(1, 11)
@@ -453,7 +479,7 @@ def test_no_row_and_no_path_of_a_site_is_anywhere_on_the_server(deployed):
     for file in deployed.federation.path.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
-            assert b"31337" not in content and b"31338" not in content, file
+            assert not re.search(rb"3133[789]\.06", content), file  # fewer digits turn up by chance
             assert SECRET.encode() not in content, file
             assert b"records.csv" not in content, file
             seen += 1

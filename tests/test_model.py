@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import dorfl
 from dorfl import costs, files, methods, mixture, model, preprocessing, scores, tables
-from dorfl.model import ModelError, folder, score
+from dorfl.model import Facts, ModelError, folder, score
+from dorfl.model.facts import Served
 from dorfl.model.written import read_method, write_method
 from dorfl.preprocessing import Numeric
 from dorfl.tables import reading
@@ -54,10 +55,8 @@ def trained(label="ill", loss="logistic", method=None):
         clients[ward] = (transform.apply(parts[ward]).X, y)
     cost = costs.squared(frozen=transform.frozen)
     fit = dorfl.train(clients, method or methods.dorfl(rho=20, cost=cost), loss=loss)
-    measured = [
-        {"name": n, "rows": len(y), "loss": 0.5, "score": 0.8} for n, (_, y) in clients.items()
-    ]
-    facts = {"data": {"rows": 300, "notes": ["a note"]}, "clients": measured, "choice": ["because"]}
+    measured = tuple(Served(n, len(y), 0.5, 0.8) for n, (_, y) in clients.items())
+    facts = Facts(rows=300, notes=("a note",), clients=measured, choice=("because",))
     return dorfl.model.Model(fit, transform, label, "ward", classes, target, facts), clients
 
 

@@ -16,8 +16,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from dorfl import preprocessing as pre
+from dorfl import wire
 from dorfl.preprocessing import Plan, sketch, sums
-from dorfl.protocol import wire
 
 RNG = np.random.default_rng
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100)

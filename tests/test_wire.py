@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from dorfl import wire
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.protocol import wire
-from dorfl.protocol.messages import Reply
 from dorfl.solvers.base import Task
+from dorfl.study.messages import Reply
 from dorfl.types import Array
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64).filter(lambda x: abs(x) < 1e308)

@@ -145,16 +145,15 @@ def certify(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
         )
     mixture = _mixture_of(fit, group, lam)
     theta = fit.theta.ravel()
-    found = _evaluate(group, theta, mixture)
-    worst = worst_case(fit, clients, lam=mixture)
+    found = combine(parts(group, theta), mixture, method)
     return Certificate(
         found.radius,
-        method.rho * found.radius + found.level,
-        float(worst.weights @ worst.loss),
+        found.bound,
+        found.attained,
         method.rho,
         method.beta,
         exact=found.error == 0.0,
-        error=found.error,
+        error=np.inf if found.error is None else found.error,
         lam=mixture,
         _group=group,
         _theta=theta,
@@ -290,17 +289,22 @@ def combine(told: Sequence[Part], lam: Array, method: Method) -> Bound:
     """
     if np.isinf(method.rho):
         raise ValueError(f"method {method.name!r} has no transport: there is nothing to certify")
-    values = np.array([part.value for part in told])
-    share = fixed(lam).shares(values, lam, method.temperature)
-    radius = float(share @ np.array([part.spent for part in told]))
-    if np.isfinite(method.beta):
-        ratio = np.divide(share, lam, where=lam > 0, out=np.ones_like(share))
-        radius += method.beta * float(np.sum(xlogy(share, ratio)))
-    level = tilted_mean(values, method.temperature, lam)
+    values, spent = np.array([(part.value, part.spent) for part in told]).T
+    level, radius, share = _mixed(values, spent, lam, method)
     errors = [part.error for part in told]
     error = None if None in errors else max(e for e in errors if e is not None)
     attained = float(share @ np.array([part.attained for part in told]))
     return Bound(radius, method.rho * radius + level + (error or 0.0), attained, error)
+
+
+def _mixed(values: Array, spent: Array, lam: Array, method: Method) -> tuple[float, float, Array]:
+    """ρβ log Σ λ_i exp(F_i/ρβ), r̂ of the worst distribution, and the clients' shares of it."""
+    share = fixed(lam).shares(values, lam, method.temperature)
+    radius = float(share @ spent)
+    if np.isfinite(method.beta):
+        ratio = np.divide(share, lam, where=lam > 0, out=np.ones_like(share))
+        radius += method.beta * float(np.sum(xlogy(share, ratio)))
+    return tilted_mean(values, method.temperature, lam), radius, share
 
 
 class _Evaluation(NamedTuple):
@@ -308,32 +312,17 @@ class _Evaluation(NamedTuple):
 
     level: float
     radius: float
-    error: float
 
 
 def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
     atoms = group.atoms(theta)
-    tau, beta = group.problem.method.temperature, group.problem.method.beta
-    values = group.average(atoms.value)
+    values, spent = group.average(atoms.value), group.spent(atoms)
     added = atoms.error if np.isfinite(atoms.error) else 0.0  # an estimate where nothing bounds it
     if lam is None:
         worst = int(np.argmax(values))
-        return _Evaluation(
-            float(values[worst] + added), float(group.spent(atoms)[worst]), atoms.error
-        )
-    weights = _shares(group, atoms, lam)
-    level = tilted_mean(values, tau, lam)
-    radius = float(weights @ group.moved(atoms))
-    if np.isfinite(tau):
-        before = np.repeat(lam / group.counts, group.counts)
-        radius += beta * float(
-            np.sum(
-                xlogy(
-                    weights, np.divide(weights, before, where=before > 0, out=np.ones_like(before))
-                )
-            )
-        )
-    return _Evaluation(level + added, radius, atoms.error)
+        return _Evaluation(float(values[worst] + added), float(spent[worst]))
+    level, radius, _ = _mixed(values, spent, lam, group.problem.method)
+    return _Evaluation(level + added, radius)
 
 
 def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:

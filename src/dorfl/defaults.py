@@ -47,7 +47,6 @@ from dorfl.methods import Method
 from dorfl.mixture import Mixture
 from dorfl.spread import Spread
 from dorfl.types import Array
-from dorfl.validation import Clients
 
 STEEPNESS = 0.3  # −log of the weight at the edge of the bulk
 STRENGTH = 8.0  # the ‖θ‖ that moves the worst row by `shift`
@@ -95,18 +94,58 @@ def choose(
     """
     _check(method, outliers, shift)
     checked = validation.clients(clients)
+    chosen = losses.resolve(loss)
     tables = {name: X for name, (X, _) in checked.items()}
+    targets = [None if chosen.classifies else np.asarray(y, float) for _, y in checked.values()]
+    dims = next(iter(tables.values())).shape[1]
+    costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
+    places, own = spread.gather(list(tables.values()), targets)
     bulk = share_kept(outliers)
-    found = spread.measure(tables, bulk)
-    held = found.rigid.copy()
-    held[list(_existing(frozen, len(held)))] = True
+    found = spread.measure(places, bulk)
+    given: dict[str, Any] = {
+        "method": method, "outliers": outliers, "shift": shift, "frozen": frozen, "loss": chosen,
+        "rho": rho, "beta": beta, "score_weight": score_weight, "mixture": mixture,
+    }  # fmt: skip
+    if method != "dorfl" or not outliers > 0 or not (telling := shape_of(found, frozen)).any():
+        return method_for(found, **given)
+    centers: Any = center
+    if center is None or isinstance(center, str):
+        own = own and center != "auto"
+        centers = dict(zip(tables, spread.centers_of(places, own), strict=True))
+    told = [spread.distances(X, _center_of(centers, name), telling) for name, X in tables.items()]
+    return method_for(found, **given, center=centers, edge=spread.edge(told, bulk))
+
+
+def method_for(
+    found: Spread,
+    *,
+    method: str,
+    outliers: float,
+    shift: float,
+    frozen: Sequence[int],
+    loss: Loss,
+    rho: float | None = None,
+    beta: float | None = None,
+    score_weight: float | None = None,
+    center: Any = "client",
+    mixture: str | Mixture | None = None,
+    edge: float | None = None,
+) -> Choice:
+    """The method for rows that spread so; `edge` is how far the bulk of them lies from ξ̄.
+
+    It takes no rows: a server that was told the spread chooses as :func:`choose` does.
+    """
     rule = _mixture(mixture or RULES[method])
     who = _WHO[rule.adversarial]
     if method in ("erm", "afl"):
         made = methods.erm() if method == "erm" else methods.afl()
         return Choice(replace(made, mixture=rule), (who,), found)
 
-    unit = _unit_of_loss(checked, losses.resolve(loss), bulk)
+    held = np.zeros(len(found.units), dtype=bool)
+    held[[*frozen, *found.rigid]] = True
+    unit = 1.0
+    if not loss.classifies:  # what a loss is measured in: how far y scatters, how steep it is there
+        unit = found.target * min(found.target, loss.delta if loss.name == "huber" else np.inf)
     price = float(rho) if rho is not None else np.inf
     if rho is None and shift > 0 and not held.all():
         price = STRENGTH * unit / shift
@@ -117,13 +156,10 @@ def choose(
         made = methods.method(rho=price, cost=cost, mixture=rule, name=method)
         return Choice(made, (drift, who), found)
 
-    telling = found.units > 0
-    telling[list(frozen)] = False
-    suspects = outliers > 0 and bool(telling.any())
-    temperature, shape, middle = TEMPERATURE * unit, np.zeros(len(held)), _centers(center, found)
+    shape = shape_of(found, frozen) / (edge or 1.0)
+    suspects = outliers > 0 and bool(shape.any())
+    temperature = TEMPERATURE * unit
     if suspects:
-        shape = np.where(telling, weight, 0.0)
-        shape = shape / _edge(tables, middle, shape, bulk)
         temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
     if beta is not None:
         if np.isinf(price):
@@ -133,8 +169,16 @@ def choose(
     if not suspects:
         return Choice(made, (drift, who), found)
     suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
-    made = replace(made, score=scores.quadratic(suspicion, middle, shape))
+    made = replace(made, score=scores.quadratic(suspicion, center, shape))
     return Choice(made, (_outlier_words(outliers, suspicion / temperature), drift, who), found)
+
+
+def shape_of(found: Spread, frozen: Sequence[int]) -> Array:
+    """V but for its size: what a column that varies and may be wildly off adds to a distance."""
+    shape = np.zeros(len(found.units))
+    np.divide(1.0, found.units**2, where=found.units > 0, out=shape)
+    shape[list(frozen)] = 0.0
+    return shape
 
 
 def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
@@ -148,36 +192,8 @@ def share_kept(outliers: float) -> float:
     return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
 
 
-def _unit_of_loss(checked: Clients, loss: Loss, bulk: float) -> float:
-    """What a loss is measured in: how far y scatters times how steep the loss is there, or 1."""
-    if loss.classifies:
-        return 1.0
-    targets = {name: np.asarray(y, dtype=np.float64)[:, None] for name, (_, y) in checked.items()}
-    scatter = float(spread.measure(targets, bulk).units[0]) or 1.0
-    return scatter * min(scatter, loss.delta if loss.name == "huber" else np.inf)
-
-
-def _centers(given: Any, found: Spread) -> Any:
-    """ξ̄ as asked for; found here, as training would look for it among all rows."""
-    if given is None or (isinstance(given, str) and given == "client"):
-        return found.centers
-    return found.center if isinstance(given, str) and given == "auto" else given
-
-
-def _edge(tables: Mapping[str, Array], middle: Any, shape: Array, bulk: float) -> float:
-    """Q: the squared distance within which the bulk of the rows lies."""
-    counts = []
-    for name, X in tables.items():
-        center = middle[name] if isinstance(middle, Mapping) else middle
-        offset = spread.look(X) - np.asarray(center, dtype=float)
-        counts.append(spread.count((offset**2 @ shape)[:, None]))
-    away = spread.add(counts)
-    return float(spread.quantile(away, bulk)[0] or spread.quantile(away, 0.5, nonzero=True)[0])
-
-
-def _existing(frozen: Sequence[int], dims: int) -> Sequence[int]:
-    costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
-    return frozen
+def _center_of(given: Any, name: str) -> Array:
+    return np.asarray(given[name] if isinstance(given, Mapping) else given, dtype=float)
 
 
 def _mixture(rule: str | Mixture) -> Mixture:

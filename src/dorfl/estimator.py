@@ -21,22 +21,26 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorfl import losses, spread
 from dorfl.certificate import Certificate, certify
-from dorfl.defaults import choose, share_kept
-from dorfl.losses import Loss
 from dorfl.mixture import Mixture
-from dorfl.training import train
+from dorfl.study import labels as labelling
+from dorfl.study import meaning, results
+from dorfl.study import table as engine
+from dorfl.study.coordinator import State
+from dorfl.study.settings import Data, Privacy, Study, Used
+from dorfl.tables import Split
 from dorfl.types import Array
 from dorfl.validation import Clients
 
-_FARTHEST = 6.0  # units of y from its middle
+LABEL = "(label)"
+_LARGEST = 1e100  # a table's larger numbers count as missing
 
 
 class _Robust(BaseEstimator):  # type: ignore[misc]
@@ -53,8 +57,8 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         beta: float | None = None,
         mixture: str | Mixture | None = None,
         l2: float | None = None,
-        tol: float = 1e-5,
-        max_rounds: int = 500,
+        tol: float = 1e-4,
+        max_rounds: int | None = None,
     ) -> None:
         self.method = method
         self.outliers = outliers
@@ -67,44 +71,52 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_rounds = max_rounds
 
-    def _fit(self, X: Array, y: Array, clients: Any, loss: Loss) -> None:
-        """Train on checked rows with columns in units of their own; give θ back in those of X."""
+    def _fit(self, X: Array, y: Any, clients: Any, words: Study) -> State:
+        """Run the study `words` over these rows; give θ back in the units of X."""
+        if max(float(X.max()), -float(X.min())) > _LARGEST:
+            raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
         owners, places = _owners(clients, len(X))
+        names = [f"x{k}" for k in range(X.shape[1])]
         frozen = self._frozen(X)
-        parts = {owner: (X[rows], y[rows]) for owner, rows in zip(owners, places, strict=True)}
-        measured = spread.measure(
-            {owner: part for owner, (part, _) in parts.items()}, share_kept(self.outliers)
-        )
-        unit, origin = np.where(measured.units > 0, measured.units, 1.0), measured.center
-        unit[frozen], origin[frozen] = 1.0, 0.0
-        for part, _ in parts.values():  # copies of our own
-            np.subtract(part, origin.astype(X.dtype), out=part)
-            np.divide(part, unit.astype(X.dtype), out=part)
-        choice = choose(
-            parts, method=self.method, outliers=self.outliers, shift=self.shift, frozen=frozen,
-            loss=loss, rho=self.rho, beta=self.beta, mixture=self.mixture,
+        fewest = min(len(rows) for rows in places)
+        study = words._replace(
+            columns=Used(numeric=tuple(names), frozen=tuple(names[k] for k in frozen)),
+            # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
+            privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
+        ).changed(
+            method_name=self.method, method_outliers=self.outliers, method_shift=self.shift,
+            method_rho=self.rho, method_beta=self.beta, training_l2=self.l2, training_tol=self.tol,
+            training_max_rounds=self.max_rounds, **_mixture(self.mixture),
         )  # fmt: skip
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            fit = train(
-                parts, choice.method, loss=loss, tol=self.tol, max_rounds=self.max_rounds,
-                l2=1.0 / len(X) if self.l2 is None else self.l2,
-            )  # fmt: skip
-        for warning in said:
-            kind = ConvergenceWarning if fit.status != "converged" else warning.category
-            warnings.warn(str(warning.message), kind, stacklevel=3)
+        meaning.check(study)
+        order = np.concatenate(places)
+        bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
+        columns = {name: X[:, k] for k, name in enumerate(names)}
+        split = Split(pa.table({**columns, LABEL: y}), tuple(owners), bounds, order)
+        prepared = engine.prepare(study, split)
+        state, group = engine.fit(study, prepared)
+        assert state.outcome is not None
+        assert state.transform is not None
+        if state.outcome.status != "converged":
+            warnings.warn(state.outcome.message, ConvergenceWarning, stacklevel=3)
 
-        theta = np.atleast_2d(fit.theta)
-        self.coef_ = theta[:, :-1] / unit
-        self.intercept_: Any = theta[:, -1] - self.coef_ @ origin
+        fit = results.model_of(state).fit
+        theta, parts = np.atleast_2d(fit.theta), state.transform.numeric
+        self.coef_: Any = np.zeros((len(theta), X.shape[1]))
+        used = [names.index(part.name) for part in parts]
+        self.coef_[:, used] = theta[:, :-1] / [part.spread for part in parts]
+        middle = [part.center for part in parts]
+        self.intercept_: Any = theta[:, -1] - self.coef_[:, used] @ middle
         self.sample_weights_ = np.empty(len(X))
+        weights = dict(zip(group.names, group.sample_weights(state.outcome.theta), strict=True))
         for owner, rows in zip(owners, places, strict=True):
-            self.sample_weights_[rows] = fit.sample_weights[owner] * len(rows)
+            self.sample_weights_[rows] = weights[owner] * len(rows)
         self.client_weights_ = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
-        self.choice_ = choice.words
+        self.choice_ = meaning.chosen(state).words
         self.n_iter_ = fit.rounds
-        self._trained = (fit, unit, origin)
-        self._rows: Clients | None = parts
+        self._trained = (fit, state.transform)
+        self._rows: Clients | None = prepared.rows.clients
+        return state
 
     def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
         """What the model guarantees (:func:`dorfl.certify`): on its training rows, or on others.
@@ -113,18 +125,19 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         has left its training rows behind: give it rows then.
         """
         check_is_fitted(self)
-        fit, unit, origin = self._trained
+        fit, transform = self._trained
         if X is None:
             if self._rows is None:
                 raise ValueError(
                     "certificate: a pickled model does not keep its training rows; give X and y"
                 )
             return certify(fit, self._rows)
-        table, target = validate_data(self, X, y, reset=False, dtype=[np.float64, np.float32])
-        owners, places = _owners(clients, len(table))
-        table, target = (table - origin) / unit, self._encode(target)
+        given, target = validate_data(self, X, y, reset=False, dtype=[np.float64, np.float32])
+        owners, places = _owners(clients, len(given))
+        rows = transform.apply({f"x{k}": column for k, column in enumerate(given.T)}, np.float32).X
+        target = self._encode(target)
         return certify(
-            fit, {o: (table[rows], target[rows]) for o, rows in zip(owners, places, strict=True)}
+            fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
         )
 
     def _encode(self, y: Array) -> Array:
@@ -174,7 +187,7 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
         mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).
         l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, what C = 1 is to LogisticRegression.
         tol: stop when the relative gap is below this.
-        max_rounds: stop after so many rounds in any case.
+        max_rounds: stop after so many rounds in any case (none: as many as the solver needs).
 
     Attributes:
         coef_: (1, d), or (classes, d) for more than two, in the units of X.
@@ -194,8 +207,10 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
             raise ValueError(f"y has one class only ({only!r}); a classifier needs at least two")
-        loss = losses.logistic if len(self.classes_) == 2 else losses.softmax_loss
-        self._fit(table, self._encode(labels), clients, loss)
+        # By number, with as many digits each: text in the classes' own order.
+        names = [f"class {k:06d}" for k in range(len(self.classes_))]
+        coded = pa.DictionaryArray.from_arrays(pa.array(self._encode(labels)), pa.array(names))
+        self._fit(table, coded, clients, Study(Data(LABEL, task="classification")))
         return self
 
     def _encode(self, y: Array) -> Array:
@@ -242,7 +257,7 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).
         l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, as Ridge does with alpha = 1.
         tol: stop when the relative gap is below this.
-        max_rounds: stop after so many rounds in any case.
+        max_rounds: stop after so many rounds in any case (none: as many as the solver needs).
 
     Attributes:
         coef_: (d,), in the units of X and y.
@@ -266,8 +281,8 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         beta: float | None = None,
         mixture: str | Mixture | None = None,
         l2: float | None = None,
-        tol: float = 1e-5,
-        max_rounds: int = 500,
+        tol: float = 1e-4,
+        max_rounds: int | None = None,
     ) -> None:
         super().__init__(
             method, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
@@ -283,32 +298,37 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         table, values = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
         )
-        bulk = share_kept(self.outliers)
-        measured = spread.measure({"y": values[:, None]}, bulk)
-        self._unit = unit, middle = float(measured.units[0]) or 1.0, float(measured.center[0])
-        target = self._encode(values)
-        huber = losses.huber(self.epsilon)
-        self._fit(table, target, clients, losses.squared if self.loss == "squared" else huber)
-        if self.loss == "huber":  # now that there are residuals, in their unit instead of y's
-            residual = target - (table @ self.coef_.T + self.intercept_)[:, 0]
-            scatter = float(spread.measure({"residual": residual[:, None]}, bulk).units[0])
-            if scatter > 0:
-                self._fit(table, target, clients, losses.huber(self.epsilon * scatter))
-        self.coef_ = unit * self.coef_[0]
-        self.intercept_ = unit * float(self.intercept_[0]) + middle
+        words = Study(Data(LABEL, task="regression")).changed(
+            training_loss=self.loss, training_delta=self.epsilon
+        )
+        state = self._fit(table, np.asarray(values, dtype=np.float64), clients, words)
+        self._target = state.target, state.study
+        assert state.target is not None
+        self.coef_ = state.target.spread * self.coef_[0]
+        self.intercept_ = state.target.spread * float(self.intercept_[0]) + state.target.center
         return self
 
     def _encode(self, y: Array) -> Array:
-        unit, middle = self._unit
-        scaled = (np.asarray(y, dtype=np.float64) - middle) / unit
-        if self.loss == "squared":
-            return scaled
-        # Huber's slope is the same however far out y is, but the tilt would follow its size.
-        return np.clip(scaled, -_FARTHEST, _FARTHEST)
+        target, study = self._target
+        assert target is not None
+        scaled = (np.asarray(y, dtype=np.float64) - target.center) / target.spread
+        return labelling.for_training(scaled, meaning.loss_of(study, 0))
 
     def predict(self, X: Any) -> Array:
         """The value of every row."""
         return self._output(X)
+
+
+def _mixture(rule: str | Mixture | None) -> dict[str, Any]:
+    """How clients count, as a study says it."""
+    if not isinstance(rule, Mixture):
+        return {"method_mixture": rule}
+    if rule.weights is not None:
+        raise ValueError(
+            "mixture: weights of your own are for dorfl.train; here clients count by size"
+        )
+    kind = "agnostic" if rule.adversarial else "fixed"
+    return {"method_mixture": kind, "method_cap": rule.cap, "method_by": rule.by}
 
 
 def _owners(clients: Any, count: int) -> tuple[list[str], list[Array]]:

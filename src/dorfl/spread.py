@@ -1,73 +1,134 @@
 """Where rows lie and how far they spread, found without pooling them and unmoved by bad ones.
 
-Every client sends its robust centre (:mod:`dorfl.centers`), then counts of how far its rows lie
-from a middle, on a logarithmic scale. Counts add up, so the answer is that of the pooled table
-within the width of a bin, however rows are divided among clients. No row leaves its own.
+Every client tells its robust centre (:mod:`dorfl.centers`) and, column by column, a sketch of how
+far its rows lie from their middle (:mod:`dorfl.preprocessing.sketch`): no number in it is of fewer
+than `least` rows. Sketches are read together, so the answer is nearly that of the pooled table,
+however rows are divided among clients.
 
 >>> import numpy as np
 >>> rows = np.random.default_rng(0).normal(scale=[1.0, 50.0], size=(1000, 2))
 >>> rows[:100] *= -8                                            # one row in ten is wrong
->>> measure({"a": rows[:500], "b": rows[500:]}, bulk=0.8).units.round(1)
-array([ 1.2, 58.6])
+>>> places = [tell(rows[:500], least=5), tell(rows[500:], least=5)]
+>>> measure(places, bulk=0.8).units.round(1)
+array([ 1.2, 58.7])
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
 from dorfl import centers
-from dorfl.threads import each
+from dorfl.preprocessing import sketch
+from dorfl.preprocessing.sketch import Sketch
 from dorfl.types import Array
 
 FEW = 20  # rows below which a client has no centre of its own
 LOOK = 5_000  # rows of a client that are looked at: enough to know a unit within some two percent
 
-_PER_OCTAVE, _OCTAVES = 8, 96  # bins 9 % wide, from 2⁻⁹⁶ to 2⁹⁶
-_BINS = 2 * _OCTAVES * _PER_OCTAVE
+
+class Place(NamedTuple):
+    """What a client tells: where its rows are, and how far they lie from their middle.
+
+    `away` has the block means of every column's distances, (blocks, columns); with a target, its
+    distances come last.
+    """
+
+    rows: int  # looked at
+    kept: float
+    mean: Array
+    away: Array
 
 
 class Spread(NamedTuple):
-    """Where the rows lie: a centre of every client, one for all, and the unit of every column.
+    """The unit of every column: a standard deviation that outliers do not move, 0 for a constant.
 
-    A unit is a standard deviation that outliers do not move (0 for a constant). `rigid` marks
-    columns that mostly have one value.
+    `rigid` names columns that mostly have one value; `target` is the unit of what is predicted.
     """
 
     units: Array
-    rigid: Array
-    centers: dict[str, Array]
-    center: Array
+    rigid: tuple[int, ...] = ()
+    target: float = 1.0
 
 
-def measure(tables: Mapping[str, Array], bulk: float) -> Spread:
-    """The spread of clients' rows, from the share `bulk` of them that lie nearest.
+def tell(
+    rows: Array, target: Array | None = None, *, middle: Array | None = None, least: int = 1
+) -> Place:
+    """A client's part; `middle` is the others' too where clients are too small for their own."""
+    looked = look(rows).astype(np.float64, copy=False)
+    place = centers.summarise(looked, least=least)
+    if target is not None:
+        looked = np.column_stack([looked, look(target)])
+    away = np.abs(looked - (middle_of(looked) if middle is None else middle))
+    return Place(
+        len(looked), place.kept * len(rows) / len(looked), place.mean, sketch.table(away, least)
+    )
+
+
+def gather(tables: Sequence[Array], targets: Sequence[Array | None]) -> tuple[list[Place], bool]:
+    """The parts of clients that are all here, and whether each has a middle of its own."""
+    own, middle = apart([len(X) for X in tables]), None
+    if not own:  # the middle of all: hardly any client has rows enough for one of its own
+        pairs = zip(tables, targets, strict=True)
+        rows = [X if y is None else np.column_stack([X, y]) for X, y in pairs]
+        middle = middle_of(np.concatenate([look(X) for X in rows]).astype(np.float64))
+    return [tell(X, y, middle=middle) for X, y in zip(tables, targets, strict=True)], own
+
+
+def measure(places: Sequence[Place], bulk: float) -> Spread:
+    """The units of all columns, from the share `bulk` of the rows that lie nearest.
 
     The unit of a column is how near the bulk keeps to the median, over what that is for a normal
     distribution. A column that mostly has one value (nearly always nil, or a flag) has no such
     unit: there it is the typical size of the other values, or honest rare ones would look wild.
     """
-    looked = {name: look(X).astype(np.float64, copy=False) for name, X in tables.items()}
-    counts = {name: len(X) for name, X in tables.items()}
-    alone = 2 * sum(n for n in counts.values() if n >= FEW) >= sum(counts.values())
-    middles = np.array([_middle(X) for X in looked.values()])
-    if not alone:  # the middle of the middles: hardly anyone has enough rows for one of its own
-        middles = np.tile(_middle(middles), (len(middles), 1))
-    away = add(count(X - m) for X, m in zip(looked.values(), middles, strict=True))
-    rigid = quantile(away, 0.5) == 0.0
-    usual = quantile(away, bulk) / ndtri(0.5 + bulk / 2.0)
-    units = np.where(rigid, quantile(away, 0.5, nonzero=True), usual)
+    dims, away = len(places[0].mean), np.concatenate([place.away for place in places])
+    sizes = np.concatenate([sketch.sizes_of(place.rows, len(place.away)) for place in places])
+    found = [_unit(column, sizes, bulk) for column in away.T]
+    units = np.array([unit for unit, _ in found])
+    rigid = tuple(k for k, (_, stiff) in enumerate(found[:dims]) if stiff)
+    return Spread(units[:dims], rigid, float(units[dims] or 1.0) if len(units) > dims else 1.0)
 
-    found = dict(zip(looked, each(centers.summarise, looked.values()), strict=True))
-    scaled = [
-        s._replace(kept=s.kept * counts[name] / len(looked[name])) for name, s in found.items()
-    ]
-    common = centers.combine(scaled)
-    own = {name: s.mean if alone else common for name, s in found.items()}
-    return Spread(units, rigid, own, common)
+
+def centers_of(places: Sequence[Place], own: bool) -> Array:
+    """ξ̄ of every client (clients, d): each its own, or one for all."""
+    common = centers.combine([centers.Summary(place.kept, place.mean) for place in places])
+    return np.array([place.mean if own else common for place in places])
+
+
+def apart(counts: Sequence[int]) -> bool:
+    """Whether most rows are with clients that have enough of them for a middle of their own."""
+    return 2 * sum(n for n in counts if n >= FEW) >= sum(counts)
+
+
+def distances(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
+    """A client's squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄), as a sketch."""
+    offset = look(rows).astype(np.float64, copy=False) - center
+    return sketch.of(offset**2 @ shape, least)
+
+
+def edge(told: Sequence[Sketch], bulk: float) -> float:
+    """The squared distance within which the bulk of the rows lies; never 0."""
+    found = sketch.quantile(told, bulk) or sketch.quantile(told, 0.5, above=0.0)
+    return found if np.isfinite(found) and found > 0 else 1.0
+
+
+def residuals(out: Array, target: Array, least: int = 1) -> Sketch:
+    """How far a client's labels are from what a model says of them, as a sketch."""
+    found = (look(target) - look(out))[:, None]
+    return sketch.of(np.abs(found - middle_of(found))[:, 0], least)
+
+
+def scatter(told: Sequence[Sketch]) -> float:
+    """The standard deviation of residuals, from the half of them that are least.
+
+    Rows that lie far out and labels that are wrong have large ones alike: more than either alone.
+    """
+    found = sketch.quantile(told, 0.5)
+    return found / float(ndtri(0.75)) if np.isfinite(found) else 0.0
 
 
 def look(values: Array) -> Array:
@@ -78,34 +139,15 @@ def look(values: Array) -> Array:
     return np.asarray(values[np.sort(rows)])
 
 
-def count(sizes: Array) -> Array:
-    """How many rows have which size |x|, column by column; exact zeros come first."""
-    with np.errstate(divide="ignore"):
-        at = (np.log2(np.abs(sizes)) + _OCTAVES) * _PER_OCTAVE
-    index = np.where(sizes == 0, 0.0, 1.0 + np.clip(at, 0, _BINS - 1)).astype(np.int64)
-    return np.array([np.bincount(column, minlength=_BINS + 1) for column in index.T])
-
-
-def add(counts: Iterable[Array]) -> Array:
-    """The counts of several clients together."""
-    return np.asarray(np.sum(list(counts), axis=0))
-
-
-def quantile(counts: Array, share: float, *, nonzero: bool = False) -> Array:
-    """The size that `share` of the rows (of those that are not zero) stay below, by column."""
-    weights = counts.astype(float)
-    if nonzero:
-        weights[:, 0] = 0.0
-    below = np.cumsum(weights, axis=1)
-    wanted = share * below[:, -1]
-    at = np.argmax(below >= wanted[:, None], axis=1)
-    column = np.arange(len(weights))
-    start, inside = below[column, at] - weights[column, at], np.maximum(weights[column, at], 1.0)
-    size = np.exp2((at - 1 + (wanted - start) / inside) / _PER_OCTAVE - _OCTAVES)
-    return np.where(at == 0, 0.0, size)
-
-
-def _middle(rows: Array) -> Array:
-    """The median that is one of the values, so that a value most rows have is met exactly."""
+def middle_of(rows: Array) -> Array:
+    """The medians that are one of the values, so that a value most rows have is met exactly."""
     columns, half = np.ascontiguousarray(rows.T), (len(rows) - 1) // 2
     return np.asarray(np.partition(columns, half, axis=1)[:, half])
+
+
+def _unit(away: Array, sizes: Array, bulk: float) -> tuple[float, bool]:
+    """A column's unit, and whether it mostly has one value."""
+    if sketch.read(away, sizes, 0.5) > 0.0:
+        return sketch.read(away, sizes, bulk) / float(ndtri(0.5 + bulk / 2.0)), False
+    unit = sketch.read(away, sizes, 0.5, above=0.0)
+    return (unit if np.isfinite(unit) else 0.0), True

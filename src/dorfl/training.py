@@ -158,7 +158,7 @@ def train(
         progress=progress,
         stop=stop_rule(problem, group.counts, l2, theta_radius) if privacy is None else None,
     )
-    message = describe(status, info)
+    message = describe(status, info, tol)
     noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
     if status != "converged" and not (isinstance(chosen, Paper | Noisy) or noisy):
         warnings.warn(message, stacklevel=2)
@@ -421,15 +421,16 @@ def stop_rule(
     return lambda info: "separable" if (info.risks < limit).all() else ""
 
 
-def describe(status: str, info: Info) -> str:
-    """How a training ended, in a sentence."""
-    size = float(np.linalg.norm(info.theta))
+def describe(status: str, info: Info, tol: float) -> str:
+    """How a training ended, in a sentence; a gap is said in units of the objective as well."""
+    size, share = float(np.linalg.norm(info.theta)), info.gap / max(abs(info.objective), 1e-300)
+    gap = f"gap {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
     return {
-        "converged": f"converged: the gap is below tol (objective {info.objective:.6g})",
-        "budget": f"stopped after max_rounds with an estimated gap of {info.gap:.3g}; "
-        "allow more rounds or a larger tol",
+        "converged": f"converged (objective {info.objective:.6g}, {gap})",
+        "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
+        "larger tol",
         "spent": "the rounds that the privacy budget was made for are over",
-        "stalled": f"no further progress in floating point (estimated gap {info.gap:.3g})",
+        "stalled": f"not converged: no further progress in floating point ({gap})",
         "separable": "the classes are separable: every row is classified correctly, so without "
         "regularisation the minimiser is infinitely far away. Stopped at "
         f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",

@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+from dorfl.commands.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.commands.screen import Screen, heading
 
 
 def certify(
     model: ModelFolder,
     data: NewTable,
+    client: Client = None,
+    site: Site = None,
     radius: Annotated[
         list[float] | None, typer.Option("--radius", help="Also at this UW distance (repeatable).")
     ] = None,
@@ -26,13 +28,14 @@ def certify(
     from dorfl.tables import DataError  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
-    rows = labelled_rows(loaded, data)
+    rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
     strange = [name for name in rows.names if name not in loaded.fit.clients]
     if strange:
         raise DataError(
-            f"client {strange[0]!r} was not trained with; certify the clients that were"
+            f"client {strange[0]!r} was not trained with; certify the clients that were, and say "
+            "whose rows these are: --client COLUMN or --site NAME"
         )
     found = certificate_of(loaded.fit, rows.clients)
     asked = {r: found.at(r) for r in radius or []}

@@ -8,34 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.commands import options
-from dorfl.commands.options import study_of
 from dorfl.commands.screen import Screen
-from dorfl.studies.study import METHODS
+from dorfl.study.settings import METHODS
 
 if TYPE_CHECKING:
-    from dorfl.studies.comparison import Comparison
+    from dorfl.study.comparison import Comparison
 
 
+@options.takes(*(word for word in options.TABLE if word != "method"))
 def compare(
-    data: options.Data,
-    label: options.Label = None,
-    client: options.Client = None,
-    outliers: options.Outliers = None,
-    shift: options.Shift = None,
+    data: options.Table,
+    words: dict[str, Any],
     folds: Annotated[int, typer.Option("--folds", min=2, help="How many folds.")] = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the page, table and radar.")
     ] = None,
-    task: options.Task = None,
-    scaling: options.Scaling = None,
-    numeric: options.Numeric = None,
-    category: options.Category = None,
-    ignore: options.Ignore = None,
-    small: options.Small = None,
-    least: options.Least = None,
-    l2: options.L2 = None,
-    rounds: options.Rounds = None,
-    seed: options.Seed = None,
 ) -> None:
     """Compare the five methods on rows they have not seen: who is served worst, and by which?
 
@@ -45,14 +32,10 @@ def compare(
       dorfl compare adult.csv --label income --client race --folds 5 --out comparison
       dorfl compare study.toml
     """
-    study = study_of(
-        data, label=label, client=client, outliers=outliers, shift=shift, task=task,
-        scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
-        least=least, l2=l2, rounds=rounds, seed=seed,
-    )  # fmt: skip
+    study = options.study_of(data, words)
     from dorfl.report.tables import as_rich  # noqa: PLC0415
-    from dorfl.studies import comparison  # noqa: PLC0415
-    from dorfl.studies.pages import compared, of_comparison  # noqa: PLC0415
+    from dorfl.study import comparison  # noqa: PLC0415
+    from dorfl.study.pages import compared, of_comparison  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=folds * len(METHODS)) as step:
@@ -71,6 +54,8 @@ def compare(
         export.export(made, out)
         screen.say(f"page, table and radar in {out}")
     screen.give(_answer(found))
+    for shortfall in found.shortfalls:
+        screen.alarm(shortfall)
 
 
 def _answer(found: Comparison) -> dict[str, Any]:

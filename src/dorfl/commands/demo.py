@@ -106,10 +106,10 @@ def _compare(folder: Path) -> None:
     """The same study without a network, and the difference."""
     from dorfl import model, tables  # noqa: PLC0415
     from dorfl.flower.folders import Federation  # noqa: PLC0415
-    from dorfl.protocol import coordinator, local, study  # noqa: PLC0415
-    from dorfl.protocol.site import Site  # noqa: PLC0415
+    from dorfl.study import coordinator, local, settings, toml  # noqa: PLC0415
+    from dorfl.study.site import Site  # noqa: PLC0415
 
-    asked = study.parse((folder / "study.toml").read_text(), _SITES)
+    asked = settings.among(toml.read(folder / "study.toml"), _SITES)
     sites = {name: Site(name, tables.read(folder / f"{name}.csv")) for name in _SITES}
     here = local.run(coordinator.begin(asked, "here"), sites).outcome
     (run,) = Federation.open(folder / "fed").runs()

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+from dorfl.commands.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.commands.screen import Screen, heading
 
 
 def evaluate(
     model: ModelFolder,
     data: NewTable,
-    client: Annotated[
-        str | None, typer.Option("--client", help="Group by another column than in training.")
-    ] = None,
+    client: Client = None,
+    site: Site = None,
 ) -> None:
     """Measure a model on rows with labels, client by client.
 
     Example: dorfl evaluate model test.csv
     """
     from dorfl.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.training import measure  # noqa: PLC0415
+    from dorfl.study.rows import auc, measure  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
-    rows = labelled_rows(loaded, data, client)
+    rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
-    served = measure(loaded, rows, auc=True)
+    areas = auc(loaded, rows)
+    served = [
+        {**told._asdict(), **({"auc": areas[told.name]} if told.name in areas else {})}
+        for told in measure(loaded, rows)
+    ]
     score = "accuracy" if loaded.classifies else "mean abs. error"
     columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
     table = heading(f"{loaded.label} in {data.name}", *columns)

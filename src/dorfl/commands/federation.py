@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dorfl.commands import ending, options
 from dorfl.commands.screen import Screen
 from dorfl.commands.server import Folder
 from dorfl.flower import require
 
 if TYPE_CHECKING:
     from dorfl.flower.folders import Federation
-    from dorfl.protocol.coordinator import State
+    from dorfl.study.coordinator import State
 
 
 Board = Annotated[
@@ -26,9 +27,12 @@ Board = Annotated[
 ]
 
 
+@options.takes(*options.FEDERATION)
 def run(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
+    words: dict[str, Any],
+    force: options.Force = False,
     tensorboard: Board = None,
 ) -> None:
     """Run a study among the registered sites, to the model. Ctrl-C is safe: see `resume`.
@@ -38,14 +42,16 @@ def run(
     require()
     from dorfl.flower import running  # noqa: PLC0415
     from dorfl.flower.folders import Federation  # noqa: PLC0415
-    from dorfl.protocol.study import parse  # noqa: PLC0415
+    from dorfl.study import settings, toml  # noqa: PLC0415
 
     federation = Federation.open(folder)
-    asked = parse(study.read_text(encoding="utf-8"), tuple(federation.sites()))
-    _go(federation, running.new(federation, asked), tensorboard)
+    asked = settings.among(toml.read(study), tuple(federation.sites()))
+    asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
+    asked = options.changed(asked, words)
+    _go(federation, running.new(federation, asked), tensorboard, force)
 
 
-def resume(folder: Folder, tensorboard: Board = None) -> None:
+def resume(folder: Folder, force: options.Force = False, tensorboard: Board = None) -> None:
     """Go on with the last run from where it stopped; the result is the same to the last bit.
 
     Example: dorfl resume fed/
@@ -55,7 +61,7 @@ def resume(folder: Folder, tensorboard: Board = None) -> None:
     from dorfl.flower.folders import Federation  # noqa: PLC0415
 
     federation = Federation.open(folder)
-    _go(federation, running.unfinished(federation), tensorboard)
+    _go(federation, running.unfinished(federation), tensorboard, force)
 
 
 def status(folder: Folder) -> None:
@@ -104,21 +110,25 @@ def stop(folder: Folder) -> None:
             raise ValueError(f"{what}: process {told['pid']} does not stop")
 
 
-def _go(federation: Federation, folder: Path, tensorboard: Path | None) -> None:
+def _go(federation: Federation, folder: Path, tensorboard: Path | None, force: bool) -> None:
     from dorfl.flower import board, running  # noqa: PLC0415
+    from dorfl.study import results  # noqa: PLC0415
 
     screen = Screen()
     screen.say(f"run {folder.name}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         with board.beside(partial(_show, screen), tensorboard) as watch:
-            state = running.go(federation, folder, watch)
+            vet = (lambda _: None) if force else ending.refuse_useless
+            made = results.model_of(running.go(federation, folder, watch, vet))
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path}")
         raise typer.Exit(130) from None
-    screen.say(state.outcome.message if state.outcome else "")
+    if made.shortfall is None:
+        screen.say(f"{made.fit.message}, in {made.fit.rounds} rounds")
     screen.say(f"model: {folder / 'model'}")
     screen.give(running.read_record(folder))
+    ending.tell_shortfall(screen, made)
 
 
 def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:

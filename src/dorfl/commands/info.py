@@ -20,7 +20,7 @@ def info(model: ModelFolder) -> None:
     what = f"classes {', '.join(loaded.classes)}" if loaded.classifies else "a number"
     screen.say(f"predicts {loaded.label!r}: {what}")
     screen.say(f"method {fit.problem.method.name}; {fit.message}, in {fit.rounds} rounds")
-    if loaded.facts.get("clients"):
+    if loaded.facts.clients:
         screen.table(clients_table(loaded))
     table = heading("Columns", "column", "kind", "features", "missing")
     for part in loaded.transform.parts:
@@ -29,6 +29,9 @@ def info(model: ModelFolder) -> None:
     for name, why in loaded.transform.ignored.items():
         table.add_row(name, "not used", "", why)
     screen.table(table)
-    for line in loaded.facts.get("choice", []):
+    for line in (*loaded.facts.choice, *loaded.facts.notes):
         screen.say(str(line))
     screen.give(to_json(loaded))
+    for words in (loaded.shortfall, loaded.useless):
+        if words:
+            screen.alarm(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,10 @@ from dorfl.commands.folders import NewTable
 from dorfl.commands.screen import Screen
 
 
+@options.takes("label", "client")
 def init(
     data: NewTable,
-    label: options.Label = None,
-    client: options.Client = None,
+    words: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path(
         "study.toml"
     ),
@@ -33,12 +33,12 @@ def init(
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
     from dorfl import files  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.proposal import propose  # noqa: PLC0415
-    from dorfl.studies.study import to_toml  # noqa: PLC0415
+    from dorfl.study.proposal import propose  # noqa: PLC0415
+    from dorfl.study.toml import to_toml  # noqa: PLC0415
 
     screen = Screen()
-    study, notes = propose(data, label, client, out.parent)
+    study, notes = propose(data, words["label"], words["client"], out.parent)
     files.write_whole(out, to_toml(study, notes).encode())
-    screen.say(f"{out}: predicts {study.label!r}, clients by {study.client!r}")
+    screen.say(f"{out}: predicts {study.data.label!r}, clients by {study.data.client!r}")
     screen.say(f"read it, change what you know better, then: dorfl train {out}")
     screen.give({"study": str(out), **study.to_json()})

@@ -1,85 +1,107 @@
-"""The options of a study, named and explained in one place for every command that takes one."""
+"""The words of a study as options: named, typed and explained where the study's settings are."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import click
 import typer
 
-from dorfl.studies.study import METHODS, MIXTURES, SCALINGS, SMALL, TASKS, Study, read
+from dorfl.study.settings import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Data, Study
 
-Data = Annotated[
+Table = Annotated[
     Path,
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
 ]
-Label = Annotated[str | None, typer.Option("--label", help="The column to predict.")]
-Client = Annotated[
-    str | None,
-    typer.Option("--client", help="The column that says which site or group a row is of."),
+Force = Annotated[
+    bool, typer.Option("--force", help="Write the model even if a constant predicts as well.")
 ]
-Method = Annotated[
-    str | None,
-    typer.Option("--method", click_type=click.Choice(METHODS), help="Default: dorfl."),
-]
-Outliers = Annotated[
-    float | None,
-    typer.Option("--outliers", help="The share of rows that may be wrong. Default: 0.1."),
-]
-Shift = Annotated[
-    float | None,
-    typer.Option("--shift", help="How far rows may drift, in standard deviations. Default: 0.25."),
-]
-Rho = Annotated[float | None, typer.Option("--rho", help="By hand: the price of moving a row.")]
-Beta = Annotated[float | None, typer.Option("--beta", help="By hand: the price of reweighting.")]
-ScoreWeight = Annotated[
-    float | None,
-    typer.Option("--score-weight", help="By hand: ρ₂, the weight of the outlier score."),
-]
-Mixture = Annotated[
-    str | None,
-    typer.Option(
-        "--mixture",
-        click_type=click.Choice(MIXTURES),
-        help="By hand: clients by size, or the worst mixture.",
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option("--task", click_type=click.Choice(TASKS), help="Default: by the label."),
-]
-Scaling = Annotated[
-    str | None,
-    typer.Option("--scaling", click_type=click.Choice(SCALINGS), help="Default: robust."),
-]
-Numeric = Annotated[
-    list[str] | None, typer.Option("--numeric", help="Read a column as numbers (repeatable).")
-]
-Category = Annotated[
-    list[str] | None, typer.Option("--category", help="Read a column as a category (repeatable).")
-]
-Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", help="Leave a column out (repeatable).")
-]
-Small = Annotated[
-    str | None,
-    typer.Option("--small", click_type=click.Choice(SMALL), help="Clients with too few rows."),
-]
-Least = Annotated[
-    int | None, typer.Option("--least", help="How many rows a client needs. Default: 10.")
-]
-L2 = Annotated[float | None, typer.Option("--l2", help="Adds ½ l2 ‖θ‖². Default: 1 / rows.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="At most so many exchanges.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Where random streams begin. Default: 0.")]
+_WORDS = {  # option → where a study has it
+    "table": ("data", "file"),
+    "label": ("data", "label"),
+    "client": ("data", "client"),
+    "method": ("method", "name"),
+    "least": ("privacy", "minimum_rows"),
+    **{name: ("method", name) for name in ("outliers", "shift", "rho", "beta", "score_weight")},
+    "mixture": ("method", "mixture"),
+    **{name: ("data", name) for name in ("task", "small")},
+    **{name: ("columns", name) for name in ("scaling", "numeric", "category", "ignore", "frozen")},
+    **{name: ("training", name) for name in ("l2", "tol", "max_rounds", "solver", "seed")},
+}
+_CHOICES = {
+    "method": METHODS,
+    "mixture": MIXTURES,
+    "task": TASKS,
+    "small": SMALL,
+    "scaling": SCALINGS,
+    "solver": SOLVERS,
+}
+TABLE = tuple(_WORDS)  # of a command that trains on a table
+FEDERATION = ("tol", "max_rounds", "solver")
 
 
-def study_of(data: Path, **given: Any) -> Study:
+def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command with these options of a study in the place of its parameter `words`."""
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(words={name: given.pop(name) for name in names}, **given)
+
+        own, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+        listed = []
+        for name, parameter in own.parameters.items():
+            if name != "words":
+                listed.append(parameter.replace(annotation=hints[name]))
+                continue
+            for word in names:
+                option = inspect.Parameter(word, parameter.kind, default=None)
+                listed.append(option.replace(annotation=_option(word)))
+        run.__signature__ = own.replace(parameters=listed)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in listed}
+        return run
+
+    return wrap
+
+
+def study_of(data: Path, words: dict[str, Any]) -> Study:
     """The study in a file, or of a table, with what the command line adds."""
-    given = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
-    given = {n: v for n, v in given.items() if v not in (None, ())}
+    from dorfl.study import toml  # noqa: PLC0415 - slow to import, and --help need not wait
+
     if data.suffix == ".toml":
-        return read(data).changed(**given)
-    if "label" not in given:
+        return changed(toml.read(data), words)
+    if words.get("label") is None:
         raise typer.BadParameter("name the column to predict: --label COLUMN")
-    return Study(data=str(data), **given)
+    return changed(Study(Data(words["label"], str(data))), words)
+
+
+def changed(study: Study, words: dict[str, Any]) -> Study:
+    """The study with what the command line says."""
+    from dorfl.study import meaning  # noqa: PLC0415 - slow to import, and --help need not wait
+
+    given = {"_".join(_WORDS[n]): v for n, v in words.items() if v not in (None, [])}
+    study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
+    meaning.check(study)
+    return study
+
+
+def _option(word: str) -> Any:
+    """A study's setting as an option: its type and its words, and no value unless one is given."""
+    section, name = _WORDS[word]
+    record = get_type_hints(Study)[section]
+    kind, about = get_args(get_type_hints(record, include_extras=True)[name])[:2]
+    several = get_origin(kind) is tuple
+    default = record._field_defaults.get(name)
+    told = about[0].upper() + about[1:] + (" (repeatable)." if several else ".")
+    if default not in (None, ()):
+        told += f" Default: {default}."
+    flags = [f"--{word.replace('_', '-')}"] + (["--rounds"] if word == "max_rounds" else [])
+    choice = click.Choice(_CHOICES[word]) if word in _CHOICES else None
+    plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
+    return Annotated[
+        (list[str] if several else plain) | None, typer.Option(*flags, help=told, click_type=choice)
+    ]

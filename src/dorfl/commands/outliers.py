@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from dorfl.commands.folders import ModelFolder, NewTable, labelled_rows
+from dorfl.commands.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.commands.screen import Screen, heading
 
 
 def outliers(
     model: ModelFolder,
     data: NewTable,
+    client: Client = None,
+    site: Site = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the CSV and the picture.")
     ] = None,
@@ -28,10 +30,10 @@ def outliers(
     """
     from dorfl import files  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.model import load  # noqa: PLC0415
-    from dorfl.studies.audit import audit  # noqa: PLC0415
+    from dorfl.study.audit import audit  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
-    rows = labelled_rows(loaded, data)
+    rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
     found = audit(loaded, rows)
@@ -52,7 +54,7 @@ def outliers(
     screen.say(f"{disregarded:,} row(s) have less than a tenth of an ordinary row's weight")
     if out is not None:
         from dorfl.report.figures import draw  # noqa: PLC0415
-        from dorfl.studies.pages import suspects  # noqa: PLC0415
+        from dorfl.study.pages import suspects  # noqa: PLC0415
 
         with (
             files.replacing(out / "outliers.csv") as draft,

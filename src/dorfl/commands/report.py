@@ -27,7 +27,7 @@ def report(
     from dorfl.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.model.folder import REPORT  # noqa: PLC0415
     from dorfl.report import page  # noqa: PLC0415
-    from dorfl.studies.pages import of_model  # noqa: PLC0415
+    from dorfl.study.pages import of_model  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     path = out or (model if model.is_dir() else model.parent) / REPORT

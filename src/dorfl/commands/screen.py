@@ -1,8 +1,8 @@
 """What all commands share: how they speak, fail and end.
 
 Exit codes: 0 done; 1 what was asked for does not hold, or an error in dorfl itself; 2 a wrong
-command, option or study; 3 data that cannot be used; 4 a model folder that cannot; 5 a file that
-cannot be read or written; 130 interrupted.
+command, option or study; 3 data that cannot be used; 4 a model folder that cannot, or a training
+that ended far from its tolerance; 5 a file that cannot be read or written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 EPILOG = (
-    "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model, "
-    "5 a file that cannot be read or written, 130 interrupted."
+    "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
+    "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
 )
 _FLAGS = {
     "json": (["--json"], "Print plain JSON for scripts."),
@@ -118,6 +118,11 @@ class Screen:
         """Something to know that is not the result."""
         if not self.quiet:
             self.err.print(f"[yellow]note:[/] {_plain(words)}", soft_wrap=True)
+
+    def alarm(self, words: str) -> None:
+        """Something that must not be missed: said even when quiet, and after all else."""
+        self.out.file.flush()
+        self.err.print(f"[bold red]warning:[/] [red]{_plain(words)}[/]", soft_wrap=True)
 
     def detail(self, words: str) -> None:
         """Something only the curious want to know."""

@@ -17,7 +17,7 @@ from dorfl.flower import require
 
 if TYPE_CHECKING:
     from dorfl.flower.fleet import Connection
-    from dorfl.protocol.site import Site
+    from dorfl.study.site import Site
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Take part in a federation.")
 
@@ -53,10 +53,10 @@ def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
     Example: dorfl site check site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
     require()
-    from dorfl.protocol import wire  # noqa: PLC0415
-    from dorfl.protocol.messages import Agreement  # noqa: PLC0415
-    from dorfl.protocol.site import Refused  # noqa: PLC0415
-    from dorfl.protocol.study import Study  # noqa: PLC0415
+    from dorfl import wire  # noqa: PLC0415
+    from dorfl.study.messages import Agreement  # noqa: PLC0415
+    from dorfl.study.settings import Study  # noqa: PLC0415
+    from dorfl.study.site import Refused  # noqa: PLC0415
 
     screen = Screen()
     site, connection = _open(folder, data, server, ca)
@@ -82,7 +82,10 @@ def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
     screen.say(
         f"  every round: one number (the risk) and one per parameter (its slope){noise}; no row"
     )
-    screen.say("  at the end: " + ("nothing" if private else "four numbers of the certificate"))
+    end = (
+        "nothing" if private else "how the model serves the site: loss, score, counts, certificate"
+    )
+    screen.say(f"  at the end: {end}")
 
 
 @app.command()
@@ -94,7 +97,7 @@ def start(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
     require()
     from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
     from dorfl.flower.serving import attend, stop_on_signals  # noqa: PLC0415
-    from dorfl.protocol.result import write_site  # noqa: PLC0415
+    from dorfl.study.results import write_site  # noqa: PLC0415
 
     note = _noting(folder / "site.log", Screen())
     site, connection = _open(folder, data, server, ca)
@@ -113,8 +116,8 @@ def _open(folder: Path, data: Path, server: str, ca: Path) -> tuple[Site, Connec
     from dorfl.flower import keys  # noqa: PLC0415
     from dorfl.flower.fleet import Connection  # noqa: PLC0415
     from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.protocol.memory import Memory  # noqa: PLC0415
-    from dorfl.protocol.site import Site  # noqa: PLC0415
+    from dorfl.study.memory import Memory  # noqa: PLC0415
+    from dorfl.study.site import Site  # noqa: PLC0415
 
     home = SiteFolder.open(folder)
     connection = Connection(server, ca, keys.read_private(home.key), home.name)

@@ -7,36 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.commands import options
-from dorfl.commands.options import study_of
+from dorfl.commands import ending, options
 from dorfl.commands.screen import Screen, heading
 
 if TYPE_CHECKING:
     from dorfl.model import Model
 
 
+@options.takes(*options.TABLE)
 def train(
-    data: options.Data,
-    label: options.Label = None,
-    client: options.Client = None,
-    method: options.Method = None,
-    outliers: options.Outliers = None,
-    shift: options.Shift = None,
+    data: options.Table,
+    words: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model's folder.")] = Path("model"),
-    task: options.Task = None,
-    scaling: options.Scaling = None,
-    numeric: options.Numeric = None,
-    category: options.Category = None,
-    ignore: options.Ignore = None,
-    small: options.Small = None,
-    least: options.Least = None,
-    rho: options.Rho = None,
-    beta: options.Beta = None,
-    score_weight: options.ScoreWeight = None,
-    mixture: options.Mixture = None,
-    l2: options.L2 = None,
-    rounds: options.Rounds = None,
-    seed: options.Seed = None,
+    force: options.Force = False,
 ) -> None:
     """Train a model that holds up when clients differ, data shift and rows are wrong.
 
@@ -45,14 +28,9 @@ def train(
       dorfl train adult.csv --label income --client race --outliers 0.05 --ignore fnlwgt
       dorfl train study.toml
     """
-    study = study_of(
-        data, label=label, client=client, method=method, outliers=outliers, shift=shift, task=task,
-        scaling=scaling, numeric=numeric, category=category, ignore=ignore, small=small,
-        least=least, rho=rho, beta=beta, score_weight=score_weight, mixture=mixture, l2=l2,
-        rounds=rounds, seed=seed,
-    )  # fmt: skip
+    study = options.study_of(data, words)
     from dorfl.model import save  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.studies.training import run  # noqa: PLC0415
+    from dorfl.study.table import run  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading") as step:
@@ -62,33 +40,39 @@ def train(
             screen.detail(f"round {done.round}: objective {done.objective:.6g}, gap {done.gap:.2e}")
 
         model, _ = run(study, tell)
+    if not force:
+        ending.refuse_useless(model)
     save(model, out)
-    for note in model.facts["data"]["notes"]:
+    for note in model.facts.notes:
         screen.note(note)
     screen.table(clients_table(model))
-    for line in model.facts["choice"]:
+    for line in model.facts.choice:
         screen.say(line)
-    screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
+    if model.shortfall is None:
+        screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
     screen.give(
         {
             "model": str(out),
             "rounds": model.fit.rounds,
             "gap": model.fit.gap,
+            "relative_gap": model.relative_gap,
             "status": model.fit.status,
             "lambda": dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True)),
-            **model.facts,
+            **model.facts.to_json(),
         }
     )
+    ending.tell_shortfall(screen, model)
 
 
 def clients_table(model: Model) -> Any:
     """How each client is served."""
     measure = "accuracy" if model.classifies else "mean abs. error"
     table = heading("Clients, on the rows trained with", "client", "rows", "λ", "loss", measure)
-    for entry, lam in zip(model.facts["clients"], model.fit.lam, strict=True):
+    shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
+    for name, rows, loss, score in model.facts.clients:
         table.add_row(
-            entry["name"], f"{entry['rows']:,}", f"{lam:.3f}", f"{entry['loss']:.4f}",
-            f"{entry['score']:.4g}",
+            name, f"{rows:,}", f"{shares.get(name, 0.0):.3f}",
+            "" if loss is None else f"{loss:.4f}", "" if score is None else f"{score:.4g}",
         )  # fmt: skip
     return table

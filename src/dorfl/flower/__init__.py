@@ -1,4 +1,4 @@
-"""Sites over a network: carries the messages of :mod:`dorfl.protocol` on Flower, with TLS and keys.
+"""Sites over a network: carries the messages of :mod:`dorfl.study` on Flower, with TLS and keys.
 
     coordinator's machine                          a site's machine
     ┌──────────────────────────────────────┐       ┌───────────────────────┐

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dorfl.flower.running import Watch
-from dorfl.protocol.coordinator import State
+from dorfl.study.coordinator import State
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The coordinator's engine: carries a study's questions and answers over a Flower run.
 
 It knows no maths and makes no decision about the study: whom to wait for, what to refuse and what
-to ask next is in :mod:`dorfl.protocol.coordinator`. Here is only time: when to ask again, and when
+to ask next is in :mod:`dorfl.study.coordinator`. Here is only time: when to ask again, and when
 time is up.
 """
 
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from dorfl import wire
 from dorfl.flower.superlink import Grid, Link, Node
-from dorfl.protocol import coordinator, wire
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.messages import Answer, Refusal
+from dorfl.study import coordinator
+from dorfl.study.coordinator import State
+from dorfl.study.messages import Answer, Refusal
 
 _POLL = 0.1  # seconds between looks for replies
 _LOOK = 1.0  # … at which sites are there

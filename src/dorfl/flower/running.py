@@ -18,15 +18,16 @@ from typing import Any
 import httpx
 
 import dorfl
-from dorfl import model
+from dorfl import model, wire
 from dorfl.federation.local import Round
 from dorfl.files import write_whole
 from dorfl.flower import engine, keys
 from dorfl.flower.folders import Federation
 from dorfl.flower.superlink import Link
-from dorfl.protocol import checkpoint, coordinator, result, wire
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.study import Study
+from dorfl.model import Model
+from dorfl.study import checkpoint, coordinator, results
+from dorfl.study.coordinator import State
+from dorfl.study.settings import Study
 
 Watch = Callable[[State, str, dict[str, Any]], object]
 
@@ -64,8 +65,13 @@ def unfinished(federation: Federation) -> Path:
     return runs[-1]
 
 
-def go(federation: Federation, folder: Path, watch: Watch) -> State:
-    """Conduct a run from its last checkpoint to the end."""
+def go(
+    federation: Federation, folder: Path, watch: Watch, vet: Callable[[Model], object] = id
+) -> State:
+    """Conduct a run from its last checkpoint to the end.
+
+    `vet` may refuse the model by raising: the run can then be resumed to write it all the same.
+    """
     if federation.noted("server") is None:
         raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
 
@@ -77,10 +83,16 @@ def go(federation: Federation, folder: Path, watch: Watch) -> State:
 
     _same_keys(federation, folder)
     with federation.holding("run", {"folder": str(folder)}):
-        return _go(checkpoint.load(folder / "checkpoint.json"), folder, connect, watch)
+        state = checkpoint.load(folder / "checkpoint.json")
+        state = _conduct(state, folder, connect, watch)
+        made = results.model_of(state)
+        vet(made)
+        model.save(made, folder / "model")
+        _write(folder / "record.json", {**read_record(folder), **_ending(state)})
+        return state
 
 
-def _go(state: State, folder: Path, connect: Callable[[], Link], watch: Watch) -> State:
+def _conduct(state: State, folder: Path, connect: Callable[[], Link], watch: Watch) -> State:
     current, began = state, time.monotonic()
 
     def note(event: str, **details: Any) -> None:
@@ -103,10 +115,7 @@ def _go(state: State, folder: Path, connect: Callable[[], Link], watch: Watch) -
     note("resumed" if logged else "began", round=len(state.history) + 1)
     for line in state.history[logged.count("round") :]:  # kept, but not logged: it was killed
         note("round", **_described(state.roster, line), seconds=None)
-    state = engine.conduct(state, connect, keep, note)
-    model.save(result.model_of(state), folder / "model")
-    _write(folder / "record.json", {**read_record(folder), **_ending(state)})
-    return state
+    return engine.conduct(state, connect, keep, note)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

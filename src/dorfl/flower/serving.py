@@ -22,7 +22,7 @@ from dorfl.flower.fleet import Connection
 from dorfl.flower.folders import Federation
 from dorfl.flower.front import front
 from dorfl.flower.superlink import Link
-from dorfl.protocol.site import Site
+from dorfl.study.site import Site
 
 _ACTIVE, _IDLE = 0.2, 1.0  # seconds between looks for a message, during a study and otherwise
 _STAYS_ACTIVE = 60.0

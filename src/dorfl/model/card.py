@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import dorfl
+from dorfl.model.facts import Served
 from dorfl.model.model import Model
 
 
 def write(model: Model) -> str:
     """The card of a model."""
     facts, fit = model.facts, model.fit
-    data, measured = facts.get("data", {}), facts.get("clients", [])
     lines = [f"# A model of {_code(model.label)}", "", _summary(model), ""]
+    lines += [f"**{words}**\n" for words in (model.shortfall, model.useless) if words]
     lines += ["## Data", ""]
-    if data:
+    if facts.rows:
         lines += [
-            f"{data['rows']:,} rows of {len(fit.clients)} client(s), "
+            f"{facts.rows:,} rows of {len(fit.clients)} client(s), "
             f"{len(model.transform.parts)} columns used, {len(model.transform.names)} features.",
             "",
         ]
-    lines += [f"- {note}" for note in data.get("notes", [])]
+    lines += [f"- {note}" for note in facts.notes]
     lines += [f"- {_code(n)} is not used: {why}" for n, why in model.transform.ignored.items()]
     lines += ["", "## Clients", ""]
-    lines += _clients(model, measured)
+    lines += _clients(model)
     lines += [
         "",
         f"λ is how much each client counted{_why(model)}. Loss and "
@@ -36,11 +36,11 @@ def write(model: Model) -> str:
         "## Settings",
         "",
     ]
-    lines += [f"- {line}" for line in facts.get("choice", [])]
+    lines += [f"- {line}" for line in facts.choice]
     lines += [f"- {line}" for line in _method(model)]
     lines += ["", "## Training", "", f"{fit.message}; {fit.rounds} exchanges of messages.", ""]
-    if facts.get("certificate"):
-        lines += ["## Certificate", "", facts["certificate"]["words"], ""]
+    if facts.certificate:
+        lines += ["## Certificate", "", facts.certificate.words, ""]
     lines += [
         "## Use",
         "",
@@ -72,14 +72,14 @@ def _why(model: Model) -> str:
     return " in the end: the worst mixture for this model" if worst else ": by its number of rows"
 
 
-def _clients(model: Model, measured: Sequence[Any]) -> list[str]:
-    by_name = {entry["name"]: entry for entry in measured}
+def _clients(model: Model) -> list[str]:
+    by_name = {served.name: served for served in model.facts.clients}
     heading = "accuracy" if model.classifies else "mean absolute error"
     lines = [f"| client | rows | λ | loss | {heading} |", "| --- | --- | --- | --- | --- |"]
     for name, lam in zip(model.fit.clients, model.fit.lam, strict=True):
-        entry = by_name.get(name, {})
-        cells = [_code(name), _cell(entry.get("rows"), ",d"), f"{lam:.3f}"]
-        cells += [_cell(entry.get("loss"), ".4f"), _cell(entry.get("score"), ".4g")]
+        served = by_name.get(name, Served(name, 0))
+        cells = [_code(name), _cell(served.rows or None, ",d"), f"{lam:.3f}"]
+        cells += [_cell(served.loss, ".4f"), _cell(served.score, ".4g")]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

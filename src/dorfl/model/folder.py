@@ -15,7 +15,7 @@ import numpy as np
 
 import dorfl
 from dorfl import files
-from dorfl.model import card
+from dorfl.model import card, facts
 from dorfl.model.model import Model
 from dorfl.model.written import (
     number,
@@ -110,7 +110,7 @@ def to_json(model: Model) -> dict[str, Any]:
         "rounds": fit.rounds,
         "status": fit.status,
         "message": fit.message,
-        "facts": model.facts,
+        "facts": model.facts.to_json(),
     }
 
 
@@ -167,11 +167,10 @@ def from_json(written: Any) -> Model:
         l2=number(written["l2"]),
     )
     client = None if written["client"] is None else text(written["client"])
-    facts = written["facts"]
-    if not isinstance(facts, dict):
-        raise TypeError("its facts are damaged")
-    target = _target(written["target"])
-    return Model(fit, transform, text(written["label"]), client, tuple(classes), target, facts)
+    return Model(
+        fit, transform, text(written["label"]), client, tuple(classes), _target(written["target"]),
+        facts.from_json(written["facts"]),
+    )  # fmt: skip
 
 
 def _target(written: Any) -> Numeric | None:

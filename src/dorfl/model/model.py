@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
 
+from dorfl.model.facts import Facts
 from dorfl.preprocessing import Numeric, Transform
 from dorfl.training import Fit
 from dorfl.types import Array
@@ -19,7 +20,7 @@ class Model:
 
     `label` and `client` are the columns it was trained with. The fit tells apart 0, 1, …, which
     stand for `classes`, text in order; a regression has none, and `target` is how its label was
-    scaled. `facts` is what the card says of data, settings, clients and certificate, as plain JSON.
+    scaled. `facts` is what the card says of data, settings, clients and certificate.
     """
 
     fit: Fit
@@ -28,12 +29,34 @@ class Model:
     client: str | None
     classes: tuple[str, ...] = ()
     target: Numeric | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Facts = Facts()  # noqa: RUF009 - a tuple, never changed
 
     @property
     def classifies(self) -> bool:
         """Whether it tells classes apart rather than estimate a number."""
         return self.fit.problem.loss.classifies
+
+    @property
+    def relative_gap(self) -> float:
+        """How far the training ended from the best possible, in units of the objective."""
+        gap = self.fit.gap / max(abs(self.fit.objective), 1e-300)
+        return float(gap) if np.isfinite(gap) else np.inf
+
+    @property
+    def shortfall(self) -> str | None:
+        """Why the training is not to be trusted, if it ended short of its tolerance."""
+        return None if self.fit.status in ("converged", "spent") else self.fit.message
+
+    @property
+    def useless(self) -> str | None:
+        """Why the model is not worth keeping: it predicts no better than a constant would."""
+        found = self.facts.learnt
+        if found is None or found.loss < found.constant * (1.0 - 1e-9):
+            return None
+        return (
+            f"the model learnt nothing: its loss on the rows trained with is {found.loss:.4g}, "
+            f"that of the best constant prediction {found.constant:.4g}"
+        )
 
     def outputs(self, table: Any) -> Array:
         """θᵀx of every row: (n,), or (n, classes) for more than two."""

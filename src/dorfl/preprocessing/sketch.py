@@ -34,7 +34,7 @@ class Sketch(NamedTuple):
     @property
     def sizes(self) -> Array:
         """How many values each block has."""
-        return np.diff(_edges(self.rows, len(self.means)))
+        return sizes_of(self.rows, len(self.means))
 
 
 def of(values: Array, least: int) -> Sketch:
@@ -50,10 +50,20 @@ def of(values: Array, least: int) -> Sketch:
     return Sketch(count, tuple(np.clip(means, first, last).tolist()))
 
 
+def table(values: Array, least: int) -> Array:
+    """The block means of every column of finite values, (blocks, columns)."""
+    columns = [of(column, least).means for column in values.T]
+    return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
+
+
 def quantile(sketches: Sequence[Sketch], share: float, above: float = -np.inf) -> float:
     """The value below which `share` of all values (of those `above` a level) lie; else NaN."""
     means = np.concatenate([np.asarray(sketch.means) for sketch in sketches])
-    sizes = np.concatenate([sketch.sizes for sketch in sketches])
+    return read(means, np.concatenate([sketch.sizes for sketch in sketches]), share, above)
+
+
+def read(means: Array, sizes: Array, share: float, above: float = -np.inf) -> float:
+    """A quantile from blocks of so many rows each; see :func:`quantile`."""
     means, sizes = means[means > above], sizes[means > above]
     if not len(means):
         return float("nan")
@@ -71,6 +81,11 @@ def rank_error(sketches: Sequence[Sketch]) -> float:
     largest = [int(sketch.sizes.max()) for sketch in sketches if sketch.rows]
     total = sum(sketch.rows for sketch in sketches)
     return (sum(largest) + 0.5 * max(largest)) / total if largest else 0.0
+
+
+def sizes_of(count: int, blocks: int) -> Array:
+    """How many of `count` values each of so many blocks has."""
+    return np.diff(_edges(count, blocks))
 
 
 def _edges(count: int, blocks: int) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dorfl import wire
 from dorfl.preprocessing import columns
 from dorfl.threads import each
 from dorfl.types import Array
@@ -194,20 +195,12 @@ class Transform:
 
 def _part(entry: Any) -> Part:
     try:
-        kind, name = entry["kind"], entry["name"]
-        missing = entry["missing"]
-        if not isinstance(name, str) or type(missing) not in (int, float) or not 0 <= missing <= 1:
-            raise TypeError
-        if kind == "category":
-            found = entry["levels"]
-            if not (isinstance(found, list | tuple) and all(isinstance(v, str) for v in found)):
-                raise TypeError
-            return Category(name, tuple(found), float(missing))
-        values = center, spread, fill = entry["center"], entry["spread"], entry["fill"]
-        fine = all(type(v) in (int, float) and np.isfinite(v) for v in values) and spread > 0
-        if kind != "numeric" or not fine or not isinstance(entry["flagged"], bool):
-            raise TypeError
-        flagged = entry["flagged"]
-        return Numeric(name, float(center), float(spread), float(fill), flagged, float(missing))
-    except (KeyError, TypeError):
+        plain = {name: value for name, value in entry.items() if name != "kind"}
+        part: Part = wire.read(plain, Part, "column", finite=True)
+        kind = {"numeric": Numeric, "category": Category}[entry["kind"]]
+        fine = 0 <= part.missing <= 1 and not (isinstance(part, Numeric) and part.spread <= 0)
+        if not fine or not isinstance(part, kind):
+            raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ValueError("transform: a column is damaged") from None
+    return part

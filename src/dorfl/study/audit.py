@@ -10,7 +10,7 @@ import numpy as np
 from dorfl.certificate import group_of
 from dorfl.model import Model
 from dorfl.scores import Quadratic
-from dorfl.studies.rows import Rows
+from dorfl.study.rows import Rows
 from dorfl.training import Fit
 from dorfl.types import Array
 
@@ -68,7 +68,7 @@ def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:
     """The fit with a centre, the clients' average, for those who were not trained with."""
     fit = model.fit
     strangers = tuple(name for name in names if name not in fit.clients)
-    average = np.asarray(model.facts.get("center", fit.centers.mean(axis=0)), dtype=np.float64)
+    average = np.array(model.facts.center or fit.centers.mean(axis=0), dtype=np.float64)
     return replace(
         fit,
         clients=fit.clients + strangers,

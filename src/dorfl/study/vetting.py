@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from dorfl.certificate import Part
+import numpy as np
+
 from dorfl.federation import server as serving
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.preprocessing import Column, Deviation
 from dorfl.preprocessing.sketch import BLOCKS, Sketch
-from dorfl.protocol.messages import Answer, Columns, Enrolled, Place, Spreads
+from dorfl.spread import LOOK, Place
+from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 
 _KINDS = ("numeric", "category", "empty", "other")
 _LEVELS = 1000
@@ -25,8 +27,11 @@ _RISK = 1e20
 _FLOATS = 64  # that add up to an exact sum
 
 
-def wrong(answer: Answer, rows: int, dims: int, server: Server | None) -> str | None:
-    """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing."""
+def wrong(answer: Answer, rows: int, dims: int, wide: int, server: Server | None) -> str | None:
+    """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing.
+
+    Rows have `dims` features, `wide` of them with what is predicted, if that is a number.
+    """
     if isinstance(answer, Enrolled):
         return None if 1 <= answer.rows <= _ROWS else "enrols with an impossible number of rows"
     if isinstance(answer, Columns):
@@ -36,17 +41,41 @@ def wrong(answer: Answer, rows: int, dims: int, server: Server | None) -> str | 
         far = [*answer.spreads.values(), *([answer.label] if answer.label else [])]
         return next((reason for told in far if (reason := _deviation(told, rows))), None)
     if isinstance(answer, Place):
-        if answer.mean.shape != (dims,) or not 0 < answer.kept <= rows:
-            return "its centre does not fit its rows and columns"
-        if abs(answer.mean).max(initial=0.0) > _FAR:
-            return "its centre is out of range"
-        return _sketch(answer.distances, rows, lowest=0.0)
+        return _place(answer, rows, dims, wide)
+    if isinstance(answer, Sketch):
+        return _sketch(answer, min(rows, LOOK), lowest=0.0)
     if isinstance(answer, Report):
         assert server is not None
         return serving.refuse(server, serving.broadcast(server), answer)
-    if isinstance(answer, Part):
-        told = (answer.value, answer.spent, answer.attained, answer.error or 0.0)
-        if max(map(abs, told)) > _RISK or answer.spent < 0.0 or (answer.error or 0.0) < 0.0:
+    if isinstance(answer, Finished):
+        return _finished(answer, rows)
+    return None
+
+
+def _place(told: Place, rows: int, dims: int, wide: int) -> str | None:
+    blocks, width = told.away.shape if told.away.ndim == 2 else (0, 0)
+    if told.mean.shape != (dims,) or not 0 < told.kept <= rows * (1.0 + 1e-9):
+        return "its centre does not fit its rows and columns"
+    if told.rows != min(rows, LOOK) or width != wide or blocks > min(BLOCKS, told.rows):
+        return "a sketch does not fit the number of rows"
+    if abs(told.mean).max(initial=0.0) > _FAR:
+        return "its centre is out of range"
+    if told.away.size and not (told.away.min() >= 0.0 and told.away.max() <= _LARGEST**0.5):
+        return "a sketch is out of range"
+    return None if (np.diff(told.away, axis=0) >= 0.0).all() else "a sketch is not in order"
+
+
+def _finished(told: Finished, rows: int) -> str | None:
+    if max(abs(told.loss), abs(told.score), abs(told.learnt.loss), told.learnt.middle) > _RISK:
+        return "how it is served is out of range"
+    if any(not 0 <= share <= 1 + 1e-9 for share in told.learnt.classes):
+        return "the shares of its classes are out of range"
+    if any(count < 0 for count in told.weights) or sum(told.weights) > rows:
+        return "its rows by weight do not add up"
+    part = told.part
+    if part is not None:
+        sizes = (part.value, part.spent, part.attained, part.error or 0.0)
+        if max(map(abs, sizes)) > _RISK or part.spent < 0.0 or (part.error or 0.0) < 0.0:
             return "its part of the certificate is out of range"
     return None
 

@@ -1,6 +1,9 @@
 """The coordinator's side of a study, from enrolment to certificate, as a pure state machine.
 
-    enrol → columns → spreads → center → round … round → finish → done
+    enrol → columns → spreads → center → edge → round … round → finish → done
+
+A regression trains twice: once how far residuals scatter is known (`residuals`), Huber's loss is
+set in that unit and rounds go on from where they were.
 
 Every step asks each site for one answer (:func:`request`); :func:`read` checks what comes back, and
 :func:`receive` makes the next state of it. Engines only carry: the same functions run in process
@@ -15,38 +18,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl import centers, preprocessing, training
 from dorfl import certificate as certifying
-from dorfl.certificate import Bound, Part
+from dorfl import defaults, preprocessing, training, wire
+from dorfl import spread as spreading
+from dorfl.certificate import Bound
 from dorfl.federation import server as serving
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
-from dorfl.preprocessing import Numeric, Transform, sketch
-from dorfl.problem import Problem
-from dorfl.protocol import vetting, wire
-from dorfl.protocol.messages import (
+from dorfl.preprocessing import Column, Deviation, Numeric, Plan, Transform
+from dorfl.preprocessing.sketch import Sketch
+from dorfl.solvers.base import Info
+from dorfl.spread import Place, Spread
+from dorfl.study import labels, meaning, vetting
+from dorfl.study.messages import (
     Agreement,
     Answer,
     Columns,
     Enrolled,
+    Finished,
     Outcome,
-    Place,
     Refusal,
     Reply,
     Request,
     Spreads,
 )
-from dorfl.protocol.study import (
-    Study,
-    label_plan,
-    limits_of,
-    loss_of,
-    mechanism_of,
-    method_of,
-    plan_of,
-)
-from dorfl.solvers.base import Info
+from dorfl.study.settings import Study
 from dorfl.types import Array
 
 
@@ -62,12 +59,20 @@ class State(NamedTuple):
     classes: tuple[str, ...] = ()
     transform: Transform | None = None
     target: Numeric | None = None
+    spread: Spread | None = None
     centers: Array | None = None  # ξ̄ by site
     edge: float | None = None
+    scatter: float | None = None  # of residuals
     server: Server | None = None
+    budget: int = 0  # rounds at most
     history: tuple[Round, ...] = ()
     outcome: Outcome | None = None
-    parts: dict[str, Part] = {}  # noqa: RUF012 - replaced, never changed in place
+    finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
+
+    @property
+    def apart(self) -> bool:
+        """Whether the sites have rows enough for a middle of their own."""
+        return spreading.apart(self.rows)
 
 
 _ANSWERS: dict[str, type] = {
@@ -75,14 +80,16 @@ _ANSWERS: dict[str, type] = {
     "columns": Columns,
     "spreads": Spreads,
     "center": Place,
+    "edge": Sketch,
     "round": Report,
-    "finish": Part,
+    "residuals": Sketch,
+    "finish": Finished,
 }
 
 
 def begin(study: Study, run: str) -> State:
     """Before enrolment. The roster is fixed here, in an order that depends on names alone."""
-    return State(run, study, tuple(sorted(study.sites)))
+    return State(run, study, tuple(sorted(study.sites, key=lambda n: (n.startswith("("), n))))
 
 
 def request(state: State, site: str) -> Request:
@@ -90,10 +97,10 @@ def request(state: State, site: str) -> Request:
     center = None if state.centers is None else state.centers[state.roster.index(site)]
     agreement = Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
-        center, state.edge,
+        state.apart, state.spread, center, state.edge, state.scatter,
     )  # fmt: skip
     sent = serving.broadcast(_training(state)) if state.step == "round" else None
-    outcome = state.outcome if state.step == "finish" else None
+    outcome = state.outcome if state.step in ("residuals", "finish") else None
     return Request(agreement, state.step, sent, outcome)
 
 
@@ -117,7 +124,8 @@ def read(state: State, site: str, data: bytes) -> Answer:
         raise ValueError("reports for another site")
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
-    reason = vetting.wrong(reply.answer, rows, dims, state.server)
+    wide = dims + (state.target is not None)
+    reason = vetting.wrong(reply.answer, rows, dims, wide, state.server)
     if reason is not None:
         raise ValueError(reason)
     return reply.answer
@@ -126,7 +134,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without, although time is up: see :class:`~.study.Absent`."""
     missing = tuple(site for site in state.roster if site not in answered)
-    if state.step == "finish":
+    if state.step in ("residuals", "finish"):
         return ()
     if state.step != "round" or not answered:
         return missing
@@ -154,38 +162,25 @@ def receive(
     for site in state.roster:
         answer = answers.get(site)
         if isinstance(answer, Refusal):
-            if state.step not in ("round", "finish"):
+            if state.step not in ("round", "residuals", "finish"):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
     return _NEXT[state.step](state, good, refused)
 
 
-def problem_of(agreement: Agreement | State) -> Problem:
-    """What is trained, once columns and classes are agreed on; classes are 0, 1, … in order."""
-    study, transform, classes = agreement.study, agreement.transform, agreement.classes
-    assert transform is not None
-    problem = Problem(
-        method_of(study.method, len(transform.names), transform.frozen, agreement.edge),
-        loss_of(study, len(classes)),
-        len(transform.names),
-        np.arange(len(classes)),
-        study.training.intercept,
-    )
-    problem.check()
-    return problem
-
-
 def new_server(state: State) -> tuple[Server, int]:
     """The server before the first round, and its budget."""
-    problem, options = problem_of(state), state.study.training
-    mechanism = mechanism_of(state.study)
-    return training.serve(
-        problem, state.roster, np.array(state.rows), np.zeros(problem.size), l2=l2_of(state),
-        solver=options.solver if mechanism is None else "auto", tol=options.tolerance,
-        max_rounds=options.rounds, trim=state.study.defence.trim, limits=limits_of(state.study),
-        centers=state.centers, privacy=mechanism,
+    problem, options = meaning.problem_of(state), state.study.training
+    mechanism = meaning.mechanism_of(state.study)
+    start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
+    server, budget = training.serve(
+        problem, state.roster, np.array(state.rows), start, l2=l2_of(state),
+        solver=options.solver if mechanism is None else "auto", tol=options.tol,
+        max_rounds=options.max_rounds, trim=state.study.defence.trim,
+        limits=meaning.limits_of(state.study), centers=state.centers, privacy=mechanism,
     )  # fmt: skip
+    return server._replace(round=len(state.history) + 1), budget
 
 
 def l2_of(state: State) -> float:
@@ -196,16 +191,17 @@ def l2_of(state: State) -> float:
 
 def certificate(state: State) -> Bound | None:
     """Proposition 2 for the finished model, where there is transport and every site answered."""
-    method = problem_of(state).method
-    if state.outcome is None or np.isinf(method.rho) or set(state.parts) != set(state.roster):
+    method = meaning.problem_of(state).method
+    told = [state.finished[site].part for site in state.roster if site in state.finished]
+    parts = [part for part in told if part is not None]
+    if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
         return None
-    parts = [state.parts[site] for site in state.roster]
     return certifying.combine(parts, state.outcome.lam, method)
 
 
 def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     first = state.roster[0]
-    columns = state.study.columns.use or tuple(answers[first].columns)
+    columns = state.study.columns.use or answers[first].columns
     for site, told in answers.items():
         odd = set(told.columns) ^ set(columns)
         if odd:
@@ -228,22 +224,40 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
         if set(told.columns) != set(used):
             raise ValueError(f"site {site!r}: tells of other columns than those asked for")
     ordered = {s: {name: told.columns[name] for name in used} for s, told in answers.items()}
-    transform = preprocessing.agree(ordered, plan_of(study))
-    if not transform.names:
-        raise ValueError("study: no column is left to learn from")
-    state = state._replace(transform=transform)
-    label, plan = study.data.label, label_plan(study)
-    if study.data.task == "classification":
-        held = {level for told in answers.values() for level in told.label.levels}
+    state = state._replace(transform=preprocessing.agree(ordered, meaning.plan_of(study)))
+    state = settle_label(state, {site: told.label for site, told in answers.items()})
+    scales = state.target is not None or study.columns.scaling != "none"
+    return state._replace(step="spreads") if scales else prepared(state)
+
+
+def settle_label(state: State, told: dict[str, Column]) -> State:
+    """Which classes there are, or where the middle of a number is; if left open, what it is."""
+    study, label = state.study, state.study.data.label
+    task = meaning.task_of(study)
+    if task == "auto":
+        task = labels.task_from(list(told.values()))
+    if task == "classification":
+        held = {level for column in told.values() for level in column.levels}
         classes = tuple(sorted(study.data.classes or held))
         if len(classes) < 2:
             raise ValueError(f"label {label!r}: the sites hold rows of one class only")
-        state = state._replace(classes=classes)
-        return state._replace(step="spreads") if transform.scaling != "none" else _spread(state)
-    scaled = preprocessing.agree({s: {label: told.label} for s, told in answers.items()}, plan)
+        return state._replace(classes=classes)
+    scaled = preprocessing.agree({s: {label: c} for s, c in told.items()}, _label_plan(study))
     if not scaled.numeric:
         raise ValueError(f"label {label!r}: {scaled.ignored.get(label, 'has too few values')}")
-    return state._replace(target=scaled.numeric[0], step="spreads")
+    return state._replace(target=scaled.numeric[0]._replace(flagged=False, missing=0.0))
+
+
+def scale_label(state: State, told: dict[str, Deviation]) -> State:
+    """The unit of a label that is a number, from how far its values are from the middle."""
+    assert state.target is not None
+    far = {site: {state.target.name: deviation} for site, deviation in told.items()}
+    scaled = preprocessing.scale(Transform((state.target,), {}), far, _label_plan(state.study))
+    return state._replace(target=scaled.numeric[0])
+
+
+def _label_plan(study: Study) -> Plan:
+    return Plan(kinds={study.data.label: "numeric"}, least=study.privacy.least)
 
 
 def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -256,36 +270,42 @@ def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
             raise ValueError(f"site {site!r}: its answer does not fit the label")
     if transform.scaling != "none":
         told = {site: answer.spreads for site, answer in answers.items()}
-        state = state._replace(transform=preprocessing.scale(transform, told, plan_of(study)))
-    if state.target is not None:
-        label = study.data.label
-        scaled = preprocessing.scale(
-            Transform((state.target,), {}),
-            {site: {label: answer.label} for site, answer in answers.items()},
-            label_plan(study),
+        state = state._replace(
+            transform=preprocessing.scale(transform, told, meaning.plan_of(study))
         )
-        target = scaled.numeric[0]._replace(flagged=False)
-        state = state._replace(target=target)
-    return _spread(state)
+    if state.target is not None:
+        state = scale_label(state, {site: answer.label for site, answer in answers.items()})
+    return prepared(state)
 
 
-def _spread(state: State) -> State:
-    """On to training, or first to where the sites' rows are, for a score that has a centre."""
-    return state._replace(step="center") if state.study.method.scores else _start(state)
+def prepared(state: State) -> State:
+    """Columns and label are agreed on: to training, or first to where the sites' rows are."""
+    assert state.transform is not None
+    if not state.transform.names:
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in state.transform.ignored.items())
+        raise ValueError(f"no column is left to learn from ({reasons})")
+    return state._replace(step="center") if meaning.asks_where(state.study) else _start(state)
 
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    own = np.array([place.mean for place in told])
-    if state.study.method.center == "auto":
-        common = centers.combine([centers.Summary(place.kept, place.mean) for place in told])
-        own = np.tile(common, (len(told), 1))
-    edge = sketch.quantile([place.distances for place in told], state.study.method.bulk)
-    return _start(state._replace(centers=own, edge=edge if np.isfinite(edge) and edge > 0 else 1.0))
+    spread = spreading.measure(told, defaults.share_kept(state.study.method.outliers))
+    state = state._replace(spread=spread)
+    if not (state.study.method.scores and meaning.shape_of(state).any()):
+        return _start(state)
+    own = state.apart and state.study.method.center == "client"
+    return state._replace(step="edge", centers=spreading.centers_of(told, own))
+
+
+def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
+    told = [answers[site] for site in state.roster]
+    bulk = defaults.share_kept(state.study.method.outliers)
+    return _start(state._replace(edge=spreading.edge(told, bulk)))
 
 
 def _start(state: State) -> State:
-    return state._replace(step="round", server=new_server(state)[0])
+    server, budget = new_server(state)
+    return state._replace(step="round", server=server, budget=state.budget or budget)
 
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
@@ -297,16 +317,18 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         {**refused, **heard.refused}, heard.clipped,
     )  # fmt: skip
     state = state._replace(server=server, history=(*state.history, line))
-    early = training.stop_rule(problem_of(state), np.array(state.rows), l2_of(state), np.inf)
+    early = training.stop_rule(
+        meaning.problem_of(state), np.array(state.rows), l2_of(state), np.inf
+    )
     noisy = state.study.privacy.epsilon is not None
     status = info.done or (early(info) if early and not noisy else "")
-    if not status and number >= new_server(state)[1]:
+    if not status and number >= state.budget:
         status = "budget"
     return state if not status else _end(state, info, status)
 
 
 def _end(state: State, info: Info, status: str) -> State:
-    rho = problem_of(state).method.rho
+    rho = meaning.problem_of(state).method.rho
     outcome = Outcome(
         theta=info.theta,
         lam=info.lam,
@@ -317,13 +339,23 @@ def _end(state: State, info: Info, status: str) -> State:
         l2=l2_of(state),
         rounds=len(state.history),
         status=status,
-        message=training.describe(status, info),
+        message=training.describe(status, info, state.study.training.tol),
     )
-    return state._replace(step="finish", outcome=outcome)
+    again = state.scatter is None and status != "budget"
+    refine = again and meaning.refines(state.study, meaning.problem_of(state))
+    return state._replace(step="residuals" if refine else "finish", outcome=outcome)
+
+
+def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
+    scatter = spreading.scatter([answers[s] for s in state.roster if s in answers])
+    # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
+    if len(answers) < len(state.roster) or not scatter > 0:
+        return state._replace(step="finish")
+    return _start(state._replace(scatter=scatter))
 
 
 def _finish(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return state._replace(step="done", parts=answers)
+    return state._replace(step="done", finished=answers)
 
 
 def _training(state: State) -> Server:
@@ -336,6 +368,8 @@ _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "columns": _columns,
     "spreads": _spreads,
     "center": _center,
+    "edge": _edge,
     "round": _round,
+    "residuals": _residuals,
     "finish": _finish,
 }

@@ -18,29 +18,28 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
-from dorfl import centers, certificate, preprocessing, training, validation
+from dorfl import preprocessing, spread, training, validation, wire
 from dorfl.federation.client import enough, respond
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.preprocessing import Plan, summaries
 from dorfl.preprocessing import columns as reading
-from dorfl.preprocessing import sketch, summaries
-from dorfl.protocol import wire
-from dorfl.protocol.coordinator import problem_of
-from dorfl.protocol.memory import Memory
-from dorfl.protocol.messages import (
+from dorfl.preprocessing.sketch import Sketch
+from dorfl.risk import Group
+from dorfl.solvers.base import Task
+from dorfl.study import labels, meaning, serving
+from dorfl.study.memory import Memory
+from dorfl.study.messages import (
     Agreement,
     Answer,
     Columns,
     Enrolled,
+    Finished,
     Outcome,
-    Place,
     Refusal,
     Reply,
     Request,
     Spreads,
 )
-from dorfl.protocol.study import check, label_plan, mechanism_of, plan_of
-from dorfl.risk import Group
-from dorfl.solvers.base import Task
 from dorfl.types import Array
 
 MOST_ROUNDS = 10_000
@@ -98,36 +97,39 @@ class Site:
         """The answer to a request; Refused or ValueError if there is none."""
         agreement, step = request.agreement, request.step
         self.consent(agreement)
-        odd = self.memory.agreed(step[:20], agreement)
+        refined = "" if agreement.scatter is None else "refined "
+        odd = self.memory.agreed(refined + step[:20], agreement)
         if odd is not None:
             raise Refused(f"the {odd} is not what this run said before")
         rows, study = self._rows(agreement), agreement.study
         if step == "enrol":
-            kinds = {c: reading.kind_of(rows.column(c)) for c in self._columns(agreement)}
-            return Enrolled(rows.num_rows, kinds, dorfl.__version__)
+            return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if step == "columns":
             label = rows.column(study.data.label)
             return Columns(
-                preprocessing.summarise(rows.select(agreement.columns), plan_of(study)),
-                summaries.summarise_column(label, study.data.label, label_plan(study)),
+                preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)),
+                labels.summarise(label, study),
             )
         if agreement.transform is None:
             raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
         if step == "spreads":
             told, target = None, agreement.target
             if target is not None:
-                label = rows.column(study.data.label)
-                told = summaries.deviation(label, target, label_plan(study))
-            spreads = preprocessing.deviations(rows, agreement.transform, plan_of(study))
+                plan = Plan(least=study.privacy.least)
+                told = summaries.deviation(rows.column(study.data.label), target, plan)
+            spreads = preprocessing.deviations(rows, agreement.transform, meaning.plan_of(study))
             return Spreads(spreads, told)
-        if step == "center" and study.method.scores:
+        if step == "center" and meaning.asks_where(study):
+            return serving.place(*self._features(agreement), agreement)
+        if step == "edge" and agreement.spread is not None and agreement.center is not None:
             X, _ = self._features(agreement)
-            place, moves = centers.summarise(X), np.ones(X.shape[1])
-            moves[list(agreement.transform.frozen)] = 0.0
-            squared = (X.astype(np.float64) - place.mean) ** 2 @ moves
-            return Place(place.kept, place.mean, sketch.of(squared, study.privacy.least))
+            return spread.distances(
+                X, self._centered(agreement), meaning.shape_of(agreement), study.privacy.least
+            )
         if step == "round" and request.broadcast is not None:
             return self._report(agreement, request.broadcast)
+        if step == "residuals" and request.outcome is not None and agreement.scatter is None:
+            return self._residuals(agreement, request.outcome)
         if step == "finish" and request.outcome is not None:
             return self._finish(agreement, request.outcome)
         raise Refused("is no question of this protocol")
@@ -143,7 +145,7 @@ class Site:
                 f"but the site is called {self.name!r}"
             )
         try:
-            check(study)
+            meaning.check(study)
         except ValueError as error:
             raise Refused(f"the study cannot be run: {error}") from None
         assert self.released is not None
@@ -172,15 +174,21 @@ class Site:
         """The site's rows as the agreed model sees them; made once for each agreement."""
         key = hashlib.sha256(wire.encode(agreement)).hexdigest()
         if key not in self._groups:
-            X, y = self._features(agreement)
-            problem, center = problem_of(agreement), agreement.center
-            if center is None:
-                center = np.zeros(problem.dims)
-            if center.shape != (problem.dims,):
-                raise Refused("the score's centre does not fit the columns agreed on")
-            checked = validation.clients({self.name: (X, y)})
-            self._groups = {key: training.stack(problem, checked, center[None])}
+            checked = validation.clients({self.name: self._features(agreement)})
+            center = self._centered(agreement)[None]
+            self._groups = {key: training.stack(meaning.problem_of(agreement), checked, center)}
         return self._groups[key]
+
+    def _centered(self, agreement: Agreement) -> Array:
+        """The site's ξ̄, which may be anything where there is no score."""
+        assert agreement.transform is not None
+        dims = len(agreement.transform.names)
+        spread, center = agreement.spread, agreement.center
+        if center is None:
+            center = np.zeros(dims)
+        if center.shape != (dims,) or (spread is not None and spread.units.shape != (dims,)):
+            raise Refused("centre and spread do not fit the columns agreed on")
+        return center
 
     def _report(self, agreement: Agreement, sent: Broadcast) -> Report:
         group, task = self.group(agreement), sent.task
@@ -204,9 +212,18 @@ class Site:
         if study.privacy.epsilon is None:
             self._enough(group, task)
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
-        return respond(group, sent, study.training.seed, mechanism_of(study, seed))[0]
+        return respond(group, sent, study.training.seed, meaning.mechanism_of(study, seed))[0]
 
-    def _finish(self, agreement: Agreement, outcome: Outcome) -> certificate.Part:
+    def _residuals(self, agreement: Agreement, outcome: Outcome) -> Sketch:
+        group = self.group(agreement)
+        if not meaning.refines(agreement.study, group.problem):
+            raise Refused("is no question of this protocol")
+        if outcome.theta.shape != (group.problem.size,):
+            raise Refused("θ has another shape than the model agreed on")
+        out = serving.outputs(group.problem, outcome.theta, group.rows)
+        return spread.residuals(out, group.target, agreement.study.privacy.least)
+
+    def _finish(self, agreement: Agreement, outcome: Outcome) -> Finished:
         group = self.group(agreement)
         if outcome.theta.shape != (group.problem.size,):
             raise Refused("θ has another shape than the model agreed on")
@@ -218,7 +235,9 @@ class Site:
         if agreement.study.privacy.epsilon is not None:
             raise Refused("the study is differentially private: exact figures are not sent")
         self._enough(group, Task(outcome.theta, outcome.lam))
-        return certificate.parts(group, outcome.theta)[0]
+        return serving.finish(
+            group, outcome.theta, agreement.target, agreement.study.privacy.least
+        )[0]
 
     def _enough(self, group: Group, task: Task) -> None:
         """Rows behind what is told of θ, by their weight."""
@@ -232,7 +251,7 @@ class Site:
         study = agreement.study
         assert self.released is not None
         found = agreement.columns or study.columns.use or self.released
-        return [column for column in found if column != study.data.label]
+        return [column for column in found if column not in (study.data.label, study.data.client)]
 
     def _rows(self, agreement: Agreement) -> pa.Table:
         """The rows that have a label, in the columns of the study."""
@@ -243,22 +262,22 @@ class Site:
         task = agreement.study.data.task
         if (names, task) != self._kept[:2]:
             table = pa.table({name: self.table.column(name) for name in names})
-            label = table.column(names[-1])
-            if task == "classification":
-                known = reading.levels(label, names[-1]).codes >= 0
-            else:
-                known = ~np.isnan(reading.numbers(label, names[-1]))
+            known = labels.known(table.column(names[-1]), agreement.study)
             rows = table if known.all() else table.filter(pa.array(known))
             self._kept = (names, task, rows, np.flatnonzero(known))
         return self._kept[2]
 
     def _features(self, agreement: Agreement) -> tuple[Array, Array]:
         assert agreement.transform is not None
-        rows, name, target = self._rows(agreement), agreement.study.data.label, agreement.target
-        X = agreement.transform.apply(rows, np.float32).X
-        if target is not None:
-            return X, (reading.numbers(rows.column(name), name) - target.center) / target.spread
-        found, classes = reading.levels(rows.column(name), name), agreement.classes
-        if not set(found.names) <= set(classes):
-            raise Refused("some rows have a label that is not among the study's classes")
-        return X, np.array([classes.index(level) for level in found.names])[found.codes]
+        rows, name = self._rows(agreement), agreement.study.data.label
+        try:
+            y, _ = labels.encode(rows.column(name), name, agreement.classes, agreement.target)
+        except labels.UnknownClassError:
+            raise Refused(
+                "some rows have a label that is not among the study's classes; name them all: "
+                "[data] classes = [...]"
+            ) from None
+        loss = meaning.loss_of(agreement.study, len(agreement.classes))
+        return agreement.transform.apply(
+            rows, meaning.dtype_of(agreement.study)
+        ).X, labels.for_training(y, loss)

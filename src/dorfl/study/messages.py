@@ -11,7 +11,9 @@ from dorfl.certificate import Part
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.preprocessing.sketch import Sketch
-from dorfl.protocol.study import Study
+from dorfl.spread import Place, Spread
+from dorfl.study.constant import Learnt
+from dorfl.study.settings import Study
 from dorfl.types import Array
 
 
@@ -25,8 +27,11 @@ class Agreement(NamedTuple):
     classes: tuple[str, ...] = ()
     transform: Transform | None = None
     target: Numeric | None = None  # how the label of a regression is scaled
+    apart: bool = True  # whether sites have rows enough for a middle of their own
+    spread: Spread | None = None  # the units of the columns, where rows may drift or be suspect
     center: Array | None = None  # the site's ξ̄, where the score has one
     edge: float | None = None  # the squared distance from it within which the bulk of rows lies
+    scatter: float | None = None  # of residuals, once they are known: the unit of Huber's loss
 
 
 class Outcome(NamedTuple):
@@ -54,10 +59,10 @@ class Request(NamedTuple):
 
 
 class Enrolled(NamedTuple):
-    """Answer to `enrol`: how many rows take part, and which of the columns are how."""
+    """Answer to `enrol`: how many rows take part, and their columns, in the table's order."""
 
     rows: int
-    columns: dict[str, str]
+    columns: tuple[str, ...]
     version: str
 
 
@@ -75,12 +80,18 @@ class Spreads(NamedTuple):
     label: Deviation | None
 
 
-class Place(NamedTuple):
-    """Answer to `center`: where the site's rows are, and how far from there (squared)."""
+class Finished(NamedTuple):
+    """Answer to `finish`: how the model serves the site, and its part of the certificate.
 
-    kept: float
-    mean: Array
-    distances: Sketch
+    `loss` and `score` (accuracy, or mean absolute error) are over all rows, `weights` counts rows
+    by the weight they had, none of fewer than `least`.
+    """
+
+    loss: float
+    score: float
+    learnt: Learnt
+    weights: tuple[int, ...]
+    part: Part | None
 
 
 class Refusal(NamedTuple):
@@ -89,7 +100,9 @@ class Refusal(NamedTuple):
     reason: str
 
 
-Answer = Enrolled | Columns | Spreads | Place | Report | Part | Refusal
+# Answer to `center`: a Place, where the site's rows are and how far they lie apart; to `edge`: a
+# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `residuals`: a Sketch.
+Answer = Enrolled | Columns | Spreads | Place | Sketch | Report | Finished | Refusal
 
 
 class Reply(NamedTuple):

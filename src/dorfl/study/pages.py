@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from dorfl.model import Model
+from dorfl.model.facts import Guarantee, Weights
 from dorfl.report.content import (
     Block,
     Cell,
@@ -21,9 +23,9 @@ from dorfl.report.content import (
     Text,
     measured,
 )
-from dorfl.studies.audit import Audit
-from dorfl.studies.comparison import Comparison
-from dorfl.studies.study import Study
+from dorfl.study.audit import Audit
+from dorfl.study.comparison import Comparison
+from dorfl.study.settings import Study
 
 _SHOWN = 15  # features: as many as have room for their names
 _POINTS = 5000  # of a picture
@@ -32,20 +34,24 @@ _POINTS = 5000  # of a picture
 def of_model(model: Model) -> Page:
     """A model on one page."""
     facts, fit = model.facts, model.fit
-    served = facts.get("clients", [])
+    scores = [served.score for served in facts.clients if served.score is not None]
     measure = "accuracy" if model.classifies else "mean absolute error"
-    worst = (min if model.classifies else max)(served, key=lambda e: e["score"], default=None)
     cards = [Finding("method", fit.problem.method.name)]
-    if worst:
-        cards.append(Finding(f"{measure} of the worst served client", f"{worst['score']:.4g}"))
-    certificate = facts.get("certificate")
+    if scores:
+        worst = min(scores) if model.classifies else max(scores)
+        cards.append(Finding(f"{measure} of the worst served client", f"{worst:.4g}"))
+    certificate = facts.certificate
     if certificate:
-        claim = f"worst-case risk within UW distance {certificate['radius']:.3g}"
-        cards.append(Finding(claim, f"≤ {certificate['bound']:.4g}", certificate["firm"]))
+        claim = f"worst-case risk within UW distance {certificate.radius:.3g}"
+        cards.append(Finding(claim, f"≤ {certificate.bound:.4g}", certificate.firm))
+    if model.shortfall:
+        cards.append(Finding(model.shortfall, "not converged", False))
+    if model.useless:
+        cards.append(Finding(model.useless, "learnt nothing", False))
     sections = [Section("Clients", _clients(model, measure))]
     sections.append(Section("What it learnt", [_coefficients(model)]))
-    if facts.get("weights"):
-        sections.append(Section("Rows and their weights", [_weights(facts["weights"])]))
+    if facts.weights:
+        sections.append(Section("Rows and their weights", [_weights(facts.weights)]))
     if certificate:
         sections.append(Section("What it guarantees", _guarantee(certificate)))
     sections.append(Section("How it was made", _making(model)))
@@ -55,21 +61,24 @@ def of_model(model: Model) -> Page:
 
 
 def _clients(model: Model, measure: str) -> list[Block]:
-    served = model.facts.get("clients", [])
+    served = {told.name: told for told in model.facts.clients}
     names, lam = model.fit.clients, model.fit.lam.tolist()
     rows = [
-        (name, e["rows"], share, e["loss"], e["score"])
-        for name, share, e in zip(names, lam, served, strict=False)
+        (name, told.rows, share, told.loss, told.score)
+        for name, share in zip(names, lam, strict=True)
+        if (told := served.get(name))
     ]
     table = Table(
         "clients", "How each client is served", ("client", "rows", "λ", "loss", measure), rows,
         {"rows": ",d", "λ": ".3f", "loss": ".4f", measure: ".4g"},
         note="On the rows trained with. λ is how much a client counted: see it beside its loss.",
     )  # fmt: skip
-    losses = [e["loss"] for e in served]
+    losses = {name: told.loss for name, told in served.items() if told.loss is not None}
+    series = [Series("λ", names, lam)]
+    if losses:
+        series.append(Series("loss", tuple(losses), list(losses.values())))
     figure = Figure(
-        "mixture", "Loss and weight of each client", "client", "",
-        [Series("λ", names, lam), Series("loss", names[: len(losses)], losses)], "bars",
+        "mixture", "Loss and weight of each client", "client", "", series, "bars",
         alt="Bars of every client's weight λ and mean loss.",
     )  # fmt: skip
     return [table, figure] if served else [figure]
@@ -94,21 +103,21 @@ def _towards(model: Model) -> str:
     return model.classes[-1] if model.classifies else f"more {model.label}"
 
 
-def _weights(histogram: dict[str, list[float]]) -> Figure:
-    edges = histogram["edges"]
+def _weights(histogram: Weights) -> Figure:
+    edges = histogram.edges
     names = [*(f"{a:g}–{b:g}" for a, b in pairwise(edges)), f"≥ {edges[-1]:g}"]
     return Figure(
         "weights", "How much rows count", "weight (1: an ordinary row)", "rows",
-        [Series("rows", names, histogram["rows"])], "bars",
+        [Series("rows", names, histogram.rows)], "bars",
         note="Rows near 0 are held for wrong: `dorfl outliers` lists them. "
         "Bars of fewer than five rows are left out.",
         alt="Bars of how many rows have which weight.",
     )  # fmt: skip
 
 
-def _guarantee(certificate: dict[str, object]) -> list[Block]:
-    curve = np.array(certificate["curve"], dtype=float).reshape(-1, 2)
-    blocks: list[Block] = [Text([str(certificate["words"])])]
+def _guarantee(certificate: Guarantee) -> list[Block]:
+    curve = np.array(certificate.curve, dtype=float).reshape(-1, 2)
+    blocks: list[Block] = [Text([certificate.words])]
     if len(curve):
         blocks.append(
             Figure(
@@ -126,8 +135,7 @@ def _guarantee(certificate: dict[str, object]) -> list[Block]:
 
 def _making(model: Model) -> list[Block]:
     facts, fit = model.facts, model.fit
-    words = [*facts.get("choice", []), f"{fit.message}, in {fit.rounds} exchanges of messages."]
-    notes = facts.get("data", {}).get("notes", [])
+    words = [*facts.choice, f"{fit.message}, in {fit.rounds} exchanges of messages."]
     used = [
         (p.name, type(p).__name__.lower(), len(p.features), 100 * p.missing)
         for p in model.transform.parts
@@ -139,9 +147,22 @@ def _making(model: Model) -> list[Block]:
     )  # fmt: skip
     settings = Table(
         "settings", "Settings", ("setting", "value"),
-        [(name, _shown(value)) for name, value in facts.get("settings", {}).items()],
+        [(name, _shown(value)) for name, value in _flat(facts.settings).items()],
     )  # fmt: skip
-    return [Text([*words, *notes]), Details("Columns", [table]), Details("Settings", [settings])]
+    return [
+        Text([*words, *facts.notes]),
+        Details("Columns", [table]),
+        Details("Settings", [settings]),
+    ]
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by section and name, in one list."""
+    return {
+        f"{section}.{name}" if isinstance(entries, dict) else section: value
+        for section, entries in settings.items()
+        for name, value in (entries.items() if isinstance(entries, dict) else [("", entries)])
+    }
 
 
 def _shown(value: object) -> str:
@@ -189,8 +210,9 @@ def of_comparison(found: Comparison, study: Study) -> Page:
         Section("Methods", [compared(found), radar]),
         Section("Worst served", [Text(words)]),
     ]
-    lead = f"Five ways to learn {study.label} across {len(found.clients)} clients, cross-validated."
-    return Page(f"Methods compared on {study.label}", lead, cards, sections)
+    label = study.data.label
+    lead = f"Five ways to learn {label} across {len(found.clients)} clients, cross-validated."
+    return Page(f"Methods compared on {label}", lead, cards, sections)
 
 
 def suspects(found: Audit) -> Figure:

@@ -12,32 +12,37 @@ from typing import Any
 import numpy as np
 
 from dorfl import files, losses, model
-from dorfl.model import Model
-from dorfl.protocol import coordinator
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.model import Facts, Model
+from dorfl.model.facts import Guarantee, Learnt, Served, Weights
 from dorfl.risk import Group
 from dorfl.scores import Quadratic
-from dorfl.studies.audit import audit
-from dorfl.studies.rows import Rows
+from dorfl.study import constant, coordinator, meaning, serving
+from dorfl.study.audit import audit
+from dorfl.study.coordinator import State
+from dorfl.study.messages import Agreement, Outcome
+from dorfl.study.rows import Rows
 from dorfl.training import Fit
 from dorfl.types import Array
 
 _SUSPECT = 0.1  # of an ordinary row's weight
+_SHOWN = 5  # rows at least, for a bar of the weights' histogram
 
 
-def model_of(state: State) -> Model:
-    """The model of a study that is done. What only rows can tell (their weights) is not in it."""
+def model_of(state: State, notes: tuple[str, ...] = ()) -> Model:
+    """The model of a study that is done; what only rows could tell and was not told is left out."""
     outcome, transform, centers = state.outcome, state.transform, state.centers
     assert outcome is not None
     assert transform is not None
-    problem = coordinator.problem_of(state)
+    problem = meaning.problem_of(state)
     if centers is None:
         centers = np.zeros((len(state.roster), problem.dims))
     fit = _fit(outcome, problem, state.roster, outcome.lam, outcome.risks, centers)
     fit.history.extend(state.history)
-    label = state.study.data.label
-    return Model(fit, transform, label, None, state.classes, state.target, _facts(state))
+    data = state.study.data
+    return Model(
+        fit, transform, data.label, data.client, state.classes, state.target,
+        _facts(state, centers, notes),
+    )  # fmt: skip
 
 
 def write_site(
@@ -53,7 +58,7 @@ def write_site(
     assert agreement.transform is not None
     own = Model(
         fit, agreement.transform, agreement.study.data.label, None, agreement.classes,
-        agreement.target, {"data": {"rows": len(group.target), "notes": []}},
+        agreement.target, Facts(rows=len(group.target), settings=agreement.study.to_json()),
     )  # fmt: skip
     model.save(own, folder / "model")
     if not isinstance(group.problem.method.score, Quadratic):
@@ -93,22 +98,43 @@ def _fit(
     )
 
 
-def _facts(state: State) -> dict[str, Any]:
-    notes = [f"trained among {len(state.roster)} sites by study {state.study.name!r}"]
+def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
+    told, rows = state.finished, dict(zip(state.roster, state.rows, strict=True))
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
     if stood_in:
-        notes.append(f"in {len(stood_in)} rounds the last report of a site stood in for it")
-    bound = coordinator.certificate(state)
-    words = None if bound is None else (
-        f"Worst-case risk over all distributions within UW distance {bound.radius:.4g} of the "
-        f"mixture: at most {bound.bound:.6g}. Bounded is L = l − h, the loss less the outlier "
-        "score."
+        notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
+    if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
+        notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
+    served = [
+        Served(name, rows[name], told[name].loss, told[name].score)
+        if name in told
+        else Served(name, rows[name])
+        for name in state.roster
+    ]
+    weights = learnt = None
+    if set(told) == set(state.roster):
+        assert state.outcome is not None
+        counts = np.sum([told[name].weights for name in state.roster], axis=0)
+        shown = tuple(int(count) if count >= _SHOWN else 0 for count in counts)
+        weights = Weights(serving.EDGES, shown)
+        parts = [told[name].learnt for name in state.roster]
+        learnt = Learnt(*constant.against(parts, state.outcome.lam))
+    common = np.average(centers, axis=0, weights=state.rows)
+    return Facts(
+        sum(state.rows), notes, meaning.chosen(state).words, tuple(served),
+        tuple(common.tolist()), weights, learnt, _guarantee(state), state.study.to_json(),
     )  # fmt: skip
-    return {
-        "data": {"rows": sum(state.rows), "notes": notes},
-        "clients": [
-            {"name": name, "rows": rows}
-            for name, rows in zip(state.roster, state.rows, strict=True)
-        ],
-        "certificate": None if bound is None else {**bound._asdict(), "words": words},
-    }
+
+
+def _guarantee(state: State) -> Guarantee | None:
+    bound = coordinator.certificate(state)
+    if bound is None:
+        return None
+    firm = bound.error is not None
+    words = (
+        f"Worst-case risk over all distributions within UW distance {bound.radius:.4g} of the "
+        f"mixture: at most {bound.bound:.6g}, {'certified' if firm else 'estimated'}. The worst "
+        f"distribution attains {bound.attained:.6g}. Bounded is L = l − h, the loss less the "
+        "outlier score."
+    )
+    return Guarantee(bound.radius, bound.bound, bound.attained, firm, words)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dorfl import tables
 from dorfl.preprocessing import columns
-from dorfl.studies.study import Study
+from dorfl.study.settings import Data, Study
 from dorfl.tables import DataError
 
 _LABELS = ("label", "target", "class", "outcome", "y")
@@ -49,7 +49,7 @@ def propose(
     place = os.path.relpath(data, home) if not data.is_absolute() else str(data)
     others = ", ".join(n for n in names if n not in (label, client))
     notes["ignore"] = f"columns to leave out, of: {others}"
-    return Study(data=Path(place).as_posix(), label=label, client=client), notes
+    return Study(Data(label, Path(place).as_posix(), client)), notes
 
 
 def _guess(names: list[str], words: tuple[str, ...]) -> str | None:

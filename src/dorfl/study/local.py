@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dorfl.protocol import coordinator, wire
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.messages import Answer
-from dorfl.protocol.site import Site
+from dorfl import wire
+from dorfl.study import coordinator
+from dorfl.study.coordinator import State
+from dorfl.study.messages import Answer
+from dorfl.study.site import Site
 
 
 def run(

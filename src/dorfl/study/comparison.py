@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.federation.client import stream
-from dorfl.model import Model
-from dorfl.studies.rows import open_split, ready, rows_for
-from dorfl.studies.study import METHODS, Study
-from dorfl.studies.training import chosen, measure, train_quietly
+from dorfl.study import results, table
+from dorfl.study.rows import measure, open_split, rows_for
+from dorfl.study.settings import METHODS, Study
 from dorfl.tables import DataError, Split
 from dorfl.types import Array
 
@@ -24,6 +23,7 @@ class Comparison(NamedTuple):
     rows: Array
     scores: Array
     classifies: bool
+    shortfalls: tuple[str, ...] = ()  # which trainings did not reach their tolerance
 
     @property
     def overall(self) -> Array:
@@ -54,24 +54,21 @@ def compare(
         raise DataError(
             f"client {split.names[few]!r} has {counts[few]} rows, too few for {folds} folds"
         )
-    fold = _folds(split, folds, study.seed)
+    fold = _folds(split, folds, study.training.seed)
     scores: list[list[list[float]]] = [[] for _ in methods]
-    classifies = True
+    classifies, short = True, list[str]()
     for k in range(folds):
-        prepared = ready(study, split.keep(fold != k))
+        prepared = table.prepare(study, split.keep(fold != k))
         held_out = split.keep(fold == k)
         for i, name in enumerate(methods):
             tick(f"fold {k + 1}, {name}")
-            asked = study.changed(method=name)
-            fit, _ = train_quietly(asked, prepared, chosen(asked, prepared))
-            model = Model(
-                fit, prepared.transform, study.label, study.client, prepared.classes,
-                prepared.target,
-            )  # fmt: skip
+            model = results.model_of(table.fit(study.changed(method_name=name), prepared)[0])
             classifies = model.classifies
-            served = {e["name"]: e["score"] for e in measure(model, rows_for(model, held_out))}
+            if model.shortfall:
+                short.append(f"{name}, fold {k + 1}: {model.shortfall}")
+            served = {s.name: s.score or 0.0 for s in measure(model, rows_for(model, held_out))}
             scores[i].append([served.get(client, np.nan) for client in split.names])
-    return Comparison(methods, split.names, counts, np.array(scores), classifies)
+    return Comparison(methods, split.names, counts, np.array(scores), classifies, tuple(short))
 
 
 def _folds(split: Split, folds: int, seed: int) -> Array:

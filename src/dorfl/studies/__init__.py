@@ -1,1 +1,0 @@
-"""Studies of a table: what is asked for, the rows it is asked of, and the answers."""

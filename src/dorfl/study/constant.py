@@ -1,0 +1,53 @@
+"""Whether a model has learnt anything: its loss beside that of the best constant prediction.
+
+Both are taken on the rows trained with, weighed as training weighed them in the end: λ by client, p
+by row, so that rows held for wrong have no say here either. A minimiser cannot be worse than a
+constant under these weights; a training that went nowhere is no better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import entr
+
+from dorfl import losses
+from dorfl.problem import Problem
+from dorfl.types import Array
+
+
+class Learnt(NamedTuple):
+    """A client's part: its weighted loss, and what a constant prediction would come to.
+
+    `classes` has the weight of each class; for a regression `middle` is the loss of predicting 0,
+    the middle of the label.
+    """
+
+    loss: float
+    classes: tuple[float, ...] = ()
+    middle: float = 0.0
+
+
+def measure(problem: Problem, loss: Array, y: Array, weights: Array) -> Learnt:
+    """The part of a client, of its rows' losses, encoded labels, and weights that sum to 1."""
+    own = float(weights @ loss)
+    if not problem.loss.classifies:
+        return Learnt(own, middle=float(weights @ problem.loss.value(np.zeros(len(y)), y)))
+    places = np.searchsorted(problem.classes, losses.decode(problem.loss, y, problem.classes))
+    return Learnt(own, tuple(np.bincount(places, weights, len(problem.classes)).tolist()))
+
+
+def against(parts: Sequence[Learnt], lam: Array) -> tuple[float, float]:
+    """The mixture's loss, and that of the best constant (a regression: of the label's middle).
+
+    >>> balanced, sure = Learnt(0.7, (0.5, 0.5)), Learnt(0.1, (0.0, 1.0))
+    >>> loss, constant = against([balanced, sure], np.array([1.0, 0.0]))
+    >>> loss, round(constant, 6)
+    (0.7, 0.693147)
+    """
+    loss = float(lam @ [part.loss for part in parts])
+    if not parts[0].classes:
+        return loss, float(lam @ [part.middle for part in parts])
+    return loss, float(entr(lam @ [part.classes for part in parts]).sum())

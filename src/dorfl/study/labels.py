@@ -1,0 +1,101 @@
+"""What is predicted, as numbers: classes in order, or values in robust units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dorfl.losses import Loss
+from dorfl.preprocessing import Column, Numeric, Plan, columns, summaries
+from dorfl.study.meaning import task_of
+from dorfl.study.settings import Study
+from dorfl.types import Array
+
+MOST_CLASSES = 50
+_FARTHEST = 6.0  # units of a label from its middle: so far, and no further, does it count
+_FEW = 10  # whole numbers with at most so many different values are classes
+
+
+def plan_of(study: Study) -> Plan:
+    """How the label is told of: by its classes, in robust units, or (auto) as it looks."""
+    kinds = {"classification": "category", "regression": "numeric"}
+    task = task_of(study)
+    named = {study.data.label: kinds[task]} if task != "auto" else {}
+    return Plan(kinds=named, least=study.privacy.least)
+
+
+def summarise(column: Any, study: Study) -> Column:
+    """What a client tells of its label; where the task is open, few whole numbers as levels too."""
+    name, plan = study.data.label, plan_of(study)
+    if plan.kinds or columns.kind_of(column) != "numeric":
+        return summaries.summarise_column(column, name, plan)
+    as_number, as_class = (replace(plan, kinds={name: kind}) for kind in ("numeric", "category"))
+    told = summaries.summarise_column(column, name, as_number)
+    if not _few(columns.present(columns.numbers(column, name))):
+        return told
+    return told._replace(levels=summaries.summarise_column(column, name, as_class).levels)
+
+
+def task_from(told: Sequence[Column]) -> str:
+    """What clients' labels together make: classes, or a number to estimate."""
+    if any(column.kind == "category" for column in told):
+        return "classification"
+    used = [column for column in told if column.kind != "empty"]
+    found = {float(level) for column in used for level in column.levels}
+    few = bool(used) and all(column.levels for column in used)
+    return "classification" if few and _few(np.array(sorted(found))) else "regression"
+
+
+def task_in(column: Any, study: Study) -> str:
+    """What a whole column of labels makes, unless the study says."""
+    if task_of(study) != "auto":
+        return task_of(study)
+    name = study.data.label
+    classes = columns.kind_of(column) == "category" or _few(
+        columns.present(columns.numbers(column, name))
+    )
+    return "classification" if classes else "regression"
+
+
+def encode(
+    column: Any, name: str, classes: tuple[str, ...], target: Numeric | None
+) -> tuple[Array, Array]:
+    """Labels as numbers, and where there is one; ValueError for a class that is not known."""
+    if target is not None:
+        values = columns.numbers(column, name)
+        return (values - target.center) / target.spread, ~np.isnan(values)
+    found = columns.levels(column, name)
+    strange = [level for level in found.names if level not in classes]
+    if strange:
+        listed = ", ".join(map(repr, classes))
+        raise UnknownClassError(f"column {name!r} has the value {strange[0]!r}, none of {listed}")
+    place = np.array([classes.index(level) for level in found.names] + [-1], dtype=np.int64)
+    codes = place[found.codes]
+    return codes, codes >= 0
+
+
+def for_training(y: Array, loss: Loss) -> Array:
+    """Labels as trained on: Huber's slope is the same however far out y is, the tilt's is not."""
+    return np.clip(y, -_FARTHEST, _FARTHEST) if loss.name == "huber" else y
+
+
+def known(column: Any, study: Study) -> Array:
+    """Which rows have a label."""
+    name, task = study.data.label, task_of(study)
+    if task == "classification" or (task == "auto" and columns.kind_of(column) == "category"):
+        return np.asarray(columns.levels(column, name).codes >= 0)
+    return ~np.isnan(columns.numbers(column, name))
+
+
+class UnknownClassError(ValueError):
+    """A label that is none of the classes; the text names it, for this side's eyes alone."""
+
+
+def _few(values: Array) -> bool:
+    """Whether these numbers are classes: two of them, or a few whole ones."""
+    distinct = np.unique(values)
+    whole = bool((distinct == np.rint(distinct)).all())
+    return len(distinct) <= 2 or (whole and len(distinct) <= _FEW)

@@ -1,0 +1,200 @@
+"""What the words of a study mean: loss, method, plan, limits and noise; one rule for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorfl import defaults, losses, privacy
+from dorfl import mixture as mixing
+from dorfl.defaults import Choice
+from dorfl.federation.defence import Limits
+from dorfl.losses import Loss
+from dorfl.preprocessing import Plan, Transform
+from dorfl.privacy import Gaussian
+from dorfl.problem import Problem
+from dorfl.spread import Spread
+from dorfl.study.messages import Agreement
+from dorfl.study.settings import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Study
+from dorfl.types import Array
+
+if TYPE_CHECKING:
+    from dorfl.study.coordinator import State
+
+_PRIVATE_ROUNDS = 100
+_SINGLE = 1e-8  # the gap, in units of the objective, that rows in single precision can show
+
+
+def check(study: Study) -> None:
+    """Raise where the study cannot be run as it is written."""
+    data, columns, method, options = study.data, study.columns, study.method, study.training
+    for what, names in (("sites", study.sites), ("columns.use", columns.use)):
+        if len(set(names)) < len(names):
+            raise ValueError(f"study: {what} names one twice")
+    if not study.name.replace("-", "").replace("_", "").isalnum():
+        raise ValueError("study: its name must be made of letters, digits, - and _")
+    if data.label in columns.use:
+        raise ValueError(f"study: the label {data.label!r} is also one of the columns")
+    for what, value, allowed in (
+        ("data.task", data.task, TASKS),
+        ("data.small", data.small, SMALL),
+        ("columns.scaling", columns.scaling, SCALINGS),
+        ("method.name", method.name, METHODS),
+        ("method.center", method.center, ("auto", "client")),
+        ("method.mixture", method.mixture, MIXTURES),
+        ("method.by", method.by, ("loss", "risk")),
+        ("training.solver", options.solver, SOLVERS),
+        ("absent.then", study.absent.then, ("wait", "go on")),
+    ):
+        if value not in allowed:
+            listed = ", ".join(allowed)
+            raise ValueError(f"{what}: {value!r} is none of these: choose one of {listed}")
+    for what, number, least in (
+        ("absent.answer_within", study.absent.answer_within, 1.0),
+        ("absent.stand_in", study.absent.stand_in, 0),
+        ("privacy.least", study.privacy.least, 1),
+        ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
+        ("training.max_rounds", options.max_rounds or 1, 1),
+        ("training.l2", options.l2 or 0.0, 0.0),
+        ("method.shift", method.shift, 0.0),
+        ("method.outliers", method.outliers, 0.0),
+    ):
+        if not least <= number < np.inf:
+            raise ValueError(f"{what} = {number}: must be at least {least}")
+    if options.max_rounds == 0:
+        raise ValueError("training.max_rounds = 0: must be at least 1")
+    if method.outliers > 0.4:
+        raise ValueError(
+            f"outliers={method.outliers}: must be a share from 0 to 0.4; at most 0.4, for who is "
+            "right if most rows are wrong?"
+        )
+    positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
+    positive |= {"training.tol": options.tol, "training.delta": options.delta}
+    for what, price in positive.items():
+        if price is not None and not 0 < price < np.inf:
+            raise ValueError(f"{what} = {price}: must be a positive number")
+    if not 0 <= study.defence.trim <= 0.5:
+        raise ValueError("study: defence.trim: from 0 (the mean) to 0.5 (the median)")
+    if study.defence.trim > 0 and options.solver == "sqp":
+        raise ValueError('study: defence.trim needs training.solver = "optimistic"')
+    if data.task != "auto" and loss_of(study, max(len(data.classes), 2)).classifies != (
+        data.task == "classification"
+    ):
+        raise ValueError(f"study: loss {options.loss!r} is not for {data.task}")
+    limits_of(study)
+    mechanism_of(study)
+    plan_of(study)
+
+
+def task_of(study: Study) -> str:
+    """What is learnt: as the study says, or as its loss does; else "auto"."""
+    if study.data.task != "auto" or study.training.loss == "auto":
+        return study.data.task
+    classifies = losses.resolve(study.training.loss).classifies
+    return "classification" if classifies else "regression"
+
+
+def loss_of(study: Study, classes: int, scatter: float = 1.0) -> Loss:
+    """The loss by name; "auto": logistic for two classes, softmax for more, Huber's for numbers.
+
+    `scatter` is how far residuals spread, in the label's unit; that is 1 until they are known.
+    """
+    name = study.training.loss
+    if name == "huber" or (name == "auto" and (not classes or study.data.task == "regression")):
+        return losses.huber(study.training.delta * scatter)
+    return losses.resolve(("logistic" if classes == 2 else "softmax") if name == "auto" else name)
+
+
+def dtype_of(study: Study) -> type[np.floating[Any]]:
+    """What rows are kept in: single precision, unless a tolerance asks for what it cannot show."""
+    return np.float64 if study.training.tol < _SINGLE else np.float32
+
+
+def chosen(agreed: Agreement | State) -> Choice:
+    """The method the study's words mean for rows that spread as agreed, and why."""
+    study, transform, spread = agreed.study, agreed.transform, agreed.spread
+    assert transform is not None
+    if spread is None:  # nothing was told of it: columns are in units of their own, by scaling
+        spread = Spread(np.ones(len(transform.names)))
+    words = study.method
+    rule = words.mixture if words.mixture != "auto" else defaults.RULES[words.name]
+    worst = rule == "agnostic"
+    mixture = mixing.capped(words.cap, words.by) if worst else mixing.fixed(by=words.by)
+    return defaults.method_for(
+        spread, method=words.name, outliers=words.outliers, shift=words.shift,
+        frozen=frozen_of(study, transform), loss=_loss(agreed), rho=words.rho, beta=words.beta,
+        score_weight=words.score_weight, center=words.center, mixture=mixture, edge=agreed.edge,
+    )  # fmt: skip
+
+
+def problem_of(agreed: Agreement | State) -> Problem:
+    """What is trained, once columns and classes are agreed on; classes are 0, 1, … in order."""
+    assert agreed.transform is not None
+    problem = Problem(
+        chosen(agreed).method,
+        _loss(agreed),
+        len(agreed.transform.names),
+        np.arange(len(agreed.classes)),
+        agreed.study.training.intercept,
+    )
+    problem.check()
+    return problem
+
+
+def shape_of(agreed: Agreement | State) -> Array:
+    """V but for its size, in which distances from ξ̄ are measured."""
+    assert agreed.transform is not None
+    assert agreed.spread is not None
+    return defaults.shape_of(agreed.spread, frozen_of(agreed.study, agreed.transform))
+
+
+def _loss(agreed: Agreement | State) -> Loss:
+    return loss_of(agreed.study, len(agreed.classes), agreed.scatter or 1.0)
+
+
+def asks_where(study: Study) -> bool:
+    """Whether sites tell where their rows lie: not under differential privacy."""
+    return study.method.measures and study.privacy.epsilon is None
+
+
+def refines(study: Study, problem: Problem) -> bool:
+    """Whether residuals set the unit of the loss: Huber's, unless they must not be told."""
+    return problem.loss.name == "huber" and study.privacy.epsilon is None
+
+
+def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
+    """The features that cannot drift: those of categories, flags, and columns the study names."""
+    named = {k for k, name in enumerate(transform.sources) if name in study.columns.frozen}
+    return tuple(sorted({*transform.frozen, *named}))
+
+
+def plan_of(study: Study) -> Plan:
+    """How columns are summarised and scaled."""
+    return Plan(scaling=study.columns.scaling, kinds=study.kinds, least=study.privacy.least)
+
+
+def limits_of(study: Study) -> Limits | None:
+    """What honest sites keep to, if the study says so."""
+    row, target = study.defence.row, study.defence.target
+    if row is None:
+        return None
+    if not row > 0:
+        raise ValueError(f"study: defence.row = {row}; must be positive")
+    return Limits(row, np.inf if target is None else target)
+
+
+def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
+    """The noise of a study that is differentially private; its seed is each site's own secret."""
+    asked = study.privacy
+    if asked.epsilon is None:
+        return None
+    if study.method.scores:
+        raise ValueError(
+            "study: privacy.epsilon: where rows lie must not be told, so no row can be suspected "
+            "for where it lies; set method.outliers = 0"
+        )
+    return privacy.gaussian(
+        asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),
+        rounds=study.training.max_rounds or _PRIVATE_ROUNDS, seed=seed,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""From a table to what a model sees: clients' rows as numbers, in one float32 array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dorfl import losses, tables
+from dorfl.model import Model
+from dorfl.model.facts import Served
+from dorfl.study import labels, serving
+from dorfl.study.settings import Study
+from dorfl.tables import DataError, Split
+from dorfl.threads import each
+from dorfl.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Clients' rows, one after the other: client i has bounds[i] … bounds[i + 1].
+
+    `y` holds class numbers or, for a regression, scaled labels; `order` is each row's place in the
+    file.
+    """
+
+    names: tuple[str, ...]
+    bounds: Array
+    X: Array
+    y: Array
+    order: Array
+    notes: tuple[str, ...] = ()
+
+    @property
+    def clients(self) -> dict[str, tuple[Array, Array]]:
+        """As `dorfl.train` takes them: views, not copies."""
+        parts = [slice(a, b) for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+        return {
+            name: (self.X[part], self.y[part]) for name, part in zip(self.names, parts, strict=True)
+        }
+
+
+def open_split(study: Study) -> Split:
+    """The table of a study, its rows in the clients' order."""
+    if study.data.file is None:
+        raise ValueError('[data] file is missing: which table? Or name it: --table "data.csv"')
+    table = tables.read(study.data.file)
+    names, client = table.column_names, study.data.client
+    tables.find_column(names, study.data.label, "label")
+    for name in (*study.kinds, *study.columns.use, *study.columns.frozen):
+        tables.find_column(names, name, "columns")
+    if study.data.label == client:
+        raise DataError(f"label and client are both {client!r}; name two columns")
+    split = tables.by_client(
+        table, client, least=study.privacy.minimum_rows, small=study.data.small
+    )
+    return split.only(study.sites) if study.sites else split
+
+
+def rows_for(model: Model, split: Split) -> Rows:
+    """Rows of another table as a model sees them, with its labels."""
+    label = tables.find_column(split.column_names, model.label, "label")
+    try:
+        y, known = labels.encode(split.column(label), label, model.classes, model.target)
+    except ValueError as error:
+        raise DataError(f"label: {error}") from None
+    notes = list(split.notes)
+    if not known.all():
+        notes.append(f"{int((~known).sum())} row(s) without a label left out")
+        split, y = split.keep(known), y[known]
+    if not split.num_rows:
+        raise DataError(f"label: column {label!r} is empty")
+    try:
+        X = model.transform.apply(split, np.float32).X
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    return Rows(split.names, split.bounds, X, y, split.order, tuple(notes))
+
+
+def measure(model: Model, rows: Rows) -> list[Served]:
+    """How each client is served: rows, mean loss, and accuracy or mean absolute error."""
+    problem, theta = model.fit.problem, model.fit.theta
+
+    def one(name: str) -> Served:
+        X, y = rows.clients[name]
+        target = losses.encode(problem.loss, y, problem.classes)
+        out = serving.outputs(problem, theta, X)
+        score = serving.score_of(problem, out, target, model.target)
+        return Served(name, len(y), float(problem.loss.value(out, target).mean()), score)
+
+    return each(one, rows.names)
+
+
+def auc(model: Model, rows: Rows) -> dict[str, float]:
+    """The area under the ROC curve by client, for two classes, where both occur."""
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import, training needs none
+
+    problem, theta = model.fit.problem, model.fit.theta
+    return {
+        name: float(roc_auc_score(y, serving.outputs(problem, theta, X)))
+        for name, (X, y) in rows.clients.items()
+        if len(model.classes) == 2 and 0 < y.sum() < len(y)
+    }

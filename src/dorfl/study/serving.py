@@ -1,0 +1,82 @@
+"""What a client computes of its own rows for a study, the same at a site and in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dorfl import certificate, losses, spread
+from dorfl.preprocessing import Numeric
+from dorfl.problem import Problem
+from dorfl.risk import Group
+from dorfl.spread import Place
+from dorfl.study import constant
+from dorfl.study.messages import Agreement, Finished
+from dorfl.threads import each
+from dorfl.types import Array
+
+EDGES = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of rows' weights
+_CERTIFIED = 20_000_000  # numbers; the worst case of more takes more memory than training does
+_BLOCK = 65_536
+
+
+def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
+    """Where a client's rows lie, and how far apart; so for what is predicted, if it is a number."""
+    transform, target = agreement.transform, agreement.target
+    assert transform is not None
+    middle = None
+    if not agreement.apart:  # the middles agreed on, which most columns are scaled to have at 0
+        middle = np.zeros(len(transform.names) + (target is not None))
+        for k, name in enumerate(transform.names):
+            part = next((p for p in transform.numeric if p.name == name), None)
+            middle[k] = 0.0 if part is None else (part.fill - part.center) / part.spread
+    return spread.tell(
+        X, None if target is None else y, middle=middle, least=agreement.study.privacy.least
+    )
+
+
+def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> list[Finished]:
+    """How the model serves the clients of a group, and their parts of the certificate.
+
+    Rows are counted by their weight where there are at least so many.
+    """
+    parts: list[certificate.Part | None] = [None] * len(group.names)
+    if np.isfinite(group.problem.method.rho) and group.rows.size <= _CERTIFIED:
+        parts = list(certificate.parts(group, theta))
+    weights, problem = group.sample_weights(theta), group.problem
+
+    def one(i: int) -> Finished:
+        rows = slice(int(group.bounds[i]), int(group.bounds[i + 1]))
+        y, out = group.target[rows], outputs(problem, theta, group.rows[rows])
+        loss = problem.loss.value(out, y)
+        learnt = constant.measure(problem, loss, y, weights[i])
+        counts = histogram(weights[i] * len(y), least)
+        score = score_of(problem, out, y, target)
+        return Finished(float(loss.mean()), score, learnt, counts, parts[i])
+
+    return each(one, range(len(parts)))
+
+
+def score_of(problem: Problem, out: Array, y: Array, target: Numeric | None) -> float:
+    """Accuracy, or the mean absolute error in the label's own unit; `y` as encoded."""
+    if not problem.loss.classifies:
+        return float(np.abs(out - y).mean() * (target.spread if target else 1.0))
+    found = problem.classes[out.argmax(axis=1) if out.ndim == 2 else (out > 0).astype(int)]
+    return float((found == losses.decode(problem.loss, y, problem.classes)).mean())
+
+
+def outputs(problem: Problem, theta: Array, X: Array) -> Array:
+    """The model's outputs, some rows at a time: no second table in float64."""
+    blocks = [X[start : start + _BLOCK] for start in range(0, len(X), _BLOCK)]
+    return np.concatenate([problem.predict(theta, block) for block in blocks])
+
+
+def histogram(relative: Array, least: int) -> tuple[int, ...]:
+    """How many rows have which weight, 1 being that of an ordinary one; none of fewer than least.
+
+    >>> histogram(np.array([1.1] * 7 + [0.0]), least=5)
+    (0, 0, 0, 0, 0, 0, 0, 7, 0, 0)
+    """
+    counts, _ = np.histogram(relative, [*EDGES, np.inf])
+    return tuple(int(count) if count >= least else 0 for count in counts)

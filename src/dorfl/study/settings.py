@@ -1,0 +1,177 @@
+"""A study, written down: what is learnt from which columns, how, and the rules all keep to.
+
+The same record whether rows are in one table (`file`, and `client`, the column that says whose row
+it is) or at sites elsewhere (`sites`). Sites get it with every request, so that they see what they
+are asked to take part in and can refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from dorfl import wire
+
+METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
+TASKS = ("auto", "classification", "regression")
+MIXTURES = ("auto", "fixed", "agnostic")
+SMALL = ("refuse", "drop", "merge")
+SOLVERS = ("auto", "sqp", "optimistic")
+SCALINGS = ("robust", "standard", "none")
+
+Names = tuple[str, ...]
+
+
+class Data(NamedTuple):
+    """What to predict, and where the rows are; classes that are not named are those found."""
+
+    label: Annotated[str, "the column to predict"]
+    file: Annotated[str | None, "the table: CSV (also .gz) or Parquet; sites have their own"] = None
+    client: Annotated[str | None, "the column that says whose row it is"] = None
+    task: Annotated[str, "what is learnt: auto, classification or regression"] = "auto"
+    classes: Annotated[Names, "the label's values; none named: those that are found"] = ()
+    small: Annotated[str, "clients with too few rows: refuse, drop or merge"] = "refuse"
+
+
+class Used(NamedTuple):
+    """From what (none named: every column, or all that the sites release), and how it is read."""
+
+    use: Annotated[Names, "columns to learn from; none named: all"] = ()
+    numeric: Annotated[Names, "columns to read as numbers"] = ()
+    category: Annotated[Names, "columns to read as categories"] = ()
+    ignore: Annotated[Names, "columns to leave out"] = ()
+    frozen: Annotated[Names, "columns that cannot drift, beside categories"] = ()
+    scaling: Annotated[str, "the units of numbers: robust (median, MAD), standard or none"] = (
+        "robust"
+    )
+
+
+class Words(NamedTuple):
+    """The method, in words (`outliers`, `shift`: see :mod:`dorfl.defaults`) or by its parts."""
+
+    name: Annotated[str, "the method: dorfl, gdrfl, wafl, afl or erm"] = "dorfl"
+    outliers: Annotated[float, "the share of rows that may be wrong"] = 0.1
+    shift: Annotated[float, "how far rows may drift, in standard deviations"] = 0.25
+    rho: Annotated[float | None, "the price of moving a row, instead of shift"] = None
+    beta: Annotated[float | None, "the price of reweighting rows"] = None
+    score_weight: Annotated[float | None, "the score ρ₂ of the outermost of the bulk"] = None
+    center: Annotated[str, "the centre ξ̄: client (each its own) or auto (one for all)"] = "client"
+    mixture: Annotated[str, "how clients count: auto, fixed (by size), agnostic (the worst)"] = (
+        "auto"
+    )
+    cap: Annotated[float, "the most a client may count in an agnostic mixture"] = 1.0
+    by: Annotated[str, "what makes a client the worst: loss or risk"] = "loss"
+
+    @property
+    def scores(self) -> bool:
+        """Whether rows far from a centre are suspect."""
+        return self.name == "dorfl" and self.outliers > 0
+
+    @property
+    def measures(self) -> bool:
+        """Whether it has to be known how far rows lie apart."""
+        return self.name not in ("erm", "afl")
+
+
+class Training(NamedTuple):
+    """What :func:`dorfl.train` takes too; l2 is by default 1 / rows."""
+
+    loss: Annotated[str, "what is made small: auto, logistic, softmax, squared or huber"] = "auto"
+    delta: Annotated[float, "Huber's loss: where it turns linear, in units of residuals"] = 1.345
+    solver: Annotated[str, "how it is solved: auto, sqp or optimistic"] = "auto"
+    tol: Annotated[float, "stop at a gap of this share of the objective"] = 1e-4
+    max_rounds: Annotated[int | None, "at most so many exchanges of messages"] = None
+    intercept: Annotated[bool, "whether the model has one"] = True
+    l2: Annotated[float | None, "adds ½ l2 ‖θ‖²; by default 1 / rows"] = None
+    seed: Annotated[int, "where random streams begin"] = 0
+
+
+class Privacy(NamedTuple):
+    """A client with fewer rows takes no part; a statistic of fewer than `least` is not sent.
+
+    With `epsilon`, the rounds are differentially private: see :mod:`dorfl.privacy`, also for
+    `clip`, and `highest`, the most that a row's loss counts for.
+    """
+
+    minimum_rows: Annotated[int, "how many rows a client needs"] = 10
+    least: Annotated[int, "how many rows stand behind a statistic"] = 5
+    epsilon: Annotated[float | None, "what a row may show: differential privacy"] = None
+    delta: Annotated[float, "… and with what probability more"] = 1e-5
+    clip: Annotated[float, "… the longest gradient of a row"] = 1.0
+    highest: Annotated[float, "… the most that a row's loss counts for"] = 2.0
+
+
+class Defence(NamedTuple):
+    """Against a site that lies: see docs/attacks.md.
+
+    `row` is how long a row can be once columns are scaled (`target`: how large what is predicted);
+    reports are then clipped to what is possible. `trim` is the share of the mixture whose gradients
+    may be lies (solver "optimistic"). A fixed mixture weighs sites by the rows they say they have:
+    `most_rows` is the most that is believed.
+    """
+
+    row: Annotated[float | None, "how long a scaled row can be"] = None
+    target: Annotated[float | None, "how large a scaled label can be"] = None
+    trim: Annotated[float, "the share of gradients that may be lies"] = 0.0
+    most_rows: Annotated[int | None, "the most rows a site is believed to have"] = None
+
+
+class Absent(NamedTuple):
+    """The rule for a site that does not answer a round.
+
+    After `answer_within` seconds its last report stands in for it, for up to `stand_in` rounds in a
+    row; "then" the round waits for it ("wait"), or training goes on with the old report ("go on").
+    """
+
+    answer_within: Annotated[float, "seconds a site has to answer"] = 60.0
+    stand_in: Annotated[int, "rounds its last report stands in"] = 3
+    then: Annotated[str, "wait or go on"] = "wait"
+
+
+class Study(NamedTuple):
+    """Everything that is agreed before the first number is sent."""
+
+    data: Data
+    name: str = "study"
+    sites: Names = ()
+    columns: Used = Used()
+    method: Words = Words()
+    training: Training = Training()
+    privacy: Privacy = Privacy()
+    defence: Defence = Defence()
+    absent: Absent = Absent()
+
+    def changed(self, **given: Any) -> Study:
+        """The study with values by section and name (`data_label`), None meaning not given."""
+        out = self
+        for path, value in given.items():
+            section, _, name = path.partition("_")
+            if value is not None:
+                out = out._replace(**{section: getattr(out, section)._replace(**{name: value})})
+        return out
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What is said of columns, as preprocessing takes it."""
+        columns = self.columns
+        return {
+            **dict.fromkeys(columns.numeric, "numeric"),
+            **dict.fromkeys(columns.category, "category"),
+            **dict.fromkeys(columns.ignore, "ignore"),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; of the data's place only the file's name."""
+        plain: dict[str, Any] = json.loads(wire.encode(self))
+        if self.data.file is not None:
+            plain["data"]["file"] = Path(self.data.file).name
+        return plain
+
+
+def among(study: Study, sites: Names) -> Study:
+    """The study with its sites; `sites` take part where it names none."""
+    study = study._replace(sites=study.sites or sites)
+    if not study.sites:
+        raise ValueError("study: no site takes part; name them: sites = [...]")
+    return study

@@ -1,0 +1,245 @@
+"""The engine for rows that are all here: the coordinator's own steps, over a table's clients.
+
+Nothing is decided here that a federation decides otherwise. What one process can do better is a
+matter of speed: columns are read once for both exchanges about them, rows are stacked once, and all
+clients answer a round in one pass.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import dorfl
+from dorfl import methods, preprocessing, spread, training, validation
+from dorfl.certificate import certify
+from dorfl.federation import server as federated
+from dorfl.federation.client import respond
+from dorfl.federation.local import Round
+from dorfl.model import Model
+from dorfl.preprocessing import Numeric, Plan, Transform, columns, summaries
+from dorfl.preprocessing.sketch import Sketch
+from dorfl.problem import Problem
+from dorfl.risk import Group
+from dorfl.study import coordinator, labels, meaning, results, serving
+from dorfl.study.coordinator import State
+from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
+from dorfl.study.messages import Answer, Enrolled
+from dorfl.study.rows import Rows, open_split
+from dorfl.study.settings import Study
+from dorfl.tables import DataError, Split
+from dorfl.tables.errors import need_memory
+from dorfl.threads import each
+from dorfl.types import Array
+from dorfl.validation import Clients
+
+_CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
+_CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own
+_MUCH_MISSING = 0.2
+
+Progress = Callable[[Round], object]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A study whose columns and label are agreed on, and its rows as numbers."""
+
+    state: State
+    rows: Rows
+
+
+def run(study: Study, progress: Progress | None = None) -> tuple[Model, Rows]:
+    """Read, prepare, choose, train, certify: the model and the rows it was trained on."""
+    loading = threading.Thread(target=_load_kernels)
+    loading.start()
+    try:
+        prepared = prepare(study, open_split(study))
+    finally:
+        loading.join()  # a process that ends under a thread at work in compiled code is aborted
+    return model_of(study, prepared, progress), prepared.rows
+
+
+def model_of(study: Study, prepared: Prepared, progress: Progress | None = None) -> Model:
+    """The model of a study for rows that are ready, with all that is known of it."""
+    (state, _), rows = fit(study, prepared, progress), prepared.rows
+    made = results.model_of(state, rows.notes)
+    found = made.facts.certificate
+    if found is None or not found.radius > 0 or rows.X.size >= _CURVED:
+        return made
+    certificate = certify(made.fit, rows.clients)
+    curve = tuple((r, certificate.at(r)) for r in (found.radius * _CURVE).tolist())
+    return replace(made, facts=made.facts._replace(certificate=found._replace(curve=curve)))
+
+
+def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> tuple[State, Group]:
+    """The study's steps from where rows lie to the end, and the rows as the model sees them."""
+    rows, names = prepared.rows, prepared.state.roster
+    state = prepared.state
+    words = state.study._replace(method=study.method, training=study.training)
+    state = coordinator.prepared(state._replace(study=words))
+    clients = validation.clients(rows.clients)
+
+    def answer(one: Callable[[str], Answer]) -> State:
+        return coordinator.receive(state, dict(zip(names, each(one, names), strict=True)))
+
+    if state.step == "center":
+        state = answer(lambda name: serving.place(*clients[name], state))
+    if state.step == "edge":
+        assert state.centers is not None
+        known, shape = dict(zip(names, state.centers, strict=True)), meaning.shape_of(state)
+        least = state.study.privacy.least
+        state = answer(lambda name: spread.distances(clients[name][0], known[name], shape, least))
+    centers = np.zeros((len(names), rows.X.shape[1])) if state.centers is None else state.centers
+    noise = mechanism_of(state.study, secrets.randbits(64))
+    least, seed = state.study.privacy.least, state.study.training.seed
+    while state.step == "round":
+        group = training.stack(meaning.problem_of(state), clients, centers)
+        while state.step == "round":
+            assert state.server is not None
+            reports = respond(group, federated.broadcast(state.server), seed, noise)
+            state = coordinator.receive(state, {report.client: report for report in reports})
+            if progress is not None:
+                progress(state.history[-1])
+        assert state.outcome is not None
+        problem, theta = group.problem, state.outcome.theta
+        if state.step == "residuals":
+            state = answer(partial(_residuals, problem, theta, clients, least))
+    if noise is not None:  # what a private model comes with must not tell of its rows either
+        return coordinator.receive(state, {}), group
+    told = serving.finish(group, theta, state.target, least=1)
+    return coordinator.receive(state, dict(zip(names, told, strict=True))), group
+
+
+def _residuals(problem: Problem, theta: Array, clients: Clients, least: int, name: str) -> Sketch:
+    X, y = clients[name]
+    return spread.residuals(serving.outputs(problem, theta, X), y, least)
+
+
+def prepare(study: Study, split: Split) -> Prepared:
+    """Labels read, columns fitted federatedly, everything as numbers."""
+    study, split, notes = _settled(study, split)
+    skipped = (study.data.label, study.data.client)
+    names = tuple(name for name in split.column_names if name not in skipped)
+    study = study._replace(sites=split.names)
+    # Who has too few rows was decided when the table was split.
+    state = coordinator.begin(study.changed(privacy_minimum_rows=1), "table")
+    split = split.only(state.roster)
+    counts = dict(zip(split.names, np.diff(split.bounds).tolist(), strict=True))
+    try:
+        state = coordinator.receive(
+            state, {name: Enrolled(n, names, dorfl.__version__) for name, n in counts.items()}
+        )
+        used = [name for name in state.columns if name not in study.columns.ignore]
+        transform = preprocessing.fit(split.clients(used), plan_of(study))
+        state = _label(state._replace(study=study, transform=transform), split)
+        coordinator.prepared(state)
+        label = study.data.label
+        y, _ = labels.encode(split.column(label), label, state.classes, state.target)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    need_memory(
+        Path(study.data.file or "table"),
+        3 * split.num_rows * len(transform.names) * 4,
+        "use fewer columns or rows, or a larger machine",
+    )
+    notes += _remarks(split, transform)
+    y = labels.for_training(y, loss_of(study, len(state.classes)))
+    X = transform.apply(split, dtype_of(study)).X
+    pa.default_memory_pool().release_unused()  # what reading took, training may need
+    rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes))
+    return Prepared(state, rows)
+
+
+def _settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
+    """The study with the task and the classes that the table shows; rows without a label go."""
+    name, column = study.data.label, split.column(study.data.label)
+    kind = columns.kind_of(column)
+    if kind in ("empty", "other"):
+        what = "is empty" if kind == "empty" else f"holds {column.type}"
+        raise DataError(f"label: column {name!r} {what}; name the column to predict")
+    try:
+        task, known = labels.task_in(column, study), labels.known(column, study)
+    except ValueError as error:
+        raise DataError(f"label: {error}; classes need the task classification") from None
+    study = study.changed(data_task=task)
+    notes: list[str] = []
+    if not known.all():
+        notes.append(f"{int((~known).sum())} row(s) without a label left out")
+        split = split.keep(known)
+    if task == "classification" and not study.data.classes:
+        study = study.changed(data_classes=tuple(columns.levels(column, name).names))
+    _check_label(study, column)
+    return study, split, notes
+
+
+def _check_label(study: Study, column: pa.Array) -> None:
+    name, classes = study.data.label, study.data.classes
+    if study.data.task == "regression":
+        present = columns.present(columns.numbers(column, name))
+        if not len(present) or present.min() == present.max():
+            raise DataError(f"label: column {name!r} has one value only; there is nothing to learn")
+    elif len(classes) < 2:
+        raise DataError(
+            f"label: column {name!r} has one value only ({classes[0]!r}); a classifier needs two"
+        )
+    elif len(classes) > labels.MOST_CLASSES:
+        raise DataError(
+            f"label: column {name!r} has {len(classes):,} different values, more than "
+            f"{labels.MOST_CLASSES} classes; is it a number (task regression), or another column?"
+        )
+
+
+def _label(state: State, split: Split) -> State:
+    """Classes, or middle and spread of the label, from what each client would tell of it."""
+    study, name = state.study, state.study.data.label
+    if study.data.task == "classification":
+        return coordinator.settle_label(state, {})
+    own = {client: table.column(name) for client, table in split.clients([name]).items()}
+    state = coordinator.settle_label(
+        state, {client: labels.summarise(column, study) for client, column in own.items()}
+    )
+    assert state.target is not None
+    plan = Plan(least=study.privacy.least)
+    far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
+    return coordinator.scale_label(state, far)
+
+
+def _remarks(split: Split, transform: Transform) -> list[str]:
+    """What to know of the columns: much that is missing, categories that would be numbers."""
+    notes = []
+    for part in transform.parts:
+        if part.missing > _MUCH_MISSING:
+            done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
+            notes.append(f"column {part.name!r} is missing in {part.missing:.0%} of rows: {done}")
+    for part in transform.parts:
+        if isinstance(part, Numeric) or part.name not in split.column_names:
+            continue
+        found = [level for level in part.levels if not level.startswith("(")]
+        numeric = sum(map(_is_number, found))
+        if len(found) >= 10 and numeric >= 0.9 * len(found):
+            notes.append(
+                f"column {part.name!r} is used as a category because some of its cells are not "
+                "numbers; if it holds numbers, leave those cells empty"
+            )
+    return notes
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _load_kernels() -> None:
+    """A training of next to nothing: compiled code takes most of a second to load from disk."""
+    rows, labels_ = np.eye(4, 2, dtype=np.float32), np.array([0, 1, 1, 0])
+    training.train([(rows, labels_)], methods.erm(), l2=1.0)

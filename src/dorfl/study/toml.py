@@ -1,0 +1,148 @@
+"""A study as people write it: TOML with a comment on every entry, and errors that help.
+
+>>> study = parse('''
+... sites = ["north", "south"]
+... [data]
+... label = "stroke"
+... [method]
+... name = "gdrfl"
+... rho = 20
+... ''')
+>>> study.method.rho, study.absent.then, study.training.tol
+(20.0, 'wait', 0.0001)
+>>> parse(to_toml(study)) == study
+True
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from dorfl import wire
+from dorfl.study.meaning import check
+from dorfl.study.settings import Study
+
+_OLD = {  # how studies were written before: what it is called now
+    ("data", "least"): ("privacy", "minimum_rows"),
+    ("method", "rho2"): ("method", "score_weight"),
+    ("training", "tolerance"): ("training", "tol"),
+    ("training", "rounds"): ("training", "max_rounds"),
+}
+
+
+_KINDS = {
+    str: "text in quotes",
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+}
+
+
+def read(path: str | Path) -> Study:
+    """A study from its file; the data's place is relative to it."""
+    path = Path(path)
+    try:
+        study = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name}: is no text") from None
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    return study.changed(data_file=study.data.file and str(path.parent / study.data.file))
+
+
+def parse(text: str) -> Study:
+    """A study from TOML; what it does not know is answered with the nearest it does."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is no TOML: {error}") from None
+    sections, given = wire.hints(Study), dict[str, Any]()
+    for key, value in table.items():
+        if key not in sections:
+            what = f"[{key}] is no section" if isinstance(value, dict) else f"{key!r} is unknown"
+            raise ValueError(what + _nearest(key, list(sections)))
+        kind = sections[key]
+        if not wire.is_record(kind):
+            given[key] = _typed(value, kind, key)
+        elif not isinstance(value, dict):
+            raise ValueError(f"{key}: must be a section, [{key}]")
+    for section, kind in sections.items():
+        if wire.is_record(kind):
+            given[section] = _section(table, section, kind)
+    study = Study(**given)
+    check(study)
+    return study
+
+
+def to_toml(study: Study, notes: dict[str, str] | None = None) -> str:
+    """The study with a comment on every entry; those that are None stand as comments."""
+    lines = ["# A study for dorfl: `dorfl train study.toml`, or `dorfl run fed/ study.toml`", ""]
+    lines += [f"name = {_toml(study.name)}"]
+    if study.sites:
+        lines += [f"sites = {_toml(study.sites)}"]
+    for section, kind in wire.hints(Study).items():
+        if not wire.is_record(kind):
+            continue
+        lines += ["", f"[{section}]"]
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            value = getattr(getattr(study, section), name)
+            about = (notes or {}).get(name) or get_args(hint)[1]
+            written = f"# {name} = …" if value is None else f"{name} = {_toml(value)}"
+            lines.append(f"{written}  # {about}")
+    return "\n".join(lines) + "\n"
+
+
+def _section(table: dict[str, Any], section: str, kind: Any) -> Any:
+    """A record from a TOML table: unknown keys refused, what is left out as by default."""
+    known = wire.hints(kind)
+    values = dict(kind._field_defaults)
+    written = {(section, key): value for key, value in table.get(section, {}).items()}
+    for (where, key), (new, name) in _OLD.items():
+        old = table.get(where, {})
+        if new == section and isinstance(old, dict) and key in old:
+            written[section, name] = old[key]
+    for (_, key), value in written.items():
+        if (section, key) in _OLD:
+            continue
+        if key not in known:
+            raise ValueError(f"[{section}] has no {key!r}{_nearest(key, list(known))}")
+        values[key] = _typed(value, known[key], f"[{section}] {key}")
+    missing = next((key for key in known if key not in values), None)
+    if missing:
+        raise ValueError(f"[{section}] {missing} is missing")
+    return kind(**values)
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise ValueError(f"{where}: must be a list of names in quotes")
+        return tuple(value)
+    allowed = [t for t in (get_args(kind) or (kind,)) if t is not type(None)]
+    if float in allowed and type(value) is int:
+        value = float(value)
+    if type(value) not in allowed:
+        raise ValueError(f"{where}: must be {_KINDS[allowed[0]]}")
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{where}: NaN is no setting")
+    if where == "[method] mixture" and value == "":
+        return "auto"
+    return value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+    return json.dumps(value, ensure_ascii=False)  # its strings and numbers are TOML's too
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
