@@ -163,5 +163,6 @@ def test_the_constrained_problem_says_what_it_cannot_do(data):
         methods.method(radius=0.1, beta=1.0, mixture="fixed")
     with pytest.raises(ValueError, match="temperature"):
         methods.method(radius=0.1, temperature=1.0)
-    with pytest.raises(ValueError, match="'sqp' or 'optimistic'"):
-        dorfl.train(data.clients, methods.method(radius=0.1, beta=1.0), solver="paper")
+    for solver in ("paper", "optimistic"):
+        with pytest.raises(ValueError, match="'sqp'"):
+            dorfl.train(data.clients, methods.method(radius=0.1, beta=1.0), solver=solver)

@@ -33,7 +33,7 @@ def folder(tmp_path):
             (f"{part}-labels-idx1-ubyte", labels),
         ):
             packed = part == "train"
-            content = gzip.compress(idx(array)) if packed else idx(array)
+            content = gzip.compress(idx(array), mtime=0) if packed else idx(array)
             (tmp_path / (name + ".gz" * packed)).write_bytes(content)
     return tmp_path
 
@@ -101,7 +101,7 @@ def test_idx_files_of_other_numbers(tmp_path):
         (b"\0\0\x08\2\0\0\0\1", "no idx file"),
         (b"\0\0\x08\1\0\0\0\5abcd", "another number"),
         (b"\0\0\x08\1\0\0\0\3abcd", "another number"),
-        (gzip.compress(b"\0\0\x08\1\0\0\0\3abc")[:-9], "damaged"),
+        (gzip.compress(b"\0\0\x08\1\0\0\0\3abc", mtime=0)[:-9], "damaged"),
         (b"\x1f\x8b\x08", "damaged"),
     ],
 )
@@ -191,13 +191,12 @@ def test_every_row_of_the_table_is_a_cell(folder, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="needs the classes' curvature as a message")
 def test_three_classes_reach_their_optimum(pictures):
     erm, afl = (
         fashion.measured(name, pictures.clients, pictures.test, tol=1e-4) for name in ("erm", "afl")
     )
     assert erm["converged"] and afl["converged"]
-    assert erm["objective"] == pytest.approx(0.407, abs=1e-3)
+    assert erm["objective"] == pytest.approx(0.4023, abs=1e-4)  # intercepts are not regularised
     assert min(erm["by_client"]) >= 0.67
     assert afl["objective"] == pytest.approx(0.4157, abs=2e-4)
     assert min(afl["by_client"]) == pytest.approx(0.756, abs=0.003)
@@ -206,7 +205,6 @@ def test_three_classes_reach_their_optimum(pictures):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="needs the classes' curvature as a message")
 def test_ten_classes_reach_their_optimum(pictures):
     found = fashion.method(**fashion.RUNS["AFL, ten classes"])
     assert found["converged"] and found["rounds"] <= 40

@@ -5,6 +5,7 @@ import pytest
 
 import dorfl
 from dorfl import methods
+from dorfl.curvature import Shape
 from dorfl.federation import server as serving
 from dorfl.federation.client import respond
 from dorfl.federation.messages import Report
@@ -24,7 +25,10 @@ def data():
 def make_server(group, solver=None):
     solver = solver or Sqp()
     mixture = group.problem.method.mixture
-    setting = Setting(mixture, group.problem.method.temperature, np.zeros(group.problem.size))
+    setting = Setting(
+        mixture, group.problem.method.temperature, np.zeros(group.problem.size),
+        shape=Shape(1, group.problem.size),
+    )  # fmt: skip
     lam = mixture.start(group.names, group.counts)
     state = solver.init(setting, np.zeros(group.problem.size), lam)
     rows = dict(zip(group.names, group.counts.tolist(), strict=True))
@@ -105,7 +109,7 @@ def corrupt(report, **changes):
         ({"vector": np.full(6, np.nan)}, "finite"),
         ({"vector": [0.0] * 6}, "shape"),
         ({"vector": np.zeros(6, dtype=object)}, "finite"),
-        ({"curvature": None}, "curvature"),
+        ({"curvature": np.ones(5)}, "curvature"),
         ({"curvature": np.full(6, -1.0)}, "curvature"),
         ({"curvature": np.full(6, "1")}, "curvature"),
         ({"curvature": np.full(6, None)}, "curvature"),

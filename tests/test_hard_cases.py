@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl import costs, methods, mixture, scores
+from dorfl import costs, hessian, methods, mixture, scores
+from dorfl.curvature import Shape, is_plausible
 
 pytestmark = pytest.mark.portable
 
@@ -146,4 +147,7 @@ def test_label_prices_with_softmax_report_a_curvature_the_server_takes():
     group = dorfl.training.prepare([(X, y)], method, "softmax")
     theta = rng.normal(size=group.problem.size)
     assert (group.atoms(theta).target != group.target).any()
-    assert (group.curvature(theta) >= 0).all()
+    shape = Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
+    for resolution in ("diagonal", "blocks", "full"):
+        (packed,) = hessian.curvature(group, theta, resolution)
+        assert is_plausible(packed, shape.sizes(resolution)), resolution

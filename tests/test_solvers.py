@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import methods, scores
+from dorfl.curvature import pack
 from dorfl.solvers import Optimistic, Paper
 from dorfl.solvers.quasi_newton import model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
@@ -80,7 +81,8 @@ def test_sqp_rounds_and_gap_over_the_paper_s_problem():
                 scale = max(abs(best), start - best)
                 gaps.append((fit.objective - best) / scale)
     assert np.median(rounds) <= 12
-    assert max(rounds) <= 25
+    assert np.quantile(rounds, 0.99) <= 22
+    assert max(rounds) <= 30  # at a kink: a row has two worst places there, and F no curvature
     assert max(gaps) <= 1e-6
 
 
@@ -185,9 +187,14 @@ def test_the_subproblem_is_solved(seed, count, cap):
     assert upper - lower <= 1e-7 * max(1.0, abs(upper))  # duality closes only at the solution
 
 
-@given(seed=st.integers(0, 10_000), pairs=st.integers(0, 8), shift=st.sampled_from([0.0, 0.7]))
-@settings(deadline=None, max_examples=40)
-def test_the_curvature_model_inverts_itself_and_meets_its_last_secant(seed, pairs, shift):
+@given(
+    seed=st.integers(0, 10_000),
+    pairs=st.integers(0, 8),
+    shift=st.sampled_from([0.0, 0.7]),
+    sizes=st.sampled_from([(1,) * 5, (2, 3), (5,)]),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_curvature_model_inverts_itself_and_meets_its_last_secant(seed, pairs, shift, sizes):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(3, 5, 5))
     hessians = root @ root.transpose(0, 2, 1) + np.eye(5)
@@ -196,7 +203,9 @@ def test_the_curvature_model_inverts_itself_and_meets_its_last_secant(seed, pair
         step = rng.normal(size=5)
         secants = secants.append(step, hessians @ step)
     lam = rng.dirichlet(np.ones(3))
-    bend = model(secants, np.einsum("kii->ki", hessians), lam, shift)
+    mixed = lam @ np.array([pack(h + shift * np.eye(5), sizes) for h in hessians])
+    changes = lam @ secants.changes + shift * secants.steps
+    bend = model(mixed, sizes, np.zeros(5), secants.steps, changes)
     vector = rng.normal(size=5)
     np.testing.assert_allclose(bend.solve(bend.multiply(vector)), vector, rtol=1e-7, atol=1e-8)
     assert vector @ bend.multiply(vector) > 0

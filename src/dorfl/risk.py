@@ -165,6 +165,12 @@ class Group:
         """The same clients at another price ρ."""
         return replace(self, problem=self.problem.priced(rho))
 
+    def at(self, theta: Array) -> tuple[Group, Array]:
+        """The clients at the price that (θ, ρ) names in the constrained problem, and θ alone."""
+        if self.problem.constrained and theta.size > self.problem.size:
+            return self.priced(float(theta[-1])), theta[:-1]
+        return self, theta
+
     def spent(self, atoms: Atoms) -> Array:
         """r̂_i = E_p[c(z, ζ)] + β KL(p‖P̂_i) = −∂F_i/∂ρ: how far each client's worst case is away."""
         cost = np.add.reduceat(atoms.weights * self.moved(atoms), self.bounds[:-1])
@@ -186,9 +192,9 @@ class Group:
 
     def risks(self, theta: Array) -> Risks:
         """F_i and ∇F_i of every client at θ; in the constrained problem at (θ, ρ)."""
-        if self.problem.constrained and theta.size > self.problem.size:
-            group = self.priced(float(theta[-1]))
-            plain, spent = group.risks(theta[:-1]), group.spent(group.atoms(theta[:-1]))
+        group, alone = self.at(theta)
+        if group is not self:
+            plain, spent = group.risks(alone), group.spent(group.atoms(alone))
             return plain._replace(gradients=np.column_stack([plain.gradients, -spent]))
         if self.problem.approximate or self.epsilon > 0:
             return self._gather(self.atoms(theta))
@@ -202,12 +208,14 @@ class Group:
         place = np.sqrt(np.einsum("ij,ij->i", atoms.rows, atoms.rows) + self.problem.intercept)
         length = np.linalg.norm(atoms.slope, axis=1) * place
         slope = atoms.slope * (longest / np.maximum(length, longest))[:, None]
-        return self._gather(atoms._replace(value=value, weights=self._weights(value), slope=slope))
+        return self._gather(
+            atoms._replace(value=value, weights=self.weights_of(value), slope=slope)
+        )
 
     def sample_weights(self, theta: Array) -> list[Array]:
         """p of every client at θ."""
-        value, _, _ = self._values_and_slopes(theta)
-        return np.split(self._weights(value), self.bounds[1:-1])
+        value, _, _ = self.values_and_slopes(theta)
+        return np.split(self.weights_of(value), self.bounds[1:-1])
 
     # ── the exact path ──────────────────────────────────────────────────────────────────────────
 
@@ -299,16 +307,16 @@ class Group:
             rows += slope @ apply(shape.inverse, weights)
             if isinstance(problem.method.score, Threshold):
                 rows[:, problem.method.score.column] += shift
-        return Atoms(rows, target, value, self._weights(value), slope, error)
+        return Atoms(rows, target, value, self.weights_of(value), slope, error)
 
-    def _weights(self, value: Array) -> Array:
+    def weights_of(self, value: Array) -> Array:
         """p of every row from its f: softmax(f/ρβ) over its client's rows."""
         tau = self.problem.method.temperature
         level = np.repeat(self.average(value), self.counts)
         tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
         return np.asarray(np.exp(tilt) / np.repeat(self.counts, self.counts))
 
-    def _values_and_slopes(self, theta: Array) -> tuple[Array, Array, Array]:
+    def values_and_slopes(self, theta: Array) -> tuple[Array, Array, Array]:
         """f, g and the label of every row at its worst, without its place."""
         if self.problem.approximate or self.epsilon > 0:
             atoms = self.atoms(theta)
@@ -380,40 +388,3 @@ class Group:
             bend = 2.0 * score.weight * score.shape(self.problem.dims)
             return (lambda x: score.at(x, centers)), (lambda x: apply(bend, x - centers)), 0.0
         return (lambda x: np.zeros(len(x))), np.zeros_like, 0.0
-
-    def curvature(self, theta: Array) -> Array:
-        """The diagonal of ∇²F_i at θ (clients, parameters), leaving out how S bends with θ.
-
-        A guess is all a quasi-Newton method needs: E_p[∂²l m mᵀ + g² K⁻¹] + Var_p(g m)/ρβ. In the
-        constrained problem r̂_i ∝ ρ⁻² is guessed, which makes it 2 r̂_i/ρ in ρ.
-        """
-        problem, shape = self.problem, self.problem.geometry
-        if problem.constrained and theta.size > problem.size:
-            group, rho = self.priced(float(theta[-1])), float(theta[-1])
-            least = float(problem.method.radius or 0.0)
-            spent = np.maximum(group.spent(group.atoms(theta[:-1])), least)
-            return np.column_stack([group.curvature(theta[:-1]), 2.0 * spent / rho])
-        value, slope, target = self._values_and_slopes(theta)
-        weights, _ = problem.split(theta)
-        bend = problem.loss.bend(slope, target, value + self.penalty)
-        bend = bend / np.maximum(1.0 - np.diag(shape.spread(weights)) * bend, 0.1)
-        share, pushes = self._weights(value)[:, None], slope**2
-        precision, outputs, dims = self.rows.dtype, problem.outputs, problem.dims
-        shrink, anchors = shape.shrink.astype(precision), self.anchors.astype(precision)
-        coefficients = (share * np.hstack([bend, pushes, slope])).T.astype(precision)
-        sums = np.zeros((len(self.names), 3 * outputs, dims + 1))
-        for start, stop, i in self.chunks:
-            center = np.ones((stop - start, dims + 1), dtype=precision)
-            np.add(apply(shrink, self.rows[start:stop]), anchors[i], out=center[:, :-1])
-            factors = coefficients[:, start:stop]
-            sums[i, 2 * outputs :] += factors[2 * outputs :] @ center
-            sums[i, : 2 * outputs] += factors[: 2 * outputs] @ np.square(center, out=center)
-        square, pushed_square, pushed = np.split(sums, 3, axis=1)
-        square[:, :, :-1] += pushed_square[:, :, -1:] * _diagonal(shape.inverse)
-        spread = np.maximum(pushed_square - pushed**2, 0.0) / problem.method.temperature
-        wanted = dims + problem.intercept
-        return np.asarray((square + spread)[:, :, :wanted]).reshape(len(self.names), -1)
-
-
-def _diagonal(operator: Array) -> Array:
-    return operator if operator.ndim == 1 else np.diag(operator)

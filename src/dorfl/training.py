@@ -12,6 +12,7 @@ import numpy as np
 from dorfl import centers as centering
 from dorfl import losses, methods, solvers, validation
 from dorfl import privacy as keeping
+from dorfl.curvature import BUDGET, Shape
 from dorfl.federation import local
 from dorfl.federation.defence import Limits, defend
 from dorfl.federation.local import Round
@@ -23,12 +24,13 @@ from dorfl.privacy import Gaussian
 from dorfl.problem import Problem
 from dorfl.risk import Group, Risk
 from dorfl.scores import Quadratic
-from dorfl.solvers import Noisy, Paper, Solver, Sqp
+from dorfl.solvers import Noisy, Paper, Radius, Solver, Sqp
 from dorfl.solvers.base import Info, Setting
 from dorfl.threads import each
 from dorfl.types import Array
 from dorfl.validation import Clients
 
+_SMALL = 2**20  # numbers up to which double precision costs nothing that anyone would notice
 _BUDGET = {"sqp": 200, "optimistic": 5000}
 
 
@@ -58,6 +60,22 @@ class Fit:
     radius: float | None = None  # in the constrained problem, the radius met
     l2: float = 0.0
     theta_radius: float = np.inf
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap in units of the objective, which is what `tol` is compared with."""
+        gap = self.gap / max(abs(self.objective), 1e-300)
+        return float(gap) if np.isfinite(gap) else np.inf
+
+    @property
+    def bytes_up(self) -> int:
+        """What all clients sent in all rounds, in bytes of numbers."""
+        return sum(line.bytes_up for line in self.history)
+
+    @property
+    def bytes_down(self) -> int:
+        """What was sent to all clients in all rounds, in bytes of numbers."""
+        return sum(line.bytes_down for line in self.history)
 
     def decision(self, X: Any) -> Array:
         """The model's outputs: (n,), or (n, classes) for softmax."""
@@ -97,6 +115,8 @@ def train(
     limits: Limits | None = None,
     trim: float = 0.0,
     privacy: Gaussian | None = None,
+    curvature: str = "auto",
+    bytes_per_round: float = BUDGET,
     tamper: Callable[[Broadcast, Report], Report] | None = None,
     start: Fit | Array | None = None,
     progress: Callable[[Round], object] | None = None,
@@ -123,6 +143,9 @@ def train(
         trim: the share of the mixture whose gradients may be lies; see
             :func:`~dorfl.solvers.base.trimmed_mean`. Not with `sqp`.
         privacy: differential privacy for every row, as :func:`dorfl.privacy.gaussian` makes it.
+        curvature: the finest ∇²F_i that `sqp` may ask clients for: "full", "blocks" (one a class),
+            "diagonal", "none", or "auto", as fine as `bytes_per_round` admits.
+        bytes_per_round: how much one client may send in a round.
         tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
         start: a fit or a θ to go on from.
         progress: called with every :class:`~dorfl.federation.local.Round` as it ends.
@@ -144,6 +167,7 @@ def train(
         problem, group.names, group.counts, theta, solver=solver, tol=tol, max_rounds=max_rounds,
         l2=l2, theta_radius=theta_radius, batch=batch, participation=participation,
         epsilon=epsilon, trim=trim, limits=limits, centers=group.centers, privacy=privacy,
+        curvature=curvature, bytes_per_round=bytes_per_round,
     )  # fmt: skip
     chosen = server.solver
     info, history, status = local.run(
@@ -158,15 +182,17 @@ def train(
         progress=progress,
         stop=stop_rule(problem, group.counts, l2, theta_radius) if privacy is None else None,
     )
-    message = describe(status, info, tol)
-    noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
-    if status != "converged" and not (isinstance(chosen, Paper | Noisy) or noisy):
-        warnings.warn(message, stacklevel=2)
     theta, rho, radius = info.theta, method.rho, None
     if problem.constrained:
         theta, rho = theta[:-1], float(theta[-1])
         group = group.priced(rho)
         radius = float(info.lam @ group.spent(group.atoms(theta)))
+    message = describe(status, info._replace(theta=theta), tol)
+    if problem.constrained:
+        message += _too_large(group, theta, info.objective + tol * abs(info.objective))
+    noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
+    if status != "converged" and not (isinstance(chosen, Paper | Noisy) or noisy):
+        warnings.warn(message, stacklevel=2)
     weights = group.sample_weights(theta)
     return Fit(
         theta.reshape(problem.shape),
@@ -207,6 +233,8 @@ def serve(
     limits: Limits | None = None,
     centers: Array | None = None,
     privacy: Gaussian | None = None,
+    curvature: str = "auto",
+    bytes_per_round: float = BUDGET,
 ) -> tuple[Server, int]:
     """The server before the first round, and its budget of rounds; it needs no rows.
 
@@ -231,14 +259,16 @@ def serve(
     penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
     if problem.intercept:
         penalty[:, -1] = 0.0
-    flat, linear = penalty.ravel(), np.zeros(problem.size)
-    if problem.constrained:
-        if isinstance(chosen, Paper) or np.isfinite(theta_radius) or batch is not None:
-            raise ValueError("radius: use solver 'sqp' or 'optimistic' on all rows, any theta")
-        flat, linear = np.append(flat, 0.0), np.append(linear, float(method.radius or 0.0))
+    if method.radius is not None:
+        if not isinstance(chosen, Sqp) or np.isfinite(theta_radius):
+            raise ValueError("radius: use solver 'sqp', with all clients and rows, and any theta")
+        chosen = Radius(method.radius, chosen)
+    shape = Shape(problem.outputs, problem.dims + problem.intercept)
+    finest = shape.finest(bytes_per_round, len(names), curvature)
     setting = Setting(
-        method.mixture, method.temperature, flat, theta_radius, tol, problem.is_finite, linear, trim
-    )
+        method.mixture, method.temperature, penalty.ravel(), theta_radius, tol, problem.is_finite,
+        trim, shape, finest,
+    )  # fmt: skip
     defence = None
     if limits is not None:
         center = np.zeros((len(names), problem.dims)) if centers is None else centers
@@ -314,6 +344,8 @@ def prepare(
     problem = Problem(method, chosen, dims, known, intercept)
     problem.check()
     centers = find_centers(method, dict(zip(checked, tables, strict=True)))
+    if sum(X.size for X in tables) <= _SMALL:
+        checked = {name: (X.astype(np.float64, copy=False), y) for name, (X, y) in checked.items()}
     return stack(problem, checked, centers, epsilon)
 
 
@@ -406,6 +438,21 @@ def _starting_price(start: Fit | Array | None, group: Group) -> float:
     plain = replace(group, problem=replace(group.problem, method=methods.afl()))
     loss = float(plain.risks(np.zeros(group.problem.size)).values.max())
     return max(loss, 1e-300) / float(method.radius or 1.0)
+
+
+def _too_large(group: Group, theta: Array, limit: float) -> str:
+    """Words for a radius at which θ's intercept alone costs no more than `limit`."""
+    method, alone = group.problem.method, np.zeros(group.problem.shape)
+    assert method.radius is not None
+    if group.problem.intercept:
+        alone[..., -1] = theta.reshape(alone.shape)[..., -1]
+    worst = float(group.risks(alone.ravel()).values.max())
+    if method.rho * method.radius + worst > limit:
+        return ""
+    return (
+        f"; the radius {method.radius:g} is so large that no model is better than a constant "
+        "prediction (θ = 0): give a smaller one"
+    )
 
 
 def stop_rule(

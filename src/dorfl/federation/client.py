@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 
+from dorfl import hessian
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.privacy import Gaussian
 from dorfl.risk import Group
@@ -18,13 +19,20 @@ from dorfl.types import Array
 
 
 def respond(
-    group: Group, broadcast: Broadcast, seed: int, privacy: Gaussian | None = None
+    group: Group,
+    broadcast: Broadcast,
+    seed: int,
+    privacy: Gaussian | None = None,
+    least: int = 1,
 ) -> list[Report]:
-    """The reports of the clients in `group`, in their order; with `privacy`, clipped and noisy."""
+    """The reports of the clients in `group`, in their order; with `privacy`, clipped and noisy.
+
+    A curvature that fewer than `least` rows make up is left out, as a site would.
+    """
     task, number = broadcast.task, broadcast.round
     curvature: Array | None = None
     if privacy is not None:
-        if task.kind != "evaluate" or task.curvature or task.batch is not None:
+        if task.kind != "evaluate" or task.curvature != "none" or task.batch is not None:
             raise ValueError("privacy: only risk and gradient over all rows are sent; not asked so")
         values, vectors = privacy.report(group, task.theta, number)
     elif task.kind == "local":
@@ -34,21 +42,26 @@ def respond(
     else:
         risks = _batch(group, task, number, 0, seed).risks(task.theta)
         values, vectors = risks.values, risks.gradients
-        curvature = group.curvature(task.theta) if task.curvature else None
-    diagonals = [None] * len(values) if curvature is None else list(curvature)
+        if task.curvature != "none":
+            curvature = hessian.curvature(*group.at(task.theta), task.curvature)
+    bends: list[Array | None] = [None] * len(values)
+    if curvature is not None:
+        few = _rests_on_few(group, task.theta, least)
+        bends = [None if alone else own for own, alone in zip(curvature, few, strict=True)]
     return [
-        Report(name, number, rows, value, vector, diagonal)
-        for name, rows, value, vector, diagonal in zip(
-            group.names, group.counts.tolist(), values.tolist(), vectors, diagonals, strict=True
+        Report(name, number, rows, value, vector, bend)
+        for name, rows, value, vector, bend in zip(
+            group.names, group.counts.tolist(), values.tolist(), vectors, bends, strict=True
         )
     ]
 
 
-def enough(group: Group, task: Task, least: int = 10) -> None:
+def enough(group: Group, task: Task, least: int = 10) -> Task:
     """Raise if a report on `task` would rest on fewer than `least` rows of some client.
 
     Rows count by their weight: with a tilt one row of a thousand can be nearly all of ∇F_i. A
-    weight of 1/`least` is the most that any may have.
+    weight of 1/`least` is the most that any may have. So for ∇²F_i, whose weights are others:
+    what is returned is the task to answer, without a curvature that rests on fewer.
 
     >>> import dorfl
     >>> from dorfl.training import prepare
@@ -58,9 +71,8 @@ def enough(group: Group, task: Task, least: int = 10) -> None:
     Traceback (most recent call last):
     ValueError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
     """
-    behind, theta = group.counts.astype(float), task.theta
-    if group.problem.constrained:
-        group, theta = group.priced(float(theta[-1])), theta[:-1]
+    behind = group.counts.astype(float)
+    group, theta = group.at(task.theta)
     if np.isfinite(group.problem.method.temperature):
         behind = np.array([1.0 / weights.max() for weights in group.sample_weights(theta)])
     if task.batch is not None:
@@ -70,6 +82,16 @@ def enough(group: Group, task: Task, least: int = 10) -> None:
             raise ValueError(
                 f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
             )
+    if task.curvature == "none" or not _rests_on_few(group, theta, least).any():
+        return task
+    return task._replace(curvature="none")
+
+
+def _rests_on_few(group: Group, theta: Array, least: int) -> Array:
+    """Whether one row makes up more than 1/`least` of each client's curvature."""
+    if least <= 1:
+        return np.zeros(len(group.names), dtype=bool)
+    return np.asarray(hessian.heaviest(*group.at(theta)) * least > 1.0 + 1e-9)
 
 
 def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl import kernels
+from dorfl import curvature, kernels
+from dorfl.curvature import Shape
 from dorfl.federation.messages import Report
 from dorfl.problem import Problem
 from dorfl.scores import Custom, Quadratic, Threshold
@@ -52,13 +53,14 @@ class Defence(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Where an honest report lies: low ≤ value ≤ high, ‖vector − middle‖ ≤ reach."""
+    """Where an honest report lies: low ≤ value ≤ high, ‖vector − middle‖ ≤ reach, and ∇²F."""
 
     low: float
     high: float
     middle: Array
     reach: float
-    curvature: float
+    curvature: float  # of every entry of the diagonal
+    shape: Shape
 
 
 def defend(
@@ -107,7 +109,8 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
         if np.isfinite(tau):
             low, high = (float(np.exp(min(bound / tau, 700.0))) for bound in (low, high))
             reach *= high / tau
-    return Bounds(low, high, middle, reach, _curvature(problem, sizes, steep, omega))
+    layout = Shape(problem.outputs, problem.dims + problem.intercept)
+    return Bounds(low, high, middle, reach, _curvature(problem, sizes, steep, omega), layout)
 
 
 def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
@@ -122,12 +125,15 @@ def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
     if length > limit.reach * (1.0 + _SLACK):
         vector = limit.middle + away * (limit.reach / length)
         beyond.append("vector")
-    curvature = report.curvature
-    if curvature is not None and (curvature > limit.curvature * (1.0 + _SLACK)).any():
-        curvature = np.minimum(curvature, limit.curvature)
-        beyond.append("curvature")
+    packed = report.curvature
+    if packed is not None:
+        blocks = limit.shape.sizes(limit.shape.resolution(packed.size) or "")
+        most = float(curvature.diagonal(packed, blocks).max())
+        if most > limit.curvature * (1.0 + float(np.finfo(packed.dtype).resolution)):
+            packed = curvature.limited(packed, blocks, limit.curvature)
+            beyond.append("curvature")
     words = f"clipped: {' and '.join(beyond)} beyond what rows within the limits give"
-    return report._replace(value=value, vector=vector, curvature=curvature), words * bool(beyond)
+    return report._replace(value=value, vector=vector, curvature=packed), words * bool(beyond)
 
 
 def contradicts(defence: Defence, before: tuple[Task, Report], now: tuple[Task, Report]) -> bool:
@@ -164,13 +170,18 @@ def _sizes(defence: Defence, center: Array) -> _Sizes:
 
 
 def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> float:
-    """The most that :meth:`dorfl.risk.Group.curvature` can be."""
+    """The most that an entry of the diagonal of :func:`dorfl.hessian.curvature` can be.
+
+    With ‖E‖ ≤ e that is e (|z_k| + |g| ‖Q_k‖)² + g² z_k² / ρβ + g² κ⁻¹ at a row that has moved
+    by no more than |g| ‖Q‖ ≤ G κ⁻¹ ω; several classes add a mean of their own.
+    """
     if np.isinf(steep):
         return np.inf
-    bend = problem.loss.curvature
-    bend /= max(1.0 - sizes.soft * omega**2 * bend, 0.1)
+    classes, bend = problem.outputs, problem.loss.curvature
+    bend /= max(1.0 - sizes.soft * omega**2 * bend, 0.1 if classes == 1 else 0.05)
+    far = max(sizes.reach + sizes.push + 2.0 * steep * sizes.soft * omega, 1.0)
     pull = bend + steep**2 / problem.method.temperature
-    return pull * max(sizes.reach, 1.0) ** 2 + steep**2 * sizes.soft
+    return (pull * far**2 + steep**2 * sizes.soft) * (1.0 + (classes > 1) / classes)
 
 
 def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:

@@ -28,6 +28,8 @@ class Round(NamedTuple):
     answered: tuple[str, ...]
     refused: dict[str, str]
     clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    bytes_up: int = 0  # what all clients sent, in numbers
+    bytes_down: int = 0
 
 
 def run(

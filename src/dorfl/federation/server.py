@@ -17,12 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl import curvature
+from dorfl.curvature import RESOLUTIONS, Shape, Sizes
 from dorfl.federation import defence as defending
 from dorfl.federation.defence import Defence
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.solvers.base import Answers, Info, Solver, Task
+from dorfl.threads import one_blas_thread
 from dorfl.types import Array
 
+_STIFFEST = 1e3  # times the median client's curvature
 _LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow
 _EXPOSED = "contradicts its own earlier report: no one set of rows gives both; left out"
 
@@ -37,6 +41,7 @@ class Server(NamedTuple):
     last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
     defence: Defence | None = None
     exposed: tuple[str, ...] = ()  # clients caught lying
+    stiffest: float = np.inf  # no curvature is believed beyond
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -45,11 +50,13 @@ class Server(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Who answered a round, which reports were refused for what, and which were cut down."""
+    """Who answered a round, which reports were refused for what, which were cut down; bytes."""
 
     answered: tuple[str, ...]
     refused: dict[str, str]
     clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    bytes_up: int = 0  # of all good reports
+    bytes_down: int = 0  # to all of the roster
 
 
 def broadcast(server: Server) -> Broadcast:
@@ -67,10 +74,10 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
         refused[name] = _EXPOSED
         del good[name]
     for name, report in good.items():
-        diagonal = report.curvature  # not asked for, it is not looked at: the last one stays
-        if not sent.task.curvature:
-            diagonal = last[name][1].curvature if name in last else None
-        last[name] = (sent.task, report._replace(curvature=diagonal))
+        packed = report.curvature  # not asked for, it is not looked at: the last one stays
+        if sent.task.curvature == "none":
+            packed = last[name][1].curvature if name in last else None
+        last[name] = (sent.task, report._replace(curvature=packed))
     silent = [name for name in server.roster if name not in last]
     if silent:
         because = f": {refused[silent[0]]}" if silent[0] in refused else ""
@@ -81,8 +88,12 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
     server = server._replace(last=last, exposed=(*server.exposed, *caught))
     if len(server.exposed) == len(server.rows):
         raise ValueError("every client's reports contradict each other; nobody is left to train on")
+    if np.isinf(server.stiffest) and sent.task.curvature != "none":
+        heard = (report for _, report in last.values())
+        server = server._replace(stiffest=_stiffest(server.solving.setting.shape, heard))
     answers, clipped = _answers(server, sent.task)
-    with np.errstate(over="ignore", invalid="ignore"):  # of absurd reports; solvers look at results
+    # absurd reports may overflow, and solvers look at results; bits must not depend on threads
+    with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
         solving, info = server.solver.update(server.solving, answers)
     if caught:  # what the solver has learnt, it has learnt from lies too: it starts anew from here
         solving = server.solver.init(server.solving.setting, info.theta, info.lam)
@@ -90,7 +101,8 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and len(good) + len(server.exposed) < len(server.rows):
         info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
-    return server, info, Heard(tuple(good), refused, clipped)
+    up = sum(report.bytes for report in good.values())
+    return server, info, Heard(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
@@ -107,19 +119,30 @@ def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
         return "its risk is not a finite number"
     if abs(report.value) > _LARGEST:
         return "its risk is too large to compute with"
-    reason = _refuse_vector("vector", report.vector, sent.task.theta)
-    if reason is None and sent.task.curvature:
-        diagonal: Any = report.curvature
-        reason = _refuse_vector("curvature", diagonal, sent.task.theta)
-        if reason is None and (diagonal < 0).any():
-            reason = "its curvature is not made of numbers ≥ 0"
+    reason = _refuse_vector("vector", report.vector, sent.task.theta.shape)
+    if reason is None and sent.task.curvature != "none" and report.curvature is not None:
+        reason = _refuse_curvature(server.solving.setting.shape, sent.task, report.curvature)
     return reason
 
 
-def _refuse_vector(what: str, vector: Any, theta: Array) -> str | None:
-    if type(vector) is not np.ndarray or vector.shape != theta.shape:
+def _refuse_curvature(shape: Shape, task: Task, packed: Any) -> str | None:
+    """A client may answer at a coarser resolution than it was asked for, not at a finer one."""
+    allowed = RESOLUTIONS[1 : RESOLUTIONS.index(task.curvature) + 1]
+    found = shape.resolution(packed.size) if type(packed) is np.ndarray else None
+    if found in (None, "none") or packed.size > max(map(shape.numbers, allowed)):
+        return "its curvature has the wrong shape"
+    reason = _refuse_vector("curvature", packed, (packed.size,), curvature.precision(packed.size))
+    if reason is None and not curvature.is_plausible(packed, shape.sizes(found)):
+        reason = "its curvature is not that of a convex risk"
+    return reason
+
+
+def _refuse_vector(
+    what: str, vector: Any, shape: tuple[int, ...], dtype: Any = np.float64
+) -> str | None:
+    if type(vector) is not np.ndarray or vector.shape != shape:
         return f"its {what} has the wrong shape"
-    if vector.dtype != np.float64 or not np.isfinite(vector).all():
+    if vector.dtype != dtype or not np.isfinite(vector).all():
         return f"its {what} is not made of finite numbers"
     if np.abs(vector).max(initial=0.0) > _LARGEST:
         return f"its {what} is too large to compute with"
@@ -173,21 +196,62 @@ def _is_exposed(server: Server, task: Task, report: Report) -> bool:
 
 def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
     """The last good reports in the roster's order, brought to the present θ and within bounds."""
-    clipped = {}
+    clipped: dict[str, str] = {}
     used = [_brought_to(task, *server.last[name]) for name in server.roster]
+    for i, report in enumerate(used if task.curvature != "none" else ()):
+        packed, shape = report.curvature, server.solving.setting.shape
+        if packed is not None and packed.max(initial=0.0) > server.stiffest:
+            packed = curvature.limited(packed, _sizes(shape, packed), server.stiffest)
+            used[i] = report._replace(curvature=packed)
+            if report.client not in server.exposed:
+                clipped[report.client] = "clipped: curvature far beyond that of others"
     if server.defence is not None:
         for i, report in enumerate(used):
             limit = defending.bounds(server.defence, report.client, task)
             used[i], words = defending.clip(limit, report)
             if words and report.client not in server.exposed:
                 clipped[report.client] = words
-    diagonals = [report.curvature for report in used]
+    bends = None
+    if task.curvature != "none":
+        bends = _common(server.solving.setting.shape, [report.curvature for report in used])
     answers = Answers(
         np.array([report.value for report in used]),
         np.array([report.vector for report in used]),
-        np.array(diagonals) if task.curvature else None,
+        bends,
     )
     return _without(server, answers), clipped
+
+
+def _common(shape: Shape, told: list[Array | None]) -> Array | None:
+    """Everyone's curvature at the finest resolution that all of them sent."""
+    found = [shape.resolution(packed.size) if packed is not None else "none" for packed in told]
+    coarsest = min(found, key=lambda resolution: RESOLUTIONS.index(resolution or "none"))
+    if coarsest in (None, "none"):
+        return None
+    sizes = shape.sizes(coarsest)
+    return np.array(
+        [
+            curvature.coarsen(packed, shape.sizes(resolution), sizes)
+            for packed, resolution in zip(told, found, strict=True)
+            if packed is not None and resolution is not None
+        ]
+    )
+
+
+def _stiffest(shape: Shape, reports: Iterable[Report]) -> float:
+    """A thousand times the median client's curvature, the first time that they tell of it.
+
+    A lie beyond would end training: no step looks worth its while to a model that stiff, and that
+    no step is worth taking is what "converged" means.
+    """
+    packed = [report.curvature for report in reports if report.curvature is not None]
+    most = sorted(float(curvature.diagonal(one, _sizes(shape, one)).max()) for one in packed)
+    middle = most[(len(most) - 1) // 2] if most else 0.0
+    return _STIFFEST * middle if middle > 0.0 else np.inf
+
+
+def _sizes(shape: Shape, packed: Array) -> Sizes:
+    return shape.sizes(shape.resolution(packed.size) or "")
 
 
 def _without(server: Server, answers: Answers) -> Answers:
@@ -201,8 +265,8 @@ def _without(server: Server, answers: Answers) -> Answers:
         array[out] = array[~out].mean(axis=0)
         return array
 
-    values, vectors, curvature = answers
-    return Answers(level(values), level(vectors), None if curvature is None else level(curvature))
+    values, vectors, bends = answers
+    return Answers(level(values), level(vectors), None if bends is None else level(bends))
 
 
 def _brought_to(task: Task, asked: Task, report: Report) -> Report:

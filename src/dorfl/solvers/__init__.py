@@ -6,9 +6,10 @@ from dorfl.solvers.base import Solver
 from dorfl.solvers.noisy import Noisy
 from dorfl.solvers.optimistic import Optimistic
 from dorfl.solvers.paper import Paper
+from dorfl.solvers.radius import Radius
 from dorfl.solvers.sqp import Sqp
 
-__all__ = ["Noisy", "Optimistic", "Paper", "Solver", "Sqp", "resolve"]
+__all__ = ["Noisy", "Optimistic", "Paper", "Radius", "Solver", "Sqp", "resolve"]
 
 _NAMED = {"sqp": Sqp, "optimistic": Optimistic, "paper": Paper}
 

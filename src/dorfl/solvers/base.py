@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dorfl import curvature as packing
+from dorfl.curvature import Shape, Sizes
 from dorfl.mixture import Mixture
 from dorfl.types import Array
 
@@ -21,14 +23,15 @@ from dorfl.types import Array
 class Task(NamedTuple):
     """What clients are asked to do with θ in a round.
 
-    `evaluate`: send F_i and ∇F_i, once also the diagonal of ∇²F_i. `local`: take `steps` gradient
-    steps of length `rate` on your own F_i and send where you end. `paper`: one step of Algorithm 1.
+    `evaluate`: send F_i and ∇F_i, where asked also ∇²F_i at one of the resolutions of
+    :mod:`dorfl.curvature`. `local`: take `steps` gradient steps of length `rate` on your own F_i
+    and send where you end. `paper`: one step of Algorithm 1.
     """
 
     theta: Array
     lam: Array
     kind: str = "evaluate"
-    curvature: bool = False
+    curvature: str = "none"
     batch: int | None = None
     rate: float = 0.0
     steps: int = 1
@@ -39,7 +42,7 @@ class Answers(NamedTuple):
 
     values: Array  # (N,) F_i, or for `paper` exp(F_i/ρβ)
     vectors: Array  # (N, P) ∇F_i, or θ_i
-    curvature: Array | None  # (N, P) or nothing
+    curvature: Array | None  # (N, numbers) packed, all at one resolution, or nothing
 
 
 class Info(NamedTuple):
@@ -63,22 +66,42 @@ class Setting:
     radius: float = np.inf  # Θ is the ball of that radius
     tol: float = 1e-6
     feasible: Callable[[Array], bool] = lambda _: True
-    linear: Array | float = 0.0  # added to every risk as linear · θ: the price of a radius
     trim: float = 0.0  # the share of the mixture whose gradients may be lies
+    shape: Shape = Shape(1, 1)  # noqa: RUF009 - how the parameters are laid out
+    resolution: str = "diagonal"  # the finest curvature that clients may be asked for
 
     @cached_property
     def plain(self) -> bool:
         """Whether nothing is added to the clients' risks."""
-        return not (np.any(self.penalty) or np.any(self.linear))
+        return not np.any(self.penalty)
 
     def regularised(self, theta: Array, answers: Answers) -> Answers:
-        """Answers with ½ Σ penalty_k θ_k² + linear · θ added to every client's risk."""
+        """Answers with ½ Σ penalty_k θ_k² added to every client's risk."""
         if self.plain:
             return answers
-        curvature = None if answers.curvature is None else answers.curvature + self.penalty
-        value = float(0.5 * self.penalty @ theta**2 + np.sum(self.linear * theta))
-        slope = self.penalty * theta + self.linear
-        return Answers(answers.values + value, answers.vectors + slope, curvature)
+        curvature = answers.curvature
+        if curvature is not None:
+            curvature = curvature.copy()
+            places = packing.diagonal_places(self.sizes(curvature))
+            curvature[:, places] += self.penalty
+        value = 0.5 * float(self.penalty @ theta**2)
+        return Answers(answers.values + value, answers.vectors + self.penalty * theta, curvature)
+
+    def sizes(self, packed: Array) -> Sizes:
+        """The blocks of a packed curvature, from how many numbers it has."""
+        resolution = self.shape.resolution(packed.shape[-1])
+        assert resolution is not None
+        return self.shape.sizes(resolution)
+
+    def centred(self, theta: Array) -> Array:
+        """The shortest θ with the same predictions: what all classes have in common changes none.
+
+        No risk tells such θ apart, so in that direction a model of the risks would know nothing.
+        """
+        if self.shape.outputs == 1:
+            return theta
+        table = theta.reshape(self.shape.outputs, -1)
+        return np.asarray(table - table.mean(axis=0)).ravel()
 
     def project(self, theta: Array) -> Array:
         """The nearest point of Θ."""
@@ -130,8 +153,11 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
     gradient = trimmed_mean(answers.vectors, share, setting.trim)
     curvature = None
     if answers.curvature is not None:
-        spread = share @ answers.vectors**2 - gradient**2  # how much the clients' gradients differ
-        curvature = (share @ answers.curvature + np.maximum(spread, 0.0) / tau)[None]
+        curvature = packing.mix(answers.curvature, share)
+        if np.isfinite(tau):  # the clients' gradients differ
+            sizes = setting.sizes(curvature)
+            curvature = curvature + packing.outer(answers.vectors - gradient, share, sizes) / tau
+        curvature = curvature[None]
     value = setting.mixture.objective(answers.values, lam, tau)
     return Pieces(np.array([value]), gradient[None], curvature)
 

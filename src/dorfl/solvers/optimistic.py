@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl import curvature as packing
 from dorfl.roots import brentq
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative, trimmed_mean
-from dorfl.solvers.quasi_newton import Secants, model
+from dorfl.solvers.quasi_newton import model
 from dorfl.types import Array
 
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
@@ -69,8 +70,9 @@ class Optimistic:
 
     def ask(self, state: State) -> Task:
         """An evaluation, or local steps once a metric is known to set their length."""
-        curvature = state.round in _REFRESH or state.round % 200 == 0
-        if self.local_steps == 1 or curvature or state.metric is None:
+        due = state.round in _REFRESH or state.round % 200 == 0
+        curvature = "diagonal" if due else "none"
+        if self.local_steps == 1 or due or state.metric is None:
             return Task(state.theta, state.lam, curvature=curvature, batch=self.batch)
         rate = 0.5 * state.rate / float(state.metric.max())
         return Task(
@@ -88,7 +90,8 @@ class Optimistic:
         lam = state.lam if adversarial else np.ones(1)
         here = Point(state.theta, lam, seen, trimmed_mean(seen.gradients, lam, setting.trim))
         if seen.curvature is not None:
-            metric = np.maximum(lam @ seen.curvature, 1e-12)
+            bends = packing.diagonal(seen.curvature, setting.sizes(seen.curvature))
+            metric = np.maximum(lam @ bends, 1e-12)
             pace = _pace(seen.gradients, metric) if state.metric is None else state.pace
             state = state._replace(metric=metric, pace=pace)
         state = _repace(_adapt(state, here), here)
@@ -189,6 +192,6 @@ def _shortfall(state: State, lam: Array, gradient: Array) -> float:
     steps = np.array([step for step, _ in state.recent]).reshape(-1, len(gradient))
     changes = np.array([change for _, change in state.recent]).reshape(-1, len(lam), len(gradient))
     moved = steps.any(axis=1)
-    diagonal = np.ones((len(lam), 1)) * state.metric
-    bend = model(Secants(steps[moved], changes[moved]), diagonal, lam)
+    sizes = (1,) * len(gradient)
+    bend = model(state.metric, sizes, state.metric, steps[moved], lam @ changes[moved])
     return 0.5 * float(gradient @ bend.solve(gradient))

@@ -53,7 +53,7 @@ class Paper:
         """A step of Algorithm 1; after T of them, an evaluation of the average."""
         if state.round > self.rounds:
             lam = state.setting.mixture.snap(state.total_lam)
-            return Task(state.total / self.rounds, lam, curvature=True)
+            return Task(state.total / self.rounds, lam, curvature="diagonal")
         return Task(state.theta, state.lam, "paper", batch=self.batch, rate=self.eta)
 
     def update(self, state: State, answers: Answers) -> tuple[State, Info]:

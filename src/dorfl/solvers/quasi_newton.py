@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from dorfl import curvature as packing
+from dorfl.curvature import Base, Sizes
 from dorfl.types import Array
 
 _DAMPED = 0.1  # a secant may lower the believed curvature along it to this share, not further
@@ -45,7 +47,7 @@ class Model(NamedTuple):
     Of the BFGS pair (s, y) at which B was B_k: c = y/√yᵀs, p = B_k s/√sᵀB_k s, and s/√yᵀs is kept.
     """
 
-    diagonal: Array
+    base: Base
     steps: Array
     changes: Array
     products: Array
@@ -54,44 +56,43 @@ class Model(NamedTuple):
         """B v, for every row v where there are several."""
         gained = (vectors @ self.changes.T) @ self.changes
         lost = (vectors @ self.products.T) @ self.products
-        return np.asarray(self.diagonal * vectors + gained - lost)
+        return np.asarray(self.base.multiply(vectors) + gained - lost)
 
     def solve(self, vectors: Array) -> Array:
-        """B⁻¹ v, for every row v where there are several."""
+        """B⁻¹ v, for every row v where there are several: the two-loop recursion."""
         table = np.array(vectors, dtype=float, ndmin=2)
-        _solve(self.diagonal, self.steps, self.changes, table)
-        return table.reshape(vectors.shape)
+        kept = _backward(self.steps, self.changes, table)
+        table = self.base.solve(table)
+        _forward(self.steps, self.changes, kept, table)
+        return np.asarray(table.reshape(vectors.shape))
 
 
-def model(secants: Secants, curvature: Array, lam: Array, shift: float = 0.0) -> Model:
-    """The BFGS model for the mixture λ, started from the clients' curvature diagonals (K, P).
+def model(packed: Array, sizes: Sizes, floor: Array, steps: Array, changes: Array) -> Model:
+    """The BFGS model of one function, from its packed curvature and its secants, oldest first.
 
     Powell's damping keeps every pair's curvature within reach of what the model already believes.
-    `shift` adds shift · I (the multiplier of a ball constraint).
+    `floor` is the least that the curvature's diagonal is taken for.
     """
-    # A column that only a client of little weight has must not look flat: that client would be
-    # promised the moon there.
-    diagonal = np.maximum(lam @ curvature, 1e-3 * curvature.max(axis=0)) + shift
-    diagonal = np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300))
-    steps = secants.steps
-    seen = lam @ secants.changes + shift * steps
-    if len(steps):
+    scale = 1.0
+    if len(steps) and max(sizes) == 1:
         # Curvature falls as a classifier grows confident: scale the guess to what was last seen.
-        last = float(steps[-1] @ seen[-1]) / float(steps[-1] @ (diagonal * steps[-1]))
-        diagonal = diagonal * min(max(last, 1e-3), 1.0)
-    return Model(diagonal, *_pairs(diagonal, steps, seen))
+        guess = np.maximum(packed, floor)
+        last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (guess * steps[-1]))
+        scale = min(max(last, 1e-3), 1.0)
+    start = packing.base(packed, sizes, floor, scale)
+    return Model(start, *_pairs(start.multiply(steps), steps, changes))
 
 
 # Compiled, because every pair depends on those before it and vectors are short.
 
 
 @njit(cache=True, error_model="numpy")
-def _pairs(diagonal: Array, steps: Array, seen: Array) -> tuple[Array, Array, Array]:
-    """The vectors of :class:`Model`, pair by pair."""
+def _pairs(bases: Array, steps: Array, seen: Array) -> tuple[Array, Array, Array]:
+    """The vectors of :class:`Model`, pair by pair; `bases` has D s of every step."""
     units, changes, products = np.empty_like(steps), np.empty_like(steps), np.empty_like(steps)
     for k in range(len(steps)):
         step = steps[k]
-        bent = diagonal * step
+        bent = bases[k].copy()
         for i in range(k):
             bent += (changes[i] @ step) * changes[i] - (products[i] @ step) * products[i]
         curve, believed = step @ seen[k], step @ bent
@@ -105,14 +106,19 @@ def _pairs(diagonal: Array, steps: Array, seen: Array) -> tuple[Array, Array, Ar
 
 
 @njit(cache=True, error_model="numpy")
-def _solve(diagonal: Array, steps: Array, changes: Array, vectors: Array) -> None:
-    """B⁻¹ v in place of every row v: the two-loop recursion."""
-    alpha = np.empty(len(steps))
+def _backward(steps: Array, changes: Array, vectors: Array) -> Array:
+    """The first loop, in place of every row of `vectors`; what it took off is returned."""
+    kept = np.empty((len(vectors), len(steps)))
     for row in range(len(vectors)):
-        v = vectors[row]
         for k in range(len(steps) - 1, -1, -1):
-            alpha[k] = steps[k] @ v
-            v -= alpha[k] * changes[k]
-        v /= diagonal
+            kept[row, k] = steps[k] @ vectors[row]
+            vectors[row] -= kept[row, k] * changes[k]
+    return kept
+
+
+@njit(cache=True, error_model="numpy")
+def _forward(steps: Array, changes: Array, kept: Array, vectors: Array) -> None:
+    """The second loop, in place of every row of `vectors`."""
+    for row in range(len(vectors)):
         for k in range(len(steps)):
-            v += (alpha[k] - changes[k] @ v) * steps[k]
+            vectors[row] += (kept[row, k] - changes[k] @ vectors[row]) * steps[k]
