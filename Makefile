@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run readme test test-fast test-portable lint bench clean
+.PHONY: help setup run readme test test-fast test-portable lint bench tables clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list

@@ -44,6 +44,7 @@ class Run(NamedTuple):
     gap: float
     seconds: float
     score: float  # accuracy in per cent, or mean absolute error
+    bytes_up: float = np.nan  # of all clients together
 
 
 class Row(NamedTuple):
@@ -65,7 +66,8 @@ def train(table: Table, name: str, tol: float, rounds: int | None) -> tuple[Run,
     once(2)  # the first use of a kernel on a machine compiles it
     fit, seconds = fastest(lambda: once(rounds))
     gap = relative(fit.gap, fit.objective, fit.history[0].objective)
-    return Run(fit.status, fit.rounds, gap, seconds, score(table, fit.predict)), fit
+    found = score(table, fit.predict)
+    return Run(fit.status, fit.rounds, gap, seconds, found, fit.bytes_up), fit
 
 
 def peer(table: Table, erm: dorfl.Fit | None) -> Run:
@@ -125,7 +127,13 @@ def measure(name: str, methods: list[str], tol: float, rounds: int | None) -> Ro
 
 
 def show(who: str, run: Run) -> None:
-    cells = (f"{run.rounds:6}", f"{run.gap:10.1e}", f"{run.seconds:9.3f} s", f"{run.score:9.3f}")
+    cells = (
+        f"{run.rounds:6}",
+        f"{run.gap:10.1e}",
+        f"{run.seconds:9.3f} s",
+        f"{run.score:9.3f}",
+        f"{run.bytes_up / 1e3:11.1f} kB",
+    )
     print(f"  {who:8}{run.status:10}{''.join(cells)}", flush=True)
 
 
@@ -149,7 +157,7 @@ def markdown(rows: list[Row]) -> str:
     """A line per table: rounds by method, then seconds and scores beside scikit-learn's."""
     methods = list(rows[0].runs)
     head = ["table", "n × d", "clients", "classes", *methods, "`erm` s", "sklearn s", "÷"]
-    head += [f"{name} %" for name in methods] + ["sklearn %"]
+    head += [f"{name} %" for name in methods] + ["sklearn %", "kB a client and round, `erm`"]
     lines = [head, ["---"] * len(head)]
     for table, runs, other in rows:
         shape = [f"{table.rows:,} × {table.columns}", str(len(table.clients))]
@@ -159,6 +167,8 @@ def markdown(rows: list[Row]) -> str:
         cells += [f"{own:.3f}", f"{other.seconds:.3f}", f"{own / other.seconds:.2f}"]
         form = ".1f" if table.classes else ".3f"
         cells += [f"{run.score:{form}}" for run in (*runs.values(), other)]
+        first = next(iter(runs.values()))
+        cells.append(f"{first.bytes_up / first.rounds / len(table.clients) / 1e3:.1f}")
         lines.append(cells)
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"{text}\n\n{summary(rows)}\n"
@@ -175,7 +185,7 @@ def main() -> None:
     asked = parser.parse_args()
     # A training that did not get there says so in its row.
     warnings.simplefilter("ignore", UserWarning)
-    print("  method  status    rounds       gap    seconds   accuracy % or mean error")
+    print("  method  status    rounds       gap    seconds   accuracy % or mean error   sent")
     rows = []
     for name in asked.only:
         try:

@@ -105,3 +105,19 @@ def test_there_is_nothing_to_run_in_it(states, tmp_path):
     head, _, body = (tmp_path / "c").read_bytes().partition(b"\n")
     assert head.startswith(b'{"format"')
     assert body.decode("ascii").startswith('{"server":')
+
+
+@pytest.mark.parametrize("finest", ["full", "diagonal", "none"])
+def test_curvature_comes_back_to_the_last_bit(finest, tmp_path):
+    found = states_of(make_study(TABLES, training=f'curvature = "{finest}"'))
+    path, rounds = tmp_path / "checkpoint.json", [s for s in found if s.step == "round"]
+    for state in rounds[1:4]:
+        told = {None if r.curvature is None else r.curvature.size
+                for _, r in state.server.last.values()}  # fmt: skip
+        assert told == {{"full": 21, "diagonal": 6, "none": None}[finest]}
+        checkpoint.save(path, state)
+        back = checkpoint.load(path)
+        for kept in ("curvature", "metric"):
+            one, two = (getattr(s.server.solving, kept) for s in (back, state))
+            assert np.array_equal(one, two) and one.dtype == two.dtype
+        assert same(local.run(back, make_sites(TABLES)), found[-1])

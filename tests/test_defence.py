@@ -12,7 +12,9 @@ from scipy.stats.mstats import winsorize
 
 import cases
 import dorfl
-from dorfl import centers, methods, mixture, scores
+from dorfl import centers, hessian, methods, mixture, scores
+from dorfl import curvature as packing
+from dorfl.curvature import Shape
 from dorfl.federation import server as serving
 from dorfl.federation.client import enough, respond
 from dorfl.federation.defence import Limits, bounds, clip, contradicts, defend
@@ -63,8 +65,9 @@ def test_no_honest_report_is_clipped_or_contradicts_another(loss, score, by):
         case=cases.cases(loss, score),
         seed=st.integers(0, 2**32 - 1),
         kind=st.sampled_from(["evaluate", "local", "paper"]),
+        finest=st.sampled_from(["diagonal", "blocks", "full"]),
     )
-    def check(case, seed, kind):
+    def check(case, seed, kind, finest):
         case, limits = at_the_edge(case, seed)
         group = case.group()
         method = replace(group.problem.method, mixture=mixture.agnostic(by=by))
@@ -78,7 +81,8 @@ def test_no_honest_report_is_clipped_or_contradicts_another(loss, score, by):
             other = theta + rng.normal(size=theta.size)
         seen, steps = [], 1 if loss == "squared" else 3
         for point in (theta, other):
-            task = Task(point, np.ones(1), kind, kind == "evaluate", rate=0.01, steps=steps)
+            asked = finest if kind == "evaluate" else "none"
+            task = Task(point, np.ones(1), kind, asked, rate=0.01, steps=steps)
             try:
                 (report,) = respond(group, Broadcast(1, task), 0)
             except OverflowError:  # as solver 'paper' does with small temperatures
@@ -108,12 +112,13 @@ def test_without_a_score_the_ceiling_is_reached_at_zero():
         ({"value": -1e6}, "risk"),
         ({"vector": np.full(6, 1e3)}, "vector"),
         ({"curvature": np.full(6, 1e9)}, "curvature"),
+        ({"curvature": packing.pack(1e20 * np.ones((6, 6)), (6,))}, "curvature"),
         ({"value": 1e6, "vector": np.full(6, -1e3)}, "risk and vector"),
     ],
 )
 def test_what_is_beyond_the_bounds_is_cut_down_to_them(data, change, beyond):
     group = prepare(data.clients, METHOD)
-    server = make_server(group)
+    server = make_server(group, finest="full")
     sent = serving.broadcast(server)
     honest = respond(group, sent, 0)[0]
     limit = bounds(server.defence, honest.client, sent.task)
@@ -121,7 +126,8 @@ def test_what_is_beyond_the_bounds_is_cut_down_to_them(data, change, beyond):
     assert beyond in words
     assert limit.low <= cut.value <= limit.high
     assert np.linalg.norm(cut.vector) <= limit.reach * (1 + 1e-12)
-    assert (cut.curvature <= limit.curvature).all()
+    assert (cut.curvature <= limit.curvature * (1 + 1e-12)).all()
+    assert serving.refuse(server, sent, cut) is None
     assert clip(limit, cut) == (cut, "") or clip(limit, cut)[1] == ""
 
 
@@ -278,10 +284,13 @@ class Told(Report):
     """A report that is more than a report."""
 
 
-def make_server(group, solver=None, defended=True):
+def make_server(group, solver=None, defended=True, finest="diagonal"):
     solver = solver or Sqp()
     problem = group.problem
-    setting = Setting(problem.method.mixture, problem.method.temperature, np.zeros(problem.size))
+    setting = Setting(
+        problem.method.mixture, problem.method.temperature, np.zeros(problem.size),
+        shape=Shape(problem.outputs, problem.dims + problem.intercept), resolution=finest,
+    )  # fmt: skip
     lam = problem.method.mixture.start(group.names, group.counts)
     rows = dict(zip(group.names, group.counts.tolist(), strict=True))
     center = dict(zip(group.names, group.centers, strict=True))
@@ -425,6 +434,95 @@ def test_two_different_answers_of_one_client_are_both_refused_whatever_their_ord
     assert "client-1" not in found[1][2].answered
 
 
+# ── curvature ───────────────────────────────────────────────────────────────────────────────────
+
+FULL = packing.pack(np.eye(6), (6,))
+INDEFINITE = np.eye(6)
+INDEFINITE[1, 0] = INDEFINITE[0, 1] = 2.0
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (np.full(21, np.nan), "finite"),
+        (np.full(21, np.inf), "finite"),
+        (FULL.astype(np.float16), "finite"),
+        (FULL.astype(np.float32), "finite"),
+        (FULL.astype(object), "finite"),
+        (FULL.astype(str), "finite"),
+        (FULL[:-1], "shape"),
+        (np.eye(6), "shape"),
+        (FULL[None], "shape"),
+        (FULL.tolist(), "shape"),
+        (FULL.view(np.matrix), "shape"),
+        (np.zeros(0), "shape"),
+        (FULL * 1e21, "too large"),
+        (-FULL, "convex"),
+        (packing.pack(INDEFINITE, (6,)), "convex"),
+    ],
+)
+def test_what_is_no_curvature_is_refused(data, lie, reason):
+    group = prepare(data.clients, METHOD)
+    server = make_server(group, finest="full")
+    sent = serving.broadcast(server)
+    honest = respond(group, sent, 0)[0]
+    with np.errstate(invalid="ignore"):
+        assert reason in serving.refuse(server, sent, honest._replace(curvature=lie))
+    for coarse in (honest.curvature, packing.diagonal(honest.curvature, (6,)), None):
+        assert serving.refuse(server, sent, honest._replace(curvature=coarse)) is None
+
+
+def test_a_finer_curvature_than_was_asked_for_is_refused(data):
+    group = prepare(data.clients, METHOD)
+    server = make_server(group)
+    sent = serving.broadcast(server)
+    honest = respond(group, sent, 0)[0]._replace(curvature=FULL)
+    assert "shape" in serving.refuse(server, sent, honest)
+
+
+@given(seed=st.integers(0, 2**32 - 1), limit=st.floats(1e-6, 1e6))
+def test_a_limited_curvature_is_as_definite_as_before_and_within(seed, limit):
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(4, 4)) * 10.0 ** rng.uniform(-6, 6, size=(4, 1))
+    H = root @ root.T
+    for sizes in ((4,), (2, 2), (1,) * 4):
+        packed = packing.pack(H, sizes)
+        cut = packing.limited(packed, sizes, limit)
+        bend, before = (packing.diagonal(p, sizes) for p in (cut, packed))
+        assert (bend <= limit * (1 + 1e-12)).all()
+        assert bend == pytest.approx(np.minimum(before, limit), rel=1e-12)
+        assert packing.is_plausible(cut, sizes)
+
+
+def lying(factor):
+    """The second client's curvature, `factor` times what it is; "huge": 1e20 in every direction."""
+
+    def tamper(_, report):
+        if report.client != "client-2" or report.curvature is None:
+            return report
+        lie = FULL * 1e20 if factor == "huge" else report.curvature * factor
+        return report._replace(curvature=lie)
+
+    return tamper
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize("limits", [None, LIMITS])
+@pytest.mark.parametrize("factor", ["huge", 1e6, 0.0])
+@pytest.mark.parametrize("method", [methods.afl(), methods.erm()])
+def test_a_lie_about_curvature_never_ends_training_as_converged_elsewhere(
+    data, method, factor, limits
+):
+    honest = dorfl.train(data.clients, method)
+    fit = dorfl.train(data.clients, method, limits=limits, tamper=lying(factor), max_rounds=60)
+    above = fit.objective - honest.objective
+    assert fit.status != "converged" or above < 1e-5 * abs(honest.objective)
+    if factor != 0.0:
+        assert "curvature" in fit.history[0].clipped["client-2"]
+    if limits is not None and method.mixture.adversarial:
+        assert fit.status == "converged"
+
+
 # ── minimum counts ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -442,6 +540,36 @@ def test_rows_count_by_their_weight(data):
     sharp = prepare(data.clients, methods.method(temperature=0.01, mixture="agnostic"))
     with pytest.raises(ValueError, match="fewer than 10 rows"):
         enough(sharp, Task(np.full(6, 3.0), np.ones(3)))
+
+
+def test_a_curvature_of_few_rows_is_left_out_and_the_rest_is_told(data):
+    X, y = data.clients["client-1"]
+    task = Task(np.append(np.ones(5), 0.0), np.ones(1), curvature="full")
+    for method in (methods.erm(), METHOD):
+        at_zero = task._replace(theta=np.zeros(6))
+        assert enough(prepare({"a": (X, y)}, method), at_zero) is at_zero
+    certain = np.tile(np.where(y > 0, 9.0, -9.0)[:, None], 5)
+    certain[0] = 0.0  # the one row that the model is in doubt of
+    group = prepare({"a": (certain, y)}, methods.erm())
+    assert hessian.heaviest(group, task.theta)[0] > 0.9
+    assert enough(group, task) == task._replace(curvature="none")
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_share_of_the_heaviest_row_is_what_its_removal_takes_away(classes):
+    rng = np.random.default_rng(classes)
+    X, y = np.ones((30, 1)), np.arange(30) % classes
+    X += rng.normal(size=X.shape)
+    loss = "softmax" if classes > 2 else "logistic"
+    group = prepare({"a": (X, y)}, methods.erm(), loss, intercept=True)
+    theta = rng.normal(size=group.problem.size)
+    shares = []
+    whole = hessian.curvature(group, theta, "diagonal")[0].reshape(group.problem.outputs, -1)
+    for j in range(30):  # of the intercept's entry, where every row is 1
+        rest = group.take([np.delete(np.arange(30), j)])
+        without = hessian.curvature(rest, theta, "diagonal")[0].reshape(whole.shape)
+        shares.append(1.0 - without[:, -1] * 29 / 30 / whole[:, -1])
+    assert hessian.heaviest(group, theta)[0] == pytest.approx(np.max(shares), abs=1e-9)
 
 
 def test_rows_are_counted_at_the_price_that_is_asked_about(data):

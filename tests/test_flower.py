@@ -308,7 +308,8 @@ def test_a_site_killed_in_round_two_and_restarted_changes_nothing(deployed):
     def watch(state, event, _):
         if event == "round" and len(state.history) == 1:
             deployed.stop_site("site-2", signal.SIGKILL)
-            deployed.start_site("site-2")
+            # back only once the question of round two waits for it
+            threading.Timer(1.0, deployed.start_site, ["site-2"]).start()
 
     end, folder = deployed.run(study, watch)
     assert same(end.outcome, alone(study))

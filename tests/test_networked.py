@@ -145,3 +145,16 @@ def test_a_round_s_figures_reach_tensorboard(tmp_path):
 def test_without_a_board_nothing_is_written(tmp_path):
     with board.beside(print, None) as watch:
         assert watch is print
+
+
+def test_a_site_s_folder_says_how_fine_a_curvature_it_tells(tmp_path):
+    folder = tmp_path / "s"
+    assert SiteFolder.create(folder, "site-1") == SiteFolder.open(folder)
+    assert SiteFolder.open(folder).curvature == "full"
+    file = folder / "site.toml"
+    text = file.read_text()
+    file.write_text(text.replace('# curvature = "full"', 'curvature = "diagonal"'))
+    assert SiteFolder.open(folder).curvature == "diagonal"
+    file.write_text(text + 'curvature = "rows"\n')
+    with pytest.raises(ValueError, match="curvature must be one of none, diagonal"):
+        SiteFolder.open(folder)

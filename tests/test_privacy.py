@@ -169,7 +169,7 @@ def test_a_site_does_not_answer_beyond_its_budget_nor_sends_curvature(data):
     with pytest.raises(ValueError, match="budget is for rounds 1 to 3"):
         respond(group, Broadcast(4, task), 0, found)
     for asked in (
-        task._replace(curvature=True),
+        task._replace(curvature="diagonal"),
         task._replace(batch=5),
         task._replace(kind="local", rate=0.1),
     ):

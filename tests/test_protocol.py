@@ -226,6 +226,7 @@ def changed(request, **changes):
     [
         (lambda r: changed(r, theta=np.zeros(3)), "shape"),
         (lambda r: changed(r, kind="dump"), "task"),
+        (lambda r: changed(r, curvature="rows"), "task"),
         (lambda r: changed(r, kind="local", steps=10**6), "task"),
         (lambda r: changed(r, batch=1), "batch of 1"),
         (lambda r: changed(r, theta=np.full(6, np.nan)), "does not fit this site"),
@@ -462,6 +463,9 @@ BASE = 'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n'
         (BASE + "[method]\nrho = nan", "NaN"),
         (BASE + "[training]\nrounds = 0", "at least 1"),
         (BASE + "[training]\nrounds = 1.5", "whole number"),
+        (BASE + '[training]\ncurvature = "some"', "choose one of auto, none, diagonal"),
+        (BASE + "[training]\nbytes_per_round = -1", "at least 0"),
+        (BASE + "[training]\nbytes_per_round = 99999999", "no message holds it"),
         (
             BASE + 'task = "classification"\n[training]\nloss = "squared"',
             "is not for classification",
@@ -615,6 +619,49 @@ def test_a_columns_summary_is_told_in_one_way_only():
 def test_a_run_s_name_cannot_be_a_path(run):
     request = coordinator.request(coordinator.begin(make_study(TABLES), run), "site-1")
     assert "name" in reason_of(make_sites(TABLES)["site-1"], request)
+
+
+@pytest.mark.parametrize("method", ["afl", "dorfl"])
+def test_a_site_decides_how_fine_a_curvature_it_tells_and_training_goes_on(method):
+    study = make_study(TABLES, method=METHODS[method], training="tol = 1e-7")
+    ends = []
+    for told in (("full",) * 3, ("none", "diagonal", "full"), ("diagonal", "full", "blocks")):
+        sites = make_sites(TABLES)
+        for site, finest in zip(sites.values(), told, strict=True):
+            site.curvature = finest
+        sizes = {name: set() for name in sites}
+
+        def note(state, sizes=sizes):
+            for name, (_, report) in (state.server.last if state.server else {}).items():
+                sizes[name].add(None if report.curvature is None else report.curvature.size)
+
+        ends.append(local.run(coordinator.begin(study, "run-1"), sites, note).outcome)
+        expected = {"none": None, "diagonal": 6, "blocks": 21, "full": 21}
+        for name, finest in zip(sites, told, strict=True):
+            assert sizes[name] == {expected[finest]}, finest
+    for end in ends:
+        assert end.status == "converged"
+        assert end.objective == pytest.approx(ends[0].objective, rel=1e-6)
+        away = np.linalg.norm(end.theta - ends[0].theta)  # the objective is flat around its best
+        assert away < 1e-2 * np.linalg.norm(end.theta)
+    assert ends[0].rounds <= min(end.rounds for end in ends)
+
+
+def test_a_study_asks_for_no_more_than_its_words_and_bytes_say():
+    for words, size in (
+        ("", 21), ('curvature = "diagonal"', 6), ("bytes_per_round = 100", 6),
+        ("bytes_per_round = 10", None), ('curvature = "none"', None),
+    ):  # fmt: skip
+        states = [coordinator.begin(make_study(TABLES, training=words), "run-1")]
+        local.run(states[0], make_sites(TABLES), states.append)
+        last = next(s for s in states if s.server and s.server.last).server.last
+        told = {None if r.curvature is None else r.curvature.size for _, r in last.values()}
+        assert told == {size}, words
+
+
+def test_a_site_knows_no_other_curvature(middle):
+    with pytest.raises(ValueError, match="choose one of none, diagonal"):
+        Site("site-1", TABLES["site-1"], curvature="some")
 
 
 def test_a_site_may_insist_on_differential_privacy():

@@ -47,7 +47,8 @@ def summarise(rows: Array, share: float = 0.999, least: int = 1) -> Summary:
         offset = np.abs(column - middle[k])
         unit = 1.4826 * float(np.median(offset))
         if unit > 0:
-            squares += (offset / unit) ** 2
+            with np.errstate(over="ignore"):  # infinitely far is wild enough
+                squares += (offset / unit) ** 2
             dims += 1
         elif (offset > 0).any():
             wild |= offset > 6.0 * np.median(offset[offset > 0])

@@ -34,7 +34,7 @@ import numpy as np
 from dorfl.types import Array
 
 LIMIT = 64 * 2**20  # bytes in a message
-_DTYPES = {"f8": np.dtype("<f8"), "i8": np.dtype("<i8")}
+_DTYPES: dict[str, Any] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "i8": np.dtype("<i8")}
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, np.ndarray):
-        code = {"f": "f8", "i": "i8"}[value.dtype.kind]
+        code = "f4" if value.dtype == np.float32 else {"f": "f8", "i": "i8"}[value.dtype.kind]
         content = np.ascontiguousarray(value, dtype=_DTYPES[code]).tobytes()
         return {"shape": list(value.shape), code: base64.b64encode(content).decode()}
     if is_record(type(value)):

@@ -11,7 +11,17 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import click
 import typer
 
-from dorfl.study.settings import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Data, Study
+from dorfl.study.settings import (
+    CURVATURES,
+    METHODS,
+    MIXTURES,
+    SCALINGS,
+    SMALL,
+    SOLVERS,
+    TASKS,
+    Data,
+    Study,
+)
 
 Table = Annotated[
     Path,
@@ -31,6 +41,7 @@ _WORDS = {  # option → where a study has it
     **{name: ("data", name) for name in ("task", "small")},
     **{name: ("columns", name) for name in ("scaling", "numeric", "category", "ignore", "frozen")},
     **{name: ("training", name) for name in ("l2", "tol", "max_rounds", "solver", "seed")},
+    **{name: ("training", name) for name in ("curvature", "bytes_per_round")},
 }
 _CHOICES = {
     "method": METHODS,
@@ -39,9 +50,10 @@ _CHOICES = {
     "small": SMALL,
     "scaling": SCALINGS,
     "solver": SOLVERS,
+    "curvature": CURVATURES,
 }
 TABLE = tuple(_WORDS)  # of a command that trains on a table
-FEDERATION = ("tol", "max_rounds", "solver")
+FEDERATION = ("tol", "max_rounds", "solver", "curvature", "bytes_per_round")
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from dorfl.commands.screen import Commands, Screen
+from dorfl.curvature import RESOLUTIONS, coarser
 from dorfl.flower import require
 
 if TYPE_CHECKING:
@@ -25,6 +27,18 @@ Folder = Annotated[Path, typer.Argument(help="The site's folder.", show_default=
 Data = Annotated[Path, typer.Option(help="The site's table, CSV or Parquet.", show_default=False)]
 Server = Annotated[str, typer.Option(help="host:port of the coordinator.", show_default=False)]
 Authority = Annotated[Path, typer.Option(help="The coordinator's ca.crt.", show_default=False)]
+Finest = Annotated[
+    str | None,
+    typer.Option(
+        help="The finest curvature to tell, instead of site.toml's.",
+        click_type=click.Choice(RESOLUTIONS),
+    ),
+]
+_TOLD = {
+    "diagonal": "one number per parameter",
+    "blocks": "a matrix of pairs of columns for each class",
+    "full": "a matrix of all pairs of parameters",
+}
 
 
 @app.command()
@@ -47,7 +61,9 @@ def init(
 
 
 @app.command()
-def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
+def check(
+    folder: Folder, data: Data, server: Server, ca: Authority, curvature: Finest = None
+) -> None:
     """Connect, look whether the columns fit, and say what would be sent. Sends nothing of them.
 
     Example: dorfl site check site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
@@ -59,7 +75,7 @@ def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
     from dorfl.study.site import Refused  # noqa: PLC0415
 
     screen = Screen()
-    site, connection = _open(folder, data, server, ca)
+    site, connection = _open(folder, data, server, ca, curvature)
     with connection:
         hello = connection.hello()
     screen.say(f"{connection.server} knows this site as {hello.site!r}")
@@ -82,6 +98,13 @@ def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
     screen.say(
         f"  every round: one number (the risk) and one per parameter (its slope){noise}; no row"
     )
+    finest = site.curvature
+    if not private and study.training.curvature != "auto":
+        finest = coarser(finest, study.training.curvature)
+    if not private and finest != "none":
+        screen.say(
+            f"  in some rounds: how the slope changes with the model, at most {_TOLD[finest]}"
+        )
     end = (
         "nothing" if private else "how the model serves the site: loss, score, counts, certificate"
     )
@@ -89,7 +112,9 @@ def check(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
 
 
 @app.command()
-def start(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
+def start(
+    folder: Folder, data: Data, server: Server, ca: Authority, curvature: Finest = None
+) -> None:
     """Take part: answer the coordinator until Ctrl-C. The rows stay here.
 
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
@@ -100,7 +125,7 @@ def start(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
     from dorfl.study.results import write_site  # noqa: PLC0415
 
     note = _noting(folder / "site.log", Screen())
-    site, connection = _open(folder, data, server, ca)
+    site, connection = _open(folder, data, server, ca, curvature)
     site.note = note
     site.done = lambda agreed, *told: note(
         write_site(folder / "results" / agreed.run, agreed, *told)
@@ -111,7 +136,9 @@ def start(folder: Folder, data: Data, server: Server, ca: Authority) -> None:
         attend(site, connection, stop, note)
 
 
-def _open(folder: Path, data: Path, server: str, ca: Path) -> tuple[Site, Connection]:
+def _open(
+    folder: Path, data: Path, server: str, ca: Path, curvature: str | None
+) -> tuple[Site, Connection]:
     from dorfl import tables  # noqa: PLC0415
     from dorfl.flower import keys  # noqa: PLC0415
     from dorfl.flower.fleet import Connection  # noqa: PLC0415
@@ -126,6 +153,7 @@ def _open(folder: Path, data: Path, server: str, ca: Path) -> tuple[Site, Connec
     site = Site(
         home.name, tables.read(data), home.released, home.least, epsilon=home.epsilon,
         memory=Memory(folder / "asked.json"), secret=secret,
+        curvature=curvature or home.curvature,
     )  # fmt: skip
     return site, connection
 

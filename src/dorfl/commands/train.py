@@ -37,7 +37,10 @@ def train(
 
         def tell(done: Any) -> None:
             step(f"round {done.round}, gap {done.gap:.1e}")
-            screen.detail(f"round {done.round}: objective {done.objective:.6g}, gap {done.gap:.2e}")
+            screen.detail(
+                f"round {done.round}: objective {done.objective:.6g}, gap {done.gap:.2e}, "
+                f"{done.bytes_up / 1e3:.1f} kB up, {done.bytes_down / 1e3:.1f} kB down"
+            )
 
         model, _ = run(study, tell)
     if not force:
@@ -57,6 +60,8 @@ def train(
             "rounds": model.fit.rounds,
             "gap": model.fit.gap,
             "relative_gap": model.relative_gap,
+            "bytes_up": model.fit.bytes_up,
+            "bytes_down": model.fit.bytes_down,
             "status": model.fit.status,
             "lambda": dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True)),
             **model.facts.to_json(),

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dorfl.curvature import RESOLUTIONS
 from dorfl.files import write_whole
 from dorfl.flower import keys
 
@@ -129,6 +130,7 @@ class SiteFolder:
     released: tuple[str, ...] | None  # none named: every column of its data file
     least: int
     epsilon: float | None = None  # takes part with no weaker differential privacy than this
+    curvature: str = "full"  # tells no finer curvature than this
 
     @classmethod
     def create(cls, path: Path, name: str) -> SiteFolder:
@@ -146,6 +148,9 @@ class SiteFolder:
             '# released = ["age", "pressure"]\n'
             "# Take part only in studies with differential privacy, and with no weaker one:\n"
             "# epsilon = 4.0\n"
+            "# The finest curvature this site tells: full, blocks, diagonal or none; with less,\n"
+            "# training takes more rounds (docs/privacy.md says what it tells of rows):\n"
+            '# curvature = "full"\n'
         )
         write_whole(path / "site.toml", text.encode())
         return cls(path, name, None, 5)
@@ -164,8 +169,12 @@ class SiteFolder:
         epsilon = told.get("epsilon")
         if epsilon is not None and not (isinstance(epsilon, float | int) and epsilon > 0):
             raise ValueError(f"{path / 'site.toml'}: epsilon must be a positive number")
+        curvature = told.get("curvature", "full")
+        if curvature not in RESOLUTIONS:
+            listed = ", ".join(RESOLUTIONS)
+            raise ValueError(f"{path / 'site.toml'}: curvature must be one of {listed}")
         columns = None if released is None else tuple(released)
-        return cls(path, check_name(name), columns, least, epsilon)
+        return cls(path, check_name(name), columns, least, epsilon, curvature)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
         """Be the one process that answers for this site."""

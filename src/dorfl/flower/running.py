@@ -142,6 +142,8 @@ def _described(roster: tuple[str, ...], line: Round) -> dict[str, Any]:
         "round": line.round,
         "objective": _number(line.objective),
         "gap": _number(line.gap),
+        "bytes_up": line.bytes_up,
+        "bytes_down": line.bytes_down,
         "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},
         "answered": list(line.answered),
         "stood in": [site for site in roster if site not in line.answered],

@@ -39,8 +39,7 @@ class Model:
     @property
     def relative_gap(self) -> float:
         """How far the training ended from the best possible, in units of the objective."""
-        gap = self.fit.gap / max(abs(self.fit.objective), 1e-300)
-        return float(gap) if np.isfinite(gap) else np.inf
+        return self.fit.relative_gap
 
     @property
     def shortfall(self) -> str | None:

@@ -179,6 +179,7 @@ def new_server(state: State) -> tuple[Server, int]:
         solver=options.solver if mechanism is None else "auto", tol=options.tol,
         max_rounds=options.max_rounds, trim=state.study.defence.trim,
         limits=meaning.limits_of(state.study), centers=state.centers, privacy=mechanism,
+        curvature=options.curvature, bytes_per_round=options.bytes_per_round,
     )  # fmt: skip
     return server._replace(round=len(state.history) + 1), budget
 
@@ -314,7 +315,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
     server, info, heard = serving.receive(server, answers.values())
     line = Round(
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
-        {**refused, **heard.refused}, heard.clipped,
+        {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
     state = state._replace(server=server, history=(*state.history, line))
     early = training.stop_rule(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorfl import defaults, losses, privacy
+from dorfl import defaults, losses, privacy, wire
 from dorfl import mixture as mixing
 from dorfl.defaults import Choice
 from dorfl.federation.defence import Limits
@@ -16,13 +16,23 @@ from dorfl.privacy import Gaussian
 from dorfl.problem import Problem
 from dorfl.spread import Spread
 from dorfl.study.messages import Agreement
-from dorfl.study.settings import METHODS, MIXTURES, SCALINGS, SMALL, SOLVERS, TASKS, Study
+from dorfl.study.settings import (
+    CURVATURES,
+    METHODS,
+    MIXTURES,
+    SCALINGS,
+    SMALL,
+    SOLVERS,
+    TASKS,
+    Study,
+)
 from dorfl.types import Array
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 _PRIVATE_ROUNDS = 100
+_MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
 _SINGLE = 1e-8  # the gap, in units of the objective, that rows in single precision can show
 
 
@@ -45,6 +55,7 @@ def check(study: Study) -> None:
         ("method.mixture", method.mixture, MIXTURES),
         ("method.by", method.by, ("loss", "risk")),
         ("training.solver", options.solver, SOLVERS),
+        ("training.curvature", options.curvature, CURVATURES),
         ("absent.then", study.absent.then, ("wait", "go on")),
     ):
         if value not in allowed:
@@ -56,6 +67,7 @@ def check(study: Study) -> None:
         ("privacy.least", study.privacy.least, 1),
         ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
         ("training.max_rounds", options.max_rounds or 1, 1),
+        ("training.bytes_per_round", options.bytes_per_round, 0),
         ("training.l2", options.l2 or 0.0, 0.0),
         ("method.shift", method.shift, 0.0),
         ("method.outliers", method.outliers, 0.0),
@@ -64,6 +76,11 @@ def check(study: Study) -> None:
             raise ValueError(f"{what} = {number}: must be at least {least}")
     if options.max_rounds == 0:
         raise ValueError("training.max_rounds = 0: must be at least 1")
+    if options.bytes_per_round > _MESSAGE:
+        raise ValueError(
+            f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
+            "message holds it"
+        )
     if method.outliers > 0.4:
         raise ValueError(
             f"outliers={method.outliers}: must be a share from 0 to 0.4; at most 0.4, for who is "

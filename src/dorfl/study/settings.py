@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from dorfl import wire
+from dorfl.curvature import BUDGET, RESOLUTIONS
 
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 TASKS = ("auto", "classification", "regression")
 MIXTURES = ("auto", "fixed", "agnostic")
 SMALL = ("refuse", "drop", "merge")
 SOLVERS = ("auto", "sqp", "optimistic")
+CURVATURES = ("auto", *RESOLUTIONS)
 SCALINGS = ("robust", "standard", "none")
 
 Names = tuple[str, ...]
@@ -82,6 +84,8 @@ class Training(NamedTuple):
     solver: Annotated[str, "how it is solved: auto, sqp or optimistic"] = "auto"
     tol: Annotated[float, "stop at a gap of this share of the objective"] = 1e-4
     max_rounds: Annotated[int | None, "at most so many exchanges of messages"] = None
+    curvature: Annotated[str, "the finest asked for: auto, full, blocks, diagonal or none"] = "auto"
+    bytes_per_round: Annotated[int, "… that a site can send in so many bytes"] = BUDGET
     intercept: Annotated[bool, "whether the model has one"] = True
     l2: Annotated[float | None, "adds ½ l2 ‖θ‖²; by default 1 / rows"] = None
     seed: Annotated[int, "where random streams begin"] = 0

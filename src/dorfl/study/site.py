@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl import preprocessing, spread, training, validation, wire
+from dorfl.curvature import RESOLUTIONS, coarser
 from dorfl.federation.client import enough, respond
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.preprocessing import Plan, summaries
@@ -68,12 +69,16 @@ class Site:
     note: Callable[[str], object] = lambda _: None
     memory: Memory = field(default_factory=Memory)
     epsilon: float | None = None  # the most a study may let a row show in a run; nothing: any
+    curvature: str = "full"  # the finest that is told of ∇²F, whatever is asked for
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     _groups: dict[str, Group] = field(default_factory=dict)
     _kept: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         self.table = reading.table_of(self.table)
+        if self.curvature not in RESOLUTIONS:
+            listed = ", ".join(RESOLUTIONS)
+            raise ValueError(f"curvature={self.curvature!r}: choose one of {listed}")
         if self.released is None:
             self.released = tuple(self.table.column_names)
 
@@ -195,7 +200,8 @@ class Site:
         size = group.problem.size + group.problem.constrained
         if task.theta.shape != (size,) or task.theta.dtype != np.float64:
             raise Refused("θ has another shape than the model agreed on")
-        if task.kind not in _KINDS or not 1 <= task.steps <= 1000:
+        known = task.kind in _KINDS and task.curvature in RESOLUTIONS
+        if not known or not 1 <= task.steps <= 1000:
             raise Refused("the task is none that this site takes on")
         if task.batch is not None and task.batch < self.least:
             raise Refused(
@@ -210,7 +216,10 @@ class Site:
             raise Refused(odd)
         study = agreement.study
         if study.privacy.epsilon is None:
-            self._enough(group, task)
+            allowed = coarser(task.curvature, self.curvature)
+            sent = sent._replace(task=self._enough(group, task._replace(curvature=allowed)))
+            if sent.task.curvature != allowed:
+                self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
         return respond(group, sent, study.training.seed, meaning.mechanism_of(study, seed))[0]
 
@@ -239,10 +248,10 @@ class Site:
             group, outcome.theta, agreement.target, agreement.study.privacy.least
         )[0]
 
-    def _enough(self, group: Group, task: Task) -> None:
-        """Rows behind what is told of θ, by their weight."""
+    def _enough(self, group: Group, task: Task) -> Task:
+        """The task with enough rows behind what is told of θ, by their weight."""
         try:
-            enough(group, task, self.least)
+            return enough(group, task, self.least)
         except ValueError as error:
             raise Refused(str(error)) from None
 

@@ -103,7 +103,8 @@ def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> t
         group = training.stack(meaning.problem_of(state), clients, centers)
         while state.step == "round":
             assert state.server is not None
-            reports = respond(group, federated.broadcast(state.server), seed, noise)
+            sent = federated.broadcast(state.server)
+            reports = respond(group, sent, seed, noise, least)
             state = coordinator.receive(state, {report.client: report for report in reports})
             if progress is not None:
                 progress(state.history[-1])
