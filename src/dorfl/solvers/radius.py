@@ -88,7 +88,7 @@ class Radius:
         inner, info = self.inner.update(state.inner, plain)
         spent = -answers.vectors[:, -1] if inner.theta is state.inner.trial else state.spent
         assert spent is not None
-        here = self._tangent(state.rho, inner, info, spent)
+        here = self._tangent(state, inner, info, spent)
         start = here.height if np.isnan(state.start) else state.start
         state = state._replace(inner=inner, spent=spent, start=start)
         known = (*state.solved, here)
@@ -99,11 +99,13 @@ class Radius:
         done = "converged" if size <= _SURE * state.setting.tol else ""
         rho = _next_price(known, cross, self.radius)
         still = abs(rho - here.rho) <= 1e-10 * here.rho
-        if inner.tried and not state.solved and _is_wild(answers, info):
+        if inner.failures > 0 and not state.solved and _is_wild(answers, info):
             state = self._at(state, here.rho, 0.1 * here.theta, here.lam)
         elif still and info.done:
             done = "converged" if size <= state.setting.tol else "stalled"
-        elif not still and (info.done or _is_enough(here, state.last, self.radius)):
+        elif not still and (
+            (info.done and np.isfinite(here.gap)) or _is_enough(here, state.last, self.radius)
+        ):
             expected = _expected(known, rho)
             state = self._at(state._replace(solved=known), rho, expected, here.lam)
         else:
@@ -111,10 +113,14 @@ class Radius:
         lam, theta = state.setting.mixture.snap(lam), np.append(best.theta, best.rho)
         return state, Info(best.height, gap, best.risks, lam, theta, done)
 
-    def _tangent(self, rho: float, inner: sqp.State, info: Info, spent: Array) -> Tangent:
+    def _tangent(self, state: State, inner: sqp.State, info: Info, spent: Array) -> Tangent:
         assert inner.best is not None
-        # A gap is an estimate, and after a step that failed hardly that.
-        gap = np.inf if inner.tried and not info.done else 2.0 * info.gap
+        # A gap is an estimate, and not even that after a failure or a leap of ρ.
+        rho, before = state.rho, state.solved[-1].rho if state.solved else state.rho
+        much = info.gap > 1e-3 * state.setting.tol * abs(info.objective)
+        untried = much and state.last is None and not 0.5 < rho / before < 2.0
+        vague = (inner.failures > 0 and not info.done) or untried
+        gap = np.inf if vague else 2.0 * info.gap
         height, lam = info.objective + rho * self.radius, info.lam
         slope, away = np.asarray(lam @ inner.best.gradients), max(float(lam @ spent), 0.0)
         return Tangent(info.theta, rho, lam, info.risks, height, gap, slope, away)

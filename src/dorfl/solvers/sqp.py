@@ -334,7 +334,7 @@ def _models(state: State, damping: float, shift: float) -> Callable[[Array], Mod
     bends = packing.diagonal(curvature, sizes)
     # A column that only a client of little weight has must not look flat: that client would be
     # promised too much there.
-    floor = np.maximum(1e-3 * bends.max(axis=0), 1e-24 * max(float(bends.max()), 1e-250)) + shift
+    floor = np.maximum(1e-3 * bends.max(axis=0), 1e-16 * max(float(bends.max()), 1e-280)) + shift
     if damping:
         coarse = packing.coarsen(metric, state.setting.sizes(metric), sizes)
 
