@@ -164,3 +164,22 @@ def test_a_budget_of_bytes_is_kept():
         curvature = [line.bytes_up / 2 - 16 - 8 * 15 for line in fit.history]
         assert max(curvature) <= budget
         assert fit.status == "converged"
+
+
+@pytest.mark.parametrize("solver", ["sqp", "optimistic", "paper"])
+def test_training_goes_on_where_nobody_tells_curvature(solver):
+    data = dorfl.datasets.synthetic(seed=0)
+    rounds = 20 if solver == "paper" else None
+    fit = dorfl.train(
+        data.clients,
+        methods.gdrfl(20.0),
+        solver=solver,
+        max_rounds=rounds,
+        tamper=lambda _, report: report._replace(curvature=None),
+    )
+    if solver == "paper":
+        assert np.isnan(fit.gap)
+    else:
+        best = dorfl.train(data.clients, methods.gdrfl(20.0)).objective
+        assert fit.status == "converged"
+        assert fit.objective - best <= 1e-5 * abs(best)

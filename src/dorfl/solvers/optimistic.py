@@ -94,6 +94,10 @@ class Optimistic:
             metric = np.maximum(lam @ bends, 1e-12)
             pace = _pace(seen.gradients, metric) if state.metric is None else state.pace
             state = state._replace(metric=metric, pace=pace)
+        elif state.metric is None:  # nobody tells: a first step of about unit length
+            longest = max(float(np.linalg.norm(seen.gradients, axis=1).max()), 1e-12)
+            metric = np.full(state.theta.size, longest)
+            state = state._replace(metric=metric, pace=_pace(seen.gradients, metric))
         state = _repace(_adapt(state, here), here)
         assert state.metric is not None
         forecast, rise = here.gradient, seen.values

@@ -61,11 +61,12 @@ class Paper:
         setting, task = state.setting, self.ask(state)
         if task.kind == "evaluate":
             seen = pieces(setting, task.theta, answers, task.lam)
-            assert seen.curvature is not None
             lam = task.lam if setting.mixture.adversarial else np.ones(1)
             push = lam @ seen.gradients
             height = setting.mixture.height(seen.values)
-            short = 0.5 * float(push @ (push / np.maximum(lam @ seen.curvature, 1e-12)))
+            short = np.nan  # without curvature nothing tells how far the minimum is
+            if seen.curvature is not None:
+                short = 0.5 * float(push @ (push / np.maximum(lam @ seen.curvature, 1e-12)))
             gap = max(height - float(lam @ seen.values), 0.0) + short
             return state, Info(height, gap, answers.values, task.lam, task.theta, "budget")
         decay = self.eta * setting.penalty * state.theta
