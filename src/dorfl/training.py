@@ -30,7 +30,6 @@ from dorfl.threads import each
 from dorfl.types import Array
 from dorfl.validation import Clients
 
-_SMALL = 2**20  # numbers up to which double precision costs nothing that anyone would notice
 _BUDGET = {"sqp": 200, "optimistic": 5000}
 
 
@@ -344,8 +343,6 @@ def prepare(
     problem = Problem(method, chosen, dims, known, intercept)
     problem.check()
     centers = find_centers(method, dict(zip(checked, tables, strict=True)))
-    if sum(X.size for X in tables) <= _SMALL:
-        checked = {name: (X.astype(np.float64, copy=False), y) for name, (X, y) in checked.items()}
     return stack(problem, checked, centers, epsilon)
 
 
