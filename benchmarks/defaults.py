@@ -25,8 +25,8 @@ from sklearn.preprocessing import StandardScaler
 
 import public_tables
 from dorfl import RobustClassifier
-from dorfl.datasets.adult import adult_table
-from dorfl.datasets.cardio import cardio_table, plausible
+from dorfl.data.datasets.adult import adult_table
+from dorfl.data.datasets.cardio import cardio_table, plausible
 
 FACTOR, SHARE, MOST = -8.0, 0.1, 20_000
 

@@ -30,7 +30,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import dorfl
-from dorfl import threads
+from dorfl.support import threads
 
 ROUNDS = 20  # rounds a peer runs per turn, so that its start-up does not count
 TURNS = 15

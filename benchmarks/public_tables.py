@@ -26,13 +26,14 @@ import pandas as pd
 import pyarrow as pa
 from sklearn import datasets as bundled
 
-from dorfl import defaults, tables
-from dorfl.datasets import packages
-from dorfl.datasets.adult import adult_table
-from dorfl.datasets.base import hold_out
-from dorfl.datasets.cardio import cardio_table
-from dorfl.losses import Loss
-from dorfl.methods import Method
+from dorfl import defaults
+from dorfl.data import tables
+from dorfl.data.datasets import packages
+from dorfl.data.datasets.adult import adult_table
+from dorfl.data.datasets.base import hold_out
+from dorfl.data.datasets.cardio import cardio_table
+from dorfl.objective.losses import Loss
+from dorfl.objective.methods import Method
 from dorfl.study import meaning
 from dorfl.study.settings import Data, Study, Used
 from dorfl.study.table import prepare

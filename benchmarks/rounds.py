@@ -25,7 +25,7 @@ from rich.table import Table
 from scipy.special import expit
 
 import dorfl
-from dorfl.training import prepare
+from dorfl.federation.training import prepare
 
 SIZES = ((800, 5), (32_561, 108), (100_000, 100))
 CLASSES = ((60_000, 784, 10), (70_000, 300, 8), (20_000, 50, 5))  # n, d, classes

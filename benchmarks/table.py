@@ -30,7 +30,7 @@ print(json.dumps({"read": read - start, "fit": done - read, "cores": cores - bef
     "iterations": int(model.n_iter_[0]),
     "accuracy": float(model.score(X.iloc[:100_000], y.iloc[:100_000]))}))
 """
-IMPORTS = "import dorfl.cli, dorfl.model, dorfl.study.table"
+IMPORTS = "import dorfl.cli, dorfl.study.model, dorfl.study.table"
 
 
 def write_table(path: Path, rows: int, columns: int) -> None:
@@ -70,7 +70,7 @@ def main() -> None:
         # In a process of its own: a child's peak memory begins with its parent's.
         run(__file__, "write", str(path), str(rows), str(columns))
         train = [
-            "-m", "dorfl.cli", "train", str(path), "--label", "label", "--client", "site",
+            "-m", "dorfl", "train", str(path), "--label", "label", "--client", "site",
             "--out", str(Path(folder) / "model"), "--json",
         ]  # fmt: skip
         subprocess.run([sys.executable, *train], check=True, stdout=subprocess.DEVNULL)  # compiles

@@ -27,8 +27,8 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 import dorfl
 import public_tables
 from dorfl import losses
-from dorfl.datasets.base import pooled
-from dorfl.datasets.packages import UnavailableError
+from dorfl.data.datasets.base import pooled
+from dorfl.data.datasets.packages import UnavailableError
 from dorfl.solvers.base import relative
 from public_tables import METHODS, Table
 

@@ -19,8 +19,8 @@ import numpy as np
 import dorfl
 from dorfl.federation.defence import Limits, bounds, defend
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.risk import Group
-from dorfl.training import prepare
+from dorfl.federation.training import prepare
+from dorfl.oracle.group import Group
 
 LIMITS = Limits(row=6.0)  # the synthetic columns have unit variance: an honest row is about 3 long
 CAP, TRIM = 0.26, 0.5  # hardly more than a quarter each; the median. Chosen on seeds 0 to 7

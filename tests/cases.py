@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import dorfl
-import oracle
-from dorfl.methods import Method
-from dorfl.risk import Group
-from dorfl.training import prepare
+import reference
+from dorfl.federation.training import prepare
+from dorfl.objective.methods import Method
+from dorfl.oracle.group import Group
 
 
 def slowly(examples: int) -> settings:
@@ -98,7 +98,7 @@ class Case:
         )
 
     def brute(self) -> tuple[float, Any, Any]:
-        return oracle.risk(
+        return reference.risk(
             self.theta, self.intercept, self.X, self.y, self.loss, self.rho, self.beta,
             self.weights, self.brute_score, price=self._price, delta=DELTA,
         )  # fmt: skip
@@ -106,7 +106,7 @@ class Case:
     def brute_f(self) -> Any:
         """The supremum of every row."""
         return np.array([
-            oracle.supremum(
+            reference.supremum(
                 self.theta, self.intercept, x, y, self.loss, self.rho, self.weights,
                 self.brute_score, price=self._price, delta=DELTA,
             )[0]
@@ -117,7 +117,7 @@ class Case:
         """L − ρc at given rows and labels, from the definitions."""
         t = rows @ np.atleast_2d(self.theta).T + self.intercept
         t = t if self.loss == "softmax" else t[:, 0]
-        out = [oracle.loss(self.loss, a, b, DELTA) for a, b in zip(t, labels, strict=True)]
+        out = [reference.loss(self.loss, a, b, DELTA) for a, b in zip(t, labels, strict=True)]
         moved = rows - self.X
         weights = np.where(moved == 0, 0.0, self.weights)  # ∞ · 0 is 0 here
         total = np.array(out) - 0.5 * self.rho * (weights * moved**2).sum(axis=1)
@@ -167,7 +167,7 @@ def make(
     if score in shapes:
         ours = dorfl.scores.quadratic(weight, center, shapes[score])
         V = np.ones(dims) if shapes[score] is None else shapes[score]
-        theirs = oracle.Quadratic(weight, center, V)
+        theirs = reference.Quadratic(weight, center, V)
     elif score == "threshold":
         column, level = int(rng.integers(dims)), float(rng.normal())
         label, softness = int(rng.choice(y)), 10.0 ** rng.uniform(-1.5, 0.3)
@@ -176,7 +176,7 @@ def make(
             softness = 1.0
             weight = rng.uniform(0.1, 1.0) * rho * min(weights[column], 2.0)
         ours = dorfl.scores.threshold(weight, column, level, softness, label)
-        theirs = oracle.Threshold(weight, label, column, level, softness)
+        theirs = reference.Threshold(weight, label, column, level, softness)
     elif score == "custom":
         theirs = LogCosh(weight, center)
         ours = dorfl.scores.custom(theirs.h, theirs.slope, convex=True)

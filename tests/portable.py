@@ -52,7 +52,7 @@ def run(combination: tuple[str, str, str]) -> bool:
     """One combination's tests; what they print comes out in one piece."""
     began = time.monotonic()
     options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "portable and not slow"]
-    files = [p for p in sorted(ROOT.glob("tests/test_*.py")) if "mark.portable" in p.read_text()]
+    files = [p for p in sorted(ROOT.glob("tests/**/test_*.py")) if "mark.portable" in p.read_text()]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *(sys.argv[1:] or files)],
         cwd=ROOT,

@@ -7,28 +7,23 @@
 True
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from dorfl import (
-    costs,
-    datasets,
-    defaults,
-    losses,
-    methods,
-    mixture,
-    privacy,
-    scores,
-    solvers,
-    theory,
-)
-from dorfl.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
-from dorfl.distance import Transport, unbalanced_wasserstein, wasserstein
-from dorfl.risk import Risk
-from dorfl.training import Fit, risk, train
-from dorfl.tuning import Tuning, tune
+from dorfl import solvers
+from dorfl.data import datasets
+from dorfl.federation import privacy
+from dorfl.federation.training import Fit, risk, train
+from dorfl.guarantees import theory
+from dorfl.guarantees.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
+from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
+from dorfl.objective import costs, losses, methods, mixture, scores
+from dorfl.oracle.group import Risk
+from dorfl.study import defaults
+from dorfl.study.tuning import Tuning, tune
 
 if TYPE_CHECKING:
-    from dorfl.estimator import RobustClassifier, RobustRegressor
+    from dorfl.estimators import RobustClassifier, RobustRegressor
 
 __version__ = "0.1.0"
 
@@ -61,11 +56,15 @@ __all__ = [
     "worst_case",
 ]
 
+# Folders go by what a thing is about; `from dorfl.methods import …` stays true all the same.
+for _part in (costs, datasets, losses, methods, mixture, privacy, scores, theory):
+    sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
+
 
 def __getattr__(name: str) -> Any:
     """The estimators bring in scikit-learn, which takes a while: only when asked for."""
     if name in ("RobustClassifier", "RobustRegressor"):
-        from dorfl import estimator  # noqa: PLC0415
+        from dorfl import estimators as estimator  # noqa: PLC0415
 
         return getattr(estimator, name)
     raise AttributeError(f"module 'dorfl' has no attribute {name!r}")

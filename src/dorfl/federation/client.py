@@ -10,12 +10,12 @@ import zlib
 
 import numpy as np
 
-from dorfl import hessian
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.privacy import Gaussian
-from dorfl.risk import Group
+from dorfl.federation.privacy import Gaussian
+from dorfl.oracle import hessian
+from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 
 def respond(
@@ -64,7 +64,7 @@ def enough(group: Group, task: Task, least: int = 10) -> Task:
     what is returned is the task to answer, without a curvature that rests on fewer.
 
     >>> import dorfl
-    >>> from dorfl.training import prepare
+    >>> from dorfl.federation.training import prepare
     >>> task = Task(np.zeros(2), np.ones(1))
     >>> few = prepare({"a": ([[0.0], [1.0]], [0, 1])}, dorfl.methods.erm())
     >>> enough(few, task)

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl import curvature, kernels
-from dorfl.curvature import Shape
 from dorfl.federation.messages import Report
-from dorfl.problem import Problem
-from dorfl.scores import Custom, Quadratic, Threshold
+from dorfl.objective.scores import Custom, Quadratic, Threshold
+from dorfl.oracle import curvature, kernels
+from dorfl.oracle.curvature import Shape
+from dorfl.oracle.problem import Problem
 from dorfl.solvers.base import Task
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 _SLACK = 1e-9  # of a bound: rounding is no lie
 _ROUNDING = 1e-5  # of a risk: rows may be kept in single precision
@@ -170,7 +170,7 @@ def _sizes(defence: Defence, center: Array) -> _Sizes:
 
 
 def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> float:
-    """The most that an entry of the diagonal of :func:`dorfl.hessian.curvature` can be.
+    """The most that an entry of the diagonal of :func:`dorfl.oracle.hessian.curvature` can be.
 
     With ‖E‖ ≤ e that is e (|z_k| + |g| ‖Q_k‖)² + g² z_k² / ρβ + g² κ⁻¹ at a row that has moved
     by no more than |g| ‖Q‖ ≤ G κ⁻¹ ω; several classes add a mean of their own.

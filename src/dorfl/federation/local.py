@@ -10,11 +10,11 @@ import numpy as np
 from dorfl.federation import server as serving
 from dorfl.federation.client import respond
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.federation.privacy import Gaussian
 from dorfl.federation.server import Server
-from dorfl.privacy import Gaussian
-from dorfl.risk import Group
+from dorfl.oracle.group import Group
 from dorfl.solvers.base import Info
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 
 class Round(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.solvers.base import Task
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 
 class Broadcast(NamedTuple):

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl import curvature
-from dorfl.curvature import RESOLUTIONS, Shape, Sizes
 from dorfl.federation import defence as defending
 from dorfl.federation.defence import Defence
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.oracle import curvature
+from dorfl.oracle.curvature import RESOLUTIONS, Shape, Sizes
 from dorfl.solvers.base import Answers, Info, Solver, Task
-from dorfl.threads import one_blas_thread
-from dorfl.types import Array
+from dorfl.support.threads import one_blas_thread
+from dorfl.support.types import Array
 
 _STIFFEST = 1e3  # times the median client's curvature
 _LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow

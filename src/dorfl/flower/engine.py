@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from dorfl import wire
 from dorfl.flower.superlink import Grid, Link, Node
 from dorfl.study import coordinator
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Answer, Refusal
+from dorfl.support import wire
 
 _POLL = 0.1  # seconds between looks for replies
 _LOOK = 1.0  # … at which sites are there

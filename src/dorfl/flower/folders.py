@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dorfl.curvature import RESOLUTIONS
-from dorfl.files import write_whole
 from dorfl.flower import keys
+from dorfl.oracle.curvature import RESOLUTIONS
+from dorfl.support.files import write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 

@@ -18,16 +18,16 @@ from typing import Any
 import httpx
 
 import dorfl
-from dorfl import model, wire
 from dorfl.federation.local import Round
-from dorfl.files import write_whole
 from dorfl.flower import engine, keys
 from dorfl.flower.folders import Federation
 from dorfl.flower.superlink import Link
-from dorfl.model import Model
-from dorfl.study import checkpoint, coordinator, results
+from dorfl.study import checkpoint, coordinator, model, results
 from dorfl.study.coordinator import State
+from dorfl.study.model import Model
 from dorfl.study.settings import Study
+from dorfl.support import wire
+from dorfl.support.files import write_whole
 
 Watch = Callable[[State, str, dict[str, Any]], object]
 

@@ -46,7 +46,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
-from dorfl import wire
+from dorfl.support import wire
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 

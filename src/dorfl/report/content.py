@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 Values: TypeAlias = Sequence[Any] | Array
 Direction: TypeAlias = Literal["max", "min"]

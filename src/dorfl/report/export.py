@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dorfl.files import write_whole
 from dorfl.report import figures, tables
 from dorfl.report.content import Figure, Page, blocks, numbers
+from dorfl.support.files import write_whole
 
 _FORMATS = {"csv": tables.as_csv, "md": tables.as_markdown, "tex": tables.as_latex}
 

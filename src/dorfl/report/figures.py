@@ -15,9 +15,9 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullFormatter
 
-from dorfl.files import write_whole
 from dorfl.report.content import Figure, categories, heights, log_axes, radial_range
 from dorfl.report.looks import Look, has_markers, looks
+from dorfl.support.files import write_whole
 
 # Nothing about the day or the machine may enter a file.
 _METADATA: dict[str, dict[str, None]] = {

@@ -20,11 +20,11 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from dorfl.files import write_whole
 from dorfl.report import content, figures, tables
 from dorfl.report.content import Beside, Block, Details, Figure, Finding, Page, Series, Table, Text
 from dorfl.report.looks import Look, has_markers, looks
 from dorfl.report.plots import plot
+from dorfl.support.files import write_whole
 
 MOST_ROWS = 200  # of a figure's numbers that a page shows; the rest is in its CSV
 _CHARTS = {

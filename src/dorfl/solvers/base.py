@@ -14,18 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dorfl import curvature as packing
-from dorfl.curvature import Shape, Sizes
-from dorfl.mixture import Mixture
-from dorfl.types import Array
+from dorfl.objective.mixture import Mixture
+from dorfl.oracle import curvature as packing
+from dorfl.oracle.curvature import Shape, Sizes
+from dorfl.support.types import Array
 
 
 class Task(NamedTuple):
     """What clients are asked to do with θ in a round.
 
     `evaluate`: send F_i and ∇F_i, where asked also ∇²F_i at one of the resolutions of
-    :mod:`dorfl.curvature`. `local`: take `steps` gradient steps of length `rate` on your own F_i
-    and send where you end. `paper`: one step of Algorithm 1.
+    :mod:`dorfl.oracle.curvature`. `local`: take `steps` gradient steps of length `rate` on your own
+    F_i and send where you end. `paper`: one step of Algorithm 1.
     """
 
     theta: Array

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl import curvature as packing
-from dorfl.roots import brentq
+from dorfl.oracle import curvature as packing
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative, trimmed_mean
 from dorfl.solvers.quasi_newton import model
-from dorfl.types import Array
+from dorfl.support.roots import brentq
+from dorfl.support.types import Array
 
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
 _LOOK = 25  # rounds between looks at the pace of λ

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.solvers.base import Answers, Info, Setting, Task, pieces, trimmed_mean
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 
 class State(NamedTuple):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dorfl import curvature as packing
-from dorfl.curvature import Base, Sizes
-from dorfl.types import Array
+from dorfl.oracle import curvature as packing
+from dorfl.oracle.curvature import Base, Sizes
+from dorfl.support.types import Array
 
 _DAMPED = 0.1  # a secant may lower the believed curvature along it to this share, not further
 MEMORY = 60  # secants kept; sqp rarely makes half as many

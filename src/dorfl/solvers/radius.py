@@ -23,7 +23,7 @@ import numpy as np
 from dorfl.solvers import sqp
 from dorfl.solvers.base import Answers, Info, Setting, Task, relative
 from dorfl.solvers.sqp import Sqp
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 _INNER = 0.5  # of the tolerance: how well the inner problem is solved at most
 _SURE = 0.3  # of the tolerance: when the whole is called solved

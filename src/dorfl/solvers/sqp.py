@@ -3,7 +3,7 @@
 Each round the server asks for F_i and ∇F_i at one point and moves by the step of
 :mod:`~dorfl.solvers.subproblem`, with B from :mod:`~dorfl.solvers.quasi_newton`. The first round,
 and every one after the model turned out not to know enough, also asks for ∇²F_i, as finely as the
-budget admits (:mod:`dorfl.curvature`).
+budget admits (:mod:`dorfl.oracle.curvature`).
 
 Why it cannot stop halfway: the clients' risks are convex and their gradients exact. A step that
 turns out worse than promised makes the next one shorter, in the metric of the curvature H₀ of the
@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl import curvature as packing
-from dorfl.roots import brentq
+from dorfl.oracle import curvature as packing
 from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
-from dorfl.types import Array
+from dorfl.support.roots import brentq
+from dorfl.support.types import Array
 
 _CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
 _SWEEPS = 12

@@ -16,7 +16,7 @@ import clarabel
 import numpy as np
 from scipy import sparse
 
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 _FIRST, _MORE = 24, 12  # pieces looked at to begin with, and added at a time
 

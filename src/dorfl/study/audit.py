@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.certificate import group_of
-from dorfl.model import Model
-from dorfl.scores import Quadratic
+from dorfl.federation.training import Fit
+from dorfl.guarantees.certificate import group_of
+from dorfl.objective.scores import Quadratic
+from dorfl.study.model import Model
 from dorfl.study.rows import Rows
-from dorfl.training import Fit
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 _BLOCK = 65_536
 

@@ -13,10 +13,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dorfl import wire
 from dorfl.federation.server import Server
-from dorfl.files import write_whole
 from dorfl.study.coordinator import State, new_server
+from dorfl.support import wire
+from dorfl.support.files import write_whole
 
 _FORMAT = {"format": "dorfl.checkpoint", "version": 1}
 _LIMIT = 2**32

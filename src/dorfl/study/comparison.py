@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
 from dorfl.study import results, table
 from dorfl.study.rows import measure, open_split, rows_for
 from dorfl.study.settings import METHODS, Study
-from dorfl.tables import DataError, Split
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 
 class Comparison(NamedTuple):

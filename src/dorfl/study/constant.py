@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import entr
 
-from dorfl import losses
-from dorfl.problem import Problem
-from dorfl.types import Array
+from dorfl.objective import losses
+from dorfl.oracle.problem import Problem
+from dorfl.support.types import Array
 
 
 class Learnt(NamedTuple):

@@ -18,19 +18,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl import certificate as certifying
-from dorfl import defaults, preprocessing, training, wire
-from dorfl import spread as spreading
-from dorfl.certificate import Bound
+from dorfl.data import preprocessing
+from dorfl.data import spread as spreading
+from dorfl.data.preprocessing import Column, Deviation, Numeric, Plan, Transform
+from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.spread import Place, Spread
 from dorfl.federation import server as serving
+from dorfl.federation import training
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
-from dorfl.preprocessing import Column, Deviation, Numeric, Plan, Transform
-from dorfl.preprocessing.sketch import Sketch
+from dorfl.guarantees import certificate as certifying
+from dorfl.guarantees.certificate import Bound
 from dorfl.solvers.base import Info
-from dorfl.spread import Place, Spread
-from dorfl.study import labels, meaning, vetting
+from dorfl.study import defaults, labels, meaning, vetting
 from dorfl.study.messages import (
     Agreement,
     Answer,
@@ -44,7 +45,8 @@ from dorfl.study.messages import (
     Spreads,
 )
 from dorfl.study.settings import Study
-from dorfl.types import Array
+from dorfl.support import wire
+from dorfl.support.types import Array
 
 
 class State(NamedTuple):

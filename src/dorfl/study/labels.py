@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.losses import Loss
-from dorfl.preprocessing import Column, Numeric, Plan, columns, summaries
+from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
+from dorfl.objective.losses import Loss
 from dorfl.study.meaning import task_of
 from dorfl.study.settings import Study
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 MOST_CLASSES = 50
 _FARTHEST = 6.0  # units of a label from its middle: so far, and no further, does it count

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dorfl import wire
 from dorfl.study import coordinator
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Answer
 from dorfl.study.site import Site
+from dorfl.support import wire
 
 
 def run(

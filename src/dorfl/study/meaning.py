@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorfl import defaults, losses, privacy, wire
-from dorfl import mixture as mixing
-from dorfl.defaults import Choice
+from dorfl.data.preprocessing import Plan, Transform
+from dorfl.data.spread import Spread
+from dorfl.federation import privacy
 from dorfl.federation.defence import Limits
-from dorfl.losses import Loss
-from dorfl.preprocessing import Plan, Transform
-from dorfl.privacy import Gaussian
-from dorfl.problem import Problem
-from dorfl.spread import Spread
+from dorfl.federation.privacy import Gaussian
+from dorfl.objective import losses
+from dorfl.objective import mixture as mixing
+from dorfl.objective.losses import Loss
+from dorfl.oracle.problem import Problem
+from dorfl.study import defaults
+from dorfl.study.defaults import Choice
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
     CURVATURES,
@@ -26,7 +28,8 @@ from dorfl.study.settings import (
     TASKS,
     Study,
 )
-from dorfl.types import Array
+from dorfl.support import wire
+from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State

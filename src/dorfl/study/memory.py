@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dorfl import wire
 from dorfl.federation.messages import Broadcast
-from dorfl.files import write_whole
 from dorfl.study.messages import Agreement
+from dorfl.support import wire
+from dorfl.support.files import write_whole
 
 
 @dataclass

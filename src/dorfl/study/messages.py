@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dorfl.certificate import Part
+from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
+from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.spread import Place, Spread
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.preprocessing import Column, Deviation, Numeric, Transform
-from dorfl.preprocessing.sketch import Sketch
-from dorfl.spread import Place, Spread
+from dorfl.guarantees.certificate import Part
 from dorfl.study.constant import Learnt
 from dorfl.study.settings import Study
-from dorfl.types import Array
+from dorfl.support.types import Array
 
 
 class Agreement(NamedTuple):

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.model import Model
-from dorfl.model.facts import Guarantee, Weights
 from dorfl.report.content import (
     Block,
     Cell,
@@ -25,6 +23,8 @@ from dorfl.report.content import (
 )
 from dorfl.study.audit import Audit
 from dorfl.study.comparison import Comparison
+from dorfl.study.model import Model
+from dorfl.study.model.facts import Guarantee, Weights
 from dorfl.study.settings import Study
 
 _SHOWN = 15  # features: as many as have room for their names

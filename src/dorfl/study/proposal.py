@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dorfl import tables
-from dorfl.preprocessing import columns
+from dorfl.data import tables
+from dorfl.data.preprocessing import columns
+from dorfl.data.tables import DataError
 from dorfl.study.settings import Data, Study
-from dorfl.tables import DataError
 
 _LABELS = ("label", "target", "class", "outcome", "y")
 _CLIENTS = ("client", "site", "hospital", "centre", "center", "group", "region", "country", "ward")

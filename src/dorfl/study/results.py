@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from dorfl import files, losses, model
-from dorfl.model import Facts, Model
-from dorfl.model.facts import Guarantee, Learnt, Served, Weights
-from dorfl.risk import Group
-from dorfl.scores import Quadratic
-from dorfl.study import constant, coordinator, meaning, serving
+from dorfl.federation.training import Fit
+from dorfl.objective import losses
+from dorfl.objective.scores import Quadratic
+from dorfl.oracle.group import Group
+from dorfl.study import constant, coordinator, meaning, model, serving
 from dorfl.study.audit import audit
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Agreement, Outcome
+from dorfl.study.model import Facts, Model
+from dorfl.study.model.facts import Guarantee, Learnt, Served, Weights
 from dorfl.study.rows import Rows
-from dorfl.training import Fit
-from dorfl.types import Array
+from dorfl.support import files
+from dorfl.support.types import Array
 
 _SUSPECT = 0.1  # of an ordinary row's weight
 _SHOWN = 5  # rows at least, for a bar of the weights' histogram

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dorfl import losses, tables
-from dorfl.model import Model
-from dorfl.model.facts import Served
+from dorfl.data import tables
+from dorfl.data.tables import DataError, Split
+from dorfl.objective import losses
 from dorfl.study import labels, serving
+from dorfl.study.model import Model
+from dorfl.study.model.facts import Served
 from dorfl.study.settings import Study
-from dorfl.tables import DataError, Split
-from dorfl.threads import each
-from dorfl.types import Array
+from dorfl.support.threads import each
+from dorfl.support.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from dorfl import certificate, losses, spread
-from dorfl.preprocessing import Numeric
-from dorfl.problem import Problem
-from dorfl.risk import Group
-from dorfl.spread import Place
+from dorfl.data import spread
+from dorfl.data.preprocessing import Numeric
+from dorfl.data.spread import Place
+from dorfl.guarantees import certificate
+from dorfl.objective import losses
+from dorfl.oracle.group import Group
+from dorfl.oracle.problem import Problem
 from dorfl.study import constant
 from dorfl.study.messages import Agreement, Finished
-from dorfl.threads import each
-from dorfl.types import Array
+from dorfl.support.threads import each
+from dorfl.support.types import Array
 
 EDGES = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of rows' weights
 _CERTIFIED = 20_000_000  # numbers; the worst case of more takes more memory than training does

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from dorfl import wire
-from dorfl.curvature import BUDGET, RESOLUTIONS
+from dorfl.oracle.curvature import BUDGET, RESOLUTIONS
+from dorfl.support import wire
 
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 TASKS = ("auto", "classification", "regression")

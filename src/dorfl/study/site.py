@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
-from dorfl import preprocessing, spread, training, validation, wire
-from dorfl.curvature import RESOLUTIONS, coarser
+from dorfl.data import preprocessing, spread, validation
+from dorfl.data.preprocessing import Plan, summaries
+from dorfl.data.preprocessing import columns as reading
+from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.federation import training
 from dorfl.federation.client import enough, respond
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.preprocessing import Plan, summaries
-from dorfl.preprocessing import columns as reading
-from dorfl.preprocessing.sketch import Sketch
-from dorfl.risk import Group
+from dorfl.oracle.curvature import RESOLUTIONS, coarser
+from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import labels, meaning, serving
 from dorfl.study.memory import Memory
@@ -41,7 +42,8 @@ from dorfl.study.messages import (
     Request,
     Spreads,
 )
-from dorfl.types import Array
+from dorfl.support import wire
+from dorfl.support.types import Array
 
 MOST_ROUNDS = 10_000
 _KINDS = ("evaluate", "local")

@@ -18,27 +18,29 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
-from dorfl import methods, preprocessing, spread, training, validation
-from dorfl.certificate import certify
+from dorfl.data import preprocessing, spread, validation
+from dorfl.data.preprocessing import Numeric, Plan, Transform, columns, summaries
+from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.tables import DataError, Split
+from dorfl.data.tables.errors import need_memory
+from dorfl.data.validation import Clients
 from dorfl.federation import server as federated
+from dorfl.federation import training
 from dorfl.federation.client import respond
 from dorfl.federation.local import Round
-from dorfl.model import Model
-from dorfl.preprocessing import Numeric, Plan, Transform, columns, summaries
-from dorfl.preprocessing.sketch import Sketch
-from dorfl.problem import Problem
-from dorfl.risk import Group
+from dorfl.guarantees.certificate import certify
+from dorfl.objective import methods
+from dorfl.oracle.group import Group
+from dorfl.oracle.problem import Problem
 from dorfl.study import coordinator, labels, meaning, results, serving
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
 from dorfl.study.messages import Answer, Enrolled
+from dorfl.study.model import Model
 from dorfl.study.rows import Rows, open_split
 from dorfl.study.settings import Study
-from dorfl.tables import DataError, Split
-from dorfl.tables.errors import need_memory
-from dorfl.threads import each
-from dorfl.types import Array
-from dorfl.validation import Clients
+from dorfl.support.threads import each
+from dorfl.support.types import Array
 
 _CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
 _CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own

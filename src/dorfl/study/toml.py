@@ -23,9 +23,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from dorfl import wire
 from dorfl.study.meaning import check
 from dorfl.study.settings import Study
+from dorfl.support import wire
 
 _OLD = {  # how studies were written before: what it is called now
     ("data", "least"): ("privacy", "minimum_rows"),

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from dorfl.data.preprocessing import Column, Deviation
+from dorfl.data.preprocessing.sketch import BLOCKS, Sketch
+from dorfl.data.spread import LOOK, Place
 from dorfl.federation import server as serving
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
-from dorfl.preprocessing import Column, Deviation
-from dorfl.preprocessing.sketch import BLOCKS, Sketch
-from dorfl.spread import LOOK, Place
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 
 _KINDS = ("numeric", "category", "empty", "other")

@@ -1,0 +1,5 @@
+"""`python -m dorfl` is the command `dorfl`."""
+
+from dorfl.cli import app
+
+app()

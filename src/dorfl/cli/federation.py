@@ -1,0 +1,181 @@
+"""`dorfl run`, `resume`, `status` and `stop`: a study from the coordinator's chair."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dorfl.cli import ending, options
+from dorfl.cli.screen import Screen
+from dorfl.cli.server import Folder
+from dorfl.flower import require
+
+if TYPE_CHECKING:
+    from dorfl.flower.folders import Federation
+    from dorfl.study.coordinator import State
+
+
+Board = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", help="Also write every round's figures there, for TensorBoard."),
+]
+
+
+@options.takes(*options.FEDERATION)
+def run(
+    folder: Folder,
+    study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
+    words: dict[str, Any],
+    force: options.Force = False,
+    tensorboard: Board = None,
+) -> None:
+    """Run a study among the registered sites, to the model. Ctrl-C is safe: see `resume`.
+
+    Example: dorfl run fed/ study.toml
+    """
+    require()
+    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+    from dorfl.study import settings, toml  # noqa: PLC0415
+
+    federation = Federation.open(folder)
+    asked = settings.among(toml.read(study), tuple(federation.sites()))
+    asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
+    asked = options.changed(asked, words)
+    _go(federation, running.new(federation, asked), tensorboard, force)
+
+
+def resume(folder: Folder, force: options.Force = False, tensorboard: Board = None) -> None:
+    """Go on with the last run from where it stopped; the result is the same to the last bit.
+
+    Example: dorfl resume fed/
+    """
+    require()
+    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    federation = Federation.open(folder)
+    _go(federation, running.unfinished(federation), tensorboard, force)
+
+
+def status(folder: Folder) -> None:
+    """Say what is going on: the server, the sites, the last run.
+
+    Example: dorfl status fed/ --json
+    """
+    require()
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    screen, told = Screen(), _status(Federation.open(folder))
+    screen.give(told)
+    screen.say(f"server: {'up' if told['server'] else 'down'} ({told['address']})")
+    for site, there in told["sites"].items():
+        screen.say(f"site {site}: {there}")
+    last = told["run"]
+    if last is None:
+        screen.say("run: none yet")
+        return
+    gap = "" if last["gap"] is None else f", gap {last['gap']:.2g}"
+    screen.say(
+        f"run {last['run']}: {last['state']}, step {last['step']}, {last['rounds']} rounds{gap}"
+    )
+
+
+def stop(folder: Folder) -> None:
+    """Stop the run, if there is one, and the server. Nothing is lost: see `resume`.
+
+    Example: dorfl stop fed/
+    """
+    require()
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    federation, screen = Federation.open(folder), Screen()
+    for what in ("run", "server"):
+        told = federation.noted(what)
+        if told is None:
+            continue
+        os.kill(told["pid"], signal.SIGTERM)
+        for _ in range(300):
+            if federation.noted(what) is None:
+                screen.say(f"{what}: stopped")
+                break
+            time.sleep(0.1)
+        else:
+            raise ValueError(f"{what}: process {told['pid']} does not stop")
+
+
+def _go(federation: Federation, folder: Path, tensorboard: Path | None, force: bool) -> None:
+    from dorfl.flower import board, running  # noqa: PLC0415
+    from dorfl.study import results  # noqa: PLC0415
+
+    screen = Screen()
+    screen.say(f"run {folder.name}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    try:
+        with board.beside(partial(_show, screen), tensorboard) as watch:
+            vet = (lambda _: None) if force else ending.refuse_useless
+            made = results.model_of(running.go(federation, folder, watch, vet))
+    except KeyboardInterrupt:
+        screen.note(f"stopped; nothing is lost: dorfl resume {federation.path}")
+        raise typer.Exit(130) from None
+    if made.shortfall is None:
+        screen.say(f"{made.fit.message}, in {made.fit.rounds} rounds")
+    screen.say(f"model: {folder / 'model'}")
+    screen.give(running.read_record(folder))
+    ending.tell_shortfall(screen, made)
+
+
+def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:
+    """One line for each thing that happens."""
+    if event == "round":
+        shares = "  ".join(f"{site} {told['lambda']:.3f}" for site, told in line["sites"].items())
+        gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
+        took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
+        who = f"{len(line['answered'])} of {len(state.roster)} answered"
+        screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {who}  {took}")
+    elif event == "step":
+        screen.detail(f"{state.step} …")
+    elif event == "waiting":
+        screen.note(f"waiting for {', '.join(line['sites'])}")
+    elif event not in ("began", "done"):
+        screen.note(f"{event}: {line.get('site', '')} {line.get('reason', '')}".rstrip(": "))
+
+
+def _status(federation: Federation) -> dict[str, Any]:
+    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.flower.superlink import Link  # noqa: PLC0415
+
+    server = federation.noted("server")
+    sites = dict.fromkeys(federation.sites(), "unknown, as the server is down")
+    if server is not None:
+        with Link(server["superlink"], federation.keys / "ca.crt") as link:
+            nodes = link.nodes()
+        sites = {
+            site: "online" if site in nodes and nodes[site].online else "offline" for site in sites
+        }
+    last, runs = None, federation.runs()
+    if runs:
+        record, lines = running.read_record(runs[-1]), running.read_log(runs[-1])
+        rounds = [line for line in lines if line["event"] == "round"]
+        going = federation.noted("run") is not None
+        last = {
+            "run": record["run"],
+            "state": "finished" if "ended" in record else "running" if going else "interrupted",
+            "step": lines[-1]["step"] if lines else "enrol",
+            "rounds": rounds[-1]["round"] if rounds else 0,
+            "gap": rounds[-1]["gap"] if rounds else None,
+            "lambda": {s: t["lambda"] for s, t in rounds[-1]["sites"].items()} if rounds else None,
+            "folder": str(runs[-1]),
+        }
+    return {
+        "server": server is not None,
+        "address": f"{federation.host}:{federation.port}",
+        "sites": sites,
+        "run": last,
+    }

@@ -1,0 +1,44 @@
+"""`dorfl init`: a study written down, to be read, changed and trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dorfl.cli import options
+from dorfl.cli.folders import NewTable
+from dorfl.cli.screen import Screen
+
+
+@options.takes("label", "client")
+def init(
+    data: NewTable,
+    words: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path(
+        "study.toml"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Write over an older one.")] = False,
+) -> None:
+    """Look at a table and write a commented study for it; `dorfl train study.toml` runs it.
+
+    Without --label and --client the last column with few values is taken for the label, and a
+    column with few values for the client: look at them before you train.
+
+    Examples:
+      dorfl init adult.csv --label income --client race
+      dorfl train study.toml
+    """
+    if out.exists() and not force:
+        raise typer.BadParameter(f"{out} exists; --force writes over it")
+    from dorfl.study.proposal import propose  # noqa: PLC0415
+    from dorfl.study.toml import to_toml  # noqa: PLC0415
+    from dorfl.support import files  # noqa: PLC0415 - slow to import, and --help need not wait
+
+    screen = Screen()
+    study, notes = propose(data, words["label"], words["client"], out.parent)
+    files.write_whole(out, to_toml(study, notes).encode())
+    screen.say(f"{out}: predicts {study.data.label!r}, clients by {study.data.client!r}")
+    screen.say(f"read it, change what you know better, then: dorfl train {out}")
+    screen.give({"study": str(out), **study.to_json()})

@@ -1,0 +1,36 @@
+"""`dorfl report`: a model on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dorfl.cli.folders import ModelFolder
+from dorfl.cli.screen import Screen
+
+
+def report(
+    model: ModelFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The page. Default: report.html in the model's folder."),
+    ] = None,
+) -> None:
+    """Write one HTML page on a model: who is served how, what it learnt, what it guarantees.
+
+    The page opens offline, sends nothing anywhere and holds no row.
+
+    Example: dorfl report model
+    """
+    from dorfl.report import page  # noqa: PLC0415
+    from dorfl.study.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.study.model.folder import REPORT  # noqa: PLC0415
+    from dorfl.study.pages import of_model  # noqa: PLC0415
+
+    screen, loaded = Screen(), load(model)
+    path = out or (model if model.is_dir() else model.parent) / REPORT
+    page.write(of_model(loaded), path)
+    screen.say(f"the report is {path}")
+    screen.give({"report": str(path)})

@@ -1,0 +1,159 @@
+"""What all commands share: how they speak, fail and end.
+
+Exit codes: 0 done; 1 what was asked for does not hold, or an error in dorfl itself; 2 a wrong
+command, option or study; 3 data that cannot be used; 4 a model folder that cannot, or a training
+that ended far from its tolerance; 5 a file that cannot be read or written; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer.core import TyperGroup
+
+EPILOG = (
+    "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
+    "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
+)
+_FLAGS = {
+    "json": (["--json"], "Print plain JSON for scripts."),
+    "quiet": (["-q", "--quiet"], "Say nothing but errors."),
+    "verbose": (["-v", "--verbose"], "Say more."),
+    "debug": (["--debug"], "Show where an error comes from."),
+}
+
+
+class Commands(TyperGroup):
+    """Gives every command the shared options, and turns errors into words and an exit code."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for command in self.commands.values():
+            if not isinstance(command, click.Group):
+                command.params += [_flag(name, *how) for name, how in _FLAGS.items()]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whatever it raises is told in words."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            _say("interrupted; nothing was written")
+            code = 130
+        except Exception as error:
+            if ctx.meta.get("dorfl.debug"):
+                raise
+            code = _tell(error)
+        return ctx.exit(code)
+
+
+def _flag(name: str, names: list[str], about: str) -> click.Option:
+    def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.meta[f"dorfl.{name}"] = value
+
+    return click.Option(
+        names, is_flag=True, expose_value=False, is_eager=True, help=about, callback=keep
+    )
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong; the exit code for it."""
+    # Only now: a command that works need not wait for what these modules import.
+    from dorfl.data.tables import DataError  # noqa: PLC0415
+    from dorfl.study.model import ModelError  # noqa: PLC0415
+
+    for kind, code in ((DataError, 3), (ModelError, 4), (ValueError, 2)):
+        if isinstance(error, kind):
+            _say(str(error))
+            return code
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or error}")
+        return 5
+    if isinstance(error, MemoryError):
+        _say("there is not enough memory; use fewer columns or rows, or a larger machine")
+        return 3
+    _say(f"{type(error).__name__}: {error}; this is a fault of dorfl: --debug shows where")
+    return 1
+
+
+def _say(words: str) -> None:
+    Console(stderr=True, highlight=False).print(
+        f"[bold red]error:[/] {_plain(words)}", soft_wrap=True
+    )
+
+
+def _plain(words: str) -> str:
+    """As text: no markup, and nothing that a terminal would obey."""
+    return escape("".join(c for c in words if c.isprintable() or c in "\n\t"))
+
+
+class Screen:
+    """Where a command speaks to: tables or JSON to standard output, all else to standard error."""
+
+    def __init__(self) -> None:
+        meta = click.get_current_context().meta
+        self.json = bool(meta.get("dorfl.json"))
+        self.quiet = bool(meta.get("dorfl.quiet"))
+        self.verbose = bool(meta.get("dorfl.verbose"))
+        self.out = Console(highlight=False)
+        self.err = Console(stderr=True, highlight=False)
+
+    def say(self, words: str) -> None:
+        """A line of result, for people."""
+        if not (self.quiet or self.json):
+            self.out.print(_plain(words), soft_wrap=True)
+
+    def note(self, words: str) -> None:
+        """Something to know that is not the result."""
+        if not self.quiet:
+            self.err.print(f"[yellow]note:[/] {_plain(words)}", soft_wrap=True)
+
+    def alarm(self, words: str) -> None:
+        """Something that must not be missed: said even when quiet, and after all else."""
+        self.out.file.flush()
+        self.err.print(f"[bold red]warning:[/] [red]{_plain(words)}[/]", soft_wrap=True)
+
+    def detail(self, words: str) -> None:
+        """Something only the curious want to know."""
+        if self.verbose:
+            self.err.print(_plain(words), soft_wrap=True)
+
+    def table(self, table: Table) -> None:
+        """A table of results."""
+        if not (self.quiet or self.json):
+            self.out.print(table)
+
+    def give(self, answer: Any) -> None:
+        """The whole answer for scripts."""
+        if self.json:
+            sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
+        """A line that moves while something is done: `step(words)` for each step."""
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+        if total is not None:
+            columns.insert(2, BarColumn())
+        hidden = self.quiet or self.json or not self.err.is_terminal
+        with Progress(*columns, console=self.err, transient=True, disable=hidden) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda words: bar.update(task, advance=1, description=words)
+
+
+def heading(title: str, *columns: str) -> Table:
+    """A table whose first column is words and whose others are numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for k, name in enumerate(columns):
+        table.add_column(name, justify="right" if k else "left")
+    return table

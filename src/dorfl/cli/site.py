@@ -1,0 +1,189 @@
+"""`dorfl site`: a site makes its key, looks at what a study would send, and takes part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from dorfl.cli.screen import Commands, Screen
+from dorfl.flower import require
+from dorfl.oracle.curvature import RESOLUTIONS, coarser
+
+if TYPE_CHECKING:
+    from dorfl.flower.fleet import Connection
+    from dorfl.study.site import Site
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Take part in a federation.")
+
+Folder = Annotated[Path, typer.Argument(help="The site's folder.", show_default=False)]
+Data = Annotated[Path, typer.Option(help="The site's table, CSV or Parquet.", show_default=False)]
+Server = Annotated[str, typer.Option(help="host:port of the coordinator.", show_default=False)]
+Authority = Annotated[Path, typer.Option(help="The coordinator's ca.crt.", show_default=False)]
+Finest = Annotated[
+    str | None,
+    typer.Option(
+        help="The finest curvature to tell, instead of site.toml's.",
+        click_type=click.Choice(RESOLUTIONS),
+    ),
+]
+_TOLD = {
+    "diagonal": "one number per parameter",
+    "blocks": "a matrix of pairs of columns for each class",
+    "full": "a matrix of all pairs of parameters",
+}
+
+
+@app.command()
+def init(
+    folder: Folder, name: Annotated[str, typer.Option(help="What the site is called.")]
+) -> None:
+    """Make the site's key pair. Send the .pub file to the coordinator; the .key stays.
+
+    Example: dorfl site init site-1/ --name site-1
+    """
+    require()
+    from dorfl.flower import keys  # noqa: PLC0415
+    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+
+    site, screen = SiteFolder.create(folder, name), Screen()
+    public = folder / f"{site.name}.pub"
+    screen.say(f"send {public} to the coordinator; the .key stays here")
+    mark = keys.fingerprint(keys.read_public(public.read_bytes(), public.name))
+    screen.say(f"its fingerprint, for comparing: {mark}")
+
+
+@app.command()
+def check(
+    folder: Folder, data: Data, server: Server, ca: Authority, curvature: Finest = None
+) -> None:
+    """Connect, look whether the columns fit, and say what would be sent. Sends nothing of them.
+
+    Example: dorfl site check site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
+    """
+    require()
+    from dorfl.study.messages import Agreement  # noqa: PLC0415
+    from dorfl.study.settings import Study  # noqa: PLC0415
+    from dorfl.study.site import Refused  # noqa: PLC0415
+    from dorfl.support import wire  # noqa: PLC0415
+
+    screen = Screen()
+    site, connection = _open(folder, data, server, ca, curvature)
+    with connection:
+        hello = connection.hello()
+    screen.say(f"{connection.server} knows this site as {hello.site!r}")
+    released = ", ".join(site.released or ())
+    screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
+    if hello.study is None:
+        screen.say("no study is running; when one is, this command says whether it fits")
+        return
+    study = wire.decode(hello.study.encode(), Study)
+    try:
+        site.consent(Agreement("check", site.name, study))
+    except Refused as refusal:
+        raise ValueError(f"study {study.name!r}: {refusal}") from None
+    columns, least = ", ".join(study.columns.use) or "every released column", study.privacy.least
+    screen.say(f"study {study.name!r} fits. What would be sent:")
+    screen.say(f"  once: how many rows there are; of {columns} and {study.data.label}: counts, and")
+    screen.say(f"        sums or means of at least {least} values, levels of at least {least} rows")
+    private = study.privacy.epsilon is not None
+    noise = f", with noise (ε = {study.privacy.epsilon:g})" if private else ""
+    screen.say(
+        f"  every round: one number (the risk) and one per parameter (its slope){noise}; no row"
+    )
+    finest = site.curvature
+    if not private and study.training.curvature != "auto":
+        finest = coarser(finest, study.training.curvature)
+    if not private and finest != "none":
+        screen.say(
+            f"  in some rounds: how the slope changes with the model, at most {_TOLD[finest]}"
+        )
+    end = (
+        "nothing" if private else "how the model serves the site: loss, score, counts, certificate"
+    )
+    screen.say(f"  at the end: {end}")
+
+
+@app.command()
+def start(
+    folder: Folder, data: Data, server: Server, ca: Authority, curvature: Finest = None
+) -> None:
+    """Take part: answer the coordinator until Ctrl-C. The rows stay here.
+
+    Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
+    """
+    require()
+    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.flower.serving import attend, stop_on_signals  # noqa: PLC0415
+    from dorfl.study.results import write_site  # noqa: PLC0415
+
+    note = _noting(folder / "site.log", Screen())
+    site, connection = _open(folder, data, server, ca, curvature)
+    site.note = note
+    site.done = lambda agreed, *told: note(
+        write_site(folder / "results" / agreed.run, agreed, *told)
+    )
+    stop = stop_on_signals()
+    with SiteFolder.open(folder).attending(), connection:
+        _patiently(connection, stop, note)
+        attend(site, connection, stop, note)
+
+
+def _open(
+    folder: Path, data: Path, server: str, ca: Path, curvature: str | None
+) -> tuple[Site, Connection]:
+    from dorfl.data import tables  # noqa: PLC0415
+    from dorfl.flower import keys  # noqa: PLC0415
+    from dorfl.flower.fleet import Connection  # noqa: PLC0415
+    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.study.memory import Memory  # noqa: PLC0415
+    from dorfl.study.site import Site  # noqa: PLC0415
+
+    home = SiteFolder.open(folder)
+    connection = Connection(server, ca, keys.read_private(home.key), home.name)
+    # Noise from the key: the same after a restart, and as secret.
+    secret = hashlib.sha256(home.key.read_bytes()).digest()
+    site = Site(
+        home.name, tables.read(data), home.released, home.least, epsilon=home.epsilon,
+        memory=Memory(folder / "asked.json"), secret=secret,
+        curvature=curvature or home.curvature,
+    )  # fmt: skip
+    return site, connection
+
+
+def _patiently(
+    connection: Connection, stop: threading.Event, note: Callable[[str], object]
+) -> None:
+    """Wait for a server that is not up yet; one that turns the site away is not waited for."""
+    import httpx  # noqa: PLC0415
+
+    told = False
+    while not stop.is_set():
+        try:
+            connection.hello()
+        except httpx.HTTPError:
+            if not told:
+                note(f"{connection.server} does not answer yet; trying until it does")
+            told = True
+            stop.wait(1.0)
+        else:
+            return
+
+
+def _noting(log: Path, screen: Screen) -> Callable[[str], None]:
+    """Notes to the screen and, as JSON lines, to the site's own log."""
+
+    def note(text: str) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        with log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": stamp, "note": text}, ensure_ascii=False) + "\n")
+        screen.say(text)
+
+    return note

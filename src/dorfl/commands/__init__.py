@@ -1,1 +1,0 @@
-"""What people type, one module for each command; `dorfl.cli` gathers them."""

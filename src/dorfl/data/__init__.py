@@ -1,0 +1,1 @@
+"""Data and how they become rows: data sets, tables, preprocessing, robust statistics."""

@@ -1,0 +1,19 @@
+"""Data to try methods on: clients to train with, clean test sets, and what is known of outliers."""
+
+from dorfl.data.datasets.adult import adult, adult_table
+from dorfl.data.datasets.base import Dataset
+from dorfl.data.datasets.cardio import cardio, cardio_table
+from dorfl.data.datasets.fashion import fashion_mnist
+from dorfl.data.datasets.idx import read_idx
+from dorfl.data.datasets.synthetic import synthetic
+
+__all__ = [
+    "Dataset",
+    "adult",
+    "adult_table",
+    "cardio",
+    "cardio_table",
+    "fashion_mnist",
+    "read_idx",
+    "synthetic",
+]

@@ -1,0 +1,79 @@
+"""Scaling, imputation and one-hot encoding, fitted without pooling rows.
+
+Every client tells counts, sums, quantile sketches and levels, in two small exchanges; all end up
+with the same :class:`Transform`. Two functions are the client's (:func:`summarise`,
+:func:`deviations`), two the server's (:func:`agree`, :func:`scale`); :func:`fit` runs them in one
+process.
+
+>>> import numpy as np
+>>> rng = np.random.default_rng(0)
+>>> def ward(middle):
+...     return {"pressure": middle + 10 * rng.normal(size=500), "sex": ["f", "m"] * 250}
+>>> transform = fit({"north": ward(120), "south": ward(130)})
+>>> transform.names, transform.frozen
+(('pressure', 'sex=f', 'sex=m'), (1, 2))
+>>> abs(transform.numeric[0].center - 125) < 1
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dorfl.data.preprocessing.agreement import (
+    agree,
+    agree_on,
+    assemble,
+    check_columns,
+    scale,
+    spread_of,
+)
+from dorfl.data.preprocessing.columns import table_of
+from dorfl.data.preprocessing.summaries import (
+    Column,
+    Deviation,
+    Plan,
+    deviation,
+    deviations,
+    summarise,
+    summarise_column,
+)
+from dorfl.data.preprocessing.transform import Category, Features, Numeric, Part, Transform
+from dorfl.support.threads import each
+
+__all__ = [
+    "Category",
+    "Column",
+    "Deviation",
+    "Features",
+    "Numeric",
+    "Plan",
+    "Transform",
+    "agree",
+    "deviations",
+    "fit",
+    "scale",
+    "summarise",
+]
+
+
+def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
+    """Both exchanges among clients that live here: name → table (what `pyarrow.table` takes)."""
+    plan = plan or Plan()
+    given = {name: table_of(table) for name, table in sorted(tables.items())}
+    if not given:
+        raise ValueError("preprocessing: there are no clients")
+    names = check_columns({name: table.column_names for name, table in given.items()}, plan)
+
+    def column(name: str) -> Part | str:
+        """A column's exchanges do not concern the others: it is read once for both."""
+        values = {client: table.column(name) for client, table in given.items()}
+        told = {c: summarise_column(v, name, plan) for c, v in values.items()}
+        part = agree_on(name, told, plan)
+        if isinstance(part, Numeric) and plan.scaling != "none":
+            far = [deviation(v, part, plan) for v in values.values()]
+            return part._replace(spread=spread_of(far, plan))
+        return part
+
+    return assemble(dict(zip(names, each(column, names), strict=True)), plan)

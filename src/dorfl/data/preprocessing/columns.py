@@ -1,0 +1,177 @@
+"""Columns of a table as numbers or as levels, whatever type they are stored in."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dorfl.support.types import Array
+
+_IDENTIFIER = re.compile(
+    r"(^|[ _.-])(id|uuid|guid|index|key|rowid)$|^unnamed: 0$|^$", re.IGNORECASE
+)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_LARGEST = 1e100  # its square is still a number; no measurement comes near it
+_ENOUGH_TO_TELL = 20  # rows; fewer distinct integers in order may well be chance
+
+
+class Table(Protocol):
+    """What preprocessing needs of a table: names, and columns one at a time."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns, in the file's order."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+
+    def column(self, name: str) -> Any:
+        """A column as an Arrow array."""
+
+
+class Levels(NamedTuple):
+    """A column of categories: its distinct values as text, and which of them each row has."""
+
+    names: list[str]
+    codes: Array  # −1: missing
+
+
+def table_of(given: Any) -> Table:
+    """A table from anything `pyarrow.table` takes: a data frame, a mapping of name to array.
+
+    >>> table_of({"age": [31, 45], "sex": ["f", None]}).column_names
+    ['age', 'sex']
+    """
+    if hasattr(given, "column") and hasattr(given, "column_names"):
+        found: Table = given
+    elif hasattr(given, "iloc"):
+        found = pa.Table.from_pandas(given, preserve_index=False)
+    else:
+        found = pa.table(given)
+    return found
+
+
+def kind_of(column: Any) -> str:
+    """How a column is read unless told: "numeric", "category", "empty", or "other" (dates)."""
+    if column.null_count == len(column):
+        return "empty"
+    stored = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_integer(stored) or pa.types.is_floating(stored) or pa.types.is_decimal(stored):
+        return "numeric"
+    if (
+        pa.types.is_string(stored)
+        or pa.types.is_large_string(stored)
+        or pa.types.is_string_view(stored)
+        or pa.types.is_boolean(stored)
+    ):
+        return "category"
+    return "other"
+
+
+def numbers(column: Any, name: str) -> Array:
+    """A column as float64, NaN where a value is missing, infinite or beyond all measure."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if kind_of(column) == "category":
+        column = column.cast(pa.string())
+    try:
+        values = _as_numpy(column.cast(pa.float64(), safe=False))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise ValueError(
+            f"column {name!r} is used as numbers but holds {_strangers(column)}; correct them, "
+            "leave them empty, or declare the column a category or ignored"
+        ) from None
+    if not len(values) or (values.min() >= -_LARGEST and values.max() <= _LARGEST):
+        return values  # NaN fails the comparison
+    return np.where(np.abs(values) <= _LARGEST, values, np.nan)
+
+
+def levels(column: Any, name: str) -> Levels:
+    """A column as categories: text without outer blanks, numbers as plainly as they go."""
+    if kind_of(column) == "other":
+        raise ValueError(f"column {name!r} holds {column.type}, which makes no categories")
+    column = _one_piece(column)
+    if pa.types.is_null(column.type):
+        return Levels([], np.full(len(column), -1))
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    written = [_plain(value) for value in column.dictionary.to_pylist()]
+    distinct = sorted({text for text in written if text is not None})
+    place = {text: k for k, text in enumerate(distinct)}
+    # One more place at the end, where the code −1 of a missing value looks itself up.
+    lookup = np.array([-1 if t is None else place[t] for t in written] + [-1], dtype=np.int64)
+    codes = _as_numpy(column.indices)
+    if column.null_count:
+        codes = np.where(np.isnan(codes), -1, codes).astype(np.int64)
+    return Levels(distinct, lookup[codes])
+
+
+def is_identifier(values: Array, name: str) -> bool:
+    """Whether whole numbers only number the rows: all distinct, and in order or named like it."""
+    if len(values) < _ENOUGH_TO_TELL:
+        return False
+    for part in (values[:_ENOUGH_TO_TELL], values):  # most columns show it at once
+        if not (np.isfinite(part).all() and (part == np.rint(part)).all()):
+            return False
+    steps = np.diff(values)
+    if (steps > 0).all() or (steps < 0).all():
+        return True
+    return bool(_IDENTIFIER.search(name)) and len(np.unique(values)) == len(values)
+
+
+def present(values: Array) -> Array:
+    """The numbers that are there."""
+    return values[~np.isnan(values)] if np.isnan(values.sum()) else values
+
+
+def at_most_two(values: Array) -> bool:
+    """Whether no more than two different numbers occur."""
+    return all(
+        bool(((part == part.min()) | (part == part.max())).all())
+        for part in (values[:_ENOUGH_TO_TELL], values)
+    )
+
+
+def _as_numpy(column: Any) -> Array:
+    """Numbers as NumPy has them, NaN where one is missing."""
+    column = _one_piece(column)
+    if column.null_count or not len(column):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.from_dlpack(column)  # Arrow's own way imports pandas, which takes a while
+
+
+def _one_piece(column: Any) -> Any:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _plain(value: Any) -> str | None:
+    """A level as text, the same from whatever type a file stores it in."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        value = value.strip()
+        if value.lower() in ("true", "false"):
+            return str(value.lower())
+        if not _NUMBER.fullmatch(value):
+            return value or None
+        value = float(value)
+    if value is None or not math.isfinite(value):
+        return None
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def _strangers(column: Any) -> str:
+    """How many values are no numbers; not which, for messages travel."""
+    if kind_of(column) != "category":
+        return str(column.type)
+    looks = pc.match_substring_regex(column, rf"^\s*({_NUMBER.pattern}|nan|inf)\s*$")
+    count = pc.sum(pc.invert(looks)).as_py() or 0
+    return f"{count} value(s) that are not"

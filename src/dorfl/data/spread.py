@@ -1,0 +1,153 @@
+"""Where rows lie and how far they spread, found without pooling them and unmoved by bad ones.
+
+Every client tells its robust centre (:mod:`dorfl.data.centers`) and, column by column, a sketch of
+how far its rows lie from their middle (:mod:`dorfl.data.preprocessing.sketch`): no number in it is
+of fewer than `least` rows. Sketches are read together, so the answer is nearly that of the pooled
+table, however rows are divided among clients.
+
+>>> import numpy as np
+>>> rows = np.random.default_rng(0).normal(scale=[1.0, 50.0], size=(1000, 2))
+>>> rows[:100] *= -8                                            # one row in ten is wrong
+>>> places = [tell(rows[:500], least=5), tell(rows[500:], least=5)]
+>>> measure(places, bulk=0.8).units.round(1)
+array([ 1.2, 58.7])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from dorfl.data import centers
+from dorfl.data.preprocessing import sketch
+from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.support.types import Array
+
+FEW = 20  # rows below which a client has no centre of its own
+LOOK = 5_000  # rows of a client that are looked at: enough to know a unit within some two percent
+
+
+class Place(NamedTuple):
+    """What a client tells: where its rows are, and how far they lie from their middle.
+
+    `away` has the block means of every column's distances, (blocks, columns); with a target, its
+    distances come last.
+    """
+
+    rows: int  # looked at
+    kept: float
+    mean: Array
+    away: Array
+
+
+class Spread(NamedTuple):
+    """The unit of every column: a standard deviation that outliers do not move, 0 for a constant.
+
+    `rigid` names columns that mostly have one value; `target` is the unit of what is predicted.
+    """
+
+    units: Array
+    rigid: tuple[int, ...] = ()
+    target: float = 1.0
+
+
+def tell(
+    rows: Array, target: Array | None = None, *, middle: Array | None = None, least: int = 1
+) -> Place:
+    """A client's part; `middle` is the others' too where clients are too small for their own."""
+    looked = look(rows).astype(np.float64, copy=False)
+    place = centers.summarise(looked, least=least)
+    if target is not None:
+        looked = np.column_stack([looked, look(target)])
+    away = np.abs(looked - (middle_of(looked) if middle is None else middle))
+    return Place(
+        len(looked), place.kept * len(rows) / len(looked), place.mean, sketch.table(away, least)
+    )
+
+
+def gather(tables: Sequence[Array], targets: Sequence[Array | None]) -> tuple[list[Place], bool]:
+    """The parts of clients that are all here, and whether each has a middle of its own."""
+    own, middle = apart([len(X) for X in tables]), None
+    if not own:  # the middle of all: hardly any client has rows enough for one of its own
+        pairs = zip(tables, targets, strict=True)
+        rows = [X if y is None else np.column_stack([X, y]) for X, y in pairs]
+        middle = middle_of(np.concatenate([look(X) for X in rows]).astype(np.float64))
+    return [tell(X, y, middle=middle) for X, y in zip(tables, targets, strict=True)], own
+
+
+def measure(places: Sequence[Place], bulk: float) -> Spread:
+    """The units of all columns, from the share `bulk` of the rows that lie nearest.
+
+    The unit of a column is how near the bulk keeps to the median, over what that is for a normal
+    distribution. A column that mostly has one value (nearly always nil, or a flag) has no such
+    unit: there it is the typical size of the other values, or honest rare ones would look wild.
+    """
+    dims, away = len(places[0].mean), np.concatenate([place.away for place in places])
+    sizes = np.concatenate([sketch.sizes_of(place.rows, len(place.away)) for place in places])
+    found = [_unit(column, sizes, bulk) for column in away.T]
+    units = np.array([unit for unit, _ in found])
+    rigid = tuple(k for k, (_, stiff) in enumerate(found[:dims]) if stiff)
+    return Spread(units[:dims], rigid, float(units[dims] or 1.0) if len(units) > dims else 1.0)
+
+
+def centers_of(places: Sequence[Place], own: bool) -> Array:
+    """ξ̄ of every client (clients, d): each its own, or one for all."""
+    common = centers.combine([centers.Summary(place.kept, place.mean) for place in places])
+    return np.array([place.mean if own else common for place in places])
+
+
+def apart(counts: Sequence[int]) -> bool:
+    """Whether most rows are with clients that have enough of them for a middle of their own."""
+    return 2 * sum(n for n in counts if n >= FEW) >= sum(counts)
+
+
+def distances(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
+    """A client's squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄), as a sketch."""
+    offset = look(rows).astype(np.float64, copy=False) - center
+    return sketch.of(offset**2 @ shape, least)
+
+
+def edge(told: Sequence[Sketch], bulk: float) -> float:
+    """The squared distance within which the bulk of the rows lies; never 0."""
+    found = sketch.quantile(told, bulk) or sketch.quantile(told, 0.5, above=0.0)
+    return found if np.isfinite(found) and found > 0 else 1.0
+
+
+def residuals(out: Array, target: Array, least: int = 1) -> Sketch:
+    """How far a client's labels are from what a model says of them, as a sketch."""
+    found = (look(target) - look(out))[:, None]
+    return sketch.of(np.abs(found - middle_of(found))[:, 0], least)
+
+
+def scatter(told: Sequence[Sketch]) -> float:
+    """The standard deviation of residuals, from the half of them that are least.
+
+    Rows that lie far out and labels that are wrong have large ones alike: more than either alone.
+    """
+    found = sketch.quantile(told, 0.5)
+    return found / float(ndtri(0.75)) if np.isfinite(found) else 0.0
+
+
+def look(values: Array) -> Array:
+    """At most LOOK of the rows, the same ones every time."""
+    if len(values) <= LOOK:
+        return np.asarray(values)
+    rows = np.random.default_rng(0).choice(len(values), LOOK, replace=False, shuffle=False)
+    return np.asarray(values[np.sort(rows)])
+
+
+def middle_of(rows: Array) -> Array:
+    """The medians that are one of the values, so that a value most rows have is met exactly."""
+    columns, half = np.ascontiguousarray(rows.T), (len(rows) - 1) // 2
+    return np.asarray(np.partition(columns, half, axis=1)[:, half])
+
+
+def _unit(away: Array, sizes: Array, bulk: float) -> tuple[float, bool]:
+    """A column's unit, and whether it mostly has one value."""
+    if sketch.read(away, sizes, 0.5) > 0.0:
+        return sketch.read(away, sizes, bulk) / float(ndtri(0.5 + bulk / 2.0)), False
+    unit = sketch.read(away, sizes, 0.5, above=0.0)
+    return (unit if np.isfinite(unit) else 0.0), True

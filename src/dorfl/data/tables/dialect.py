@@ -1,0 +1,98 @@
+"""How a text table is written: its delimiter, decimal sign, encoding and header, by looking."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from dorfl.data.tables.errors import DataError
+
+_DELIMITERS = ",;\t|"
+_LOOK = 1 << 16  # bytes
+_DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
+_DECIMAL_POINT = re.compile(r"^\s*[-+]?\d*\.\d+\s*$")
+
+
+class Dialect(NamedTuple):
+    """What a reader must know, and the columns' names as the header has them."""
+
+    delimiter: str
+    decimal: str
+    encoding: str
+    header: tuple[str, ...]
+    compressed: bool
+
+
+def of(path: Path) -> Dialect:
+    """The dialect of a file, from its first lines."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    compressed = start[:2] == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if compressed else path.open("rb") as file:
+            sample = file.read(_LOOK)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise damaged(path) from None
+    if start == b"PK\x03\x04":
+        raise DataError(f"{path.name}: is a spreadsheet or an archive; save the table as CSV")
+    if b"\0" in sample:
+        raise DataError(f"{path.name}: is neither CSV nor Parquet; save the table as one of them")
+    text, encoding = _decode(sample)
+    # What was cut off in the middle of a line tells nothing.
+    lines = text.splitlines()[: -1 if len(sample) == _LOOK else None][:200]
+    if not any(line.strip() for line in lines):
+        raise DataError(f"{path.name}: is empty")
+    delimiter = _delimiter(lines)
+    rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
+    header = tuple(cell.strip() for cell in rows[0])
+    _check_header(path, header)
+    cells = [cell for row in rows[1:] for cell in row]
+    commas = sum(bool(_DECIMAL_COMMA.match(cell)) for cell in cells)
+    points = sum(bool(_DECIMAL_POINT.match(cell)) for cell in cells)
+    decimal = "," if delimiter != "," and commas > points else "."
+    return Dialect(delimiter, decimal, encoding, header, compressed)
+
+
+def damaged(path: Path) -> DataError:
+    """The error for a file that ends too early."""
+    return DataError(f"{path.name}: is cut short or damaged; copy or export it again")
+
+
+def _decode(sample: bytes) -> tuple[str, str]:
+    if sample[:3] == b"\xef\xbb\xbf":
+        return sample[3:].decode("utf-8", errors="replace"), "utf-8"
+    try:
+        return sample.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError as error:
+        if error.start > len(sample) - 4:  # a character cut in two by the end of the sample
+            return sample[: error.start].decode("utf-8"), "utf-8"
+    return sample.decode("latin-1"), "latin-1"
+
+
+def _delimiter(lines: list[str]) -> str:
+    """The one that cuts the lines into the most cells, the same number in nearly all of them."""
+    best, most = ",", 1.0
+    for candidate in _DELIMITERS:
+        widths = [len(row) for row in csv.reader(lines, delimiter=candidate) if row]
+        agreeing = sum(width == widths[0] for width in widths) / len(widths)
+        if agreeing * widths[0] > most:
+            best, most = candidate, agreeing * widths[0]
+    return best
+
+
+def _check_header(path: Path, header: tuple[str, ...]) -> None:
+    twice = sorted({name for name in header if header.count(name) > 1})
+    numbers = [name for name in header if re.fullmatch(r"[-+]?\d+(\.\d+)?", name)]
+    counted = [str(k) for k in range(len(header))]
+    if numbers and list(header) != counted:
+        raise DataError(
+            f"{path.name}: the first line holds data where the columns' names should be; "
+            "add a line with one name per column"
+        )
+    if twice:
+        raise DataError(f"{path.name}: two columns are called {twice[0]!r}; rename one of them")

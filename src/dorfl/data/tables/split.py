@@ -1,0 +1,167 @@
+"""Which client every row belongs to, and the rows put in the clients' order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dorfl.data.preprocessing.columns import Table, levels
+from dorfl.data.tables.errors import DataError, find_column
+from dorfl.support.threads import THREADS
+from dorfl.support.types import Array
+
+LEAST = 10  # rows of a client
+_MOST = 10_000  # clients
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A table with its rows in the clients' order: client i has bounds[i] … bounds[i + 1].
+
+    `order` is where each row was in the file. A column is read once for all clients.
+    """
+
+    table: Table
+    names: tuple[str, ...]
+    bounds: Array
+    order: Array
+    notes: tuple[str, ...] = ()
+    _read: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_read", lru_cache(THREADS + 1)(self._in_order))
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns, in the file's order."""
+        return self.table.column_names
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows belong to a client."""
+        return len(self.order)
+
+    def column(self, name: str) -> Any:
+        """A column, in the clients' order."""
+        return self._read(name)
+
+    def clients(self, columns: Sequence[str]) -> dict[str, Table]:
+        """Every client's own rows, as tables with these columns."""
+        return {
+            name: _Rows(self, list(columns), int(self.bounds[i]), int(self.bounds[i + 1]))
+            for i, name in enumerate(self.names)
+        }
+
+    def only(self, names: Sequence[str]) -> Split:
+        """The rows of these clients, in that order."""
+        strange = [name for name in names if name not in self.names]
+        if strange:
+            raise DataError(f"client: nobody is called {strange[0]!r}")
+        if tuple(names) == self.names:
+            return self
+        places = [self.names.index(name) for name in names]
+        counts = np.diff(self.bounds)[places]
+        order = [self.order[self.bounds[i] : self.bounds[i + 1]] for i in places]
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        return Split(self.table, tuple(names), bounds, np.concatenate(order), self.notes)
+
+    def keep(self, rows: Array) -> Split:
+        """Only the rows marked, by their place here."""
+        owner = np.repeat(np.arange(len(self.names)), np.diff(self.bounds))[rows]
+        counts = np.bincount(owner, minlength=len(self.names))
+        here = np.flatnonzero(counts)
+        bounds = np.concatenate([[0], np.cumsum(counts[here])])
+        names = tuple(self.names[i] for i in here)
+        return Split(self.table, names, bounds, self.order[rows], self.notes)
+
+    @cached_property
+    def _untouched(self) -> bool:
+        return bool((np.diff(self.order) == 1).all())
+
+    def _in_order(self, name: str) -> Any:
+        column = self.table.column(name)
+        if len(self.order) == len(column) and self._untouched:
+            return column
+        # Put together from its buffer: `pa.array` would import pandas, for half a second.
+        places = pa.Array.from_buffers(
+            pa.int64(), len(self.order), [None, pa.py_buffer(self.order)]
+        )
+        whole = column if column.num_chunks == 1 else pa.chunked_array([column.combine_chunks()])
+        return whole.take(places)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One client's part of a split table."""
+
+    split: Split
+    column_names: list[str]
+    first: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.first
+
+    def column(self, name: str) -> Any:
+        return self.split.column(name).slice(self.first, self.num_rows)
+
+
+def by_client(
+    table: Table, client: str | None, *, least: int = LEAST, small: str = "refuse"
+) -> Split:
+    """Rows shared out by a column that says whose they are; without one, a single client "all".
+
+    `small` says what to do with clients of fewer than `least` rows: "refuse", "drop" or "merge"
+    them into one called "(other)". Rows whose client is missing are left out, with a note.
+    """
+    if client is None:
+        rows = table.num_rows
+        return Split(table, ("all",), np.array([0, rows]), np.arange(rows))
+    find_column(table.column_names, client, "client")
+    found = levels(table.column(client), client)
+    names, codes, notes = list(found.names), found.codes, []
+    if not names:
+        raise DataError(f"client: column {client!r} is empty")
+    missing = int((codes < 0).sum())
+    if missing:
+        notes.append(f"{missing} row(s) without a value in {client!r} belong to nobody: left out")
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    few = np.flatnonzero(counts < least)
+    if len(few):
+        if small == "refuse":
+            raise DataError(_too_small(client, names, counts, few, least))
+        done = "left out" if small == "drop" else "merged as '(other)'"
+        notes.append(f"{len(few)} client(s) with fewer than {least} rows {done}")
+        become = np.append(np.arange(len(names)), -1)  # the last one for rows that are nobody's
+        become[few] = -1 if small == "drop" else len(names)
+        names.append("(other)")
+        codes = become[codes]
+    order = np.argsort(codes, kind="stable")[int((codes < 0).sum()) :]
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    here = np.flatnonzero(counts)
+    if not len(here):
+        raise DataError(f"client: nobody in column {client!r} has {least} rows")
+    if len(here) > _MOST:
+        raise DataError(f"client: column {client!r} names more than {_MOST:,} clients")
+    bounds = np.concatenate([[0], np.cumsum(counts[here])])
+    return Split(table, tuple(names[i] for i in here), bounds, order, tuple(notes))
+
+
+def _too_small(client: str, names: list[str], counts: Array, few: Array, least: int) -> str:
+    if len(few) > 0.5 * len(names) and len(names) > 100:
+        return (
+            f"client: column {client!r} has {len(names):,} values, most of them with fewer than "
+            f"{least} rows; name the column that says which site or group a row comes from"
+        )
+    first = int(few[0])
+    others = f" (and {len(few) - 1} more)" if len(few) > 1 else ""
+    return (
+        f"client {names[first]!r}{others} has {counts[first]} row(s), fewer than {least}: too few "
+        "to learn from or to keep private; merge such clients, drop them, or lower the least number"
+    )

@@ -1,0 +1,192 @@
+"""Differential privacy: what a site may say about its rows when nobody is to be trusted with them.
+
+**What is protected.** One row of one site. Two tables are neighbours when they have as many rows
+and differ in one (x, y). Everything a site sends during training, all rounds together and to
+whoever listens, the server included, is (ε, δ)-differentially private for that relation, for every
+site on its own. Not protected: the number of rows n, and what a site told before training (how
+columns are scaled, a centre ξ̄). So ξ̄ has to be given: one computed from rows would tell of them.
+
+**How.** Every row's f is clipped to [lo, hi] and its gradient to length C. With w = hi − lo and
+τ = ρβ, no row then has a weight above p = e^{w/τ} / (n − 1 + e^{w/τ}), which is 1/n without a tilt,
+and replacing one row moves
+
+    F = τ log mean exp(f/τ)     by at most    τ log(1 + (e^{w/τ} − 1)/n),     without a tilt w/n
+    ∇F = Σ_j p_j g_j            by at most    2 C p,                          without a tilt 2C/n
+
+Proof. Let A ≥ n − 1 be the sum of exp((f − lo)/τ) over the other rows, and a, b ∈ [1, e^{w/τ}] the
+replaced row's before and after. F changes by τ |log (A + a)/(A + b)|, most for A = n − 1,
+a = e^{w/τ} and b = 1. With q = a/(A + a), q' = b/(A + b) and ḡ the others' weighted mean, the
+gradients are (1 − q) ḡ + q g and (1 − q') ḡ + q' g'; they differ by (q' − q) ḡ + q g − q' g', no
+longer than C (|q − q'| + q + q') = 2C max(q, q'). Both bounds are attained.
+
+Each round sends F and ∇F with Gaussian noise of √2 z times these sensitivities: together they are
+one Gaussian mechanism of noise multiplier z. T rounds of it, each chosen in view of the last, are
+as private as one of multiplier z/√T (the composition of Gaussian mechanisms is exact), and the
+multiplier that (ε, δ) needs is dp-accounting's. Curvature is never sent.
+
+**Noise must be secret.** Whoever knows the seed can take the noise away. Without a `seed` it comes
+from the operating system, anew for every study; give one only to repeat an experiment. The noise
+is ordinary floating point, which leaves the low bits of a report open to an attack (Mironov, 2012).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.objective.scores import Quadratic
+from dorfl.oracle.group import Group
+from dorfl.oracle.problem import Problem
+from dorfl.solvers.noisy import Noisy
+from dorfl.support.types import Array
+
+_DISTANCE = 5.0  # ‖θ‖ of a confident model of scaled columns
+
+
+class Sensitivity(NamedTuple):
+    """How far replacing one row can move a client's value and its gradient."""
+
+    value: float
+    gradient: float
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """The Gaussian mechanism; see the module's text and :func:`gaussian`."""
+
+    epsilon: float
+    delta: float
+    clip: float
+    low: float
+    high: float
+    rounds: int
+    seed: int = field(repr=False)
+
+    @cached_property
+    def multiplier(self) -> float:
+        """z: the noise of a round in units of its sensitivity, for all rounds to be (ε, δ)."""
+        return _multiplier(self.epsilon, self.delta) * float(np.sqrt(self.rounds))
+
+    def sensitivity(self, rows: int, temperature: float) -> Sensitivity:
+        """For a client of so many rows and a tilt of this temperature (infinite: none)."""
+        width = self.high - self.low
+        if np.isinf(temperature):
+            return Sensitivity(width / rows, 2.0 * self.clip / rows)
+        # As in the module's text, divided through by e^{w/τ}, which may be more than a float holds.
+        less = float(np.expm1(-width / temperature)) * (rows - 1)
+        value = width + temperature * float(np.log1p(less / rows))
+        return Sensitivity(value, 2.0 * self.clip / (rows + less))
+
+    def noise(self, rows: int, temperature: float) -> Sensitivity:
+        """The standard deviations of what is added to the value and to the gradient's entries."""
+        size, scale = self.sensitivity(rows, temperature), float(np.sqrt(2.0)) * self.multiplier
+        return Sensitivity(scale * size.value, scale * size.gradient)
+
+    def solver(self, problem: Problem, counts: Array, lam: Array) -> Noisy:
+        """Steps as long as gradients of length C allow and as short as their noise asks for.
+
+        A row of length C bends the logistic loss by C²/4 at most. The rest is the textbook's
+        D/(σ√T), D being how far from the start the answer may be and σ what a step can err by.
+        """
+        tau, root = problem.method.temperature, float(np.sqrt(self.rounds))
+        noise = [self.noise(rows, tau) for rows in counts.tolist()]
+        wander = float(np.linalg.norm(lam * [each.gradient for each in noise]))
+        rate = min(4.0 / self.clip**2, _DISTANCE / (wander * np.sqrt(problem.size) * root))
+        worst = max(each.value for each in noise)
+        return Noisy(self.rounds, rate, 1.0 / (root * float(np.hypot(self.high - self.low, worst))))
+
+    def report(self, group: Group, theta: Array, number: int) -> tuple[Array, Array]:
+        """Values and gradients of the group's clients at θ, clipped and with their noise.
+
+        The same question gets the same answer, so that asking again tells nothing new; a round
+        beyond those the noise was made for gets none.
+        """
+        if not 1 <= number <= self.rounds:
+            raise ValueError(
+                f"round {number}: the privacy budget is for rounds 1 to {self.rounds} and is spent"
+            )
+        risks = group.clipped(theta, self.clip, (self.low, self.high))
+        values, gradients = risks.values.copy(), risks.gradients.copy()
+        tau = group.problem.method.temperature
+        for i, (name, rows) in enumerate(zip(group.names, group.counts.tolist(), strict=True)):
+            noise, rng = self.noise(rows, tau), self._stream(name, theta, number)
+            values[i] += noise.value * rng.standard_normal()
+            gradients[i] += noise.gradient * rng.standard_normal(theta.size)
+        return values, gradients
+
+    def _stream(self, client: str, theta: Array, number: int) -> np.random.Generator:
+        """Other questions get other noise: with the same, their difference would be exact."""
+        asked = f"{self.seed}|{client}|{number}|".encode() + theta.astype("<f8").tobytes()
+        return np.random.default_rng(int.from_bytes(hashlib.sha256(asked).digest()))
+
+
+def gaussian(
+    epsilon: float,
+    delta: float,
+    *,
+    clip: float = 1.0,
+    values: tuple[float, float] = (0.0, 2.0),
+    rounds: int = 50,
+    seed: int | None = None,
+) -> Gaussian:
+    """(ε, δ)-differential privacy for every row of every site, over `rounds` rounds.
+
+    Args:
+        epsilon: how much a row may show; below 1 is strong, above 10 little.
+        delta: how likely it may show more; well below one over the number of rows.
+        clip: the longest gradient of a row that counts in full. It limits outliers as well.
+        values: the interval [lo, hi] that f of a row is clipped to.
+        rounds: how many rounds there will be; the noise of each is made for that many.
+        seed: where the noise starts, to repeat an experiment. None in earnest: see above.
+
+    >>> fine = gaussian(epsilon=2.0, delta=1e-5, rounds=50)
+    >>> round(fine.multiplier, 3)
+    14.098
+    >>> fine.sensitivity(rows=1000, temperature=np.inf)
+    Sensitivity(value=0.002, gradient=0.002)
+    """
+    for name, given, fine in (
+        ("epsilon", epsilon, 0 < epsilon < np.inf),
+        ("delta", delta, 0 < delta < 1),
+        ("clip", clip, 0 < clip < np.inf),
+        ("values", values, len(values) == 2 and -np.inf < values[0] < values[1] < np.inf),
+        ("rounds", rounds, rounds >= 1),
+    ):
+        if not fine:
+            raise ValueError(f"gaussian({name}={given}): see its description for what it can be")
+    low, high = values
+    own = secrets.randbits(128) if seed is None else seed
+    return Gaussian(float(epsilon), float(delta), float(clip), float(low), float(high), rounds, own)
+
+
+def check(problem: Problem) -> None:
+    """Raise where a row could show in other ways than those the sensitivity counts."""
+    method = problem.method
+    if isinstance(method.score, Quadratic) and isinstance(method.score.center, str):
+        raise ValueError(
+            f"privacy: the score's centre {method.score.center!r} would be computed from rows; "
+            "give one, as in scores.quadratic(0.5, center=[...])"
+        )
+    if method.mixture.by == "loss" and method.score is not None:
+        raise ValueError('privacy: by="loss" sends the level of the score too; use by="risk"')
+    if problem.constrained:
+        raise ValueError("privacy: with a radius, clients also send ∂F/∂ρ; give rho")
+
+
+@cache
+def _multiplier(epsilon: float, delta: float) -> float:
+    """The least noise, in units of the sensitivity, that makes one Gaussian mechanism (ε, δ)."""
+    try:
+        from dp_accounting.pld import common, privacy_loss_mechanism  # noqa: PLC0415
+    except ImportError:
+        raise ValueError(
+            "privacy: needs the package dp-accounting; install it with: pip install 'dorfl[flower]'"
+        ) from None
+    wanted = common.DifferentialPrivacyParameters(epsilon, delta)
+    found = privacy_loss_mechanism.GaussianPrivacyLoss.from_privacy_guarantee(wanted)
+    return float(found.standard_deviation)

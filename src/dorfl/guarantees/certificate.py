@@ -1,0 +1,353 @@
+"""Proposition 2: what a fitted model guarantees, and the worst distribution it was trained against.
+
+For a mixture λ, any price ρ and any radius r,
+
+    sup { E_P[L] : UW(P‖P̂_λ) ≤ r }  ≤  ρ r + ρβ log E_{P̂_λ} exp(f/ρβ),
+
+with equality at r̂ = E_p[c(z, ζ)] + β KL(p‖P̂_λ), where the worst distribution puts the weights p on
+the moved rows z. What is bounded is L = l − h, the loss less the outlier score, not the loss alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import xlogy
+
+from dorfl.data import validation
+from dorfl.federation.training import Fit, stack, train
+from dorfl.objective import losses
+from dorfl.objective.methods import Method
+from dorfl.objective.mixture import fixed, tilted_mean
+from dorfl.objective.scores import Custom, Quadratic, Threshold
+from dorfl.oracle.group import Atoms, Group
+from dorfl.support.roots import brentq
+from dorfl.support.types import Array
+
+
+class WorstCase(NamedTuple):
+    """The distribution a model is weakest against: every row at its worst, and how likely."""
+
+    rows: Array  # z, where each row went
+    labels: Array
+    weights: Array  # p; they sum to 1 over the clients given
+    moved: Array  # c(z, ζ), how far each row went
+    loss: Array  # L = l − h there
+    clients: tuple[str, ...]
+    bounds: Array  # client i has the rows bounds[i] … bounds[i + 1]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Both sides of Proposition 2 for a model, at a mixture λ and for all mixtures at once.
+
+    `radius` is r̂ and `bound` the certified worst-case risk there, `attained` what the worst
+    distribution really costs: they agree when every supremum is exact. `exact` says whether they
+    are; if not, `error` bounds what was missed, and where nothing bounds it (infinity) the figures
+    are an estimate and no certificate.
+    """
+
+    radius: float
+    bound: float
+    attained: float
+    rho: float
+    beta: float
+    exact: bool
+    error: float
+    lam: Array
+    _group: Group
+    _theta: Array
+
+    @property
+    def difference(self) -> float:
+        """bound − attained: the two sides of Proposition 2."""
+        return self.bound - self.attained
+
+    @property
+    def is_certificate(self) -> bool:
+        """Whether the bound is a guarantee rather than an estimate."""
+        return bool(np.isfinite(self.error))
+
+    def at(self, radius: float, *, all_mixtures: bool = False) -> float:
+        """The certified worst-case risk at another radius, minimised over ρ.
+
+        The bound is convex in ρ with derivative r − r̂(ρ), so the best ρ is where r̂(ρ) = r.
+        """
+        if not radius > 0:
+            raise ValueError(f"radius={radius}: must be positive")
+
+        def excess(log_rho: float) -> float:
+            at = _evaluate(
+                self._group.priced(float(np.exp(log_rho))), self._theta, self._pick(all_mixtures)
+            )
+            return radius - at.radius
+
+        low, high = np.log(self.rho) - 1.0, np.log(self.rho) + 1.0
+        floor = np.log(_smallest_rho(self._group, self._theta))
+        while excess(high) < 0.0 and high < np.log(self.rho) + 60.0:
+            high += 1.0
+        while low > floor and excess(low) > 0.0 and low > np.log(self.rho) - 40.0:
+            low -= 1.0
+        low = max(low, floor)
+        if excess(low) >= 0.0:
+            best = low
+        elif excess(high) <= 0.0:
+            best = high
+        else:
+            best = float(brentq(excess, low, high, xtol=1e-10))
+        rho = float(np.exp(best))
+        return (
+            rho * radius
+            + _evaluate(self._group.priced(rho), self._theta, self._pick(all_mixtures)).level
+        )
+
+    def curve(self, radii: Any, *, all_mixtures: bool = False) -> Array:
+        """r ↦ certified worst-case risk."""
+        return np.array([self.at(float(r), all_mixtures=all_mixtures) for r in np.ravel(radii)])
+
+    def _pick(self, all_mixtures: bool) -> Array | None:
+        return None if all_mixtures else self.lam
+
+    def __str__(self) -> str:
+        if not self.is_certificate:
+            kind = "estimated (the supremum is approximate, with no bound on what it misses)"
+        elif self.exact:
+            kind = "certified (every supremum is exact)"
+        else:
+            kind = f"certified (suprema approximate, the most they miss is added: {self.error:.1e})"
+        return (
+            f"Worst-case risk over all distributions within UW distance {self.radius:.4g} of the "
+            f"mixture: at most {self.bound:.6g}, {kind}.\n"
+            f"The worst distribution attains {self.attained:.6g}. Bounded is L = l − h, the loss "
+            f"less the outlier score; rho = {self.rho:.4g}, beta = {self.beta:.4g}."
+        )
+
+
+def certify(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
+    """The certificate of a model on clients' rows, at the mixture `lam` (or the fit's own).
+
+    >>> import dorfl
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
+    >>> certificate = dorfl.certify(fit, data.clients)
+    >>> abs(certificate.difference) < 1e-9, certificate.is_certificate
+    (True, True)
+    """
+    group = group_of(fit, clients)
+    method = group.problem.method
+    if np.isinf(method.rho):
+        raise ValueError(
+            f"certify: method {method.name!r} has no transport, so there is no radius to certify; "
+            "train with a finite rho"
+        )
+    mixture = _mixture_of(fit, group, lam)
+    theta = fit.theta.ravel()
+    found = combine(parts(group, theta), mixture, method)
+    return Certificate(
+        found.radius,
+        found.bound,
+        found.attained,
+        method.rho,
+        method.beta,
+        exact=found.error == 0.0,
+        error=np.inf if found.error is None else found.error,
+        lam=mixture,
+        _group=group,
+        _theta=theta,
+    )
+
+
+def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = None) -> WorstCase:
+    """The worst distribution of a model, for the mixture `lam` or for one `client` alone."""
+    group = group_of(fit, clients)
+    if client is not None:
+        if client not in group.names:
+            raise ValueError(f"client={client!r}: there are {', '.join(group.names)}")
+        group, lam = group.select([group.names.index(client)]), [1.0]
+    mixture = _mixture_of(fit, group, lam)
+    theta = fit.theta.ravel()
+    atoms = group.atoms(theta)
+    share = _shares(group, atoms, mixture)
+    outputs = group.problem.predict(theta, atoms.rows)
+    value = group.problem.loss.value(outputs, atoms.target) - score_at(group, atoms)
+    labels = losses.decode(group.problem.loss, atoms.target, group.problem.classes)
+    return WorstCase(
+        atoms.rows, labels, share, group.moved(atoms), value, group.names, group.bounds
+    )
+
+
+def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) -> float:
+    """gap(θ, λ) = max_i F_i(θ) − min_θ' ρβ log Σ λ_i exp(F_i(θ')/ρβ), by solving the minimum.
+
+    The gap of the fit itself, or of any θ and λ for its problem; for a mixture other than
+    "agnostic" it is the gap of the agnostic problem. The estimate `fit.gap` needs no more rounds,
+    this one is exact up to how well the minimum is known, which is added.
+    """
+    group = group_of(fit, clients)
+    method = group.problem.method
+    point = np.ravel(fit.theta if theta is None else np.asarray(theta, dtype=float))
+    mixture = _mixture_of(fit, group, lam)
+    pooled = Method(
+        "pooled", method.rho, method.cost, method.temperature, method.score, fixed(mixture)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # short of 1e-10 its own gap tells by how much
+        best = train(
+            clients, pooled, loss=group.problem.loss, intercept=group.problem.intercept, tol=1e-10,
+            start=fit.theta, l2=fit.l2, theta_radius=fit.theta_radius,
+        )  # fmt: skip
+    slopes, _ = group.problem.split(point)
+    penalty = 0.5 * fit.l2 * float(np.sum(slopes**2))
+    return float(group.risks(point).values.max() + penalty - best.objective + best.gap)
+
+
+def group_of(fit: Fit, clients: Any) -> Group:
+    """Clients' rows as the fit sees them: its problem, its centres."""
+    checked = validation.clients(clients)
+    problem = fit.problem
+    known = dict(zip(fit.clients, fit.centers, strict=True))
+    common = bool((fit.centers == fit.centers[0]).all())
+    for name, (X, _) in checked.items():
+        if X.shape[1] != problem.dims:
+            raise ValueError(
+                f"client {name!r}: X has {X.shape[1]} columns, the model knows {problem.dims}"
+            )
+        if name not in known and not common:
+            raise ValueError(
+                f"client {name!r}: its score has no centre; the fit knows {fit.clients}"
+            )
+    validation.classes(checked, problem.loss, problem.classes if problem.loss.classifies else None)
+    centers = np.array([known.get(name, fit.centers[0]) for name in checked])
+    return stack(problem, checked, centers)
+
+
+def _mixture_of(fit: Fit, group: Group, lam: Any) -> Array:
+    """`lam` as given, or the fit's own by the clients' names, scaled to those that are there."""
+    if lam is None:
+        known = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
+        strangers = [name for name in group.names if name not in known]
+        if strangers:
+            raise ValueError(
+                f"client {strangers[0]!r} was not trained with; say how much it counts: lam=…"
+            )
+        lam = [known[name] for name in group.names]
+        if not sum(lam) > 0:
+            raise ValueError("none of these clients counts in the fit's mixture; give lam=…")
+    return fixed(lam).start(group.names, group.counts)
+
+
+def score_at(group: Group, atoms: Atoms) -> Array:
+    """h(z) of the atoms."""
+    score = group.problem.method.score
+    labels = losses.decode(group.problem.loss, atoms.target, group.problem.classes)
+    if isinstance(score, Quadratic):
+        return score.at(atoms.rows, np.repeat(group.centers, group.counts, axis=0))
+    if isinstance(score, Threshold):
+        return score.at(atoms.rows, labels == score.label)
+    if isinstance(score, Custom):
+        return score.at(atoms.rows, labels)
+    return np.zeros(len(atoms.rows))
+
+
+class Part(NamedTuple):
+    """What one client adds to a certificate: four numbers, which hold no row."""
+
+    value: float  # F_i
+    spent: float  # r̂_i, how far its worst distribution is away
+    attained: float  # E_p[L] there
+    error: float | None  # the most its suprema miss; nothing: nobody knows
+
+
+class Bound(NamedTuple):
+    """Both sides of Proposition 2 at a mixture; see :class:`Certificate`."""
+
+    radius: float
+    bound: float
+    attained: float
+    error: float | None
+
+
+def parts(group: Group, theta: Array) -> list[Part]:
+    """Every client's part of the certificate at θ."""
+    atoms = group.atoms(theta)
+    outputs = group.problem.predict(theta, atoms.rows)
+    loss = group.problem.loss.value(outputs, atoms.target) - score_at(group, atoms)
+    attained = np.add.reduceat(atoms.weights * loss, group.bounds[:-1])
+    error = float(atoms.error) if np.isfinite(atoms.error) else None
+    told = zip(group.average(atoms.value), group.spent(atoms), attained, strict=True)
+    return [Part(float(value), float(spent), float(cost), error) for value, spent, cost in told]
+
+
+def combine(told: Sequence[Part], lam: Array, method: Method) -> Bound:
+    """The certificate of the mixture λ from its clients' parts, without their rows.
+
+    With the clients' posterior shares w ∝ λ_i exp(F_i/ρβ), the worst distribution is Σ w_i p_i, and
+    its distance the mean of the clients' own plus β KL(w‖λ).
+    """
+    if np.isinf(method.rho):
+        raise ValueError(f"method {method.name!r} has no transport: there is nothing to certify")
+    values, spent = np.array([(part.value, part.spent) for part in told]).T
+    level, radius, share = _mixed(values, spent, lam, method)
+    errors = [part.error for part in told]
+    error = None if None in errors else max(e for e in errors if e is not None)
+    attained = float(share @ np.array([part.attained for part in told]))
+    return Bound(radius, method.rho * radius + level + (error or 0.0), attained, error)
+
+
+def _mixed(values: Array, spent: Array, lam: Array, method: Method) -> tuple[float, float, Array]:
+    """ρβ log Σ λ_i exp(F_i/ρβ), r̂ of the worst distribution, and the clients' shares of it."""
+    share = fixed(lam).shares(values, lam, method.temperature)
+    radius = float(share @ spent)
+    if np.isfinite(method.beta):
+        ratio = np.divide(share, lam, where=lam > 0, out=np.ones_like(share))
+        radius += method.beta * float(np.sum(xlogy(share, ratio)))
+    return tilted_mean(values, method.temperature, lam), radius, share
+
+
+class _Evaluation(NamedTuple):
+    """ρβ log E exp(f/ρβ) at a mixture, or its largest over mixtures, and r̂ there."""
+
+    level: float
+    radius: float
+
+
+def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
+    atoms = group.atoms(theta)
+    values, spent = group.average(atoms.value), group.spent(atoms)
+    added = atoms.error if np.isfinite(atoms.error) else 0.0  # an estimate where nothing bounds it
+    if lam is None:
+        worst = int(np.argmax(values))
+        return _Evaluation(float(values[worst] + added), float(spent[worst]))
+    level, radius, _ = _mixed(values, spent, lam, group.problem.method)
+    return _Evaluation(level + added, radius)
+
+
+def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:
+    """p over all rows: λ_i / n_i exp(f/ρβ), normalised."""
+    before = np.repeat(lam / group.counts, group.counts)
+    tau = group.problem.method.temperature
+    if np.isinf(tau):
+        return before
+    top = atoms.value[before > 0].max()  # clients that do not count must not set the scale
+    weights = before * np.exp(np.minimum(atoms.value - top, 0.0) / tau)
+    return np.asarray(weights / weights.sum())
+
+
+def _smallest_rho(group: Group, theta: Array) -> float:
+    """Just above the price from which the supremum is finite."""
+    if np.isinf(group.problem.loss.finite_below):
+        return float(np.finfo(float).tiny)
+    high = group.problem.method.rho
+    low = high
+    while low > 1e-12 and group.problem.priced(low).is_finite(theta):
+        low /= 2.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (
+            (low, middle) if group.problem.priced(middle).is_finite(theta) else (middle, high)
+        )
+    return high * (1.0 + 1e-9)

@@ -1,0 +1,1 @@
+"""What is minimised: losses, costs, scores, mixtures and the methods they make up. No data."""

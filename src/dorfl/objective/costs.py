@@ -1,0 +1,60 @@
+"""Transport cost c(ξ, ζ) = ½ Σ_k w_k (x_k − x'_k)²: what it costs to move a row.
+
+A weight of infinity freezes a coordinate: the row cannot move along it. The intercept never moves.
+The label stays as it is unless a change of it is given a finite price.
+
+>>> from dorfl import costs
+>>> costs.squared(frozen=[2]).weights(3)
+array([ 1.,  1., inf])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dorfl.support.types import Array
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Weighted squared distance; see :func:`squared`."""
+
+    weight: float | tuple[float, ...] = 1.0
+    frozen: tuple[int, ...] = ()
+    label_price: float = np.inf
+
+    def weights(self, dims: int) -> Array:
+        """W for `dims` columns, infinite where frozen."""
+        w = np.full(dims, self.weight) if np.isscalar(self.weight) else np.array(self.weight)
+        if w.shape != (dims,):
+            raise ValueError(f"cost: {w.size} weights for {dims} columns; give one for each column")
+        for k in self.frozen:
+            if not -dims <= k < dims:
+                raise ValueError(
+                    f"cost: frozen column {k} does not exist; there are {dims} columns"
+                )
+            w[k] = np.inf
+        return w
+
+
+def squared(
+    weight: float | Sequence[float] = 1.0,
+    *,
+    frozen: Sequence[int] = (),
+    label_price: float = np.inf,
+) -> Cost:
+    """½ Σ_k w_k (x_k − x'_k)², plus `label_price` where the label (of a classifier) is changed."""
+    w = np.asarray(weight, dtype=float)
+    if w.ndim > 1 or np.isnan(w).any() or (w <= 0).any():
+        raise ValueError(
+            "squared(weight=…): a positive number, or one for each column; inf freezes"
+        )
+    if not label_price > 0:
+        raise ValueError(
+            f"squared(label_price={label_price}): must be positive; inf never changes one"
+        )
+    weights = float(w) if w.ndim == 0 else tuple(w.tolist())
+    return Cost(weights, tuple(int(k) for k in frozen), float(label_price))

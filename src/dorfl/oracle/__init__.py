@@ -1,0 +1,1 @@
+"""What a client answers with: F_i, its gradient, its curvature and the weights of its rows."""

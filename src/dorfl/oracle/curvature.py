@@ -1,0 +1,290 @@
+"""Curvature as a message: ∇²F_i at the resolution that a problem deserves and a budget admits.
+
+    diagonal   one number a parameter
+    blocks     a symmetric matrix for each of the model's outputs (each class of softmax)
+    full       the whole symmetric matrix
+
+All three are a row of symmetric blocks along the diagonal of ∇²F, of sizes 1, …, 1 or m, …, m or P,
+and travel as what :func:`pack` makes of them: every block's lower triangle, row by row.
+
+>>> pack(np.array([[1.0, 2.0], [2.0, 5.0]]), (2,))
+array([1., 2., 5.])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg.blas import dspmv, sspmv
+
+from dorfl.support.types import Array
+
+RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
+BUDGET = 16 * 2**20  # bytes a client sends in a round, where nobody says otherwise
+_MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
+_DOUBLE = 2**17  # numbers up to which they travel in double precision
+
+Sizes = tuple[int, ...]
+
+
+class Shape(NamedTuple):
+    """How a model's parameters are laid out: `outputs` rows of `width`."""
+
+    outputs: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return self.outputs * self.width
+
+    def sizes(self, resolution: str) -> Sizes:
+        """The blocks of that resolution."""
+        if resolution == "diagonal":
+            return (1,) * self.size
+        if resolution == "blocks":
+            return (self.width,) * self.outputs
+        if resolution == "full":
+            return (self.size,)
+        raise ValueError(f"curvature={resolution!r}: choose one of {', '.join(RESOLUTIONS)}")
+
+    def numbers(self, resolution: str) -> int:
+        """How many numbers a curvature of that resolution has."""
+        return 0 if resolution == "none" else count(self.sizes(resolution))
+
+    def bytes(self, resolution: str) -> int:
+        """How many bytes it takes to send one."""
+        numbers = self.numbers(resolution)
+        return numbers * precision(numbers).itemsize
+
+    def finest(self, budget: float, clients: int = 1, wish: str = "auto") -> str:
+        """The finest resolution whose bytes fit the budget of a client and a round.
+
+        >>> Shape(1, 109).finest(2**20), Shape(10, 785).finest(2**25), Shape(10, 785).finest(2**20)
+        ('full', 'blocks', 'diagonal')
+        """
+        if wish != "auto" and wish not in RESOLUTIONS:
+            self.sizes(wish)  # says what there is
+        limit = min(budget, _MEMORY / clients)
+        finest = RESOLUTIONS[-1] if wish == "auto" else wish
+        for resolution in reversed(RESOLUTIONS[: RESOLUTIONS.index(finest) + 1]):
+            if self.bytes(resolution) <= limit:
+                return resolution
+        return "none"
+
+    def resolution(self, numbers: int) -> str | None:
+        """Which resolution has so many numbers, the finest first; nothing if none has."""
+        return next((r for r in reversed(RESOLUTIONS) if self.numbers(r) == numbers), None)
+
+
+def coarser(one: str, other: str) -> str:
+    """The coarser of two resolutions.
+
+    >>> coarser("full", "diagonal")
+    'diagonal'
+    """
+    return min(one, other, key=RESOLUTIONS.index)
+
+
+def count(sizes: Sizes) -> int:
+    """How many numbers packed blocks of these sizes have."""
+    return sum(n * (n + 1) // 2 for n in sizes)
+
+
+def precision(numbers: int) -> np.dtype[Any]:
+    """What so many numbers are kept and sent in: a model of F can do with single precision."""
+    return np.dtype(np.float64 if numbers <= _DOUBLE else np.float32)
+
+
+def mix(packed: Array, lam: Array) -> Array:
+    """Σ_i λ_i H_i of packed curvatures (K, numbers); one alone is not copied."""
+    only = np.flatnonzero(lam)
+    if len(only) == 1 and lam[only[0]] == 1.0:
+        return np.asarray(packed[only[0]])
+    return np.asarray(lam.astype(packed.dtype) @ packed)
+
+
+def pack(matrix: Array, sizes: Sizes) -> Array:
+    """The blocks along the diagonal of a (P, P) matrix."""
+    return np.concatenate(
+        [matrix[k, at.start : k + 1] for at in _slices(sizes) for k in range(at.start, at.stop)]
+    )
+
+
+def outer(vectors: Array, weights: Array, sizes: Sizes) -> Array:
+    """The blocks of Σ_i weights_i v_i v_iᵀ, packed; vectors are (n, P)."""
+    if max(sizes) == 1:
+        return np.asarray(weights @ vectors**2)
+    return np.concatenate(
+        [
+            pack((weights[:, None] * vectors[:, at]).T @ vectors[:, at], (at.stop - at.start,))
+            for at in _slices(sizes)
+        ]
+    )
+
+
+def diagonal(packed: Array, sizes: Sizes) -> Array:
+    """The diagonal (…, P) of packed blocks (…, numbers)."""
+    return np.asarray(packed[..., diagonal_places(sizes)])
+
+
+def coarsen(packed: Array, fine: Sizes, coarse: Sizes) -> Array:
+    """Packed blocks at a coarser resolution: what couples the coarser blocks is left out."""
+    if fine == coarse:
+        return packed
+    if max(coarse) == 1:
+        return diagonal(packed, fine)
+    whole = np.zeros((sum(fine), sum(fine)))
+    for at, block in _lower_blocks(packed, fine):
+        whole[at, at] = block
+    return pack(whole, coarse)
+
+
+def is_plausible(packed: Array, sizes: Sizes) -> bool:
+    """Whether every block can be positive semi-definite: H_kl² ≤ H_kk H_ll, up to rounding.
+
+    That bounds what a block can do by its diagonal. Blocks that pass and still have a negative
+    direction are mended where they are used (:meth:`Base.solve`).
+    """
+    bend = diagonal(packed, sizes)
+    if (bend < 0.0).any():
+        return False
+    if max(sizes) == 1:
+        return True
+    root = np.sqrt(bend.astype(np.float64))
+    slack = 1e-3 * float(root.max())  # sums may have been in single precision
+    first = 0
+    for at in _slices(sizes):
+        scale = root[at] + slack
+        for k, most in enumerate(scale):
+            row = packed[first : first + k + 1]
+            first += k + 1
+            if (
+                max(row.max(), -row.min()) > most * slack
+                and (np.abs(row) > most * scale[: k + 1]).any()
+            ):
+                return False
+    return True
+
+
+def limited(packed: Array, sizes: Sizes, limit: float) -> Array:
+    """Packed blocks with no entry of their diagonal above the limit.
+
+    Rows and columns are scaled alike, D H D: what is beyond the limit is cut to it, what is not
+    stays, and the blocks remain as definite as they were.
+
+    >>> limited(np.array([16.0, 2.0, 1.0]), (2,), 4.0)
+    array([4., 1., 1.])
+    """
+    if max(sizes) == 1:
+        return np.asarray(np.minimum(packed, packed.dtype.type(limit)))
+    bend = diagonal(packed, sizes).astype(np.float64)
+    shrink = np.sqrt(limit / np.maximum(bend, limit))
+    scaled = [
+        pack(block * np.outer(shrink[at], shrink[at]), (len(block),))
+        for at, block in _lower_blocks(packed, sizes)
+    ]
+    return np.concatenate(scaled).astype(packed.dtype)
+
+
+def multiply(packed: Array, sizes: Sizes, vectors: Array) -> Array:
+    """H v, for every row v where there are several."""
+    if max(sizes) == 1:
+        return np.asarray(packed * vectors)
+    table = np.atleast_2d(vectors)
+    out, first = np.empty_like(table), 0
+    symmetric = sspmv if packed.dtype == np.float32 else dspmv
+    for at in _slices(sizes):
+        n = at.stop - at.start
+        triangle = packed[first : first + n * (n + 1) // 2]
+        first += len(triangle)
+        for i, v in enumerate(table):
+            out[i, at] = symmetric(n, 1.0, triangle, v[at])
+    return out.reshape(vectors.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """D = scale · (H + diag(extra)): a positive definite matrix of packed blocks."""
+
+    packed: Array
+    sizes: Sizes
+    extra: Array
+    scale: float = 1.0
+
+    def multiply(self, vectors: Array) -> Array:
+        """D v, for every row v where there are several."""
+        product = multiply(self.packed, self.sizes, vectors) + self.extra * vectors
+        return np.asarray(self.scale * product)
+
+    def solve(self, vectors: Array) -> Array:
+        """D⁻¹ v, for every row v where there are several."""
+        if max(self.sizes) == 1:
+            return np.asarray(vectors / (self.scale * (self.packed + self.extra)))
+        out = np.empty(vectors.shape)
+        for at, root in self._factors:
+            solved = cho_solve((root, True), vectors[..., at].T, check_finite=False)
+            out[..., at] = solved.T / self.scale
+        return out
+
+    @cached_property
+    def _factors(self) -> list[tuple[slice, Array]]:
+        found = []
+        for at, block in _lower_blocks(self.packed, self.sizes):
+            block[np.diag_indices_from(block)] += self.extra[at]
+            found.append((at, _factor(block)))
+        return found
+
+
+def base(packed: Array, sizes: Sizes, floor: Array, scale: float = 1.0) -> Base:
+    """D = scale · H, with no entry of its diagonal below the floor."""
+    return Base(packed, sizes, np.maximum(floor - diagonal(packed, sizes), 0.0), scale)
+
+
+def _factor(block: Array) -> Array:
+    """The block's Cholesky factor.
+
+    A column that no row has, or two that are the same, leave it singular; what is added then is a
+    little of its diagonal, as little as makes the factorisation go through.
+    """
+    bend = np.diag(block).copy()
+    ridge = 1e-13
+    while True:
+        block[np.diag_indices_from(block)] = bend * (1.0 + ridge)
+        try:
+            return np.asarray(cholesky(block, lower=True, check_finite=False))
+        except LinAlgError:
+            ridge *= 10.0
+
+
+def _lower_blocks(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
+    """Every block with what is above its diagonal left zero: a factorisation needs no more."""
+    first = 0
+    for at in _slices(sizes):
+        n = at.stop - at.start
+        block = np.zeros((n, n), order="F")
+        for k in range(n):
+            block[k, : k + 1] = packed[first : first + k + 1]
+            first += k + 1
+        yield at, block
+
+
+def _slices(sizes: Sizes) -> list[slice]:
+    stops = np.cumsum(sizes).tolist()
+    return [slice(stop - n, stop) for n, stop in zip(sizes, stops, strict=True)]
+
+
+@cache
+def diagonal_places(sizes: Sizes) -> Array:
+    """Where the diagonal's entries are in packed blocks."""
+    places, first = [], 0
+    for n in sizes:
+        rank = np.arange(1, n + 1)
+        places.append(first + rank * (rank + 1) // 2 - 1)
+        first += n * (n + 1) // 2
+    return np.concatenate(places)

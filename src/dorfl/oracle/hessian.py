@@ -1,0 +1,276 @@
+"""∇²F_i, the curvature of a client's robust risk, as :mod:`dorfl.oracle.curvature` packs it.
+
+A row's supremum f(W) = max_x l(W x) − ½ (x − m)ᵀ K (x − m) has, at its maximiser z and with
+g = ∂l/∂t, D = ∂²l/∂t² there, Q = W K⁻¹ and S = Q Wᵀ (m, K: see :mod:`dorfl.oracle.inner`),
+
+    ∇²f = E ⊗ z zᵀ + (g ⊗ Qᵀ E)(· ⊗ zᵀ) + (· ⊗ z)(g ⊗ Qᵀ E)ᵀ + g gᵀ ⊗ (K⁻¹ + Qᵀ E Q),
+    E = (D⁻¹ − S)⁻¹,
+
+in which the middle terms read g_c (Qᵀ E)_{k c'} z_l + g_c' (Qᵀ E)_{l c} z_k. The tilt adds how much
+the rows' gradients differ: ∇²F = E_p[∇²f] + Cov_p(g ⊗ z) / ρβ. So it takes weighted Gram matrices
+of the rows z and weighted sums of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dorfl.oracle import curvature as packing
+from dorfl.oracle.inner import apply
+from dorfl.support.threads import share
+from dorfl.support.types import Array
+
+if TYPE_CHECKING:
+    from dorfl.oracle.group import Group
+
+_PIECE = 4096  # rows moved and weighted at once
+_SMALL = 512  # parameters up to which double precision costs little
+
+
+class _Rows(NamedTuple):
+    """Some rows of one client at θ."""
+
+    place: Array  # z, with a last 1 where there is an intercept (n, width)
+    share: Array  # p (n,)
+    slope: Array  # g (n, outputs)
+    bend: Array  # E (n, outputs, outputs)
+
+
+class _Model(NamedTuple):
+    """What the rows' curvature depends on besides the rows."""
+
+    pull: Array  # Q, with a last 0 where there is an intercept (outputs, width)
+    spread: Array  # S (outputs, outputs)
+    tau: float
+    moves: bool  # whether rows do
+
+
+def curvature(group: Group, theta: Array, resolution: str) -> Array:
+    """∇²F_i of every client at θ, packed: (clients, numbers).
+
+    >>> import dorfl
+    >>> from dorfl.federation.training import prepare
+    >>> group = prepare([([[1.0], [-2.0]], [0, 1])], dorfl.methods.erm(), intercept=False)
+    >>> curvature(group, np.zeros(1), "full")           # mean of σ'(0) x² = (1 + 4) / 2 / 4
+    array([[0.625]])
+    """
+    problem = group.problem
+    value, slope, target = group.values_and_slopes(theta)
+    model = _model(group, theta)
+    plain = problem.loss.bend(slope, target, value + group.penalty)
+    weight = group.weights_of(value)
+    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
+    numbers = packing.Shape(*model.pull.shape).numbers(resolution)
+    out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
+
+    def work(part: slice) -> None:
+        for i in range(len(out))[part]:
+            out[i] = make(group, model, _pieces(group, i, model, weight, slope, plain, target))
+
+    share(work, len(out), group.rows.size * problem.size, blas=True)
+    return out
+
+
+def heaviest(group: Group, theta: Array) -> Array:
+    """The largest share that one row has in some output's curvature, for every client.
+
+    A row's share is that of its weight p (E + g²/ρβ) in the sum that a Gram matrix is. Where that
+    is nearly one, ∇²F is that row times itself.
+
+    >>> import dorfl
+    >>> from dorfl.federation.training import prepare
+    >>> group = prepare([([[0.0], [9.0], [9.0]], [0, 1, 1])], dorfl.methods.erm(), intercept=False)
+    >>> heaviest(group, np.array([2.0])).round(6)      # of the other rows the model is certain
+    array([1.])
+    """
+    value, slope, target = group.values_and_slopes(theta)
+    model, share = _model(group, theta), group.weights_of(value)
+    plain = group.problem.loss.bend(slope, target, value + group.penalty)
+    most = np.zeros(len(group.names))
+    for i in range(len(most)):
+        first, stop = group.bounds[i : i + 2]
+        total, top = np.zeros(slope.shape[1]), np.zeros(slope.shape[1])
+        for start in range(first, stop, _PIECE):
+            at = slice(start, min(start + _PIECE, stop))
+            bend = _stretched(_bend(slope[at], plain[at], target[at]), model.spread)
+            weight = _weight(share[at, None], slope[at], bend, model.tau)
+            total, top = total + weight.sum(axis=0), np.maximum(top, weight.max(axis=0))
+        most[i] = np.divide(top, total, out=np.zeros_like(top), where=total > 0.0).max()
+    return most
+
+
+def _model(group: Group, theta: Array) -> _Model:
+    problem = group.problem
+    weights, _ = problem.split(theta)
+    pull = np.zeros((problem.outputs, problem.dims + problem.intercept))
+    pull[:, : problem.dims] = apply(problem.geometry.inverse, weights)
+    spread, tau = problem.geometry.spread(weights), problem.method.temperature
+    return _Model(pull, spread, tau, bool(pull.any()))
+
+
+def _weight(p: Array, g: Array, bend: Array, tau: float) -> Array:
+    """What rows weigh in the Gram matrix of every output (n, outputs)."""
+    return np.asarray(np.maximum(p * (np.einsum("ncc->nc", bend) + g * g / tau), 0.0))
+
+
+def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
+    """The whole matrix; only what is on and below its diagonal is kept up to date."""
+    outputs, width = model.pull.shape
+    total = np.zeros((outputs, width, outputs, width))
+    lean = np.zeros((outputs, outputs, outputs, width))  # E_p[g_c E_be z]
+    twice = np.zeros((outputs,) * 4)  # E_p[g_c g_e E_ab]
+    pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
+    for part in parts:
+        p, g, place = part.share[:, None], part.slope, part.place
+        weight = p[:, :, None] * (part.bend + g[:, :, None] * g[:, None, :] / model.tau)
+        for c in range(outputs):
+            total[c:, :, c] += _product(weight[:, c:, c], place)
+        pushed += (p * g).T @ place
+        turns += (p * g).T @ g
+        if model.moves:
+            pairs = ((p * g)[:, :, None, None] * part.bend[:, None]).reshape(len(place), -1)
+            lean += (pairs.T @ place).reshape(lean.shape)
+            twice += (g.T @ pairs).reshape(twice.shape)
+    if model.moves:
+        total += np.einsum("bk,cbel->ckel", model.pull, lean)
+        total += np.einsum("bl,ebck->ckel", model.pull, lean)
+        total += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
+    if np.isfinite(model.tau):
+        total -= np.multiply.outer(pushed, pushed) / model.tau
+    # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
+    level = np.einsum("ckck->k", total) / outputs**2 * (outputs > 1)
+    for c in range(outputs):
+        for e in range(c + 1):
+            _soften(group, total[c, :, e], turns[c, e])
+            np.einsum("kk->k", total[c, :, e])[:] += level
+    flat = total.reshape(outputs * width, -1)
+    np.einsum("kk->k", flat)[:] = np.maximum(np.einsum("kk->k", flat), 0.0)
+    return packing.pack(flat, (len(flat),))
+
+
+def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
+    """One block an output."""
+    outputs, width = model.pull.shape
+    total, sums = np.zeros((outputs, width, width)), _Sums(model)
+    for part in parts:
+        weight = np.sqrt(sums.add(part)).astype(part.place.dtype)
+        for c in range(outputs):
+            weighted = part.place * weight[:, c, None]
+            total[c] += weighted.T @ weighted
+    for c in range(outputs):
+        total[c] += sums.rest(c, np.multiply.outer)
+        _soften(group, total[c], sums.turns[c])
+        np.einsum("kk->k", total[c])[:] = np.maximum(np.einsum("kk->k", total[c]), 0.0)
+    return np.concatenate([packing.pack(block, (width,)) for block in total])
+
+
+def _diagonal(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
+    """One number a parameter."""
+    total, sums = np.zeros(model.pull.shape), _Sums(model)
+    for part in parts:
+        total += sums.add(part).T @ np.square(part.place, dtype=np.float64)
+    for c in range(len(total)):
+        total[c] += sums.rest(c, np.multiply)
+        _soften(group, total[c], sums.turns[c])
+    return np.maximum(total, 0.0).ravel()
+
+
+class _Sums:
+    """What one output's block has beside its Gram matrix."""
+
+    def __init__(self, model: _Model) -> None:
+        outputs, width = model.pull.shape
+        self.model = model
+        self.lean = np.zeros((outputs, outputs, width))  # E_p[g_c E_bc z]
+        self.twice = np.zeros((outputs, outputs, outputs))  # E_p[g_c² E_ab]
+        self.pushed, self.turns = np.zeros((outputs, width)), np.zeros(outputs)
+
+    def add(self, part: _Rows) -> Array:
+        """Take some rows in; returns their weights in the Gram matrices (n, outputs)."""
+        p, g = part.share[:, None], part.slope
+        self.pushed += (p * g).T @ part.place
+        self.turns += (p * g * g).sum(axis=0)
+        if self.model.moves:
+            pairs = ((p * g)[:, :, None] * part.bend.transpose(0, 2, 1)).reshape(len(g), -1)
+            self.lean += (pairs.T @ part.place).reshape(self.lean.shape)
+            self.twice += np.tensordot(p * g * g, part.bend, axes=(0, 0))
+        return _weight(p, g, part.bend, self.model.tau)
+
+    def rest(self, c: int, product: Callable[[Array, Array], Array]) -> Array:
+        """What the block of output c has beside the Gram matrix; `product` is outer, or plain."""
+        pull, made = self.model.pull, -product(self.pushed[c], self.pushed[c]) / self.model.tau
+        if self.model.moves:
+            for b, q in enumerate(pull):
+                made = made + product(q, self.lean[c, b]) + product(self.lean[c, b], q)
+                made += product(q, self.twice[c, b] @ pull)
+        return made
+
+
+def _pieces(
+    group: Group, i: int, model: _Model, share: Array, slope: Array, plain: Array, target: Array
+) -> Iterator[_Rows]:
+    """The client's rows, some at a time, where they are at their worst."""
+    problem = group.problem
+    precision = np.dtype(np.float64) if problem.size <= _SMALL else group.rows.dtype
+    shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
+    anchor, dims = group.anchors[i].astype(precision), problem.dims
+    first, stop = group.bounds[i : i + 2]
+    for start in range(first, stop, _PIECE):
+        at = slice(start, min(start + _PIECE, stop))
+        place = np.ones((at.stop - at.start, dims + problem.intercept), dtype=precision)
+        np.add(apply(shrink, group.rows[at]), anchor, out=place[:, :dims])
+        if model.moves:
+            place[:, :dims] += slope[at].astype(precision) @ pull[:, :dims]
+        bend = _stretched(_bend(slope[at], plain[at], target[at]), model.spread)
+        yield _Rows(place, share[at], slope[at], bend)
+
+
+def _bend(slope: Array, plain: Array, target: Array) -> Array:
+    """D of every row (n, outputs, outputs): for several outputs that of softmax."""
+    if slope.shape[1] == 1:
+        return plain[:, :, None]
+    chance = slope.copy()
+    chance[np.arange(len(target)), target.astype(int)] += 1.0
+    bend = -chance[:, :, None] * chance[:, None, :]
+    np.einsum("ncc->nc", bend)[:] += chance
+    return bend
+
+
+def _stretched(bend: Array, spread: Array) -> Array:
+    """E = D (I − S D)⁻¹; where that is nearly singular, no more than ten times D."""
+    if not spread.any():
+        return bend
+    if len(spread) == 1:
+        return np.asarray(bend / np.maximum(1.0 - spread * bend, 0.1))
+    inverse = np.eye(len(spread)) - bend @ spread
+    with np.errstate(all="ignore"):
+        try:
+            found = np.linalg.solve(inverse, bend)
+        except np.linalg.LinAlgError:
+            return bend
+    grown = np.einsum("ncc->n", found) / np.maximum(np.einsum("ncc->n", bend), 1e-300)
+    fine = (grown > 0.99) & (grown < 10.0)
+    return np.where(fine[:, None, None], 0.5 * (found + found.transpose(0, 2, 1)), bend)
+
+
+def _product(weights: Array, place: Array) -> Array:
+    """Σ_j w_jc z_j z_jᵀ for every column c of the weights, of any sign."""
+    width = place.shape[1]
+    stretched = weights.astype(place.dtype)[:, :, None] * place[:, None, :]
+    return np.asarray((stretched.reshape(len(place), -1).T @ place).reshape(-1, width, width))
+
+
+def _soften(group: Group, block: Array, amount: float) -> None:
+    """Add `amount` · K⁻¹ to a block, or to its diagonal: how far rows move grows with θ."""
+    inverse, dims = group.problem.geometry.inverse, group.problem.dims
+    if np.isinf(group.problem.method.rho):
+        return
+    if block.ndim == 1:
+        block[:dims] += amount * (inverse if inverse.ndim == 1 else np.diag(inverse))
+    elif inverse.ndim == 1:
+        np.einsum("kk->k", block)[:dims] += amount * inverse
+    else:
+        block[:dims, :dims] += amount * inverse

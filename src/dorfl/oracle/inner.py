@@ -1,0 +1,203 @@
+"""The inner supremum f(θ, ζ) = sup_ξ L(θ, ξ) − ρ c(ξ, ζ): how bad may the row ζ become?
+
+Cost and quadratic score together are one quadratic in the row, −½ (x − m)ᵀ K (x − m) − penalty(ζ),
+with K = ρ W + 2ρ₂ V. Its centre m = A ζ + (I − A) ξ̄ is one affine map for every row, so neither
+centres nor moved rows are ever stored: the model is applied to ζ with the weights A θ instead.
+:class:`Geometry` holds A, K⁻¹ and the penalty; :mod:`dorfl.oracle.kernels` solves the
+rest, exactly.
+
+Scores without a closed form go through :func:`ascend`, which reports how accurate it was.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.objective.losses import Loss
+from dorfl.support.roots import brentq
+from dorfl.support.types import Array
+
+
+class Geometry(NamedTuple):
+    """Where rows are pulled to and how stiffly. Diagonals are (d,), full matrices (d, d)."""
+
+    shrink: Array  # A, with m = A ζ + (I − A) ξ̄
+    inverse: Array  # K⁻¹, zero on frozen coordinates
+    bowl: Array  # Q, with penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄)
+
+    def spread(self, weights: Array) -> Array:
+        """S = W K⁻¹ Wᵀ: how far outputs move for a unit of slope; weights are (outputs, d)."""
+        return np.asarray(apply(self.inverse, weights) @ weights.T)
+
+    def anchor(self, center: Array) -> Array:
+        """(I − A) ξ̄, the part of every centre m that does not depend on the row."""
+        return np.asarray(center - apply(self.shrink, center))
+
+    def penalty(self, rows: Array, center: Array) -> Array:
+        """min_x h(x) + ρ c(x, ζ) of every row: what the score costs it before any loss."""
+        offset = np.asarray(rows, dtype=np.float64) - center
+        return np.asarray(np.einsum("ij,ij->i", offset, apply(self.bowl, offset)))
+
+
+def geometry(
+    rho: float, cost_weights: Array, score_weight: float = 0.0, shape: Array | None = None
+) -> Geometry:
+    """The geometry of cost ρ·½Σ w_k (x_k − ζ_k)² and score ρ₂ (x − ξ̄)ᵀ V (x − ξ̄).
+
+    >>> import numpy as np
+    >>> geometry(2.0, np.ones(1), 1.0, np.ones(1)).shrink      # m halfway between ζ and ξ̄
+    array([0.5])
+    """
+    dims = len(cost_weights)
+    stiff = rho * cost_weights
+    bend = 2.0 * score_weight * (np.ones(dims) if shape is None else shape)
+    free = np.isfinite(stiff)
+    if bend.ndim == 1:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            inverse = np.where(free, 1.0 / (stiff + bend), 0.0)
+            shrink = np.where(free, stiff * inverse, 1.0)
+        return Geometry(shrink, inverse, 0.5 * bend * shrink)
+
+    # Stationarity in the free coordinates F, the frozen ones Z staying at ζ:
+    # K_FF (m_F − ξ̄_F) = ρW (ζ_F − ξ̄_F) − 2ρ₂V_FZ (ζ_Z − ξ̄_Z).
+    inverse, shrink = np.zeros((dims, dims)), np.eye(dims)
+    inner = np.ix_(free, free)
+    inverse[inner] = np.linalg.inv(np.diag(stiff[free]) + bend[inner])
+    pull = np.hstack([np.diag(stiff[free]), -bend[np.ix_(free, ~free)]])
+    order = np.concatenate([np.flatnonzero(free), np.flatnonzero(~free)])
+    shrink[np.ix_(free, order)] = inverse[inner] @ pull
+    moved = shrink - np.eye(dims)
+    transport = np.where(free, stiff, 0.0)
+    bowl = 0.5 * (shrink.T @ bend @ shrink + (moved.T * transport) @ moved)
+    return Geometry(shrink, inverse, bowl)
+
+
+def apply(operator: Array, vectors: Array) -> Array:
+    """operator · v for every v in the last axis; a (d,) operator is a diagonal."""
+    return np.asarray(vectors * operator if operator.ndim == 1 else vectors @ operator.T)
+
+
+def is_concave(loss: Loss, spread: Array) -> bool:
+    """Whether the supremum is strictly concave at this spread, so that its maximiser is unique."""
+    return loss.curvature * _largest(spread) < 1.0
+
+
+def _largest(spread: Array) -> float:
+    if spread.shape == (1, 1):
+        return float(spread[0, 0])
+    centred = spread - spread.mean(axis=0)  # a constant added to every logit changes nothing
+    centred = centred - centred.mean(axis=1, keepdims=True)
+    return float(np.linalg.eigvalsh(centred)[-1])
+
+
+def check_finite(loss: Loss, rho: float, spread_at: Callable[[float], Array]) -> None:
+    """Raise if the supremum is infinite, naming the smallest ρ that would do.
+
+    `spread_at` gives S of the model's weights for a ρ.
+    """
+    spread = float(spread_at(rho)[0, 0]) if np.isfinite(loss.finite_below) else 0.0
+    if spread < loss.finite_below:
+        return
+    high = rho
+    while float(spread_at(high)[0, 0]) >= loss.finite_below:
+        high *= 2.0
+    least = brentq(lambda r: float(spread_at(r)[0, 0]) - loss.finite_below, rho, high, xtol=1e-12)
+    raise ValueError(
+        f"{loss.name} loss: the supremum is infinite at rho={rho:g}, because moving a row gains "
+        f"faster than it costs; any rho above {_rounded_up(least)} would do for these weights"
+    )
+
+
+def _rounded_up(value: float) -> str:
+    unit = 10.0 ** (np.floor(np.log10(value)) - 5)
+    return f"{np.ceil(value / unit - 1e-6) * unit:.6g}"
+
+
+class Ascent(NamedTuple):
+    """What :func:`ascend` found: f and its maximisers, and how far off they may be."""
+
+    value: Array
+    atoms: Array
+    slope: Array
+    error: Array  # a bound on f* − value; infinite where strong concavity cannot be shown
+    distance: Array  # a bound on the distance to the maximiser; likewise
+
+
+def ascend(
+    weights: Array,
+    intercept: Array,
+    rows: Array,
+    target: Array,
+    loss: Loss,
+    stiffness: Array,
+    score: Callable[[Array], Array],
+    score_gradient: Callable[[Array], Array],
+    *,
+    dent: float = 0.0,
+    accuracy: float = 1e-20,
+    distance: float = 0.0,
+    max_steps: int = 500,
+) -> Ascent:
+    """Maximise l − h − ½ Σ κ_k (x_k − ζ_k)² for every row by preconditioned gradient ascent.
+
+    `stiffness` is κ = ρ w (infinite: frozen). `dent` bounds how much h bends the wrong way,
+    ∇²h ⪰ −dent · diag(κ): 0 for a convex score, infinite when nothing is known. With
+    μ = 1 − curvature · λ_max(S) − dent > 0 the problem is strongly concave and ½‖∇‖²/μ bounds the
+    error; otherwise a maximiser found is only a local one, and a warning says so. A row is done
+    when its error is below `accuracy` or, where `distance` is given, its distance below that.
+    """
+    free = np.isfinite(stiffness)
+    soft = np.where(free, 1.0 / stiffness, 0.0)
+    stiff = np.where(free, stiffness, 0.0)
+    modulus = 1.0 - loss.curvature * _largest((weights * soft) @ weights.T) - dent
+    if modulus <= 0:
+        warnings.warn(
+            "the inner problem cannot be shown to be strongly concave: its maximiser may be a "
+            "local one, and what is computed from it an estimate, not a bound; a larger rho helps",
+            stacklevel=2,
+        )
+    nearest = float(stiff[free].min()) if free.any() else 1.0
+
+    def outputs(x: Array) -> Array:
+        t = x @ weights.T + intercept
+        return np.asarray(t if loss.name == "softmax" else t[:, 0])
+
+    def objective(x: Array) -> Array:
+        return loss.value(outputs(x), target) - score(x) - 0.5 * ((x - rows) ** 2) @ stiff
+
+    def ascent_direction(x: Array) -> tuple[Array, Array, Array]:
+        slope = loss.slope(outputs(x), target)
+        gradient = (slope @ weights - score_gradient(x)) * free - (x - rows) * stiff
+        return slope, gradient, np.einsum("ij,ij,j->i", gradient, gradient, soft)
+
+    x = np.array(rows, dtype=np.float64)
+    value = objective(x)
+    length = np.ones(len(x))
+    slope, gradient, size = ascent_direction(x)  # size: ‖∇‖² in the metric of the cost
+    for _ in range(max_steps):
+        done = 0.5 * size / max(modulus, 1e-3) <= accuracy
+        if distance > 0:
+            done |= np.sqrt(size / nearest) / max(modulus, 1e-3) <= distance
+        done |= length < 1e-12
+        if done.all():
+            break
+        trial = x + (length * ~done)[:, None] * gradient * soft
+        reached = objective(trial)
+        rounding = 1e-15 * (1.0 + np.abs(value))
+        better = ~done & (reached >= value + 1e-4 * length * size - rounding)
+        trial = np.where(better[:, None], trial, x)
+        slope, following, size = ascent_direction(trial)
+        moved = np.einsum("ij,ij,j->i", trial - x, trial - x, stiff)
+        bent = np.einsum("ij,ij->i", trial - x, gradient - following)
+        # The Barzilai–Borwein length: the curvature just seen along the step just taken.
+        seen = np.clip(moved / np.where(bent > 0, bent, np.inf), 0.0, 1e3)
+        length = np.where(better, np.where(seen > 0, seen, 2.0 * length), 0.5 * length)
+        x, gradient, value = trial, following, np.where(better, reached, value)
+    if modulus <= 0:
+        unknown = np.full(len(x), np.inf)
+        return Ascent(value, x, slope, unknown, unknown)
+    return Ascent(value, x, slope, 0.5 * size / modulus, np.sqrt(size / nearest) / modulus)

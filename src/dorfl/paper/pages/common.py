@@ -1,0 +1,43 @@
+"""What the pages of all parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dorfl.paper.tuning import RULES
+from dorfl.report.content import Cell, Measured, Table, measured
+from dorfl.support.types import Array
+
+
+def percent(values: Sequence[float] | Array) -> Measured:
+    """Mean and standard error over seeds of accuracies, in %."""
+    return measured(100.0 * np.asarray(values, dtype=float))
+
+
+def tuning_table(
+    name: str, title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]], note: str = ""
+) -> Table:
+    """Overall accuracy in % by either rule, and the settings it chose, of `runs` by method."""
+    rows: list[list[Cell]] = [
+        [
+            label,
+            *(percent([run[rule]["accuracy"][0] for run in mine]) for rule in RULES),
+            *(_most_common([run[rule]["settings"] for run in mine]) for rule in RULES),
+        ]
+        for label, mine in runs.items()
+    ]
+    measured_columns = tuple(f"{rule} validation" for rule in RULES)
+    columns = ("method", *measured_columns, *(f"chosen, {rule}" for rule in RULES))
+    return Table(name, title, columns, rows, ".2f", note, dict.fromkeys(measured_columns, "max"))
+
+
+def _most_common(words: Sequence[str]) -> str:
+    """Every setting that won, the most frequent first, with how often it did."""
+    counts = {word: words.count(word) for word in dict.fromkeys(words)}
+    ranked = sorted(counts.items(), key=lambda pair: -pair[1])
+    if len(ranked) == 1:
+        return ranked[0][0]
+    return "; ".join(f"{word} ({times} of {len(words)})" for word, times in ranked)

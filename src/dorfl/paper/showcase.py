@@ -1,0 +1,81 @@
+"""One training looked at closely: the rows, their weights, λ over the rounds, the certificate."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import auc, average_precision_score, roc_curve
+
+from dorfl.data.datasets import synthetic
+from dorfl.federation.training import train
+from dorfl.guarantees.certificate import certify
+from dorfl.objective import methods
+from dorfl.solvers import Paper
+
+STEPS = 10_000  # of Algorithm 1: more than it is ever given, to see where it goes
+
+
+def training(seed: int) -> dict[str, Any]:
+    """DOR-FL at the settings of the study on the synthetic data of one seed."""
+    data = synthetic(seed)
+    fit = train(data.clients, methods.dorfl(), intercept=False)
+    rows = np.concatenate([X for X, _ in data.clients.values()])
+    wrong = np.concatenate(list(data.outliers.values()))
+    # 1 for an ordinary row of its client, whatever the client's size
+    weight = np.concatenate([w * len(w) for w in fit.sample_weights.values()])
+    false, true, _ = roc_curve(wrong, -weight)
+    certificate = certify(fit, data.clients)
+    radii = certificate.radius * np.geomspace(0.1, 10.0, 25)
+    return {
+        "client": [name for name, (_, y) in data.clients.items() for _ in y],
+        "label": np.concatenate([y for _, y in data.clients.values()]).tolist(),
+        "rows": rows[:, :2].tolist(),
+        "outlier": wrong.tolist(),
+        "weight": weight.tolist(),
+        "roc": {"false": false.tolist(), "true": true.tolist(), "area": float(auc(false, true))},
+        "precision": float(average_precision_score(wrong, -weight)),
+        "lam": [round_.lam.tolist() for round_ in fit.history],
+        "risks": fit.risks.tolist(),
+        "losses": [
+            float(np.logaddexp(0.0, -y * (X @ fit.theta)).mean()) for X, y in data.test.values()
+        ],
+        "certificate": {
+            "words": str(certificate),
+            "radius": certificate.radius,
+            "bound": certificate.bound,
+            "radii": radii.tolist(),
+            "curve": certificate.curve(radii).tolist(),
+        },
+    }
+
+
+def convergence(seed: int) -> dict[str, dict[str, list[float]]]:
+    """max_i F_i above its minimum, round by round, of the three solvers."""
+    data, method = synthetic(seed), methods.dorfl()
+    best = train(data.clients, method, tol=1e-9, intercept=False).objective
+    found = {}
+    for solver in ("sqp", "optimistic"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            fit = train(
+                data.clients, method, solver=solver, tol=1e-8, max_rounds=2000, intercept=False
+            )
+        heights = np.minimum.accumulate([line.objective for line in fit.history])
+        found[solver] = _curve(np.arange(1, len(heights) + 1), heights - best)
+    rounds = np.array([10, 100, 1000, STEPS])
+    excess = [
+        train(
+            data.clients, method, solver=Paper(rounds=int(T)), seed=seed, intercept=False
+        ).objective
+        - best
+        for T in rounds
+    ]
+    found["Algorithm 1"] = _curve(rounds, np.array(excess))
+    return found
+
+
+def _curve(rounds: Any, excess: Any) -> dict[str, list[float]]:
+    seen = excess > 1e-12
+    return {"rounds": rounds[seen].tolist(), "excess": excess[seen].tolist()}

@@ -1,0 +1,205 @@
+"""The whole study: which cells each part needs, and the page they make together."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dorfl
+from dorfl.data.datasets.cardio import cardio_table
+from dorfl.data.datasets.fashion import find_folder
+from dorfl.data.datasets.packages import UnavailableError
+from dorfl.paper import Part, cells, fashion, theory
+from dorfl.paper.cells import Cell
+from dorfl.paper.pages import adult as adult_page
+from dorfl.paper.pages import cardio as cardio_page
+from dorfl.paper.pages import fashion as fashion_page
+from dorfl.paper.pages import synthetic as synthetic_page
+from dorfl.paper.tuning import NAMES
+from dorfl.report.content import Beside, Details, Finding, Page, Section, Table, Text
+
+BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
+
+
+class Made(NamedTuple):
+    """What a part adds to the page."""
+
+    sections: list[Section]
+    cards: list[Finding]
+
+
+class Plan(NamedTuple):
+    """The cells a part needs, and how their results are told."""
+
+    cells: list[Cell]
+    tell: Callable[[list[Any]], Made]
+
+
+def plans(part: Part, seeds: int) -> list[Plan]:
+    """What is to be done."""
+    chosen = list(_PLANS) if part is Part.all else [part]
+    return [_PLANS[name](seeds) for name in chosen]
+
+
+def reproduce(
+    todo: Sequence[Plan], folder: Path, tick: Callable[[Cell, bool], object] | None = None
+) -> Page:
+    """Run what has not been run yet, and say what was found.
+
+    >>> import tempfile
+    >>> plan = plans(Part.sensitivity, seeds=1)
+    >>> page = reproduce(plan, Path(tempfile.mkdtemp()))  # doctest: +SKIP
+    """
+    found = iter(cells.run([cell for plan in todo for cell in plan.cells], folder, tick))
+    made = [plan.tell([next(found) for _ in plan.cells]) for plan in todo]
+    return Page(
+        "Federated learning that holds up: the study",
+        "Distributionally robust federated learning with outlier resilience, reproduced and "
+        "extended: every table and figure of the paper beside ours, and what lies beyond it.",
+        [card for one in made for card in one.cards],
+        [*(section for one in made for section in one.sections), _environment(todo)],
+    )
+
+
+def _synthetic(seeds: int) -> Plan:
+    every = [Cell("synthetic", "table", {"seed": seed}) for seed in range(seeds)]
+    sweeps = [Cell("synthetic", "contamination", {"seed": seed}) for seed in range(seeds)]
+    shown = [
+        Cell("showcase", "training", {"seed": 0}),
+        Cell("showcase", "convergence", {"seed": 0}),
+    ]
+
+    def tell(found: list[Any]) -> Made:
+        tables, swept, (training, convergence) = (
+            found[:seeds],
+            found[seeds : 2 * seeds],
+            found[2 * seeds :],
+        )
+        return Made(
+            [
+                synthetic_page.section(tables),
+                synthetic_page.closer(training, convergence),
+                synthetic_page.beyond(swept),
+            ],
+            synthetic_page.cards(tables),
+        )
+
+    return Plan([*every, *sweeps, *shown], tell)
+
+
+def _sensitivity(seeds: int) -> Plan:
+    def tell(found: list[Any]) -> Made:
+        section, card = synthetic_page.sensitivity(found)
+        return Made([section], [card])
+
+    return Plan([Cell("synthetic", "sensitivity", {"seed": seed}) for seed in range(seeds)], tell)
+
+
+def _adult(seeds: int) -> Plan:
+    runs = [
+        Cell("adult", "method", {"seed": seed, "name": name, "budget": seed < BUDGET_SEEDS})
+        for seed in range(seeds)
+        for name in NAMES
+    ]
+    best = [Cell("adult", "best_linear", {"seed": seed}) for seed in range(seeds)]
+    official = [Cell("adult", "official", {"name": name}) for name in NAMES]
+
+    def tell(found: list[Any]) -> Made:
+        methods = {name: found[k : len(runs) : len(NAMES)] for k, name in enumerate(NAMES)}
+        least, rest = found[len(runs) :][:seeds], found[len(runs) + seeds :]
+        section, cards = adult_page.section(methods, least, dict(zip(NAMES, rest, strict=True)))
+        return Made([section], cards)
+
+    return Plan([*runs, *best, *official], tell)
+
+
+def _cardio(seeds: int) -> Plan:
+    try:
+        cardio_table()  # once, before several processes want it
+    except UnavailableError as error:
+        reason = str(error)
+        return Plan([], lambda _: Made([Section("Cardio", [Text([reason])])], []))
+
+    def tell(found: list[Any]) -> Made:
+        section, cards = cardio_page.section(found)
+        return Made([section], cards)
+
+    return Plan([Cell("cardio", "table", {"seed": seed}) for seed in range(seeds)], tell)
+
+
+def _fashion(_: int) -> Plan:
+    try:
+        find_folder()
+    except UnavailableError as error:
+        section = fashion_page.absent(str(error))
+        return Plan([], lambda _: Made([section], []))
+
+    def tell(found: list[Any]) -> Made:
+        section, cards = fashion_page.section(dict(zip(fashion.RUNS, found, strict=True)))
+        return Made([section], cards)
+
+    return Plan([Cell("fashion", "method", run) for run in fashion.RUNS.values()], tell)
+
+
+def _theory(_: int) -> Plan:
+    def tell(found: list[Any]) -> Made:
+        findings = [theory.findings(kept) for kept in found]
+        statements = [line for one in findings for line in one.statements]
+        figures = [figure for one in findings for figure in one.figures]
+        held = sum(statement.holds for statement in statements)
+        card = Finding(
+            "of the paper's statements hold on random instances",
+            f"{held} of {len(statements)}",
+            held == len(statements),
+        )
+        words = Text(
+            [
+                "Every statement of the paper on fresh random instances, against independent "
+                "solvers: the primal problems as conic programs, exact transport, brute force."
+            ]
+        )
+        return Made([Section("Theory", [words, theory.table(statements), Beside(figures)])], [card])
+
+    return Plan([Cell("theory", "cell", {"seed": 0, "name": name}) for name in theory.PARTS], tell)
+
+
+_PLANS: dict[Part, Callable[[int], Plan]] = {
+    Part.synthetic: _synthetic,
+    Part.sensitivity: _sensitivity,
+    Part.adult: _adult,
+    Part.cardio: _cardio,
+    Part.fashion: _fashion,
+    Part.theory: _theory,
+}
+
+
+def _environment(todo: Sequence[Plan]) -> Section:
+    """What it ran on, so that anyone can run it again."""
+    packages = ("numpy", "numba", "scipy", "clarabel", "scikit-learn", "POT", "pandas")
+    rows = [
+        ("dorfl", dorfl.__version__),
+        ("code", cells.fingerprint()),
+        ("Python", platform.python_version()),
+        ("machine", f"{platform.system()} {platform.machine()}"),
+        *((name, metadata.version(name)) for name in packages),
+    ]
+    seeds = sorted(
+        {cell.arguments["seed"] for p in todo for cell in p.cells if "seed" in cell.arguments}
+    )
+    words = Text(
+        [
+            f"Seeds {seeds[0]} to {seeds[-1]}; the same seeds give the same figures."
+            if seeds
+            else "No random numbers were drawn.",
+        ]
+    )
+    return Section(
+        "Environment and seeds",
+        [
+            words,
+            Details("Versions", [Table("environment", "Environment", ("what", "version"), rows)]),
+        ],
+    )

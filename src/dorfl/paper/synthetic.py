@@ -1,0 +1,139 @@
+"""The paper's synthetic study, and what lies beyond: every cell is a plain function of a seed.
+
+The model is the paper's, θᵀx without an intercept. That matters: the labels are drawn without one,
+and an intercept lets the methods that trust every row save themselves by always predicting the
+larger class.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from dorfl.data.datasets import Dataset, synthetic
+from dorfl.data.datasets.synthetic import MEANS
+from dorfl.objective import methods, scores
+from dorfl.objective.methods import Method
+from dorfl.paper import peers
+from dorfl.paper.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
+from dorfl.support.types import Array
+
+ORACLE, BAYES = "clean rows only", "Bayes rule"
+BY_SIZE = "DOR-FL, clients by size"
+OFFSETS = tuple(range(-5, 6))
+SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+KINDS = {
+    "negate": "negated and scaled",
+    "scale": "scaled",
+    "flip": "labels flipped",
+    "cluster": "far cluster",
+}
+
+
+def five_methods() -> list[Method]:
+    """The five methods at the settings of the synthetic study."""
+    return [
+        methods.erm(),
+        methods.afl(),
+        methods.wafl(rho=20),
+        methods.gdrfl(rho=20),
+        methods.dorfl(),
+    ]
+
+
+def grids() -> dict[str, list[Candidate]]:
+    """Twelve settings for each method, the mildest first."""
+    ridge = (0.0, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+    price = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
+    return {
+        **plain_grids(ridge, price),
+        "dorfl": [
+            Candidate(
+                f"ρ = {rho:g}, β = {beta:g}, ρ₂ = {weight:g}",
+                methods.dorfl(rho, beta, scores.quadratic(weight)),
+            )
+            for rho, beta, weight in product((50.0, 20.0, 5.0), (1.0, 0.2), (0.2, 0.5))
+        ],
+    }
+
+
+def table(seed: int) -> dict[str, Any]:
+    """Table 1 for one seed: settings of the study, and tuned by either rule; oracles and peers."""
+    data = synthetic(seed)
+    rows: dict[str, Any] = {}
+    samples = _validation(seed)
+    for name, grid in grids().items():
+        usual = next(m for m in five_methods() if m.name == name)
+        fixed = fit(Candidate("", usual), data.clients, intercept=False)
+        rows[NAMES[name]] = {"study": accuracies(fixed, data.test), "rounds": fixed.rounds}
+        for rule, chosen in choose(grid, data.clients, samples, intercept=False).items():
+            again = fit(chosen.candidate, data.clients, intercept=False)
+            rows[NAMES[name]][rule] = {
+                "accuracy": accuracies(again, data.test),
+                "settings": chosen.candidate.words,
+            }
+    for name, theta in _references(data).items():
+        rows[name] = {"study": peers.accuracies(theta, data.test)}
+    return rows
+
+
+def sensitivity(seed: int) -> dict[str, list[float]]:
+    """Overall accuracy with ξ̄ at the clean mean plus each offset in every coordinate.
+
+    Of DOR-FL, and of the same with clients weighed by their size instead of the worst mixture.
+    """
+    data = synthetic(seed)
+    sizes = [len(y) for _, y in data.clients.values()]
+    mean = np.average(MEANS, axis=0, weights=sizes)
+    found: dict[str, list[float]] = {"DOR-FL": [], BY_SIZE: []}
+    for offset in OFFSETS:
+        score = scores.quadratic(0.5, center=mean + offset)
+        for name, mixture in (("DOR-FL", "agnostic"), (BY_SIZE, "fixed")):
+            method = methods.dorfl(score=score, mixture=mixture)
+            fitted = fit(Candidate("", method), data.clients, intercept=False)
+            found[name].append(accuracies(fitted, data.test)[0])
+    return found
+
+
+def contamination(seed: int) -> dict[str, dict[str, list[float]]]:
+    """Overall accuracy of everyone, at the settings of the study, over four sweeps."""
+    return {
+        "share": _sweep([{"contamination": (share,) * 3} for share in SHARES], seed),
+        "factor": _sweep([{"factors": (factor,) * 3} for factor in FACTORS], seed),
+        "kind": _sweep([{"kind": kind} for kind in KINDS], seed),
+        "client": _sweep([{"contamination": tuple(np.eye(3)[i])} for i in range(3)], seed),
+    }
+
+
+def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for case in cases:
+        data = synthetic(seed, **case)
+        for method in five_methods():
+            fitted = fit(Candidate("", method), data.clients, intercept=False)
+            score = accuracies(fitted, data.test)[0]
+            found.setdefault(NAMES[method.name], []).append(score)
+        for name, theta in _references(data).items():
+            found.setdefault(name, []).append(peers.accuracies(theta, data.test)[0])
+    return found
+
+
+def _references(data: Dataset) -> dict[str, Array]:
+    """Two that know better, the clean rows or the true θ, and the peers."""
+    clean = {name: rows for name, rows in data.uncontaminated().items() if len(rows[1])}
+    bad = np.concatenate(list(data.outliers.values()))
+    oracle = fit(Candidate("", methods.erm()), clean, intercept=False)
+    assert data.theta is not None
+    others = peers.everyone(data.clients, float(bad.mean()), intercept=False)
+    return {ORACLE: oracle.theta, BAYES: data.theta, **others}
+
+
+def _validation(seed: int) -> dict[str, dict[str, tuple[Array, Array]]]:
+    """Rows of their own to tune on: one sample clean and unshifted, one like those to train on."""
+    fresh = 1_000_000 + seed
+    none = (0.0, 0.0, 0.0)
+    clean = synthetic(fresh, contamination=none, shifts=none)
+    return {"clean": clean.clients, "contaminated": synthetic(fresh).clients}

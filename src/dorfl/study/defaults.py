@@ -1,0 +1,242 @@
+"""Defaults that need no Greek: a method from what a person can say about the data.
+
+`outliers` is the share of rows that may be wrong, `shift` how far (in standard deviations) a row
+may drift between training and use. :func:`choose` turns these into ρ, β, ρ₂, V and ξ̄, and says why.
+
+What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, never a row.
+
+- **Unit of a column.** A standard deviation that bad rows cannot move, from the `bulk`
+  1 − 2 · `outliers` of the rows that lie nearest. A column that mostly has one value does not
+  drift: a row without a rare amount does not drift into having one.
+- **Price ρ = 8 / `shift`.** A row moves by s‖θ‖/ρ with s ≤ 1, so a model with ‖θ‖ = 8, one whose
+  logits vary by 8 and that is right 93 times in 100, moves none further than `shift`. In a
+  regression s is the slope of the loss, and the price is in units of it and y for that.
+- **Score ρ₂ V.** Let Q be the squared distance within which the bulk of the rows lies. A row at
+  squared distance R² weighs exp(−0.3 R²/Q) of what the middle one does: 74 % at the edge of the
+  bulk, 30 % twice as far, 0.8 % four times as far. Halving 0.3 lets more bad rows through, doubling
+  it costs clean accuracy; on real tables this is where both are small (benchmarks/defaults.py).
+- **Tilt.** The temperature ρβ of 32 raises a row with a log loss of 3 by a tenth: the worst served
+  count a little more. It is less where the score would otherwise, at a ratio of 2ρ₂V to the price ρ
+  above 0.1, pull rows to the centre and so make the model too sure of itself.
+- **Mixture.** Clients count by size. The worst mixture serves the client whose labels are noisiest;
+  on real tables that helps the worst served group little where it does, and elsewhere leaves every
+  group worse off (benchmarks/README.md). Ask for `mixture="agnostic"` where that client matters.
+- **Centre.** Each client's own, unless most rows are with clients too small to have one.
+
+>>> import dorfl
+>>> data = dorfl.datasets.synthetic(seed=0)
+>>> choice = choose(data.clients)
+>>> bool(dorfl.train(data.clients, choice.method).score(*data.test["client-3"]) > 0.98)
+True
+>>> print(choice.words[0])
+Up to 10 % of the rows may be wrong: a row as far out as the outermost of the nearest 80 % keeps \
+74 % of its weight, one twice as far 30 %, one four times as far 0.8 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dorfl.data import spread, validation
+from dorfl.data.spread import Spread
+from dorfl.objective import costs, losses, methods, mixture, scores
+from dorfl.objective.losses import Loss
+from dorfl.objective.methods import Method
+from dorfl.objective.mixture import Mixture
+from dorfl.support.types import Array
+
+STEEPNESS = 0.3  # −log of the weight at the edge of the bulk
+STRENGTH = 8.0  # the ‖θ‖ that moves the worst row by `shift`
+TEMPERATURE = 32.0
+PULL = 0.1  # the largest 2ρ₂V / ρ
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A method, the reasons for it in plain words, and what it was derived from."""
+
+    method: Method
+    words: tuple[str, ...]
+    spread: Spread
+
+
+def choose(
+    clients: Any,
+    *,
+    method: str = "dorfl",
+    outliers: float = 0.1,
+    shift: float = 0.25,
+    frozen: Sequence[int] = (),
+    loss: str | Loss = "logistic",
+    rho: float | None = None,
+    beta: float | None = None,
+    score_weight: float | None = None,
+    center: str | Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    mixture: str | Mixture | None = None,
+) -> Choice:
+    """A method for these clients; whatever is given by hand is taken as it is.
+
+    Args:
+        clients: a list of (X, y), or a mapping of client name to (X, y); columns in any unit.
+        method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
+        outliers: the share of rows that may be wrong, from 0 (none, no row is suspect) to 0.4.
+        shift: how far a row may drift, in standard deviations; 0 if not at all.
+        frozen: columns that cannot drift nor be wildly off, such as one-hot categories.
+        loss: what the method will be trained with.
+        rho: the price of transport.
+        beta: the price of reweighting rows, in units of transport.
+        score_weight: ρ₂; V is such that h = ρ₂ for the outermost of the bulk of the rows.
+        center: ξ̄, as :func:`dorfl.scores.quadratic` takes it.
+        mixture: "fixed", "agnostic" or a rule from :mod:`dorfl.mixture`.
+    """
+    _check(method, outliers, shift)
+    checked = validation.clients(clients)
+    chosen = losses.resolve(loss)
+    tables = {name: X for name, (X, _) in checked.items()}
+    targets = [None if chosen.classifies else np.asarray(y, float) for _, y in checked.values()]
+    dims = next(iter(tables.values())).shape[1]
+    costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
+    places, own = spread.gather(list(tables.values()), targets)
+    bulk = share_kept(outliers)
+    found = spread.measure(places, bulk)
+    given: dict[str, Any] = {
+        "method": method, "outliers": outliers, "shift": shift, "frozen": frozen, "loss": chosen,
+        "rho": rho, "beta": beta, "score_weight": score_weight, "mixture": mixture,
+    }  # fmt: skip
+    if method != "dorfl" or not outliers > 0 or not (telling := shape_of(found, frozen)).any():
+        return method_for(found, **given)
+    centers: Any = center
+    if center is None or isinstance(center, str):
+        own = own and center != "auto"
+        centers = dict(zip(tables, spread.centers_of(places, own), strict=True))
+    told = [spread.distances(X, _center_of(centers, name), telling) for name, X in tables.items()]
+    return method_for(found, **given, center=centers, edge=spread.edge(told, bulk))
+
+
+def method_for(
+    found: Spread,
+    *,
+    method: str,
+    outliers: float,
+    shift: float,
+    frozen: Sequence[int],
+    loss: Loss,
+    rho: float | None = None,
+    beta: float | None = None,
+    score_weight: float | None = None,
+    center: Any = "client",
+    mixture: str | Mixture | None = None,
+    edge: float | None = None,
+) -> Choice:
+    """The method for rows that spread so; `edge` is how far the bulk of them lies from ξ̄.
+
+    It takes no rows: a server that was told the spread chooses as :func:`choose` does.
+    """
+    rule = _mixture(mixture or RULES[method])
+    who = _WHO[rule.adversarial]
+    if method in ("erm", "afl"):
+        made = methods.erm() if method == "erm" else methods.afl()
+        return Choice(replace(made, mixture=rule), (who,), found)
+
+    held = np.zeros(len(found.units), dtype=bool)
+    held[[*frozen, *found.rigid]] = True
+    unit = 1.0
+    if not loss.classifies:  # what a loss is measured in: how far y scatters, how steep it is there
+        unit = found.target * min(found.target, loss.delta if loss.name == "huber" else np.inf)
+    price = float(rho) if rho is not None else np.inf
+    if rho is None and shift > 0 and not held.all():
+        price = STRENGTH * unit / shift
+    weight = 1.0 / np.where(found.units > 0, found.units, 1.0) ** 2
+    cost = costs.squared(weight.tolist(), frozen=np.flatnonzero(held).tolist())
+    drift = _drift_words(shift, price, held)
+    if method in ("wafl", "gdrfl"):
+        made = methods.method(rho=price, cost=cost, mixture=rule, name=method)
+        return Choice(made, (drift, who), found)
+
+    shape = shape_of(found, frozen) / (edge or 1.0)
+    suspects = outliers > 0 and bool(shape.any())
+    temperature = TEMPERATURE * unit
+    if suspects:
+        temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
+    if beta is not None:
+        if np.isinf(price):
+            raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
+        temperature = price * float(beta)
+    made = methods.method(rho=price, cost=cost, temperature=temperature, mixture=rule, name="dorfl")
+    if not suspects:
+        return Choice(made, (drift, who), found)
+    suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
+    made = replace(made, score=scores.quadratic(suspicion, center, shape))
+    return Choice(made, (_outlier_words(outliers, suspicion / temperature), drift, who), found)
+
+
+def shape_of(found: Spread, frozen: Sequence[int]) -> Array:
+    """V but for its size: what a column that varies and may be wildly off adds to a distance."""
+    shape = np.zeros(len(found.units))
+    np.divide(1.0, found.units**2, where=found.units > 0, out=shape)
+    shape[list(frozen)] = 0.0
+    return shape
+
+
+def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
+    """The temperature ρβ at a price ρ; `steepest` is the largest of V in units of the cost."""
+    pull = 2.0 * STEEPNESS * steepest
+    return min(TEMPERATURE * unit, PULL * price / pull) if pull > 0 else TEMPERATURE * unit
+
+
+def share_kept(outliers: float) -> float:
+    """The share of the rows, nearest first, that says what is usual: no outlier is among them."""
+    return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
+
+
+def _center_of(given: Any, name: str) -> Array:
+    return np.asarray(given[name] if isinstance(given, Mapping) else given, dtype=float)
+
+
+def _mixture(rule: str | Mixture) -> Mixture:
+    """The rule; by name, one that compares losses and not how far out a client's rows lie."""
+    if rule == "fixed":
+        return mixture.fixed(by="loss")
+    return mixture.agnostic(by="loss") if rule == "agnostic" else mixture.resolve(rule)
+
+
+def _check(method: str, outliers: float, shift: float) -> None:
+    if method not in RULES:
+        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(RULES)}")
+    if not 0 <= outliers <= 0.4:
+        raise ValueError(
+            f"outliers={outliers}: the share of wrong rows, from 0 to 0.4; with more than that "
+            "nothing tells the wrong rows from the right ones"
+        )
+    if not 0 <= shift < np.inf:
+        raise ValueError(f"shift={shift}: a number of standard deviations, 0 or more")
+
+
+RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
+_WHO = {
+    False: "Every client counts by its number of rows.",
+    True: "The worst served client counts most: the model is the best for the worst mixture.",
+}
+
+
+def _outlier_words(outliers: float, steepness: float) -> str:
+    share = [100.0 * np.exp(-steepness * ratio**2) for ratio in (1, 2, 4)]
+    bulk = 100.0 * share_kept(outliers)
+    return (
+        f"Up to {100 * outliers:.3g} % of the rows may be wrong: a row as far out as the outermost "
+        f"of the nearest {bulk:.3g} % keeps {share[0]:.0f} % of its weight, one twice as far "
+        f"{share[1]:.0f} %, one four times as far {share[2]:.1f} %."
+    )
+
+
+def _drift_words(shift: float, price: float, held: Array) -> str:
+    if np.isinf(price):
+        return "Rows do not drift."
+    still = f"; {held.sum()} of {len(held)} columns cannot drift" if held.any() else ""
+    return (
+        f"Rows may drift by up to about {shift:.3g} standard deviations (price {price:.3g}){still}."
+    )

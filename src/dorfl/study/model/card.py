@@ -1,0 +1,108 @@
+"""The model card: what a person should know before trusting a model, in Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import dorfl
+from dorfl.study.model.facts import Served
+from dorfl.study.model.model import Model
+
+
+def write(model: Model) -> str:
+    """The card of a model."""
+    facts, fit = model.facts, model.fit
+    lines = [f"# A model of {_code(model.label)}", "", _summary(model), ""]
+    lines += [f"**{words}**\n" for words in (model.shortfall, model.useless) if words]
+    lines += ["## Data", ""]
+    if facts.rows:
+        lines += [
+            f"{facts.rows:,} rows of {len(fit.clients)} client(s), "
+            f"{len(model.transform.parts)} columns used, {len(model.transform.names)} features.",
+            "",
+        ]
+    lines += [f"- {note}" for note in facts.notes]
+    lines += [f"- {_code(n)} is not used: {why}" for n, why in model.transform.ignored.items()]
+    lines += ["", "## Clients", ""]
+    lines += _clients(model)
+    lines += [
+        "",
+        f"λ is how much each client counted{_why(model)}. Loss and "
+        f"{'accuracy' if model.classifies else 'error'} are those on the rows trained with, every "
+        "row counted once, the wrong ones too.",
+        "",
+        "## Settings",
+        "",
+    ]
+    lines += [f"- {line}" for line in facts.choice]
+    lines += [f"- {line}" for line in _method(model)]
+    lines += ["", "## Training", "", f"{fit.message}; {fit.rounds} exchanges of messages.", ""]
+    if facts.certificate:
+        lines += ["## Certificate", "", facts.certificate.words, ""]
+    lines += [
+        "## Use",
+        "",
+        "```",
+        "dorfl predict MODEL new.csv -o scored.csv     # with dorfl",
+        "python MODEL/score.py new.csv > scored.csv    # with Python alone",
+        "```",
+        "",
+        f"Written by dorfl {dorfl.__version__}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(model: Model) -> str:
+    fit = model.fit
+    if model.classifies:
+        what = f"tells apart {', '.join(map(_code, model.classes))}"
+    else:
+        what = f"estimates {_code(model.label)}"
+    split = f", trained over the clients named by {_code(model.client)}" if model.client else ""
+    return (
+        f"A linear model ({fit.problem.loss.name} loss) that {what}{split} with the method "
+        f"{fit.problem.method.name}."
+    )
+
+
+def _why(model: Model) -> str:
+    worst = model.fit.problem.method.mixture.adversarial
+    return " in the end: the worst mixture for this model" if worst else ": by its number of rows"
+
+
+def _clients(model: Model) -> list[str]:
+    by_name = {served.name: served for served in model.facts.clients}
+    heading = "accuracy" if model.classifies else "mean absolute error"
+    lines = [f"| client | rows | λ | loss | {heading} |", "| --- | --- | --- | --- | --- |"]
+    for name, lam in zip(model.fit.clients, model.fit.lam, strict=True):
+        served = by_name.get(name, Served(name, 0))
+        cells = [_code(name), _cell(served.rows or None, ",d"), f"{lam:.3f}"]
+        cells += [_cell(served.loss, ".4f"), _cell(served.score, ".4g")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _method(model: Model) -> list[str]:
+    method = model.fit.problem.method
+    lines = [f"method {method.name}, scaling {model.transform.scaling}"]
+    if np.isfinite(model.fit.rho):
+        lines.append(f"ρ = {model.fit.rho:.6g} (price of moving a row)")
+    if np.isfinite(method.temperature):
+        lines.append(f"ρβ = {method.temperature:.6g} (price of reweighting rows)")
+    weight = getattr(method.score, "weight", None)
+    if weight is not None:
+        lines.append(f"ρ₂ = {weight:.6g} (weight of the outlier score)")
+    frozen = len(method.cost.frozen)
+    if frozen:
+        lines.append(f"{frozen} feature(s) cannot move: levels of categories and flags")
+    return lines
+
+
+def _cell(value: Any, style: str) -> str:
+    return "" if value is None else format(value, style)
+
+
+def _code(value: Any) -> str:
+    return "`" + str(value).replace("`", "'").replace("|", "\\|").replace("\n", " ") + "`"

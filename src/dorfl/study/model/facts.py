@@ -1,0 +1,93 @@
+"""What is known of a model beside its numbers: data, choice, clients, guarantee. One record.
+
+A table's model and a federation's have the same; what only rows can tell and nobody was told is
+left out. It is written into `model.json` and comes back with every field checked.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from dorfl.support import wire
+
+
+class Served(NamedTuple):
+    """How a client is served on the rows trained with: mean loss, and accuracy or mean error."""
+
+    name: str
+    rows: int
+    loss: float | None = None
+    score: float | None = None
+
+
+class Weights(NamedTuple):
+    """How many rows have which weight, 1 being that of an ordinary row; from which edge on."""
+
+    edges: tuple[float, ...]
+    rows: tuple[int, ...]
+
+
+class Learnt(NamedTuple):
+    """The loss training weighed rows for, and that of the best constant prediction."""
+
+    loss: float
+    constant: float
+
+
+class Guarantee(NamedTuple):
+    """The certificate: see :class:`dorfl.Certificate`; `firm` where it is more than an estimate."""
+
+    radius: float
+    bound: float
+    attained: float
+    firm: bool
+    words: str
+    curve: tuple[tuple[float, float], ...] = ()
+
+
+class Facts(NamedTuple):
+    """See the module's text; `settings` is the study as plain JSON."""
+
+    rows: int = 0
+    notes: tuple[str, ...] = ()
+    choice: tuple[str, ...] = ()
+    clients: tuple[Served, ...] = ()
+    center: tuple[float, ...] = ()
+    weights: Weights | None = None
+    learnt: Learnt | None = None
+    certificate: Guarantee | None = None
+    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        plain: dict[str, Any] = json.loads(wire.encode(self))
+        return plain
+
+
+def from_json(written: Any) -> Facts:
+    """The facts written down, by this version or an older one; ValueError where damaged."""
+    if not isinstance(written, dict):
+        raise ValueError("its facts are damaged")
+    plain = {**written, **_entry(written.get("data"))}
+    plain["clients"] = [_with(Served, entry) for entry in plain.get("clients") or []]
+    for name, kind in (("weights", Weights), ("certificate", Guarantee), ("learnt", Learnt)):
+        plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
+    settings = _entry(plain.pop("settings", {}))
+    known = {name: hint for name, hint in wire.hints(Facts).items() if name in plain}
+    read = {name: wire.read(plain[name], hint, name, True) for name, hint in known.items()}
+    return Facts(**read, settings=settings)
+
+
+def _entry(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _with(kind: Any, written: Any) -> dict[str, Any]:
+    """A record as it is written now: what an older version left out as by default."""
+    entry = _entry(written)
+    if kind is Guarantee:
+        entry = {"firm": entry.get("error") is not None, **entry}
+    known = {name: entry[name] for name in kind._fields if name in entry}
+    defaults = {n: list(v) if isinstance(v, tuple) else v for n, v in kind._field_defaults.items()}
+    return {**defaults, **known}

@@ -1,0 +1,1 @@
+"""What every part stands on: types, threads, files, the wire format. Nothing of learning."""

@@ -1,0 +1,233 @@
+"""Values to bytes and back: canonical JSON, arrays bit for bit, and nothing that could run.
+
+What comes in is untrusted. It is read against the *type* that is expected, field by field: a field
+that is missing, unknown, repeated, of another type, of another size than its shape says, or not
+finite is an error that names the field, and never its content.
+
+>>> from typing import NamedTuple
+>>> class Point(NamedTuple):
+...     name: str
+...     at: Array
+>>> encode(Point("a", np.array([0.5])))
+b'{"at":{"f8":"AAAAAAAA4D8=","shape":[1]},"name":"a"}'
+>>> decode(encode(Point("a", np.array([0.5]))), Point)
+Point(name='a', at=array([0.5]))
+>>> decode(b'{"name": 3}', Point)
+Traceback (most recent call last):
+ValueError: Point: has the fields 'name', needs 'at', 'name'
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from dorfl.support.types import Array
+
+LIMIT = 64 * 2**20  # bytes in a message
+_DTYPES: dict[str, Any] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "i8": np.dtype("<i8")}
+_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> bytes:
+    """The one way to write `value`: the same value gives the same bytes everywhere."""
+    return json.dumps(
+        _plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode()
+
+
+def decode(data: bytes, kind: type[T], *, finite: bool = True, limit: int = LIMIT) -> T:
+    """A value of type `kind` from untrusted bytes; ValueError says which field is wrong and how.
+
+    `finite` refuses NaN and infinities, which no message has a use for.
+    """
+    name = getattr(kind, "__name__", "message")
+    if len(data) > limit:
+        raise ValueError(f"{name}: {len(data)} bytes, more than the {limit} allowed")
+    try:
+        plain = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError(f"{name}: is nested too deeply") from None
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise ValueError(f"{name}: is not JSON") from None
+    return read(plain, kind, name, finite)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else repr(float(value))
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, np.ndarray):
+        code = "f4" if value.dtype == np.float32 else {"f": "f8", "i": "i8"}[value.dtype.kind]
+        content = np.ascontiguousarray(value, dtype=_DTYPES[code]).tobytes()
+        return {"shape": list(value.shape), code: base64.b64encode(content).decode()}
+    if is_record(type(value)):
+        return {name: _plain(getattr(value, name)) for name in field_names(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__}: cannot be sent")
+
+
+def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
+    """A value of type `kind` from parsed JSON; see :func:`decode`."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _read_union(plain, arguments, where, finite)
+    if kind is np.ndarray or origin is np.ndarray:
+        return _read_array(plain, where, finite)
+    if isinstance(kind, type) and is_record(kind):
+        return _read_record(plain, kind, where, finite)
+    if origin is tuple:
+        items = _expect(plain, list, where)
+        if arguments[-1] is Ellipsis:
+            arguments = arguments[:1] * len(items)
+        if len(items) != len(arguments):
+            raise ValueError(f"{where}: has {len(items)} items, needs {len(arguments)}")
+        return tuple(
+            read(x, a, f"{where}[{i}]", finite)
+            for i, (x, a) in enumerate(zip(items, arguments, strict=True))
+        )
+    if origin in (dict, Mapping):
+        named = _expect(plain, dict, where)
+        # A key is content: an error says which one by its place.
+        return {
+            key: read(item, arguments[1], f"{where}[{i}]", finite)
+            for i, (key, item) in enumerate(named.items())
+        }
+    return _read_scalar(plain, kind, where, finite)
+
+
+def _read_union(plain: Any, choices: tuple[Any, ...], where: str, finite: bool) -> Any:
+    """A plain choice such as `float | None`, or one of several records, told by their fields."""
+    if plain is None and type(None) in choices:
+        return None
+    rest = [choice for choice in choices if choice is not type(None)]
+    if len(rest) == 1:
+        return read(plain, rest[0], where, finite)
+    if isinstance(plain, dict):
+        for choice in rest:
+            if is_record(choice) and set(plain) == set(field_names(choice)):
+                return read(plain, choice, where, finite)
+    for choice in rest:
+        if choice in (bool, int, float, str) and type(plain) is choice:
+            return read(plain, choice, where, finite)
+    raise ValueError(f"{where}: is none of the kinds allowed here")
+
+
+def _read_record(plain: Any, kind: type, where: str, finite: bool) -> Any:
+    named, known = _expect(plain, dict, where), hints(kind)
+    if set(named) != set(known):
+        raise ValueError(f"{where}: has the fields {_listed(named)}, needs {_listed(known)}")
+    return kind(**{f: read(named[f], hint, f"{where}.{f}", finite) for f, hint in known.items()})
+
+
+def _read_array(plain: Any, where: str, finite: bool) -> Array:
+    named = _expect(plain, dict, where)
+    codes = [code for code in _DTYPES if set(named) == {"shape", code}]
+    if not codes:
+        raise ValueError(f"{where}: is not an array of numbers")
+    shape = _expect(named["shape"], list, f"{where}.shape")
+    if len(shape) > 4 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+        raise ValueError(f"{where}: its shape is not a list of sizes")
+    content, dtype = _bytes(named[codes[0]], where), _DTYPES[codes[0]]
+    if len(content) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{where}: has not as many numbers as its shape says")
+    array = np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+    if finite and not np.isfinite(array).all():
+        raise ValueError(f"{where}: is not made of finite numbers")
+    return array
+
+
+def _read_scalar(plain: Any, kind: Any, where: str, finite: bool) -> Any:
+    if kind is float:
+        number: Any = _SPECIAL.get(plain, plain) if isinstance(plain, str) else plain
+        if type(number) not in (float, int):
+            raise ValueError(f"{where}: is not a number")
+        if finite and not abs(number) < 1e308:
+            raise ValueError(f"{where}: is not a finite number")
+        return float(number)
+    if kind is bytes:
+        return _bytes(plain, where)
+    if kind in (bool, int, str, type(None)):
+        value = _expect(plain, kind, where)
+        if kind is int and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{where}: is too large a number")
+        if kind is str and not _is_text(value):
+            raise ValueError(f"{where}: is not text")
+        return value
+    raise TypeError(f"{where}: {kind} cannot be received")
+
+
+def _expect(plain: Any, kind: Any, where: str) -> Any:
+    if type(plain) is not kind:
+        raise ValueError(f"{where}: is a {type(plain).__name__}, needs a {kind.__name__}")
+    return plain
+
+
+def _bytes(plain: Any, where: str) -> bytes:
+    try:
+        return base64.b64decode(_expect(plain, str, where), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise ValueError(f"{where}: is not base64") from None
+
+
+def is_record(kind: Any) -> bool:
+    """Whether `kind` is a NamedTuple or a dataclass."""
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+
+
+@cache
+def hints(kind: type) -> dict[str, Any]:
+    """The types of a record's fields."""
+    found = get_type_hints(kind)
+    return {name: found[name] for name in field_names(kind)}
+
+
+def field_names(kind: Any) -> tuple[str, ...]:
+    """The fields of a record, in their order."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(kind._fields)
+
+
+def _listed(names: Any) -> str:
+    shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
+    return shown or "none"
+
+
+def _is_text(value: str) -> bool:
+    """Half of a surrogate pair is a character in JSON, but cannot be written anywhere."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict(pairs)
+    if not all(map(_is_text, named)):
+        raise ValueError("the name of a field is not text")
+    if len(named) < len(pairs):
+        raise ValueError("a field occurs twice")
+    return named
+
+
+def _no_constant(_: str) -> Any:
+    raise ValueError("NaN and infinities are not JSON")

@@ -1,0 +1,541 @@
+"""The commands for a table of one's own, as a person types them: on good files and on bad ones."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from typer.testing import CliRunner
+
+import dorfl
+from dorfl.cli import app
+from dorfl.data.datasets.adult import NUMERIC, adult_table
+from dorfl.study import model
+
+
+def dorfl_(*arguments, cwd=None, env=None):
+    """As a process of its own: what it printed must never be a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dorfl", *map(str, arguments)],
+        capture_output=True, text=True, check=False, cwd=cwd, env=env,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def quickly(*arguments):
+    """In this process, for the many small cases."""
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def wards(seed=0, rows=900):
+    """Three wards; one row in twenty is wildly wrong."""
+    rng = np.random.default_rng(seed)
+    pulse, sex = rng.normal(70, 9, rows), rng.choice(["f", "m"], rows)
+    lean = 0.25 * (pulse - 70) + 1.5 * (sex == "f") - 0.7 + rng.normal(size=rows)
+    wrong = rng.random(rows) < 0.05
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(1, rows + 1),
+            "ward": rng.choice(["east", "north", "west"], rows, p=[0.5, 0.3, 0.2]),
+            "pulse": np.where(wrong, -8 * pulse, pulse),
+            "weight": np.where(rng.random(rows) < 0.3, np.nan, rng.normal(75, 12, rows)),
+            "sex": sex,
+            "ill": np.where(lean > 0, "yes", "no"),
+            "days": 20 + 4 * lean,
+        }
+    )
+    return frame, wrong
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A table and a model of it, trained by the command."""
+    home = tmp_path_factory.mktemp("home")
+    wards()[0].to_csv(home / "data.csv", index=False)
+    wards(1)[0].to_csv(home / "test.csv", index=False)
+    done = dorfl_(
+        "train", "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+        "--out", "model", cwd=home,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "missing in 3" in done.stderr and "east" in done.stdout
+    return home
+
+
+# ── each command on good files ───────────────────────────────────────────────────────────────────
+
+
+def test_train_wrote_a_model_that_works(home):
+    made = model.load(home / "model")
+    assert made.classes == ("no", "yes") and made.client == "ward"
+    assert made.facts.certificate.firm
+    assert "numbers the rows" in made.transform.ignored["id"]
+    clean, wrong = wards(1)
+    right = made.predict(clean) == clean["ill"]
+    assert right[~wrong].mean() > 0.85
+
+
+@pytest.mark.slow
+def test_a_study_gives_the_same_as_the_flags(home):
+    done = dorfl_("init", "data.csv", "--label", "ill", "--client", "ward", cwd=home)
+    assert done.returncode == 0
+    text = (home / "study.toml").read_text()
+    assert tomllib.loads(text)["data"]["label"] == "ill"
+    (home / "study.toml").write_text(text.replace("ignore = []", 'ignore = ["days"]'))
+    done = dorfl_("train", home / "study.toml", "--out", home / "again", "-q")
+    assert done.returncode == 0 and done.stdout == ""
+    one, two = (json.loads((home / m / "model.json").read_text()) for m in ("model", "again"))
+    assert one == two
+
+
+def test_predict_streams_csv_and_parquet(home):
+    done = dorfl_("predict", "model", "test.csv", "-o", "scored.parquet", "--keep", "id", cwd=home)
+    assert done.returncode == 0, done.stderr
+    scored = pq.read_table(home / "scored.parquet").to_pandas()
+    assert list(scored) == ["id", "prediction", "probability=no", "probability=yes"]
+    frame = wards(1)[0]
+    made = model.load(home / "model")
+    np.testing.assert_array_equal(scored["prediction"], made.predict(frame))
+    np.testing.assert_allclose(scored["probability=yes"], made.probabilities(frame)[:, 1])
+    frame.drop(columns=["ill", "days"]).to_parquet(home / "new.parquet")
+    assert (
+        quickly("predict", home / "model", home / "new.parquet", "-o", home / "s.csv").exit_code
+        == 0
+    )
+    again = pd.read_csv(home / "s.csv")
+    np.testing.assert_allclose(again["probability=yes"], scored["probability=yes"], rtol=1e-12)
+
+
+def test_evaluate_by_client(home):
+    done = dorfl_("evaluate", "model", "test.csv", "--json", cwd=home)
+    answer = json.loads(done.stdout)
+    frame = wards(1)[0]
+    assert {c["name"]: c["rows"] for c in answer["clients"]} == dict(frame["ward"].value_counts())
+    right = model.load(home / "model").predict(frame) == frame["ill"]
+    assert answer["overall"]["score"] == pytest.approx(right.mean())
+    by_sex = json.loads(
+        quickly("evaluate", home / "model", home / "test.csv", "--client", "sex", "--json").stdout
+    )
+    assert [c["name"] for c in by_sex["clients"]] == ["f", "m"]
+
+
+def test_certify(home):
+    done = dorfl_("certify", "model", "data.csv", "--radius", "0.5", "--json", cwd=home)
+    answer = json.loads(done.stdout)
+    assert answer["is_certificate"]
+    assert answer["bound"] == pytest.approx(answer["attained"], rel=1e-6)
+    assert answer["bound"] == pytest.approx(model.load(home / "model").facts.certificate.bound)
+    assert answer["at"][0]["radius"] == 0.5
+
+
+@pytest.mark.slow
+def test_outliers_ranks_the_wrong_rows_first(home):
+    done = dorfl_("outliers", "model", "data.csv", "--out", "audit", "--top", "3", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "pulse" in done.stdout and (home / "audit" / "outliers.png").stat().st_size > 1000
+    with (home / "audit" / "outliers.csv").open() as file:
+        listed = list(csv.DictReader(file))
+    frame, wrong = wards()
+    assert sorted(int(e["row"]) for e in listed) == list(range(1, len(frame) + 1))
+    suspicion = np.empty(len(frame))
+    for place, entry in enumerate(listed):
+        suspicion[int(entry["row"]) - 1] = -place
+        assert entry["client"] == frame["ward"][int(entry["row"]) - 1]
+    assert average_precision_score(wrong, suspicion) > 0.95
+    assert listed[0]["columns"].startswith("pulse")
+
+
+@pytest.mark.slow
+def test_report_and_info(home):
+    done = dorfl_("report", "model", cwd=home)
+    page = (home / "model" / "report.html").read_text()
+    assert done.returncode == 0 and "A model of ill" in page and "Certified worst-case" in page
+    done = dorfl_("info", "model", cwd=home)
+    assert done.returncode == 0 and "predicts 'ill'" in done.stdout and "sex" in done.stdout
+    answer = json.loads(quickly("info", home / "model", "--json").stdout)
+    assert answer["format"] == "dorfl.model"
+    assert model.load(home / "model")  # a report beside it does no harm
+
+
+@pytest.mark.slow
+def test_compare(home):
+    done = dorfl_(
+        "compare", "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+        "--folds", "2", "--out", "comparison", cwd=home,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "gdrfl" in done.stdout and "serves" in done.stdout
+    assert (home / "comparison" / "index.html").exists()
+    assert (home / "comparison" / "figures" / "radar.png").exists()
+
+
+def test_regression_and_many_classes(home):
+    frame, wrong = wards()
+    for extra in (["--label", "days", "--ignore", "ill"], ["--label", "stage", "--ignore", "days"]):
+        frame["stage"] = np.digitize(frame["days"], [18, 22])
+        frame.to_csv(home / "more.csv", index=False)
+        out = home / "other"
+        done = quickly(
+            "train", home / "more.csv", *extra, "--client", "ward", "--out", out, "--json"
+        )
+        assert done.exit_code == 0, done.output
+        made = model.load(out)
+        got, wanted = made.predict(frame)[~wrong], frame[extra[1]][~wrong]
+        if extra[1] == "days":
+            assert np.abs(got - wanted).mean() < 0.6 * np.abs(wanted - wanted.median()).mean()
+            assert quickly("evaluate", out, home / "more.csv").exit_code == 0
+        else:
+            assert made.classes == ("0", "1", "2") and np.mean(got == wanted.astype(str)) > 0.7
+
+
+def test_clients_not_trained_with_can_be_audited_but_not_certified(home):
+    frame, _ = wards()
+    frame.assign(ward="south").to_csv(home / "south.csv", index=False)
+    done = quickly("outliers", home / "model", home / "south.csv", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["disregarded"] > 20
+    done = quickly("certify", home / "model", home / "south.csv")
+    assert done.exit_code == 3 and "'south' was not trained with" in done.stderr
+
+
+# ── training that did not get there ──────────────────────────────────────────────────────────────
+
+
+def test_a_training_short_of_its_tolerance_says_so_last_and_in_red(home, tmp_path):
+    words = ("train", "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days")
+    short = (*words, "--max-rounds", "2", "--tol", "1e-9", "--out", tmp_path / "m", "-q")
+    done = dorfl_(*short, cwd=home, env={**os.environ, "FORCE_COLOR": "1"})
+    assert done.returncode == 4
+    assert re.search(
+        r"not converged: .*gap [\d.e-]+, i\.e\. [\d.e-]+ of the objective; tolerance 1e-09",
+        done.stderr.splitlines()[-1],
+    )
+    assert "\x1b[1;31m" in done.stderr.splitlines()[-1]
+    told = dorfl_("info", tmp_path / "m")
+    assert told.returncode == 0 and "not converged" in told.stderr.splitlines()[-1]
+    assert "**not converged" in (tmp_path / "m" / "card.md").read_text()
+    near = quickly(*words[:1], home / "data.csv", *words[2:], "--max-rounds", 6, "--tol", 1e-12,
+                   "--out", tmp_path / "near", "--solver", "sqp")  # fmt: skip
+    answer = model.load(tmp_path / "near")
+    assert answer.shortfall and answer.relative_gap < 1e-2
+    assert near.exit_code == 0 and "not converged" in near.stderr.splitlines()[-1]
+
+
+def test_a_model_that_learnt_nothing_is_not_written_unless_forced(home, tmp_path):
+    words = ("train", home / "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+             "--method", "erm", "--max-rounds", 1, "--out", tmp_path / "m")  # fmt: skip
+    done = quickly(*words)
+    assert done.exit_code == 4 and not (tmp_path / "m").exists()
+    said = " ".join(done.stderr.split())
+    assert "best constant prediction" in said and "Try --scaling" in said and "--force" in said
+    done = quickly(*words, "--force")
+    assert done.exit_code == 4 and model.load(tmp_path / "m").useless
+    assert "learnt nothing" in quickly("info", tmp_path / "m").stderr
+    study = tmp_path / "study.toml"
+    study.write_text(
+        f'[data]\nfile = "{home / "data.csv"}"\nlabel = "ill"\n'
+        '[training]\nsolver = "sqp"\nrounds = 1\ntolerance = 1e-3\n'
+    )
+    assert quickly("train", study, "--out", tmp_path / "n").exit_code == 4
+
+
+def test_a_robust_model_is_not_held_to_the_rows_it_sets_aside(home):
+    found = model.load(home / "model").facts.learnt
+    assert found.loss < found.constant < np.log(2)
+
+
+def test_compare_names_the_trainings_that_fell_short(home):
+    done = quickly(
+        "compare", home / "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+        "--folds", 2, "--max-rounds", 2, "--tol", 1e-9, "--solver", "sqp",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert "gdrfl, fold 2: not converged" in done.stderr
+
+
+# ── bad files, in words and exit codes ───────────────────────────────────────────────────────────
+
+
+def bad(name):
+    frame = wards()[0]
+    if name == "client with 3 rows":
+        frame.loc[:2, "ward"] = "attic"
+    elif name == "label with one value":
+        frame["ill"] = "yes"
+    elif name == "label of names":
+        frame["ill"] = [f"p{k}" for k in range(len(frame))]
+    elif name == "text among numbers":
+        frame["pulse"] = frame["pulse"].astype(object)
+        frame.loc[5, "pulse"] = "unknown"
+    elif name == "empty label":
+        frame["ill"] = None
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "code", "words"),
+    [
+        ("as it is", ["--label", "il"], 3, "did you mean 'ill'"),
+        ("as it is", ["--label", "ill", "--client", "Ward"], 3, "did you mean 'ward'"),
+        ("client with 3 rows", ["--label", "ill"], 3, "'attic' has 3 row(s)"),
+        ("label with one value", ["--label", "ill"], 3, "has one value only"),
+        ("label of names", ["--label", "ill"], 3, "900 different values"),
+        ("empty label", ["--label", "ill"], 3, "is empty"),
+        (
+            "as it is",
+            ["--label", "ill", "--task", "regression"],
+            3,
+            "is used as numbers but holds 900",
+        ),
+        ("text among numbers", ["--label", "ill", "--numeric", "pulse"], 3, "holds 1 value(s)"),
+        ("as it is", ["--label", "ill", "--ignore", "pulsee"], 3, "did you mean 'pulse'"),
+        ("as it is", [], 2, "--label"),
+        ("as it is", ["--label", "ill", "--outliers", "0.7"], 2, "from 0 to 0.4"),
+        ("as it is", ["--label", "ill", "--method", "magic"], 2, "magic"),
+        ("as it is", ["--label", "ward"], 3, "are both 'ward'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_trained_on(tmp_path, name, extra, code, words):
+    bad(name).to_csv(tmp_path / "data.csv", index=False)
+    client = [] if "--client" in extra else ["--client", "ward"]
+    done = quickly("train", tmp_path / "data.csv", *client, *extra, "--out", tmp_path / "m")
+    assert done.exit_code == code, done.output
+    assert words in " ".join(done.stderr.split())
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.slow
+def test_bad_files_in_processes_of_their_own(home):
+    data = (home / "data.csv").read_bytes()
+    cut = data[: len(data) // 2].rsplit(b",", 3)[0]
+    (home / "cut.csv").write_bytes(cut)
+    pd.read_csv(home / "data.csv").to_parquet(home / "whole.parquet")
+    (home / "cut.parquet").write_bytes((home / "whole.parquet").read_bytes()[:-50])
+    for name in ("cut.csv", "cut.parquet"):
+        done = dorfl_("train", name, "--label", "ill", "--out", "never", cwd=home)
+        assert done.returncode == 3 and "cut short" in done.stderr
+    done = dorfl_("predict", "model", "cut.csv", "-o", "never.csv", cwd=home)
+    assert done.returncode == 3 and not (home / "never.csv").exists()
+    assert not (home / "never").exists()
+    done = dorfl_("evaluate", "nowhere", "data.csv", cwd=home)
+    assert done.returncode == 4 and "dorfl train" in done.stderr
+
+
+def test_a_traceback_only_when_asked_for(home):
+    done = subprocess.run(
+        [sys.executable, "-m", "dorfl", "info", "nowhere", "--debug"],
+        capture_output=True, text=True, check=False, cwd=home,
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_studies_with_mistakes(tmp_path):
+    path = tmp_path / "study.toml"
+    for text, words in (
+        ("[data", "is no TOML"),
+        ('[dta]\nfile = "x"', "did you mean 'data'"),
+        ('[data]\nfile = "x"\nlable = "y"', "did you mean 'label'"),
+        ('[data]\nfile = "x"', "[data] label is missing"),
+        ('[data]\nfile = "x"\nlabel = 3', "must be text in quotes"),
+        ('[data]\nfile = "x"\nlabel = "y"\n[method]\noutliers = "many"', "must be a number"),
+        ('[data]\nfile = "x"\nlabel = "y"\n[columns]\nignore = "z"', "must be a list of names"),
+        ('[data]\nfile = "x.csv"\nlabel = "y"\n[method]\nname = "magic"', "is none of"),
+    ):
+        path.write_text(text)
+        done = quickly("train", path)
+        assert done.exit_code == 2
+        assert words in " ".join(done.stderr.split())
+
+
+def test_small_clients_can_be_merged_or_dropped(tmp_path):
+    frame = bad("client with 3 rows")
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    for how in ("drop", "merge"):
+        done = quickly(
+            "train", tmp_path / "data.csv", "--label", "ill", "--client", "ward",
+            "--ignore", "days", "--small", how, "--out", tmp_path / how, "--method", "erm",
+        )  # fmt: skip
+        assert done.exit_code == 0 and "1 client(s) with fewer than 10 rows" in done.stderr
+        names = model.load(tmp_path / how).fit.clients
+        assert names == (("east", "north", "west") + (("(other)",) if how == "merge" else ()))
+
+
+def test_models_that_suspect_nobody_and_predictions_to_nowhere(home, tmp_path):
+    done = quickly(
+        "train", home / "data.csv", "--label", "ill", "--method", "erm", "--out", tmp_path
+    )
+    assert done.exit_code == 0
+    done = quickly("outliers", tmp_path, home / "data.csv")
+    assert done.exit_code == 2 and "suspects no row" in done.stderr
+    done = quickly("certify", tmp_path, home / "data.csv")
+    assert done.exit_code == 2 and "no transport" in done.stderr
+    done = quickly("predict", home / "model", home / "data.csv", "-o", home / "scored.xlsx")
+    assert done.exit_code == 2
+    frame = wards()[0].drop(columns="pulse")
+    frame.to_csv(tmp_path / "less.csv", index=False)
+    done = quickly("predict", home / "model", tmp_path / "less.csv", "-o", tmp_path / "out.csv")
+    assert done.exit_code == 3 and "'pulse'" in done.stderr
+    done = quickly("predict", home / "model", home / "data.csv", "-o", "/proc/nowhere/out.csv")
+    assert done.exit_code == 5
+
+
+def test_init_guesses_and_says_so(home, tmp_path):
+    out = tmp_path / "study.toml"
+    done = quickly("init", home / "data.csv", "--out", out)
+    assert done.exit_code == 0
+    text = out.read_text()
+    study = tomllib.loads(text)["data"]
+    assert study["label"] == "ill" and study["client"] == "ward"
+    assert text.count("GUESSED") == 2
+    assert quickly("init", home / "data.csv", "--out", out).exit_code == 2
+    assert quickly("init", home / "data.csv", "--out", out, "--force").exit_code == 0
+
+
+def test_help_teaches():
+    for name in (
+        "init",
+        "train",
+        "compare",
+        "predict",
+        "evaluate",
+        "certify",
+        "outliers",
+        "report",
+    ):
+        done = quickly(name, "--help")
+        assert done.exit_code == 0 and f"dorfl {name}" in done.stdout
+    assert "Exit codes: 0 done" in " ".join(quickly("--help").stdout.split())
+
+
+def test_the_synthetic_study_s_outliers_are_ranked_first(tmp_path):
+    for seed in range(3):
+        data = dorfl.datasets.synthetic(seed)
+        frames = [
+            pd.DataFrame(X, columns=data.feature_names).assign(
+                y=y, site=name, wrong=data.outliers[name]
+            )
+            for name, (X, y) in data.clients.items()
+        ]
+        frame = pd.concat(frames, ignore_index=True)
+        frame.drop(columns="wrong").to_csv(tmp_path / "d.csv", index=False)
+        done = quickly(
+            "train", tmp_path / "d.csv", "--label", "y", "--client", "site", "--out", tmp_path / "m"
+        )
+        assert done.exit_code == 0, done.output
+        done = quickly(
+            "outliers", tmp_path / "m", tmp_path / "d.csv", "--top", len(frame), "--json"
+        )
+        order = [entry["row"] - 1 for entry in json.loads(done.stdout)["top"]]
+        suspicion = np.empty(len(frame))
+        suspicion[order] = -np.arange(len(frame))
+        assert average_precision_score(frame["wrong"], suspicion) >= 0.95
+
+
+# ── real tables ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_cardio_s_impossible_pressures_are_among_the_first(tmp_path, cardio_records):
+    table = cardio_records
+    table.drop(columns="male").to_csv(tmp_path / "cardio.csv", index=False, sep=";")
+    made = tmp_path / "m"
+    done = quickly(
+        "train", tmp_path / "cardio.csv", "--label", "cardio", "--client", "gender", "--out", made
+    )
+    assert done.exit_code == 0, done.output
+    audit = ("outliers", made, tmp_path / "cardio.csv", "--top", len(table) * 3 // 100, "--json")
+    first = [entry["row"] - 1 for entry in json.loads(quickly(*audit).stdout)["top"]]
+    impossible = (table["ap_lo"] > table["ap_hi"]).to_numpy()
+    assert impossible[first].sum() >= 0.8 * impossible.sum()
+
+
+@pytest.mark.slow
+def test_adult_is_learnt_as_well_as_by_scikit_learn_and_better_when_rows_are_spoilt(tmp_path):
+    table = adult_table()
+    train, test = (table[table["part"] == p].drop(columns="part") for p in ("train", "test"))
+    numbers = list(NUMERIC)
+    spoilt = train.astype(dict.fromkeys(numbers, float))
+    spoilt.loc[np.random.default_rng(0).random(len(train)) < 0.1, numbers] *= -8
+    test.to_csv(tmp_path / "test.csv", index=False)
+    ours, theirs = [], []
+    for table in (train, spoilt):
+        table.to_csv(tmp_path / "adult.csv", index=False)
+        made = tmp_path / "m"
+        done = quickly(
+            "train", tmp_path / "adult.csv", "--label", "income", "--client", "race", "--out", made
+        )
+        assert done.exit_code == 0, done.output
+        answer = json.loads(quickly("evaluate", made, tmp_path / "test.csv", "--json").stdout)
+        ours.append(answer["overall"]["score"])
+        encode = make_column_transformer(
+            (StandardScaler(), numbers), remainder=OneHotEncoder(handle_unknown="ignore")
+        )
+        peer = make_pipeline(encode, LogisticRegression(max_iter=1000))
+        peer.fit(table.drop(columns="income"), table["income"])
+        theirs.append(peer.score(test.drop(columns="income"), test["income"]))
+    assert ours[0] > theirs[0] - 0.003
+    assert ours[1] - theirs[1] >= 0.8 * (theirs[0] - theirs[1]) > 0.005
+
+
+def test_scoring_a_table_into_itself_is_refused(home, tmp_path):
+    table = tmp_path / "same.csv"
+    table.write_bytes((home / "test.csv").read_bytes())
+    done = quickly("predict", home / "model", table, "-o", table)
+    assert done.exit_code == 2
+    assert table.read_bytes() == (home / "test.csv").read_bytes()
+
+
+def test_a_new_model_takes_the_old_report_away(home, tmp_path):
+    loaded = model.load(home / "model")
+    folder = model.save(loaded, tmp_path / "model")
+    (folder / "report.html").write_text("of another model")
+    model.save(loaded, folder)
+    assert not (folder / "report.html").exists()
+
+
+def test_numbers_with_stray_words_are_pointed_out(tmp_path):
+    frame = wards()[0]
+    frame["pulse"] = frame["pulse"].round().astype(int).astype(str)
+    frame.loc[3, "pulse"] = "about 70"
+    frame.to_csv(tmp_path / "stray.csv", index=False)
+    done = quickly(
+        "train", tmp_path / "stray.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
+        "--out", tmp_path / "model",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert "'pulse' is used as a category" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00x", b"pulse,weight\nabc,1\n"])
+def test_the_scorer_alone_says_what_is_wrong(home, tmp_path, content):
+    table = tmp_path / "new.csv"
+    if content is not None:
+        table.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-I", home / "model" / "score.py", table],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("score.py: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_early_error_ends_the_process_in_order(tmp_path):
+    for _ in range(3):
+        done = dorfl_("train", tmp_path / "nowhere.csv", "--label", "ill", "--out", tmp_path / "m")
+        assert done.returncode == 3, done.stderr

@@ -1,0 +1,138 @@
+"""What is said of a model, by every command, when its rows were never in one place."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dorfl.study import coordinator, local, model, results, settings, toml
+from dorfl.study.site import Site
+from study_cases import make_sites, mixed_tables
+
+LABELS = ("ill", "grade", "cost")
+
+
+def dorfl(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "dorfl", *map(str, words)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def federated(label, extra=""):
+    tables = mixed_tables()
+    for table in tables.values():
+        for other in set(LABELS) - {label}:
+            table.pop(other)
+    asked = settings.among(toml.parse(f'[data]\nlabel = "{label}"\n{extra}'), tuple(tables))
+    return local.run(coordinator.begin(asked, "run-1"), make_sites(tables)), tables
+
+
+@pytest.fixture(scope="module", params=["ill", "cost"])
+def home(request, tmp_path_factory):
+    """A model of sites, one site's file, and all sites' in one."""
+    folder = tmp_path_factory.mktemp("federated")
+    end, tables = federated(request.param)
+    model.save(results.model_of(end), folder / "model")
+    frames = {name: pd.DataFrame(table) for name, table in tables.items()}
+    frames["site-1"].to_csv(folder / "own.csv", index=False)
+    whole = pd.concat([frame.assign(site=name) for name, frame in frames.items()])
+    whole.to_csv(folder / "all.csv", index=False)
+    return folder
+
+
+def test_info_and_report_tell_all_that_is_known(home):
+    said = dorfl("info", home / "model")
+    assert "site-1" in said and "Up to 10 %" in said
+    dorfl("report", home / "model")
+    page = (home / "model" / "report.html").read_text()
+    assert "How each client is served" in page and "How much rows count" in page
+    assert "within UW distance" in page
+    card = (home / "model" / "card.md").read_text()
+    made = model.load(home / "model")
+    assert f"{made.facts.clients[0].loss:.4f}" in card
+
+
+def test_every_command_for_rows_takes_it(home):
+    made = model.load(home / "model")
+    told = json.loads(dorfl("evaluate", home / "model", home / "all.csv", "--client", "site",
+                            "--json"))  # fmt: skip
+    for found, known in zip(told["clients"], made.facts.clients, strict=True):
+        assert found["name"] == known.name and found["rows"] == known.rows
+        assert found["loss"] == pytest.approx(known.loss)
+        assert found["score"] == pytest.approx(known.score)
+    found = json.loads(dorfl("certify", home / "model", home / "all.csv", "--client", "site",
+                             "--json"))  # fmt: skip
+    assert found["bound"] == pytest.approx(made.facts.certificate.bound)
+    own = json.loads(dorfl("certify", home / "model", home / "own.csv", "--site", "site-1",
+                           "--json"))  # fmt: skip
+    assert own["is_certificate"]
+    listed = json.loads(dorfl("outliers", home / "model", home / "own.csv", "--site", "site-1",
+                              "--json"))  # fmt: skip
+    assert listed["rows"] == made.facts.clients[0].rows and listed["top"][0]["client"] == "site-1"
+    dorfl("predict", home / "model", home / "all.csv", "-o", home / "scored.csv")
+    scored = pd.read_csv(home / "scored.csv")["prediction"]
+    told = made.predict(pd.read_csv(home / "all.csv"))
+    if made.classifies:
+        assert (scored == told).all()
+    else:
+        np.testing.assert_allclose(scored, told)
+
+
+def test_what_was_not_told_is_left_out(tmp_path):
+    private = '[method]\nname = "gdrfl"\n[training]\nmax_rounds = 5\n[privacy]\nepsilon = 8.0\n'
+    end, _ = federated("ill", private)
+    made = results.model_of(end)
+    assert made.facts.certificate is None and made.facts.learnt is None
+    assert [served.loss for served in made.facts.clients] == [None, None]
+    model.save(made, tmp_path / "model")
+    assert "site-2" in dorfl("info", tmp_path / "model")
+    dorfl("report", tmp_path / "model")
+
+
+def test_models_of_older_versions_are_read():
+    end, _ = federated("ill")
+    made = results.model_of(end)
+    plain = json.loads(json.dumps(model.folder.to_json(made)))
+    plain["facts"] = {
+        "data": {"rows": 230, "notes": ["trained among 2 sites"]},
+        "clients": [{"name": "site-1", "rows": 90}, {"name": "site-2", "rows": 140}],
+        "certificate": {"radius": 0.1, "bound": 1.0, "attained": 1.0, "error": 0.0, "words": "W"},
+    }
+    facts = model.folder.from_json(plain).facts
+    assert facts.rows == 230 and facts.certificate.firm and facts.clients[1].loss is None
+    plain["facts"] = {
+        "settings": {"label": "ill"},
+        "choice": ["because"],
+        "center": [0.5],
+        "data": {"file": "a.csv", "rows": 230, "notes": []},
+        "clients": [{"name": "a", "rows": 230, "loss": 0.5, "score": 0.75}],
+        "weights": {"edges": [0.0, 1.0], "rows": [5, 225]},
+        "certificate": None,
+    }
+    facts = model.folder.from_json(plain).facts
+    assert facts.weights.rows == (5, 225) and facts.choice == ("because",)
+
+
+def test_a_site_of_its_own_can_look_into_its_model(tmp_path):
+    tables = {name: {k: v for k, v in t.items() if k not in ("grade", "cost")}
+              for name, t in mixed_tables().items()}  # fmt: skip
+    asked = settings.among(toml.parse('[data]\nlabel = "ill"\n'), tuple(tables))
+    sites = {
+        name: Site(name, table, done=lambda a, *rest: results.write_site(tmp_path / a.site, a,
+                                                                         *rest))
+        for name, table in tables.items()
+    }  # fmt: skip
+    local.run(coordinator.begin(asked, "run-1"), sites)
+    own = tmp_path / "site-2" / "model"
+    pd.DataFrame(tables["site-2"]).to_csv(tmp_path / "own.csv", index=False)
+    assert "predicts 'ill'" in dorfl("info", own)
+    dorfl("report", own)
+    dorfl("certify", own, tmp_path / "own.csv", "--site", "site-2")
+    dorfl("outliers", own, tmp_path / "own.csv", "--site", "site-2")

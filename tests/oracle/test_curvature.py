@@ -1,0 +1,186 @@
+"""Curvature as a message: exact, packed, coarsened, within a budget, and what training does."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dorfl
+from dorfl import costs, methods, scores
+from dorfl.federation.training import prepare
+from dorfl.oracle import curvature as packing
+from dorfl.oracle import hessian
+from dorfl.oracle.curvature import RESOLUTIONS, Shape
+
+METHODS = {
+    "erm": methods.erm(),
+    "gdrfl": methods.gdrfl(2.0),
+    "dorfl": methods.dorfl(5.0, 0.7, scores.quadratic(0.3)),
+    "frozen": methods.gdrfl(2.0, cost=costs.squared(frozen=[1])),
+    "tilt": methods.method(temperature=2.0),
+    "matrix": methods.dorfl(
+        5.0, 0.7, scores.quadratic(0.3, matrix=np.diag([1.0, 2.0, 0.5, 1.0]) + 0.1)
+    ),
+}
+
+
+def problem(method, loss, seed=0, intercept=True):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(120, 4))
+    if loss == "softmax":
+        y = (X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(120, 3))).argmax(1)
+    elif loss == "logistic":
+        y = (X @ rng.normal(size=4) + rng.logistic(size=120) > 0).astype(int)
+    else:
+        y = X @ rng.normal(size=4) + rng.normal(size=120)
+    clients = [(X[:50], y[:50]), (1.4 * X[50:] + 0.2, y[50:])]
+    group = prepare(clients, method, loss, intercept=intercept)
+    return group, 0.4 * rng.normal(size=group.problem.size)
+
+
+def shape_of(group):
+    return Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
+
+
+def differences(group, theta, step=1e-5):
+    """∇²F_i by central differences of ∇F_i (clients, P, P)."""
+    return np.array(
+        [
+            (group.risks(theta + step * e).gradients - group.risks(theta - step * e).gradients)
+            / (2 * step)
+            for e in np.eye(len(theta))
+        ]
+    ).transpose(1, 0, 2)
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_curvature_is_the_derivative_of_the_gradient(name, loss, intercept):
+    rho = 8.0 if loss == "squared" else METHODS[name].rho  # where the supremum is finite
+    method = METHODS[name] if np.isinf(METHODS[name].rho) else METHODS[name].priced(rho)
+    group, theta = problem(method, loss, intercept=intercept)
+    shape, wanted = shape_of(group), differences(group, theta)
+    if loss == "softmax":  # the same added to all classes changes nothing; there it is bent upwards
+        flat = np.kron(np.eye(3) - 1 / 3, np.eye(shape.width))
+    else:
+        flat = np.eye(shape.size)
+    for resolution in RESOLUTIONS[1:]:
+        sizes = shape.sizes(resolution)
+        for packed, exact in zip(hessian.curvature(group, theta, resolution), wanted, strict=True):
+            made = packing.multiply(packed, sizes, np.eye(shape.size))
+            if resolution == "full":
+                np.testing.assert_allclose(
+                    flat @ made @ flat, exact, atol=2e-6 * np.abs(exact).max()
+                )
+                assert np.linalg.eigvalsh(made)[0] > 0
+            else:
+                there = made != 0
+                np.testing.assert_allclose(
+                    made[there], exact[there], atol=2e-6 * np.abs(exact).max()
+                )
+            assert packing.is_plausible(packed, sizes)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple), seed=st.integers(0, 999)
+)
+@settings(deadline=None)
+def test_packed_blocks_multiply_solve_and_coarsen(sizes, seed):
+    rng = np.random.default_rng(seed)
+    size = sum(sizes)
+    root = rng.normal(size=(size, size))
+    whole = root @ root.T + 0.1 * np.eye(size)
+    packed, mask, first = packing.pack(whole, sizes), np.zeros((size, size)), 0
+    for n in sizes:
+        mask[first : first + n, first : first + n] = 1.0
+        first += n
+    vectors = rng.normal(size=(3, size))
+    np.testing.assert_allclose(packing.multiply(packed, sizes, vectors), vectors @ (whole * mask))
+    assert packing.count(sizes) == len(packed)
+    np.testing.assert_array_equal(packing.diagonal(packed, sizes), np.diag(whole))
+    base = packing.base(packed, sizes, np.zeros(size))
+    np.testing.assert_allclose(base.solve(base.multiply(vectors)), vectors, rtol=1e-6, atol=1e-8)
+    full = packing.pack(whole, (size,))
+    np.testing.assert_array_equal(packing.coarsen(full, (size,), sizes), packed)
+    weights = rng.uniform(size=3)
+    np.testing.assert_allclose(
+        packing.outer(vectors, weights, sizes),
+        packing.pack((weights[:, None] * vectors).T @ vectors, sizes),
+    )
+
+
+def test_a_matrix_no_risk_can_have_is_not_plausible():
+    sizes = (2,)
+    assert packing.is_plausible(np.array([1.0, 0.9, 1.0]), sizes)
+    assert not packing.is_plausible(np.array([1.0, 1.1, 1.0]), sizes)
+    assert not packing.is_plausible(np.array([-1.0, 0.0, 1.0]), sizes)
+
+
+def test_the_finest_resolution_that_a_budget_admits():
+    shape = Shape(3, 100)
+    assert [shape.numbers(r) for r in RESOLUTIONS] == [0, 300, 15_150, 45_150]
+    assert shape.finest(1e9) == "full"
+    assert shape.finest(2e5) == "blocks"
+    assert shape.finest(1e4) == "diagonal"
+    assert shape.finest(100) == "none"
+    assert shape.finest(1e9, wish="blocks") == "blocks"
+    assert shape.finest(1e9, clients=10_000) == "diagonal"  # a server has to keep them all
+    with pytest.raises(ValueError, match="choose one of none, diagonal, blocks, full"):
+        shape.finest(1e9, wish="most")
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("name", ["erm", "gdrfl", "dorfl"])
+def test_training_ends_at_the_same_optimum_whatever_is_sent(loss, name):
+    group, _ = problem(METHODS[name], loss)
+    clients = [
+        (group.rows[a:b], group.target[a:b])
+        for a, b in zip(group.bounds, group.bounds[1:], strict=False)
+    ]
+    fits = {
+        wish: dorfl.train(clients, METHODS[name], loss=loss, l2=1e-3, curvature=wish)
+        for wish in RESOLUTIONS
+    }
+    best = min(fit.objective for fit in fits.values())
+    for fit in fits.values():
+        assert fit.status == "converged"
+        assert fit.objective - best <= 1e-6 * abs(best)
+    assert fits["full"].rounds <= fits["none"].rounds
+    sent = {wish: fit.history[0].bytes_up for wish, fit in fits.items()}
+    assert sent["none"] < sent["diagonal"] < sent["full"]
+    assert sent["diagonal"] == 2 * (16 + 16 * group.problem.size)
+    assert fits["full"].bytes_up == sum(line.bytes_up for line in fits["full"].history)
+    assert fits["full"].bytes_down > 0
+
+
+def test_a_budget_of_bytes_is_kept():
+    group, _ = problem(METHODS["dorfl"], "softmax")
+    clients = [(group.rows[:50], group.target[:50]), (group.rows[50:], group.target[50:])]
+    for budget in (200.0, 1000.0, 1e6):
+        fit = dorfl.train(
+            clients, METHODS["dorfl"], loss="softmax", l2=1e-3, bytes_per_round=budget
+        )
+        curvature = [line.bytes_up / 2 - 16 - 8 * 15 for line in fit.history]
+        assert max(curvature) <= budget
+        assert fit.status == "converged"
+
+
+@pytest.mark.parametrize("solver", ["sqp", "optimistic", "paper"])
+def test_training_goes_on_where_nobody_tells_curvature(solver):
+    data = dorfl.datasets.synthetic(seed=0)
+    rounds = 20 if solver == "paper" else None
+    fit = dorfl.train(
+        data.clients,
+        methods.gdrfl(20.0),
+        solver=solver,
+        max_rounds=rounds,
+        tamper=lambda _, report: report._replace(curvature=None),
+    )
+    if solver == "paper":
+        assert np.isnan(fit.gap)
+    else:
+        best = dorfl.train(data.clients, methods.gdrfl(20.0)).objective
+        assert fit.status == "converged"
+        assert fit.objective - best <= 1e-5 * abs(best)

@@ -1,0 +1,154 @@
+"""Problems that once went wrong: far targets, odd mixtures, stand-ins, warm starts, other data."""
+
+import numpy as np
+import pytest
+
+import dorfl
+from dorfl import costs, methods, mixture, scores
+from dorfl.oracle import hessian
+from dorfl.oracle.curvature import Shape, is_plausible
+
+pytestmark = pytest.mark.portable
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return dorfl.datasets.synthetic(seed=0).clients
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e4])
+@pytest.mark.parametrize("solver", ["sqp", "optimistic"])
+def test_a_bad_start_does_not_loosen_the_tolerance(offset, solver):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 3))
+    y = offset + X @ [1, 2, 3] + rng.normal(size=100)
+    full = np.column_stack([X, np.ones(100)])
+    best = np.linalg.lstsq(full, y, rcond=None)[0]
+    fit = dorfl.train([(X, y)], methods.erm(), loss="squared", solver=solver)
+    assert fit.objective == pytest.approx(0.5 * np.mean((full @ best - y) ** 2), rel=1e-3)
+
+
+@pytest.mark.parametrize("method", [methods.erm(), methods.gdrfl(20), methods.dorfl()])
+def test_huber_finds_targets_far_from_zero(method):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 3))
+    y = 50 + X @ [1, 2, 3] + rng.normal(size=200)
+    fit = dorfl.train([(X, y)], method, loss="huber")
+    assert fit.status == "converged"
+    assert fit.theta[-1] == pytest.approx(50, abs=1)
+
+
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e3, 1e5])
+def test_the_constrained_problem_knows_no_units(size):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(100, 3))
+    y = X @ [1, 2, 3] + rng.normal(size=100)
+    method = methods.method(radius=0.1, beta=1.0)
+    plain = dorfl.train([(X, y)], method, loss="squared", tol=1e-9)
+    fit = dorfl.train([(X, size * y)], method, loss="squared", tol=1e-9)
+    assert fit.radius == pytest.approx(0.1, rel=1e-2)
+    assert fit.objective == pytest.approx(size**2 * plain.objective, rel=1e-4)
+
+
+def test_the_constrained_problem_goes_on_from_its_own_fit(clients):
+    method = methods.method(radius=0.1, beta=1.0)
+    first = dorfl.train(clients, method)
+    again = dorfl.train(clients, method, start=first)
+    assert again.rounds < first.rounds
+    assert again.objective == pytest.approx(first.objective, rel=1e-5)
+
+
+def test_the_constrained_problem_needs_something_to_move():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    frozen = methods.method(radius=0.1, cost=costs.squared(frozen=[0, 1]))
+    with pytest.raises(ValueError, match="beta"):
+        dorfl.train([(X, np.arange(20) % 2)], frozen)
+
+
+def test_certificates_go_by_name_and_not_by_place(clients):
+    fit = dorfl.train(clients, methods.dorfl())
+    turned = dict(reversed(list(clients.items())))
+    assert dorfl.certify(fit, turned).bound == pytest.approx(dorfl.certify(fit, clients).bound)
+    assert dorfl.saddle_gap(fit, turned) == pytest.approx(dorfl.saddle_gap(fit, clients), abs=1e-8)
+    with pytest.raises(ValueError, match=r"'elsewhere'.*lam="):
+        dorfl.certify(fit, {"elsewhere": clients["client-1"]})
+
+
+def test_a_client_that_does_not_count_does_not_count():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(100, 2))
+    y = (X[:, 0] + rng.normal(size=100) > 0).astype(int)
+    both = {"a": (X, y), "b": (50 * X, 1 - y)}
+    fit = dorfl.train({"a": both["a"]}, methods.dorfl(2, 0.1, None))
+    alone = dorfl.certify(fit, {"a": both["a"]})
+    beside = dorfl.certify(fit, both, lam=[1, 0])
+    assert beside.bound == pytest.approx(alone.bound)
+    assert beside.at(1.0) == pytest.approx(alone.at(1.0))
+    method = methods.method(temperature=0.5, mixture=mixture.fixed([1, 0]))
+    assert dorfl.train(both, method).status == "converged"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [49, 60])
+def test_a_cap_that_leaves_one_mixture_only(count):
+    rng = np.random.default_rng(4)
+    clients = [(rng.normal(size=(20, 3)), np.arange(20) % 2) for _ in range(count)]
+    method = methods.method(rho=20, beta=1, mixture=mixture.capped(1 / count))
+    fit = dorfl.train(clients, method)
+    np.testing.assert_allclose(fit.lam, 1 / count, rtol=1e-6)
+
+
+def test_a_start_outside_the_ball_is_brought_in(clients):
+    free = dorfl.train(clients, methods.dorfl())
+    fit = dorfl.train(clients, methods.dorfl(), theta_radius=0.3, start=free)
+    assert np.linalg.norm(fit.theta) <= 0.3 * (1 + 1e-9)
+    assert dorfl.saddle_gap(fit, clients) == pytest.approx(fit.gap, abs=1e-5)
+
+
+def test_a_stand_in_cannot_show_convergence(clients):
+    whole = dorfl.train(clients, methods.afl())
+    worst = whole.clients[int(whole.lam.argmax())]
+    with pytest.warns(UserWarning, match="max_rounds|no further progress"):
+        fit = dorfl.train(
+            clients,
+            methods.afl(),
+            max_rounds=20,
+            absent=lambda number, name: name == worst and number > 1,
+        )
+    assert fit.status != "converged"
+
+
+def test_sparse_heavy_tailed_columns_have_a_centre():
+    rng = np.random.default_rng(5)
+    X = np.where(rng.random((300, 100)) < 0.1, np.exp(2 * rng.normal(size=(300, 100))), 0.0)
+    fit = dorfl.train([(X, rng.integers(0, 2, 300))], methods.dorfl())
+    assert np.isfinite(fit.centers).all()
+
+
+def test_frozen_separable_columns_are_noticed():
+    X = np.random.default_rng(6).normal(size=(100, 3))
+    method = methods.dorfl(score=None, cost=costs.squared(frozen=[0, 1, 2]))
+    with pytest.warns(UserWarning, match="separable"):
+        fit = dorfl.train([(X, (X[:, 0] > 0).astype(int))], method)
+    assert fit.status == "separable"
+
+
+def test_a_score_keeps_its_own_copy():
+    center = np.zeros(2)
+    score = scores.quadratic(0.5, center)
+    center += 5
+    assert score.center.tolist() == [0.0, 0.0]
+
+
+def test_label_prices_with_softmax_report_a_curvature_the_server_takes():
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(100, 4))
+    y = (X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(100, 3))).argmax(1)
+    method = methods.dorfl(cost=costs.squared(label_price=0.01))
+    group = dorfl.federation.training.prepare([(X, y)], method, "softmax")
+    theta = rng.normal(size=group.problem.size)
+    assert (group.atoms(theta).target != group.target).any()
+    shape = Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
+    for resolution in ("diagonal", "blocks", "full"):
+        (packed,) = hessian.curvature(group, theta, resolution)
+        assert is_plausible(packed, shape.sizes(resolution)), resolution

@@ -1,0 +1,158 @@
+"""The same rows and the same words give the same model, to the last bit, whoever trains it."""
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dorfl import RobustClassifier, RobustRegressor
+from dorfl.cli import app
+from dorfl.data import tables
+from dorfl.study import coordinator, local, model, results, settings, toml
+from dorfl.study.site import Site
+from study_cases import METHODS, mixed_tables
+
+LABELS = {"ill": "two classes", "grade": "three classes", "cost": "a number"}
+
+
+def train(path, out, *words):
+    done = CliRunner().invoke(app, ["train", str(path), "--out", str(out), *map(str, words)])
+    assert done.exit_code == 0, done.output
+    return model.load(out)
+
+
+def frame_of(sites, label):
+    """All sites' rows in one table, shuffled, with a column that says whose they are."""
+    others = [name for name in LABELS if name != label]
+    frames = [pd.DataFrame(t).drop(columns=others).assign(site=s) for s, t in sites.items()]
+    whole = pd.concat(frames, ignore_index=True)
+    return whole.iloc[np.random.default_rng(0).permutation(len(whole))]
+
+
+def at_sites(folder, frame, study):
+    """The study among sites that each have a file of their own, every message made bytes."""
+    sites = {}
+    for name, part in frame.groupby("site"):
+        part.drop(columns="site").to_csv(folder / f"{name}.csv", index=False)
+        sites[name] = Site(name, tables.read(folder / f"{name}.csv"))
+    asked = settings.among(toml.read(study), tuple(sites))
+    return results.model_of(local.run(coordinator.begin(asked, "run-1"), sites))
+
+
+def same(one, two):
+    assert one.transform == two.transform
+    assert one.classes == two.classes and one.target == two.target
+    assert one.fit.clients == two.fit.clients and one.fit.rounds == two.fit.rounds
+    for name in ("theta", "lam", "risks", "centers"):
+        np.testing.assert_array_equal(getattr(one.fit, name), getattr(two.fit, name), name)
+    assert (one.fit.objective, one.fit.gap) == (two.fit.objective, two.fit.gap)
+    mine, other = one.fit.problem.method, two.fit.problem.method
+    assert (mine.rho, mine.temperature, mine.cost) == (other.rho, other.temperature, other.cost)
+    assert one.facts.clients == two.facts.clients and one.facts.learnt == two.facts.learnt
+    assert one.facts.choice == two.facts.choice
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("method", [*METHODS.values(), 'name = "dorfl"', 'center = "auto"'])
+def test_a_table_and_a_federation(tmp_path, label, method):
+    """With categories, with missing values, and with one file for both."""
+    frame = frame_of(mixed_tables(), label)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = tmp_path / "study.toml"
+    study.write_text(
+        f'[data]\nfile = "all.csv"\nlabel = "{label}"\nclient = "site"\n[method]\n{method}\n'
+    )
+    same(train(study, tmp_path / "model"), at_sites(tmp_path, frame, study))
+
+
+@pytest.mark.parametrize("scaling", ["standard", "none"])
+def test_in_any_units(tmp_path, scaling):
+    frame = frame_of(mixed_tables(), "ill")
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = tmp_path / "study.toml"
+    study.write_text(
+        f'[data]\nfile = "all.csv"\nlabel = "ill"\nclient = "site"\n'
+        f'[columns]\nscaling = "{scaling}"\n[training]\ntol = 1e-10\n'
+    )
+    same(train(study, tmp_path / "model"), at_sites(tmp_path, frame, study))
+
+
+def test_many_small_clients(tmp_path):
+    frame = frame_of(mixed_tables(sizes=(12, 15, 11, 13, 18, 14)), "ill")
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = tmp_path / "study.toml"
+    study.write_text('[data]\nfile = "all.csv"\nlabel = "ill"\nclient = "site"\n')
+    made = train(study, tmp_path / "model")
+    same(made, at_sites(tmp_path, frame, study))
+    assert (made.fit.centers == made.fit.centers[0]).all()  # nobody has rows enough for its own
+
+
+@pytest.mark.parametrize("method", ["erm", "afl", "wafl", "gdrfl", "dorfl"])
+@pytest.mark.parametrize("kind", ["classes", "number"])
+@pytest.mark.parametrize("given", ["array", "frame"])
+def test_an_estimator_and_a_table(tmp_path, method, kind, given):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 3)) * [1.0, 50.0, 0.01] + [0.0, 300.0, 0.0]
+    X[:15] *= -8
+    signal = X[:, 0] + (X[:, 1] - 300) / 50 + 0.5 * rng.normal(size=300)
+    y = np.where(signal > 0, "yes", "no") if kind == "classes" else 5 + 2 * signal
+    who = np.where(rng.random(300) < 0.6, "north", "south")
+    frame = pd.DataFrame(X, columns=["x0", "x1", "x2"])
+    frame.assign(y=y, site=who).to_parquet(tmp_path / "all.parquet")
+    words = ("--label", "y", "--client", "site", "--method", method)
+    made = train(tmp_path / "all.parquet", tmp_path / "model", *words)
+    estimator = RobustClassifier(method) if kind == "classes" else RobustRegressor(method)
+    estimator.fit(frame if given == "frame" else X, y, clients=who)
+    fit, transform = estimator._trained
+    assert transform == made.transform
+    np.testing.assert_array_equal(fit.theta, made.fit.theta)
+    np.testing.assert_array_equal(fit.lam, made.fit.lam)
+    if kind == "classes":
+        np.testing.assert_array_equal(estimator.predict(X if given == "array" else frame),
+                                      made.predict(frame))  # fmt: skip
+    else:
+        out = estimator.predict(X if given == "array" else frame)
+        np.testing.assert_allclose(out, made.predict(frame), rtol=1e-10)
+
+
+def test_the_study_of_the_documentation_runs_on_a_table_too(tmp_path):
+    docs = Path(__file__).parents[2] / "docs" / "federation.md"
+    text = docs.read_text().split("## A study")[1].split("It is the same study")[0]
+    (tmp_path / "study.toml").write_text(textwrap.dedent(text))
+    rng = np.random.default_rng(0)
+    age = rng.normal(60, 9, 400)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "pressure": rng.normal(130, 15, 400),
+            "sex": rng.choice(["f", "m"], 400),
+            "stroke": np.where(age + 5 * rng.normal(size=400) > 65, "yes", "no"),
+            "site": rng.choice(["site-1", "site-2"], 400),
+        }
+    )
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    words = ("--table", tmp_path / "all.csv", "--client", "site")
+    made = train(tmp_path / "study.toml", tmp_path / "model", *words)
+    same(made, at_sites(tmp_path, frame, tmp_path / "study.toml"))
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "study.toml")])
+    assert done.exit_code == 2 and "--table" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        '[data]\nfile = "x.csv"\nlabel = "y"\nleast = 12\n[method]\nscore_weight = 2.0\n'
+        "[training]\ntolerance = 1e-3\nrounds = 7\n",
+        'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n[method]\nrho2 = 2.0\nmixture = ""\n'
+        "[training]\ntolerance = 1e-3\nrounds = 7\n[privacy]\nminimum_rows = 12\n",
+    ],
+)
+def test_studies_of_before_are_read(old):
+    study = toml.parse(old)
+    assert study.training.tol == 1e-3 and study.training.max_rounds == 7
+    assert study.privacy.minimum_rows == 12 and study.method.score_weight == 2.0
+    assert study.method.mixture == "auto"
+    assert toml.parse(toml.to_toml(study)) == study
