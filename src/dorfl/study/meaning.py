@@ -13,7 +13,7 @@ from dorfl.federation.defence import Limits
 from dorfl.federation.privacy import Gaussian
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Loss
 from dorfl.oracle.problem import Problem
 from dorfl.study import defaults
 from dorfl.study.defaults import Choice

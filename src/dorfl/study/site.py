@@ -23,7 +23,7 @@ from dorfl.data.preprocessing import Plan, summaries
 from dorfl.data.preprocessing import columns as reading
 from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.federation import training
-from dorfl.federation.client import enough, respond
+from dorfl.federation.client import TooFewError, enough, respond
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
@@ -91,7 +91,7 @@ class Site:
             request = wire.decode(data, Request)
             run, step = request.agreement.run, request.step
             answer: Answer = self.answer(request)
-        except Refused as refusal:
+        except (Refused, TooFewError) as refusal:
             answer = Refusal(str(refusal))
         except Exception as error:  # whatever is asked, the site stays up
             self.note(f"{step or 'request'}: {type(error).__name__}: {error}")
@@ -219,11 +219,13 @@ class Site:
         study = agreement.study
         if study.privacy.epsilon is None:
             allowed = coarser(task.curvature, self.curvature)
-            sent = sent._replace(task=self._enough(group, task._replace(curvature=allowed)))
-            if sent.task.curvature != allowed:
-                self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
+            sent = sent._replace(task=task._replace(curvature=allowed))
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
-        return respond(group, sent, study.training.seed, meaning.mechanism_of(study, seed))[0]
+        noise = meaning.mechanism_of(study, seed)
+        told = respond(group, sent, study.training.seed, noise, self.least, strict=noise is None)
+        if told[0].curvature is None and sent.task.curvature != "none" and group.problem.bends:
+            self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
+        return told[0]
 
     def _residuals(self, agreement: Agreement, outcome: Outcome) -> Sketch:
         group = self.group(agreement)
@@ -245,17 +247,10 @@ class Site:
             self.done(agreement, group, outcome, self._kept[3])
         if agreement.study.privacy.epsilon is not None:
             raise Refused("the study is differentially private: exact figures are not sent")
-        self._enough(group, Task(outcome.theta, outcome.lam))
+        enough(group, Task(outcome.theta, outcome.lam), self.least)
         return serving.finish(
             group, outcome.theta, agreement.target, agreement.study.privacy.least
         )[0]
-
-    def _enough(self, group: Group, task: Task) -> Task:
-        """The task with enough rows behind what is told of θ, by their weight."""
-        try:
-            return enough(group, task, self.least)
-        except ValueError as error:
-            raise Refused(str(error)) from None
 
     def _columns(self, agreement: Agreement) -> list[str]:
         """The columns agreed on; before that, those the study names, or all that are released."""
