@@ -109,7 +109,7 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
         if np.isfinite(tau):
             low, high = (float(np.exp(min(bound / tau, 700.0))) for bound in (low, high))
             reach *= high / tau
-    layout = Shape(problem.outputs, problem.dims + problem.intercept)
+    layout = problem.layout
     return Bounds(low, high, middle, reach, _curvature(problem, sizes, steep, omega), layout)
 
 
@@ -127,7 +127,7 @@ def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
         beyond.append("vector")
     packed = report.curvature
     if packed is not None:
-        blocks = limit.shape.sizes(limit.shape.resolution(packed.size) or "")
+        blocks = limit.shape.sizes_of(packed)
         most = float(curvature.diagonal(packed, blocks).max())
         if most > limit.curvature * (1.0 + float(np.finfo(packed.dtype).resolution)):
             packed = curvature.limited(packed, blocks, limit.curvature)

@@ -11,6 +11,7 @@ from dorfl.objective.losses import Loss, encode
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Custom, Quadratic, Threshold
 from dorfl.oracle import kernels
+from dorfl.oracle.curvature import Shape
 from dorfl.oracle.inner import Geometry, geometry
 from dorfl.support.types import Array
 
@@ -49,6 +50,11 @@ class Problem:
         """The shape users see θ in: a vector, or for softmax one row per class."""
         row = self.dims + self.intercept
         return (row,) if self.outputs == 1 else (self.outputs, row)
+
+    @cached_property
+    def layout(self) -> Shape:
+        """How the parameters are laid out: a row of weights, intercept last, for every output."""
+        return Shape(self.outputs, self.dims + self.intercept)
 
     def split(self, theta: Array) -> tuple[Array, Array]:
         """θ as weights (outputs, dims) and intercepts (outputs,)."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.oracle import curvature as packing
-from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
+from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
 from dorfl.support.roots import brentq
@@ -29,6 +29,7 @@ from dorfl.support.types import Array
 
 _CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
 _SWEEPS = 12
+_FLAT = 1e-3  # of the most that any client bends in a parameter
 _SMALL = 200  # parameters up to which B is factorised anew in every sweep
 _BUNDLE = 20  # points whose tangents are kept
 _KINK = 5  # points found worse that say so much
@@ -38,19 +39,19 @@ _PARTIAL = 3  # how often to ask for curvature that leaves something out: secant
 _PROGRESS = 0.1  # a model that does not cut the promised decrease to this needs curvature anew
 
 
-class State(NamedTuple):
-    """What is carried from round to round."""
+class SqpState(NamedTuple):
+    """What is carried from round to round; before the first one nothing is known."""
 
     setting: Setting
     theta: Array  # the best point so far
     lam: Array
     trial: Array  # the point asked about
     resolution: str  # of the curvature to ask for now
-    best: Pieces | None = None
-    risks: Array | None = None
-    secants: Secants | None = None
-    curvature: Array | None = None  # of every piece, packed
-    metric: Array | None = None  # the first curvature
+    best: Pieces
+    risks: Array
+    secants: Secants
+    curvature: Array  # of every piece, packed
+    metric: Array  # the first curvature
     start: float = np.nan
     asked: int = 0  # how often curvature was had
     promise: float = np.inf  # the decrease that the model promised for the trial
@@ -61,7 +62,21 @@ class State(NamedTuple):
     failures: int = 0  # points found worse since the best was reached
     misses: int = 0  # and ever
     tried: tuple[tuple[Array, Pieces], ...] = ()  # these points; where there are kinks, others too
-    kinked: bool = False  # whether a piece was seen to have a kink, which no curvature shows
+
+    @property
+    def kinked(self) -> bool:
+        """Whether a piece is likely to have a kink, which no curvature shows."""
+        return self.misses > _KINK
+
+    @property
+    def height(self) -> float:
+        """The objective at the best point."""
+        return self.setting.mixture.height(self.best.values)
+
+    @property
+    def weights(self) -> Array:
+        """The weight of every piece: λ, or that of the pooled risk, which is the only one."""
+        return self.lam if self.setting.mixture.adversarial else np.ones(1)
 
 
 class Step(NamedTuple):
@@ -78,29 +93,38 @@ class Sqp:
     """See the module's text."""
 
     name: str = "sqp"
-    exact: bool = True
 
-    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+    @property
+    def needs(self) -> Needs:
+        """Every client's gradient over all rows, every round."""
+        return Needs(True, True, radius=True, curvature=True, reports_gap=True, rounds=200)
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> SqpState:
         """Before the first round."""
-        return State(setting, theta, lam, theta, setting.resolution)
+        nothing = np.empty((0, theta.size))
+        best = Pieces(nothing[:, 0], nothing, None)
+        return SqpState(
+            setting, theta, lam, theta, setting.resolution, best, best.values,
+            no_secants(0, theta.size), nothing, nothing,
+        )  # fmt: skip
 
-    def ask(self, state: State) -> Task:
+    def ask(self, state: SqpState) -> Task:
         """One evaluation; with curvature where the model needs it."""
         return Task(state.trial, state.lam, curvature=state.resolution)
 
-    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+    def update(self, state: SqpState, answers: Answers) -> tuple[SqpState, Info]:
         """Take the trial point or correct the model by it; then solve for the next one."""
         setting = state.setting
         seen = pieces(setting, state.trial, answers, state.lam)
-        if state.best is None:
-            state = _first(state, seen, answers.values)
+        told, seen = seen.curvature, seen._replace(curvature=None)
+        if not len(state.best.values):
+            state = _first(state, seen, answers.values, told)
         else:
             fallen, noise = _fallen(state, seen)
             state = state._replace(noise=max(state.noise, noise))
+            good = fallen > 0.0
             state = (
-                _accept(state, seen, answers.values, fallen)
-                if fallen > 0.0
-                else _reject(state, seen)
+                _accept(state, seen, answers.values, told, fallen) if good else _reject(state, seen)
             )
         before = state.promise
         plain = _solve(state if state.kinked else state._replace(tried=()))
@@ -122,20 +146,18 @@ class Sqp:
             promise=step.promise,
             resolution=setting.resolution if wants else "none",
         )
-        objective = _height(state)
-        return state, Info(
-            objective, gap, _risks(state), lam, state.theta, _done(state, gap, objective)
-        )
+        done = _done(state, gap)
+        return state, Info(state.height, gap, state.risks, lam, state.theta, done)
 
 
-def _is_whole(setting: Setting, curvature: Array | None) -> bool:
+def _is_whole(setting: Setting, curvature: Array) -> bool:
     """Whether nothing is left out of a curvature: then asking anew always pays."""
-    return curvature is not None and len(setting.sizes(curvature)) == 1
+    return len(setting.shape.sizes_of(curvature)) == 1
 
 
-def _done(state: State, gap: float, objective: float) -> str:
+def _done(state: SqpState, gap: float) -> str:
     # The promise only estimates the gap; it was seen to be up to five times too small.
-    size = relative(gap, objective, state.start)
+    size = relative(gap, state.height, state.start)
     if size <= 0.15 * state.setting.tol:
         return "converged"
     if gap <= state.noise or state.failures >= _TRIALS:  # rounding has the last word
@@ -144,16 +166,15 @@ def _done(state: State, gap: float, objective: float) -> str:
     return "stalled" if still else ""
 
 
-def _fallen(state: State, seen: Pieces) -> tuple[float, float]:
+def _fallen(state: SqpState, seen: Pieces) -> tuple[float, float]:
     """How far the objective fell at the trial, and what rounding did to the values.
 
     Of a short step the mean of the slopes at its ends tells the decrease too, and rounding hardly
     touches that: where the two disagree by as much as was promised, it is the values that are off.
     """
-    assert state.best is not None
-    best, stands, mixture = state.best, _height(state), state.setting.mixture
+    best, stands, mixture = state.best, state.height, state.setting.mixture
     values, noise = seen.values, 0.0
-    scale = max(abs(stands), state.start - stands)
+    scale = unit(stands, state.start)
     if state.promise <= 1e-5 * scale:
         expected = best.values + 0.5 * (best.gradients + seen.gradients) @ (
             state.trial - state.theta
@@ -167,8 +188,7 @@ def _fallen(state: State, seen: Pieces) -> tuple[float, float]:
     return stands - mixture.height(values), noise
 
 
-def _first(state: State, seen: Pieces, risks: Array) -> State:
-    curvature = seen.curvature
+def _first(state: SqpState, seen: Pieces, risks: Array, curvature: Array | None) -> SqpState:
     if curvature is None or not curvature.any():
         # Nobody tells: a first step of about unit length, secants do the rest.
         steep = float(np.linalg.norm(seen.gradients, axis=1).max())
@@ -186,19 +206,27 @@ def _first(state: State, seen: Pieces, risks: Array) -> State:
 
 def _metric(setting: Setting, curvature: Array) -> Array:
     """The curvature, but that no move has length zero in it, whichever piece's it is."""
-    sizes = setting.sizes(curvature)
+    sizes = setting.shape.sizes_of(curvature)
     bends = packing.diagonal(curvature, sizes)
-    floor = np.maximum(1e-6 * bends.max(axis=0), 1e-12 * float(bends.max()))
-    if (bends >= floor).all():
-        return curvature
     metric = curvature.copy()
-    metric[:, packing.diagonal_places(sizes)] = np.maximum(bends, floor)
+    # Rows fewer than columns leave directions without any; single precision may make them negative.
+    metric[:, packing.diagonal_places(sizes)] = 1.0001 * np.maximum(bends, _floor(bends))
     return metric
 
 
-def _accept(state: State, seen: Pieces, risks: Array, fallen: float) -> State:
-    assert state.best is not None
-    assert state.secants is not None
+def _floor(bends: Array) -> Array:
+    """The least that a piece's curvature is taken for in every parameter: (K, P) → (P,).
+
+    A column that only a client of little weight has must not look flat to the others: that client
+    would be promised too much there. Columns may have units as different as they like.
+    """
+    most = bends.max(axis=0)
+    return np.where(most > 0.0, _FLAT * most, max(float(most.max()), 1e-280))
+
+
+def _accept(
+    state: SqpState, seen: Pieces, risks: Array, told: Array | None, fallen: float
+) -> SqpState:
     kept = fallen / max(state.promise, 1e-300)
     step = state.trial - state.theta
     reach, length = state.reach, _length(state, step)
@@ -208,8 +236,8 @@ def _accept(state: State, seen: Pieces, risks: Array, fallen: float) -> State:
         reach = max(reach, (2.0 if kept < 1.5 else 8.0) * length)
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked = state.curvature, state.asked
-    if seen.curvature is not None:
-        curvature, asked = seen.curvature, asked + 1
+    if told is not None:
+        curvature, asked = told, asked + 1
         if _is_whole(state.setting, curvature):  # it knows more than secants of other points
             secants = no_secants(*seen.gradients.shape)
     return state._replace(
@@ -221,37 +249,29 @@ def _accept(state: State, seen: Pieces, risks: Array, fallen: float) -> State:
         asked=asked,
         reach=reach,
         surprise=kept,
-        fallen=max(fallen, 0.0),
+        fallen=fallen,
         failures=0,
-        tried=(*state.tried, (state.theta, _linear(state.best)))[-_BUNDLE:] if state.kinked else (),
+        tried=(*state.tried, (state.theta, state.best))[-_BUNDLE:] if state.kinked else (),
     )
 
 
-def _reject(state: State, seen: Pieces) -> State:
-    assert state.best is not None
-    assert state.secants is not None
+def _reject(state: SqpState, seen: Pieces) -> SqpState:
     step = state.trial - state.theta
     share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
     return state._replace(
         secants=state.secants.append(step, seen.gradients - state.best.gradients),
         failures=state.failures + 1,
-        tried=(*state.tried, (state.trial, _linear(seen)))[-_BUNDLE:],
+        tried=(*state.tried, (state.trial, seen))[-_BUNDLE:],
         misses=state.misses + 1,
-        kinked=state.kinked or state.misses >= _KINK,
         reach=share * _length(state, step),
     )
 
 
-def _linear(seen: Pieces) -> Pieces:
-    return seen._replace(curvature=None)
-
-
-def _along(state: State, away: Array, seen: Pieces) -> float:
+def _along(state: SqpState, away: Array, seen: Pieces) -> float:
     """The best share of a step just found too long, from values and slopes at both its ends.
 
     Every piece is the cubic that meets all four; their upper envelope is looked through on a grid.
     """
-    assert state.best is not None
     before, after = state.best.gradients @ away, seen.gradients @ away
     s = np.linspace(0.01, 1.0, 100)[:, None]
     cubic = (
@@ -264,34 +284,18 @@ def _along(state: State, away: Array, seen: Pieces) -> float:
     return float(s[int(np.argmin(heights)), 0])
 
 
-def _risks(state: State) -> Array:
-    assert state.risks is not None
-    return state.risks
-
-
-def _height(state: State) -> float:
-    assert state.best is not None
-    return state.setting.mixture.height(state.best.values)
-
-
-def _length(state: State, move: Array) -> float:
+def _length(state: SqpState, move: Array) -> float:
     """How long a move is in the metric, for the mixture at hand."""
-    assert state.metric is not None
-    mixed = _mixed(state, state.metric, state.lam)
-    sizes = state.setting.sizes(mixed)
+    mixed = packing.mix(state.metric, state.weights)
+    sizes = state.setting.shape.sizes_of(mixed)
     return float(np.sqrt(max(float(move @ packing.multiply(mixed, sizes, move)), 0.0)))
 
 
-def _mixed(state: State, table: Array, lam: Array) -> Array:
-    return packing.mix(table, lam if state.setting.mixture.adversarial else np.ones(1))
-
-
-def _shortened(state: State, step: Step) -> Step:
+def _shortened(state: SqpState, step: Step) -> Step:
     """The subproblem with as much of the metric added to B as makes the step short enough.
 
     1/length is nearly linear in what is added, which makes for few trials.
     """
-    assert state.curvature is not None
     before, short = 0.0, 1.0 / step.length
     # B along the step, in units of the metric
     bent = float(step.promise) * 2.0 / step.length**2 or 1.0
@@ -307,7 +311,7 @@ def _shortened(state: State, step: Step) -> Step:
     return step
 
 
-def _solve(state: State, damping: float = 0.0) -> Step:
+def _solve(state: SqpState, damping: float = 0.0) -> Step:
     """The subproblem at the best point, inside the ball if there is one."""
     step, setting = _solve_shifted(state, damping), state.setting
     if np.isinf(setting.radius) or np.linalg.norm(state.theta + step.move) <= setting.radius:
@@ -324,19 +328,14 @@ def _solve(state: State, damping: float = 0.0) -> Step:
     return step._replace(move=setting.project(state.theta + step.move) - state.theta)
 
 
-def _models(state: State, damping: float, shift: float) -> Callable[[Array], Model]:
+def _models(state: SqpState, damping: float, shift: float) -> Callable[[Array], Model]:
     """What makes the model of a mixture, with `damping` · metric and `shift` · I added."""
     secants, curvature, metric = state.secants, state.curvature, state.metric
-    assert secants is not None
-    assert curvature is not None
-    assert metric is not None
-    sizes = state.setting.sizes(curvature)
+    sizes = state.setting.shape.sizes_of(curvature)
     bends = packing.diagonal(curvature, sizes)
-    # A column that only a client of little weight has must not look flat: that client would be
-    # promised too much there.
-    floor = np.maximum(1e-3 * bends.max(axis=0), 1e-16 * max(float(bends.max()), 1e-280)) + shift
+    floor = _floor(bends) + shift
     if damping:
-        coarse = packing.coarsen(metric, state.setting.sizes(metric), sizes)
+        coarse = packing.coarsen(metric, state.setting.shape.sizes_of(metric), sizes)
 
     def made(lam: Array) -> Model:
         packed, changes = packing.mix(curvature, lam), np.asarray(lam @ secants.changes)
@@ -353,7 +352,7 @@ def _models(state: State, damping: float, shift: float) -> Callable[[Array], Mod
     return made
 
 
-def _solve_shifted(state: State, damping: float, shift: float = 0.0) -> Step:
+def _solve_shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     """The subproblem with `shift`/2 ‖θ‖² added; λ and the models for it are found together.
 
     One curvature common to all pieces, that of the mixture, makes it a quadratic program. A piece
@@ -361,15 +360,14 @@ def _solve_shifted(state: State, damping: float, shift: float = 0.0) -> Step:
     program proposes, until it proposes nothing new.
     """
     best = state.best
-    assert best is not None
     bent = _models(state, damping, shift)
     count, mixture = len(best.values), state.setting.mixture
-    lam = state.lam if mixture.adversarial else np.ones(1)
+    lam = state.weights
     near = np.argsort(-best.values, kind="stable")[:_CONTENDERS] if count > 1 else np.arange(0)
     own = [bent(np.eye(count)[i]) for i in near]
     moves = np.empty((0, state.theta.size))
     pulls = np.empty((0, len(own), state.theta.size))  # what each piece's own model makes of them
-    stands = _height(state)
+    stands = state.height
     bend, mixed = bent(lam), lam
     apart = 0.1 if state.theta.size > _SMALL else 0.0
     for _ in range(_SWEEPS):
@@ -398,13 +396,12 @@ def _solve_shifted(state: State, damping: float, shift: float = 0.0) -> Step:
 
 
 def _pieces(
-    state: State, shift: float, bend: Model, near: Array, moves: Array, pulls: Array
+    state: SqpState, shift: float, bend: Model, near: Array, moves: Array, pulls: Array
 ) -> tuple[Array, Array, Array]:
     """Every piece as value + gradientᵀp (+ ½ pᵀBp, common to all) around the best point, and whose.
 
     A point found worse adds the parabolas that touch the pieces *there*.
     """
-    assert state.best is not None
     best, everyone = state.best, np.arange(len(state.best.values))
     center = best.gradients + shift * state.theta
     values, gradients, owner = [best.values], [center], [everyone]

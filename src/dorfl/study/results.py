@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federation.training import Fit
+from dorfl.federation.fit import Fit
 from dorfl.objective import losses
 from dorfl.objective.scores import Quadratic
 from dorfl.oracle.group import Group
