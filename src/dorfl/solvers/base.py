@@ -200,7 +200,17 @@ def trimmed_mean(vectors: Array, weights: Array, trim: float) -> Array:
 
     What is below the λ-weighted quantile `trim` or above 1 − `trim` counts as being there. As long
     as liars have less than `trim` of the mixture between them, they cannot take any coordinate
-    beyond what honest clients sent. No trim is the plain mean, one half the weighted median.
+    beyond what honest clients sent. No trim is the plain mean, one half the weighted median. After
+    *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates* (D. Yin, Y. Chen,
+    K. Ramchandran, P. Bartlett, 2018, arXiv 1803.01498), with weights.
+
+    Args:
+        vectors: (clients, parameters).
+        weights: (clients,) that add up to 1.
+        trim: from 0 to one half.
+
+    Returns:
+        The mean, (parameters,).
 
     >>> vectors = np.array([[1.0], [2.0], [3.0], [-1e6]])
     >>> trimmed_mean(vectors, np.full(4, 0.25), 0.3)

@@ -2,11 +2,12 @@
 
     θ⁺ = Proj_Θ(θ − η Σ λ_i ∇F_i(θ)),      λ⁺ = Proj_Λ(λ + ν F(θ))
 
-The result is the mean of the later half. With noise, the adaptive solvers would take the length of
-their steps, and their idea of convergence, from the noise. Here nothing is adapted, and averaging
-takes the noise out again. Differential privacy needs the number of rounds beforehand in any case,
-and one more to look at the result would cost privacy too: the risks reported are the means of what
-was seen, and no gap is claimed.
+As in *Private Empirical Risk Minimization* (R. Bassily, A. Smith, A. Thakurta, 2014, arXiv
+1405.7085), with a mixture. The result is the mean of the later half. With noise, the adaptive
+solvers would take the length of their steps, and their idea of convergence, from the noise. Here
+nothing is adapted, and averaging takes the noise out again. Differential privacy needs the number
+of rounds beforehand in any case, and one more to look at the result would cost privacy too: the
+risks reported are the means of what was seen, and no gap is claimed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """`optimistic`: optimistic gradient descent–ascent on Σ_i λ_i F_i(θ).
 
-For minibatches, local steps and partial answers. The step needs only Σ λ_i ∇F_i and the numbers
-F_i, so it also suits sites whose gradients are summed under encryption. Each step repeats the last
-change of the gradient as a forecast of the next, which keeps descent–ascent from circling:
+For minibatches, local steps and partial answers. The direction of a step needs only Σ λ_i ∇F_i and
+the numbers F_i; its length and the gap are judged by single gradients. Each step repeats the last
+change of the gradient as a forecast of the next, which keeps descent–ascent from circling
+(C. Daskalakis, A. Ilyas, V. Syrgkanis, H. Zeng, *Training GANs with Optimism*, 2018,
+arXiv 1711.00141):
 
     z⁺ = Proj( z − η [2 A(z) − A(z⁻)] ),      A(θ, λ) = (Σ λ_i ∇F_i(θ), −F(θ))
 

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.solvers.base import Answers, Info, Needs, Setting, Solver, Task, relative
-from dorfl.solvers.sqp import Sqp, SqpState
+from dorfl.solvers.sqp import Sqp
+from dorfl.solvers.sqp_step import SqpState
 from dorfl.support.types import Array
 
 _INNER = 0.5  # of the tolerance: how well the inner problem is solved at most
