@@ -81,6 +81,10 @@ class Shape(NamedTuple):
         """Which resolution has so many numbers, the finest first; nothing if none has."""
         return next((r for r in reversed(RESOLUTIONS) if self.numbers(r) == numbers), None)
 
+    def sizes_of(self, packed: Array) -> Sizes:
+        """The blocks of a packed curvature (…, numbers), from how many numbers it has."""
+        return self.sizes(self.resolution(packed.shape[-1]) or "")
+
 
 def coarser(one: str, other: str) -> str:
     """The coarser of two resolutions.
