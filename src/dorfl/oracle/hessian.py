@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorfl.oracle import curvature as packing
+from dorfl.oracle import kernels
 from dorfl.oracle.inner import apply
 from dorfl.support.threads import share
 from dorfl.support.types import Array
@@ -117,38 +118,49 @@ def _weight(p: Array, g: Array, bend: Array, tau: float) -> Array:
 
 
 def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
-    """The whole matrix; only what is on and below its diagonal is kept up to date."""
+    """The whole matrix."""
     outputs, width = model.pull.shape
-    total = np.zeros((outputs, width, outputs, width))
+    upper, lower = np.tril_indices(outputs)
+    grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
     lean = np.zeros((outputs, outputs, outputs, width))  # E_p[g_c E_be z]
     twice = np.zeros((outputs,) * 4)  # E_p[g_c g_e E_ab]
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
     for part in parts:
         p, g, place = part.share[:, None], part.slope, part.place
-        weight = p[:, :, None] * (part.bend + g[:, :, None] * g[:, None, :] / model.tau)
-        for c in range(outputs):
-            total[c:, :, c] += _product(weight[:, c:, c], place)
+        weight = p * (part.bend[:, upper, lower] + g[:, upper] * g[:, lower] / model.tau)
+        if outputs == 1:
+            grams[:, 0] += packing.pack(_square(place, weight[:, 0]), (width,))
+        else:
+            kernels.gram(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
         pushed += (p * g).T @ place
         turns += (p * g).T @ g
         if model.moves:
             pairs = ((p * g)[:, :, None, None] * part.bend[:, None]).reshape(len(place), -1)
             lean += (pairs.T @ place).reshape(lean.shape)
             twice += (g.T @ pairs).reshape(twice.shape)
-    if model.moves:
-        total += np.einsum("bk,cbel->ckel", model.pull, lean)
-        total += np.einsum("bl,ebck->ckel", model.pull, lean)
-        total += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
-    if np.isfinite(model.tau):
-        total -= np.multiply.outer(pushed, pushed) / model.tau
+    size = outputs * width
+    packed = np.empty(size * (size + 1) // 2)
+    kernels.unfold(np.ascontiguousarray(grams.T), width, packed)
+    if model.moves or np.isfinite(model.tau):
+        rest = -np.multiply.outer(pushed, pushed) / model.tau
+        if model.moves:
+            rest += np.einsum("bk,cbel->ckel", model.pull, lean)
+            rest += np.einsum("bl,ebck->ckel", model.pull, lean)
+            rest += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
+        packed += packing.pack(rest.reshape(size, size), (size,))
     # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
-    level = np.einsum("ckck->k", total) / outputs**2 * (outputs > 1)
+    places = packing.diagonal_places((size,))
+    level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2 * (outputs > 1)
+    if np.isfinite(group.problem.method.rho):
+        soft = np.zeros((outputs, width, outputs, width))
+        for c, e in zip(upper, lower, strict=True):
+            _soften(group, soft[c, :, e], turns[c, e])
+        packed += packing.pack(soft.reshape(size, size), (size,))
     for c in range(outputs):
         for e in range(c + 1):
-            _soften(group, total[c, :, e], turns[c, e])
-            np.einsum("kk->k", total[c, :, e])[:] += level
-    flat = total.reshape(outputs * width, -1)
-    np.einsum("kk->k", flat)[:] = np.maximum(np.einsum("kk->k", flat), 0.0)
-    return packing.pack(flat, (len(flat),))
+            packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
+    packed[places] = np.maximum(packed[places], 0.0)
+    return packed
 
 
 def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
@@ -156,10 +168,9 @@ def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     outputs, width = model.pull.shape
     total, sums = np.zeros((outputs, width, width)), _Sums(model)
     for part in parts:
-        weight = np.sqrt(sums.add(part)).astype(part.place.dtype)
+        weight = sums.add(part)
         for c in range(outputs):
-            weighted = part.place * weight[:, c, None]
-            total[c] += weighted.T @ weighted
+            total[c] += _square(part.place, weight[:, c])
     for c in range(outputs):
         total[c] += sums.rest(c, np.multiply.outer)
         _soften(group, total[c], sums.turns[c])
@@ -214,7 +225,7 @@ def _pieces(
 ) -> Iterator[_Rows]:
     """The client's rows, some at a time, where they are at their worst."""
     problem = group.problem
-    precision = np.dtype(np.float64) if problem.size <= _SMALL else group.rows.dtype
+    precision = np.dtype(np.float64 if problem.size <= _SMALL else np.float32)
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
     anchor, dims = group.anchors[i].astype(precision), problem.dims
     first, stop = group.bounds[i : i + 2]
@@ -256,11 +267,10 @@ def _stretched(bend: Array, spread: Array) -> Array:
     return np.where(fine[:, None, None], 0.5 * (found + found.transpose(0, 2, 1)), bend)
 
 
-def _product(weights: Array, place: Array) -> Array:
-    """Σ_j w_jc z_j z_jᵀ for every column c of the weights, of any sign."""
-    width = place.shape[1]
-    stretched = weights.astype(place.dtype)[:, :, None] * place[:, None, :]
-    return np.asarray((stretched.reshape(len(place), -1).T @ place).reshape(-1, width, width))
+def _square(place: Array, weight: Array) -> Array:
+    """Σ_j w_j z_j z_jᵀ, for weights that are not negative."""
+    weighted = place * np.sqrt(np.maximum(weight, 0.0)).astype(place.dtype)[:, None]
+    return np.asarray(weighted.T @ weighted)
 
 
 def _soften(group: Group, block: Array, amount: float) -> None:
