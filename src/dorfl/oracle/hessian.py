@@ -14,7 +14,7 @@ of the rows z and weighted sums of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -63,9 +63,12 @@ def curvature(group: Group, theta: Array, resolution: str) -> Array:
     model = _model(group, theta)
     plain = problem.loss.bend(slope, target, value + group.penalty)
     weight = group.weights_of(value)
-    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
     numbers = packing.Shape(*model.pull.shape).numbers(resolution)
     out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
+    if problem.outputs == 1 and resolution != "diagonal":
+        _single(group, model, weight, slope[:, 0], plain[:, 0], out)
+        return out
+    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
 
     def work(part: slice) -> None:
         for i in range(len(out))[part]:
@@ -97,6 +100,7 @@ def heaviest(group: Group, theta: Array) -> Array:
         for start in range(first, stop, _PIECE):
             at = slice(start, min(start + _PIECE, stop))
             bend = _stretched(_bend(slope[at], plain[at], target[at]), model.spread)
+            bend = np.einsum("ncc->nc", bend)
             weight = _weight(share[at, None], slope[at], bend, model.tau)
             total, top = total + weight.sum(axis=0), np.maximum(top, weight.max(axis=0))
         most[i] = np.divide(top, total, out=np.zeros_like(top), where=total > 0.0).max()
@@ -113,8 +117,40 @@ def _model(group: Group, theta: Array) -> _Model:
 
 
 def _weight(p: Array, g: Array, bend: Array, tau: float) -> Array:
-    """What rows weigh in the Gram matrix of every output (n, outputs)."""
-    return np.asarray(np.maximum(p * (np.einsum("ncc->nc", bend) + g * g / tau), 0.0))
+    """What rows weigh in the Gram matrix of an output, with `bend` the diagonal of E."""
+    return np.asarray(np.maximum(p * (bend + g * g / tau), 0.0))
+
+
+def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: Array) -> None:
+    """The whole matrix where there is one output, for all clients in one compiled loop."""
+    precision, shape, dims = _precision(group), group.problem.geometry, group.problem.dims
+    bend = _stretched(plain[:, None, None], model.spread)[:, 0, 0]
+    root = np.sqrt(_weight(p, g, bend, model.tau)).astype(precision)
+    lean = np.array([p * g, p * g * bend], dtype=precision)
+    first = group.bounds[:-1]
+    twice, turns = (np.add.reduceat(p * g * g * one, first) for one in (bend, np.ones_like(bend)))
+    rows, shrink = group.rows, shape.shrink
+    if shrink.ndim == 2:  # client by client, or BLAS would round by how many there are
+        ends = zip(first, group.bounds[1:], strict=True)
+        rows = np.concatenate([apply(shrink, rows[a:b]) for a, b in ends])
+        shrink = np.ones(dims)
+    pull = model.pull[0].astype(precision)
+
+    def work(part: slice) -> None:
+        kernels.single(
+            rows, group.bounds, part.start, part.stop, shrink, group.anchors, pull, g, root, lean,
+            twice, 1.0 / model.tau, out,
+        )  # fmt: skip
+
+    share(work, len(out), rows.size * dims, blas=True)
+    places = packing.diagonal_places((len(pull),))
+    if np.isfinite(group.problem.method.rho):
+        if shape.inverse.ndim == 1:
+            out[:, places[:dims]] += turns[:, None] * shape.inverse
+        else:  # the intercept is the last row of the triangle
+            triangle = packing.pack(shape.inverse, (dims,))
+            out[:, : len(triangle)] += turns[:, None] * triangle
+    out[:, places] = np.maximum(out[:, places], 0.0)
 
 
 def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
@@ -128,10 +164,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     for part in parts:
         p, g, place = part.share[:, None], part.slope, part.place
         weight = p * (part.bend[:, upper, lower] + g[:, upper] * g[:, lower] / model.tau)
-        if outputs == 1:
-            grams[:, 0] += packing.pack(_square(place, weight[:, 0]), (width,))
-        else:
-            kernels.gram(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
+        kernels.gram(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
         pushed += (p * g).T @ place
         turns += (p * g).T @ g
         if model.moves:
@@ -150,7 +183,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
         packed += packing.pack(rest.reshape(size, size), (size,))
     # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
     places = packing.diagonal_places((size,))
-    level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2 * (outputs > 1)
+    level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
     if np.isfinite(group.problem.method.rho):
         soft = np.zeros((outputs, width, outputs, width))
         for c, e in zip(upper, lower, strict=True):
@@ -208,7 +241,7 @@ class _Sums:
             pairs = ((p * g)[:, :, None] * part.bend.transpose(0, 2, 1)).reshape(len(g), -1)
             self.lean += (pairs.T @ part.place).reshape(self.lean.shape)
             self.twice += np.tensordot(p * g * g, part.bend, axes=(0, 0))
-        return _weight(p, g, part.bend, self.model.tau)
+        return _weight(p, g, np.einsum("ncc->nc", part.bend), self.model.tau)
 
     def rest(self, c: int, product: Callable[[Array, Array], Array]) -> Array:
         """What the block of output c has beside the Gram matrix; `product` is outer, or plain."""
@@ -225,7 +258,7 @@ def _pieces(
 ) -> Iterator[_Rows]:
     """The client's rows, some at a time, where they are at their worst."""
     problem = group.problem
-    precision = np.dtype(np.float64 if problem.size <= _SMALL else np.float32)
+    precision = _precision(group)
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
     anchor, dims = group.anchors[i].astype(precision), problem.dims
     first, stop = group.bounds[i : i + 2]
@@ -237,6 +270,10 @@ def _pieces(
             place[:, :dims] += slope[at].astype(precision) @ pull[:, :dims]
         bend = _stretched(_bend(slope[at], plain[at], target[at]), model.spread)
         yield _Rows(place, share[at], slope[at], bend)
+
+
+def _precision(group: Group) -> np.dtype[Any]:
+    return np.dtype(np.float64 if group.problem.size <= _SMALL else np.float32)
 
 
 def _bend(slope: Array, plain: Array, target: Array) -> Array:

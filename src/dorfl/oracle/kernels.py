@@ -947,6 +947,48 @@ def combine(chunks, counts, scale, tops, totals, moments, slopes, squares, shift
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
+def single(
+    rows, bounds, begin, end, shrink, anchors, pull, slope, root, lean, twice, scale, packed
+):
+    """∇²F, packed, of every client in [begin, end) where the model has one output.
+
+    A row stands at z = shrink ζ + anchor + slope · pull and has the weight root² in the Gram
+    matrix; lean[0] and lean[1] are p g and p g E, `twice` is Σ p g² E of every client.
+    """
+    width, dims, most = len(pull), rows.shape[1], 256
+    place = np.ones((most, width), pull.dtype)
+    square = np.empty((width, width), pull.dtype)
+    leaning = np.empty((2, width), pull.dtype)
+    for client in range(begin, end):
+        total, sums = np.zeros((width, width)), np.zeros((2, width))
+        for first in range(bounds[client], bounds[client + 1], most):
+            count = min(most, bounds[client + 1] - first)
+            for j in range(count):
+                row, own, z = rows[first + j], slope[first + j], place[j]
+                for k in range(dims):
+                    z[k] = shrink[k] * row[k] + anchors[client, k] + own * pull[k]
+                for k in range(dims, width):
+                    z[k] = 1.0
+            some = np.ascontiguousarray(lean[:, first : first + count])
+            np.dot(some, place[:count], leaning)
+            for j in range(count):
+                for k in range(width):
+                    place[j, k] *= root[first + j]
+            np.dot(place[:count].T, place[:count], square)
+            total += square
+            sums += leaning
+        at, out = 0, packed[client]
+        for k in range(width):
+            for l in range(k + 1):  # noqa: E741 - as in the formula
+                out[at + l] = (
+                    total[k, l] - scale * sums[0, k] * sums[0, l]
+                    + pull[k] * sums[1, l] + sums[1, k] * pull[l]
+                    + twice[client] * pull[k] * pull[l]
+                )  # fmt: skip
+            at += k + 1
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
 def gram(place, weight, total):
     """total[kl, q] += Σ_j weight[j, q] z_jk z_jl, for every pair k ≥ l in the order of a triangle.
 
