@@ -56,7 +56,11 @@ class Shape(NamedTuple):
 
     def numbers(self, resolution: str) -> int:
         """How many numbers a curvature of that resolution has."""
-        return 0 if resolution == "none" else count(self.sizes(resolution))
+        if resolution == "none":
+            return 0
+        blocks = {"diagonal": self.size, "blocks": self.outputs, "full": 1}[resolution]
+        each = self.size // blocks
+        return blocks * each * (each + 1) // 2
 
     def bytes(self, resolution: str) -> int:
         """How many bytes it takes to send one."""

@@ -172,7 +172,8 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
             lean += (pairs.T @ place).reshape(lean.shape)
             twice += (g.T @ pairs).reshape(twice.shape)
     size = outputs * width
-    packed = np.empty(size * (size + 1) // 2)
+    numbers = size * (size + 1) // 2
+    packed = np.empty(numbers, dtype=packing.precision(numbers))
     kernels.unfold(np.ascontiguousarray(grams.T), width, packed)
     if model.moves or np.isfinite(model.tau):
         rest = -np.multiply.outer(pushed, pushed) / model.tau
@@ -180,7 +181,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
             rest += np.einsum("bk,cbel->ckel", model.pull, lean)
             rest += np.einsum("bl,ebck->ckel", model.pull, lean)
             rest += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
-        packed += packing.pack(rest.reshape(size, size), (size,))
+        packed += packing.pack(rest.reshape(size, size), (size,)).astype(packed.dtype)
     # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
     places = packing.diagonal_places((size,))
     level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
@@ -188,7 +189,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
         soft = np.zeros((outputs, width, outputs, width))
         for c, e in zip(upper, lower, strict=True):
             _soften(group, soft[c, :, e], turns[c, e])
-        packed += packing.pack(soft.reshape(size, size), (size,))
+        packed += packing.pack(soft.reshape(size, size), (size,)).astype(packed.dtype)
     for c in range(outputs):
         for e in range(c + 1):
             packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
