@@ -157,6 +157,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     """The whole matrix."""
     outputs, width = model.pull.shape
     upper, lower = np.tril_indices(outputs)
+    pairs_of_outputs = list(zip(upper.tolist(), lower.tolist(), strict=True))
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
     lean = np.zeros((outputs, outputs, outputs, width))  # E_p[g_c E_be z]
     twice = np.zeros((outputs,) * 4)  # E_p[g_c g_e E_ab]
@@ -187,12 +188,11 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
     if np.isfinite(group.problem.method.rho):
         soft = np.zeros((outputs, width, outputs, width))
-        for c, e in zip(upper, lower, strict=True):
+        for c, e in pairs_of_outputs:
             _soften(group, soft[c, :, e], turns[c, e])
         packed += packing.pack(soft.reshape(size, size), (size,)).astype(packed.dtype)
-    for c in range(outputs):
-        for e in range(c + 1):
-            packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
+    for c, e in pairs_of_outputs:
+        packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
     packed[places] = np.maximum(packed[places], 0.0)
     return packed
 
