@@ -120,11 +120,16 @@ class Setting:
             return answers
         curvature = answers.curvature
         if curvature is not None:
-            curvature = curvature.copy()
-            places = packing.diagonal_places(self.shape.sizes_of(curvature))
-            curvature[:, places] += self.penalty
+            curvature = self.bent(curvature)
         value = 0.5 * float(self.penalty @ theta**2)
         return Answers(answers.values + value, answers.vectors + self.penalty * theta, curvature)
+
+    def bent(self, curvature: Array) -> Array:
+        """A packed curvature, or several, with that of the penalty added."""
+        curvature = curvature.copy()
+        places = packing.diagonal_places(self.shape.sizes_of(curvature))
+        curvature[..., places] += self.penalty
+        return curvature
 
     def centred(self, theta: Array) -> Array:
         """The shortest θ with the same predictions: what all classes have in common changes none.
@@ -178,15 +183,16 @@ class Pieces(NamedTuple):
 
 def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Pieces:
     """An adversarial mixture keeps clients apart; a fixed one pools them into one smooth risk."""
-    answers = setting.regularised(theta, answers)
     if setting.mixture.adversarial:
-        return Pieces(answers.values, answers.vectors, answers.curvature)
+        return Pieces(*setting.regularised(theta, answers))
+    told = answers.curvature  # of many clients: the penalty is added to their mixture alone
+    answers = setting.regularised(theta, answers._replace(curvature=None))
     tau = setting.temperature
     share = setting.mixture.shares(answers.values, lam, tau)
     gradient = trimmed_mean(answers.vectors, share, setting.trim)
     curvature = None
-    if answers.curvature is not None:
-        curvature = packing.mix(answers.curvature, share)
+    if told is not None:
+        curvature = setting.bent(packing.mix(told, share))
         if np.isfinite(tau):  # the clients' gradients differ
             sizes = setting.shape.sizes_of(curvature)
             curvature = curvature + packing.outer(answers.vectors - gradient, share, sizes) / tau
