@@ -310,6 +310,8 @@ def test_a_signature_serves_for_one_request_and_no_other(deployed, tmp_path):
     other = deployed.connection(key=tmp_path / "other.key").signer.headers("POST", HELLO)
     for name in mine:  # no field can be another's, or another time's
         forged = {**signer.headers("POST", HELLO), name: other[name]}
+        if other[name] == mine[name]:
+            continue
         assert ask(deployed, "POST", HELLO, forged)[0] in (401, 403), name
     assert "not signed" in ask(deployed, "POST", HELLO, {})[1]["error"]
     swapped = signer.headers("POST", HELLO)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import http.client
-import json
 import random
 import socket
 import ssl
@@ -19,7 +18,7 @@ from dorfl.flower import door as doors
 from dorfl.flower import keys
 from dorfl.flower.desk import Desk, Question
 from dorfl.flower.door import Door
-from dorfl.flower.fleet import ANSWER, HELLO, NEXT, Away, Connection, Rejected, Taken
+from dorfl.flower.fleet import ANSWER, NEXT, Away, Connection, Rejected, Taken
 from dorfl.flower.front import HEADERS, front
 from dorfl.flower.serving import free_port
 from dorfl.flower.signing import Judge, Signer, Turned
@@ -176,11 +175,11 @@ def test_an_endless_header_line_is_cut_off(served):
         line.sendall(b"POST / HTTP/1.1\r\nx: ")
         sent = 0
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            while sent < 64 * HEADERS:
+            while sent < 2**26:  # the system takes in some megabytes by itself
                 line.sendall(b"y" * 4096)
                 sent += 4096
         assert b" 200" not in closed(line)
-        assert sent < 64 * HEADERS
+        assert sent < 2**26
     assert works(served)
 
 
@@ -198,7 +197,7 @@ def test_half_sent_requests_are_closed_and_lock_nobody_out(served, stage):
                 line = raw(served, "127.0.0.2")
                 line.sendall(sent)
             lines.append(stack.enter_context(line))
-        with pytest.raises(OSError, match=""):  # one more than allowed: closed before TLS
+        with pytest.raises((ssl.SSLError, ConnectionError)):  # one more: closed before TLS
             raw(served, "127.0.0.2")
         assert works(served)  # from another address
         for line in lines:
@@ -379,7 +378,7 @@ def test_mangled_requests_over_the_network_move_nothing(served):
         whole = f"POST {path} HTTP/1.1\r\n{head}\r\nno".encode()
         with raw(served) as line, contextlib.suppress(OSError):
             line.sendall(mangled(rng, whole))
-            line.settimeout(0.02 if trial % 10 else 5)
+            line.settimeout(5 if trial % 100 == 0 else 0.01)
             line.recv(4096)
     assert works(served)
     assert served.exchange(run="fuzz") == []  # it was never given out, so it cannot be answered
@@ -397,6 +396,7 @@ def test_mangled_requests_over_the_network_move_nothing(served):
         b'HTTP/1.1 200 OK\r\ncontent-length: 36\r\n\r\n{"site": 3, "study": 4, "time": "x"}',
         b"HTTP/1.1 401 No\r\ncontent-length: 9\r\n\r\n[1, 2, 3]",
         b"HTTP/1.1 401 No\r\ncontent-length: 4\r\n\r\nnope",
+        b'HTTP/1.1 403 No\r\ncontent-length: 33\r\n\r\n{"error": "a\\nround 9\\u001b[2J"}    ',
         b"HTTP/1.1 " + b"9" * 70_000,
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 999,
     ],
@@ -420,11 +420,5 @@ def test_a_site_survives_whatever_answers(served, tmp_path, said):
         with Connection(where, served.root / "ca.crt", key, "a") as line:
             with pytest.raises((Away, Rejected)) as raised:
                 line.hello()
-            assert "\n" not in str(raised.value)
+            assert str(raised.value).isprintable()
         thread.join()
-
-
-def test_what_the_server_says_forges_no_lines(served):
-    with served.connect() as line, pytest.raises(Rejected) as raised:
-        line._post(HELLO + "/x\x1b[2J%0A")
-    assert json.dumps(str(raised.value)).count("\\") == 0

@@ -37,6 +37,9 @@ def begin(
     federation: Federation, study: Study, watch: Watch, vet: Callable[[Model], object] = id
 ) -> tuple[State, Path]:
     """Run `study` to its end in a folder of its own, which is made only where no run goes on."""
+    for site in study.sites:
+        if site not in federation.sites():
+            raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
     _served(federation)
     with federation.holding("run", {}):
         folder = _new(federation, study)
@@ -78,9 +81,6 @@ def _served(federation: Federation) -> None:
 def _new(federation: Federation, study: Study) -> Path:
     """A folder for a run of `study`; the roster is fixed now, each name bound to its key."""
     known = federation.sites()
-    for site in study.sites:
-        if site not in known:
-            raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
     run = f"{stamp}-{study.name}"  # so that names sort by time
     folder = federation.path / "runs" / run

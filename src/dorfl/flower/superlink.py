@@ -103,7 +103,6 @@ serverapp = "dorfl.flower:none"
 clientapp = "dorfl.flower:none"
 """
 
-
 # `flower-superlink`, but one that ends when the process that started it does, however that ends.
 _PROGRAM = """
 import sys
@@ -149,10 +148,6 @@ class Link(contextlib.AbstractContextManager["Link"]):
         self._control = ControlHttpClient.from_server_address(self._address, False, self._ca, [])
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the line go."""
         self._control.close()
 
     def wait(self, seconds: float = 60.0) -> None:

@@ -1,6 +1,6 @@
 // Asks for what is new once a second and draws it. All text goes in as text, never as markup.
 "use strict";
-const COLOURS = ["#0969da", "#cf222e", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#0e7c86", "#bc4c00"];
+const COLOURS = [0, 1, 2, 3, 4, 5, 6, 7].map((k) => `var(--c${k})`);
 const seen = { run: "", after: 0, lines: [], told: null, follow: true };
 const $ = (id) => document.getElementById(id);
 
@@ -63,8 +63,8 @@ function chart(title, rounds, series, chosen, log) {
       if (!pen && rounds.length === 1) path += "h0.1";
       pen = true;
     });
-    const look = one.colour ? { stroke: one.colour } : { class: "other" };
-    const drawn = element("path", { d: path || "M0 0", "stroke-linecap": "round", ...look });
+    const drawn = element("path", { d: path || "M0 0", "stroke-linecap": "round", class: one.colour ? "" : "other" });
+    if (one.colour) drawn.style.stroke = one.colour;
     drawn.append(element("title", {}, one.name));
     svg.append(drawn);
   }
