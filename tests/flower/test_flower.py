@@ -341,7 +341,7 @@ def test_a_copy_of_a_sites_folder_is_refused_and_noted(deployed, tmp_path):
     assert again.returncode == 2 and "the site is running already" in again.stderr
     _, folder = deployed.run(make_study(TABLES, training=FEW))
     noted = [e for e in read_log(folder) if e["event"] == "two processes under one key"]
-    assert [e["site"] for e in noted] == ["site-1"]
+    assert {e["site"] for e in noted} == {"site-1"}
 
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────────────
@@ -352,9 +352,13 @@ def test_a_site_killed_in_round_two_and_restarted_changes_nothing(deployed):
 
     def watch(state, event, _):
         if event == "round" and len(state.history) == 1:
-            deployed.stop_site("site-2", signal.SIGKILL)
-            # back only once the question of round two waits for it
-            threading.Timer(1.0, deployed.start_site, ["site-2"]).start()
+            # it gets the question of round two, and dies with it
+            deployed.sites["site-2"].send_signal(signal.SIGSTOP)
+            threading.Timer(2.0, restart).start()
+
+    def restart():
+        deployed.stop_site("site-2", signal.SIGKILL)
+        deployed.start_site("site-2")
 
     end, folder = deployed.run(study, watch)
     assert same(end.outcome, alone(study))
@@ -584,6 +588,32 @@ def test_words_of_a_site_forge_no_lines(deployed):
     assert left.returncode == 0 and name not in deployed.federation.sites()
     with pytest.raises(Rejected, match="key is not registered"):
         deployed.connection(name, key=home / "loud.key").hello()
+
+
+def test_a_site_can_leave_a_run_and_is_not_waited_for(deployed):
+    name = "leaver"
+    home = deployed.root / f"{SECRET}-{name}"
+    SiteFolder.create(home, name)
+    deployed.federation.add_site(name, (home / "leaver.pub").read_bytes())
+    pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
+
+    def watch(state, event, _):
+        if event == "round" and len(state.history) == 1:
+            deployed.federation.remove_site(name)
+
+    study = make_study(pair, training="rounds = 4", absent="answer_within = 1\nstand_in = 0")
+    with attending(deployed, Patient(name, pair[name]), home):
+        _, folder = deployed.run(study, watch)
+    record = json.loads((folder / "record.json").read_text())
+    assert record["stood in"] == {name: [2, 3, 4]}
+
+
+class Patient(Site):
+    """Takes its time, so that it has not answered a question when it is let go."""
+
+    def respond(self, data):
+        time.sleep(0.5 if b'"step":"round"' in data else 0.0)
+        return super().respond(data)
 
 
 def test_the_same_key_or_name_twice_is_refused(deployed, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from dorfl.flower.desk import Answered, Question
@@ -30,6 +30,7 @@ Note = Callable[..., object]
 def conduct(
     state: State,
     connect: Callable[[], Link],
+    registered: Callable[[], Container[str]],
     keep: Callable[[State, dict[str, float]], object],
     note: Note,
 ) -> State:
@@ -37,7 +38,7 @@ def conduct(
 
     `keep` is given every new state, and the seconds each site took, before the next question is
     asked; `note(event, **details)` is told what happens. When the server goes away and comes back,
-    the question is asked again.
+    the question is asked again. A site that is no longer `registered` is not waited for.
     """
     lost: float | None = None
     while state.step != "done":
@@ -47,7 +48,7 @@ def conduct(
                     note("server back")
                 lost, late = None, dict[str, str]()
                 while state.step != "done":
-                    step = _Step(state, line, note, late)
+                    step = _Step(state, line, registered, note, late)
                     step.collect()
                     state = coordinator.receive(state, step.answers, step.refused)
                     keep(state, step.took)
@@ -67,6 +68,7 @@ class _Step:
 
     state: State
     line: Line
+    registered: Callable[[], Container[str]]
     note: Note
     late: dict[str, str]  # questions of earlier steps that nobody waits for: whose
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -128,6 +130,20 @@ class _Step:
     def _waiting(self) -> tuple[str, ...]:
         usable = {site for site, a in self.answers.items() if not isinstance(a, Refusal)}
         waiting = coordinator.waiting(self.state, usable)
+        known = self.registered()
+        left = {site for site in waiting if site not in known}
+        if left:  # their last reports stand in for as long as it takes
+            study = self.state.study
+            going = study._replace(absent=study.absent._replace(then="go on"))
+            needed = left.intersection(
+                coordinator.waiting(self.state._replace(study=going), usable)
+            )
+            if needed:
+                raise ValueError(
+                    f"{', '.join(sorted(needed))}: left before a report could stand in; start "
+                    "another run without"
+                )
+            waiting = tuple(site for site in waiting if site not in left)
         for site in waiting:
             answer = self.answers.get(site)
             if isinstance(answer, Refusal):

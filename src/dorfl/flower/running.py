@@ -109,7 +109,7 @@ def _go(
 
     federation.note("run", {"folder": str(folder)})
     state = checkpoint.load(folder / "checkpoint.json")
-    state = _conduct(state, folder, connect, watch)
+    state = _conduct(state, folder, connect, federation.sites, watch)
     made = results.model_of(state)
     vet(made)
     model.save(made, folder / "model")
@@ -117,7 +117,13 @@ def _go(
     return state
 
 
-def _conduct(state: State, folder: Path, connect: Callable[[], Link], watch: Watch) -> State:
+def _conduct(
+    state: State,
+    folder: Path,
+    connect: Callable[[], Link],
+    registered: Callable[[], dict[str, bytes]],
+    watch: Watch,
+) -> State:
     current, began = state, time.monotonic()
 
     def note(event: str, **details: Any) -> None:
@@ -141,7 +147,7 @@ def _conduct(state: State, folder: Path, connect: Callable[[], Link], watch: Wat
     note("resumed" if logged else "began", round=len(state.history) + 1)
     for line in state.history[logged.count("round") :]:  # kept, but not logged: it was killed
         note("round", **_described(state.roster, line), seconds=None, took={})
-    return engine.conduct(state, connect, keep, note)
+    return engine.conduct(state, connect, registered, keep, note)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
