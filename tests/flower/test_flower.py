@@ -556,7 +556,12 @@ def attending(deployed, site, home):
     """A site in a thread of this process, whatever it is made of."""
     connection = deployed.connection(site.name, key=home / f"{site.name}.key")
     stop = threading.Event()
-    thread = threading.Thread(target=attend, args=(site, connection, stop, lambda _: None))
+
+    def work():
+        with contextlib.suppress(Rejected):  # it may be let go
+            attend(site, connection, stop, lambda _: None)
+
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         yield connection

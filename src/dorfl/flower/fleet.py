@@ -94,11 +94,9 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
     def _post(self, path: str, body: bytes = b"") -> tuple[str, bytes]:
         """The question's id, if the response has one, and its content."""
         try:
-            if self._line is None:
-                self._line = self._connect()
-            headers = self.signer.headers("POST", path, body)
-            self._line.request("POST", path, body, headers)
-            with self._line.getresponse() as response:
+            line = self._line = self._line or self._connect()
+            line.request("POST", path, body, self.signer.headers("POST", path, body))
+            with line.getresponse() as response:
                 content = response.read(wire.LIMIT + 1)
                 status, asked = response.status, response.getheader(QUESTION_HEADER, "")
         except (OSError, http.client.HTTPException) as error:
@@ -140,12 +138,12 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         return line
 
     def _hang_up(self) -> None:
-        if self._line is not None:
-            with contextlib.suppress(OSError):
-                if self._line.sock is not None:
-                    self._line.sock.shutdown(socket.SHUT_RDWR)  # wakes who waits in it
-            self._line.close()
-            self._line = None
+        line, self._line = self._line, None
+        if line is not None:
+            if line.sock is not None:
+                with contextlib.suppress(OSError):
+                    line.sock.shutdown(socket.SHUT_RDWR)  # wakes who waits in it
+            line.close()
 
 
 class _Over(Exception):  # noqa: N818
