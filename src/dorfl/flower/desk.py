@@ -58,7 +58,7 @@ class Desk:
 
     changed: Callable[[], object] = lambda: None  # who is there has changed
     sites: dict[str, Presence] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)  # for the coordinator's log
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=1000))  # for the log
     _run: str = ""
     _open: dict[str, dict[str, Question]] = field(default_factory=dict)  # by site
     _given: dict[str, float] = field(default_factory=dict)  # question → when its site got it
@@ -133,6 +133,12 @@ class Desk:
         self._answers.append(Answered(question, site, content, seconds))
         if not self._awaited:
             self._complete.set()
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What has happened since this was last asked."""
+        found = list(self.events)
+        self.events.clear()
+        return found
 
     async def exchange(
         self, run: str, questions: list[Question], awaited: set[str], patience: float

@@ -131,8 +131,7 @@ async def _carry(desk: Desk, link: _Superlink) -> None:
                     answers = await desk.exchange(
                         head["run"], questions, set(head["awaited"]), head["patience"]
                     )
-                    events, desk.events = desk.events, []
-                    await asyncio.to_thread(node.reply, message, Told(answers, events))
+                    await asyncio.to_thread(node.reply, message, Told(answers, desk.seen()))
             except FAILURES:
                 await asyncio.sleep(_LOOK)
 
