@@ -184,10 +184,21 @@ def _go(
     ending.tell_shortfall(screen, made)
 
 
+def _shares(lam: dict[str, float], most: int = 6) -> str:
+    """λ by site; of many sites the largest.
+
+    >>> _shares({"a": 0.2, "b": 0.5, "c": 0.3}, most=2)
+    'b 0.500  c 0.300  and 1 more'
+    """
+    shown = sorted(lam, key=lambda site: -lam[site])[:most] if len(lam) > most else list(lam)
+    more = [f"and {len(lam) - most} more"] if len(lam) > most else []
+    return "  ".join([*(f"{site} {lam[site]:.3f}" for site in shown), *more])
+
+
 def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:
     """One line for each thing that happens."""
     if event == "round":
-        shares = "  ".join(f"{site} {told['lambda']:.3f}" for site, told in line["sites"].items())
+        shares = _shares({site: told["lambda"] for site, told in line["sites"].items()})
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
         took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
         who = f"{len(line['answered'])} of {len(state.roster)} answered"
