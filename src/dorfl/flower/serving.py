@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,9 @@ async def _carry(desk: Desk, link: _Superlink) -> None:
                     )
                     await asyncio.to_thread(node.reply, message, Told(answers, desk.seen()))
             except FAILURES:
+                await asyncio.sleep(_LOOK)
+            except Exception:  # whatever it is, sites must not be cut off for good
+                traceback.print_exc()  # into the server's log
                 await asyncio.sleep(_LOOK)
 
 
