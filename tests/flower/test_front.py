@@ -340,6 +340,7 @@ def test_mangled_signatures_are_turned_away(judged):
     assert who(judge, good).site == "a"
 
 
+@pytest.mark.slow
 def test_mangled_replies_change_nothing():
     """67,000, of every step; one that is read after all is one that a site could have sent."""
     rng = random.Random(1)
