@@ -13,6 +13,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.add_typer(server.app, name="server", rich_help_panel=NETWORK)
     app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
-    for command in (federation.run, federation.resume, federation.status, federation.stop):
+    for command in (
+        federation.run, federation.resume, federation.status, federation.watch, federation.stop,
+    ):  # fmt: skip
         app.command(rich_help_panel=NETWORK)(command)
     app.add_typer(demo.app, name="demo", rich_help_panel=NETWORK)
