@@ -34,7 +34,7 @@ for name, model in {"plain": plain, "robust": robust}.items():
 # %%
 # Why: every row has a weight, and the wrong ones have next to none.
 
-weights = np.concatenate([w * len(w) for w in robust.sample_weights_.values()])
+weights = robust.sample_weights_ * np.array([(clients == name).sum() for name in clients])
 wrong = np.concatenate(list(data.outliers.values()))
 edges = np.linspace(0, weights.max(), 40)
 fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
