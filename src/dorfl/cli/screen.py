@@ -48,7 +48,7 @@ class Commands(TyperGroup):
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            _say("interrupted; nothing was written")
+            _say(f"interrupted; {ctx.meta.get('dorfl.written', 'nothing was written')}")
             code = 130
         except Exception as error:
             if ctx.meta.get("dorfl.debug"):
@@ -139,6 +139,10 @@ class Screen:
         if self.json:
             sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
 
+    def wrote(self, what: str) -> None:
+        """What is on disk from now on, should the command be interrupted."""
+        click.get_current_context().meta["dorfl.written"] = what
+
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
         """A line that moves while something is done: `step(words)` for each step."""
@@ -148,7 +152,7 @@ class Screen:
         hidden = self.quiet or self.json or not self.err.is_terminal
         with Progress(*columns, console=self.err, transient=True, disable=hidden) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda words: bar.update(task, advance=1, description=words)
+            yield lambda words: bar.update(task, advance=1, description=words or what)
 
 
 def heading(title: str, *columns: str) -> Table:
