@@ -71,8 +71,8 @@ def train(
         model, rows = run(study, tell)
     if not force:
         ending.refuse_useless(model)
+    screen.writes(out / "model.json", f"the model is in {out}, without figures on rows held out")
     save(model, out)
-    screen.wrote(f"the model is in {out}, complete but for figures on rows held out")
     for note in (*model.facts.notes, *not_used(model)):
         screen.note(note)
     model = _measured(screen, study, model, rows, budget)

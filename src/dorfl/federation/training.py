@@ -97,7 +97,11 @@ def train(
     message = describe(info.done, info._replace(theta=theta), tol)
     if problem.constrained:
         message += _too_large(group, theta, info.objective + tol * abs(info.objective))
-    if info.done not in ("converged", "stopped") and server.solver.needs.reports_gap and options.all_answer:
+    if (
+        info.done not in ("converged", "stopped")
+        and server.solver.needs.reports_gap
+        and options.all_answer
+    ):
         warnings.warn(message, stacklevel=2)
     return Fit(
         theta=theta.reshape(problem.shape),
