@@ -71,7 +71,7 @@ def main() -> None:
         run(__file__, "write", str(path), str(rows), str(columns))
         train = [
             "-m", "dorfl", "train", str(path), "--label", "label", "--client", "site",
-            "--out", str(Path(folder) / "model"), "--json",
+            "--out", str(Path(folder) / "model"), "--json", "--force", "--budget", "0",
         ]  # fmt: skip
         subprocess.run([sys.executable, *train], check=True, stdout=subprocess.DEVNULL)  # compiles
         starting, _, before, _ = run("-c", IMPORTS)

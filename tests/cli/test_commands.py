@@ -189,7 +189,15 @@ def test_regression_and_many_classes(home):
         frame.to_csv(home / "more.csv", index=False)
         out = home / "other"
         done = quickly(
-            "train", home / "more.csv", *extra, "--client", "ward", "--out", out, "--json"
+            "train",
+            home / "more.csv",
+            *extra,
+            "--client",
+            "ward",
+            "--out",
+            out,
+            "--json",
+            "--force",
         )
         assert done.exit_code == 0, done.output
         made = model.load(out)
@@ -432,8 +440,9 @@ def test_the_synthetic_study_s_outliers_are_ranked_first(tmp_path):
         frame = pd.concat(frames, ignore_index=True)
         frame.drop(columns="wrong").to_csv(tmp_path / "d.csv", index=False)
         done = quickly(
-            "train", tmp_path / "d.csv", "--label", "y", "--client", "site", "--out", tmp_path / "m"
-        )
+            "train", tmp_path / "d.csv", "--label", "y", "--client", "site",
+            "--out", tmp_path / "m", "--force", "--budget", 0,
+        )  # fmt: skip
         assert done.exit_code == 0, done.output
         done = quickly(
             "outliers", tmp_path / "m", tmp_path / "d.csv", "--top", len(frame), "--json"
@@ -475,8 +484,9 @@ def test_adult_is_learnt_as_well_as_by_scikit_learn_and_better_when_rows_are_spo
         table.to_csv(tmp_path / "adult.csv", index=False)
         made = tmp_path / "m"
         done = quickly(
-            "train", tmp_path / "adult.csv", "--label", "income", "--client", "race", "--out", made
-        )
+            "train", tmp_path / "adult.csv", "--label", "income", "--client", "race", "--out", made,
+            "--force", "--budget", 0,
+        )  # fmt: skip
         assert done.exit_code == 0, done.output
         answer = json.loads(quickly("evaluate", made, tmp_path / "test.csv", "--json").stdout)
         ours.append(answer["overall"]["score"])

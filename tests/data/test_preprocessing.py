@@ -16,7 +16,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from dorfl.data import preprocessing as pre
-from dorfl.data.preprocessing import Plan, sketch, sums
+from dorfl.data.preprocessing import Category, Plan, sketch, sums
 from dorfl.support import wire
 
 RNG = np.random.default_rng
@@ -318,9 +318,35 @@ def test_types_of_numbers(column):
     assert transform.apply(pa.table({"x": column}), np.float32).X.dtype == np.float32
 
 
-def test_dates_are_left_out():
-    frame = pd.DataFrame({"d": pd.date_range("2020-01-01", periods=30), "x": np.arange(30) ** 0.5})
-    assert "neither" in pre.fit({"a": frame}).ignored["d"]
+def test_dates_are_days():
+    days = pd.date_range("2020-01-01", periods=30)
+    frame = pd.DataFrame({"d": days, "x": np.arange(30) ** 0.5, "l": [[1]] * 30})
+    found = pre.fit({"a": frame})
+    assert "neither" in found.ignored["l"]
+    date, other = found.numeric
+    assert date.date and not other.date
+    values = np.arange(30) + 18_262.0  # from 1970 to 2020
+    assert abs(date.center - np.median(values)) <= 2
+    scaled = found.apply(frame).X[:, 0]
+    np.testing.assert_allclose(scaled * date.spread + date.center, values)
+    text = frame.assign(d=days.strftime("%d.%m.%Y"))
+    np.testing.assert_array_equal(found.apply(text).X, found.apply(frame).X)
+
+
+def test_clients_must_agree_on_what_is_a_date():
+    one, two = {"d": pd.date_range("2020-01-01", periods=30)}, {"d": np.arange(30) ** 0.5}
+    with pytest.raises(ValueError, match="is date at client 'a' and numeric at client 'b'"):
+        pre.fit({"a": one, "b": two})
+
+
+def test_a_transformation_of_before_takes_marks_for_missing():
+    """When NA was missing in every column, models were trained so; read back, they still are."""
+    part = Category("c", ("(missing)", "u"))
+    written = json.loads(json.dumps(pre.Transform((part,), {}).to_json()))
+    del written["missing"]
+    back = pre.Transform.from_json(written)
+    assert back.apply({"c": ["NA", "u"]}).X.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert pre.Transform((part,), {}).apply({"c": ["NA", "u"]}).X.tolist()[0] == [0.0, 0.0]
 
 
 # ── errors a person can act on ───────────────────────────────────────────────────────────────────

@@ -224,3 +224,35 @@ def test_pieces_of_one_table_are_trained_on_where_they_lie():
     clients = [(wide[a : a + 10, :5], [0, 1] * 5) for a in (0, 10)]
     rows = prepare(clients, dorfl.methods.afl()).rows
     np.testing.assert_array_equal(rows, whole[:20])
+
+
+def test_a_fit_is_shown_in_ten_lines():
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(40, 3)), np.arange(40) % 2) for _ in range(30)]
+    shown = repr(dorfl.train(clients, methods.afl(), l2=0.1))
+    assert len(shown.splitlines()) == 10 and len(shown) < 1000
+    assert "afl" in shown and "converged" in shown and "25 more clients" in shown
+
+
+@pytest.mark.parametrize("kinds", [2, 4])
+def test_probabilities_of_a_fit(kinds):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = np.array(["a", "b", "c", "d"])[np.digitize(X[:, 0], [-0.5, 0.0, 0.5][: kinds - 1])]
+    loss = "logistic" if kinds == 2 else "softmax"
+    fit = dorfl.train([(X, y)], methods.erm(), loss=loss, l2=0.01)
+    chance = fit.predict_proba(X)
+    assert chance.shape == (200, kinds)
+    np.testing.assert_allclose(chance.sum(axis=1), 1.0)
+    assert (fit.problem.classes[chance.argmax(axis=1)] == fit.predict(X)).all()
+    number = dorfl.train([(X, X[:, 0])], methods.erm(), loss="squared", l2=0.01)
+    with pytest.raises(ValueError, match="no classes"):
+        number.predict_proba(X)
+
+
+def test_a_callback_ends_training():
+    data = dorfl.datasets.synthetic(seed=0)
+    fit = dorfl.train(data.clients, methods.dorfl(), progress=lambda done: done.round == 3)
+    assert fit.status == "stopped" and fit.rounds == 3 and "as `progress` asked" in fit.message
+    whole = dorfl.train(data.clients, methods.dorfl(), progress=lambda done: done.round)
+    assert whole.status == "converged"

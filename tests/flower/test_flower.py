@@ -129,7 +129,7 @@ def of_one_table(folder):
     ]
     csv.write_csv(pa.concat_tables(parts), folder / "all.csv")
     words = ("--table", folder / "all.csv", "--client", "site", "--out", folder / "table")
-    done = dorfl("train", folder / "study.toml", *words)
+    done = dorfl("train", folder / "study.toml", *words, "--force", "--budget", 0)
     assert done.returncode == 0, done.stderr
     return models.load(folder / "table")
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import dorfl
 from dorfl import costs, methods, mixture, scores
 from dorfl.data import preprocessing, tables
-from dorfl.data.preprocessing import Numeric
-from dorfl.data.tables import reading
+from dorfl.data.preprocessing import Numeric, cells
 from dorfl.study import model
 from dorfl.study.model import Facts, ModelError, folder, score
 from dorfl.study.model.facts import Served
@@ -110,7 +109,7 @@ def test_the_scorer_beside_the_model_needs_no_dorfl(tmp_path, label, loss):
 
 
 def test_the_scorer_knows_the_same_marks_for_missing():
-    assert {mark.strip() for mark in reading.MISSING} == score.MISSING
+    assert set(cells.MARKS) == score.MARKS
 
 
 METHODS = [

@@ -19,7 +19,8 @@ LABELS = {"ill": "two classes", "grade": "three classes", "cost": "a number"}
 
 
 def train(path, out, *words):
-    done = CliRunner().invoke(app, ["train", str(path), "--out", str(out), *map(str, words)])
+    given = ["train", str(path), "--out", str(out), "--budget", "0", *map(str, words)]
+    done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     return model.load(out)
 
@@ -156,3 +157,34 @@ def test_studies_of_before_are_read(old):
     assert study.privacy.minimum_rows == 12 and study.method.score_weight == 2.0
     assert study.method.mixture == "auto"
     assert toml.parse(toml.to_toml(study)) == study
+
+
+def test_tables_as_people_have_them(tmp_path):
+    """Dressed numbers, dates, levels called NA and cells named as missing: alike at every site."""
+    rng = np.random.default_rng(0)
+    rows = 240
+    income = rng.lognormal(10.5, 0.5, rows)
+    frame = pd.DataFrame(
+        {
+            "site": rng.choice(["a", "b"], rows),
+            "income": [f"${v:,.2f}" for v in income],
+            "seen": pd.date_range("2024-01-01", periods=rows).strftime("%d.%m.%Y"),
+            "drug": rng.choice(["NA", "none", "", "aspirin"], rows),
+            "ill": np.where(np.log(income) + 0.3 * rng.normal(size=rows) > 10.5, "None", "yes"),
+        }
+    )
+    frame.loc[::9, "income"], frame.loc[::11, "ill"] = "?", "refused"
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = tmp_path / "study.toml"
+    study.write_text(
+        '[data]\nfile = "all.csv"\nlabel = "ill"\nclient = "site"\n'
+        '[columns]\nmissing = ["refused", "aspirin"]\n'
+    )
+    here = train(study, tmp_path / "m")
+    assert here.classes == ("None", "yes") and here.facts.rows == 240 - 22
+    assert {part.name for part in here.transform.parts} == {"income", "seen", "drug"}
+    assert here.transform.parts[1].date
+    assert here.transform.parts[2].levels == ("(missing)", "NA", "none")
+    there = at_sites(tmp_path, frame, study)
+    same(here, there)
+    assert any("days since 1970" in note for note in there.facts.notes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import dorfl
 from dorfl.cli import networked, own_table
 from dorfl.cli.reproduce import reproduce
 from dorfl.cli.screen import EPILOG, Commands
@@ -14,8 +17,26 @@ app = typer.Typer(
     no_args_is_help=True,
     epilog=EPILOG,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated learning that holds up when clients differ, data shift and rows are wrong.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dorfl {dorfl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _: Annotated[
+        bool,
+        typer.Option("--version", "-V", is_eager=True, callback=_version, help="Say which dorfl."),
+    ] = False,
+) -> None:
+    pass
+
 
 own_table.register(app)
 networked.register(app)

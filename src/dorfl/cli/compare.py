@@ -14,6 +14,8 @@ from dorfl.study.settings import METHODS
 if TYPE_CHECKING:
     from dorfl.study.comparison import Comparison
 
+_LISTED = 10  # clients, and trainings that fell short
+
 
 @options.takes(*(word for word in options.TABLE if word != "method"))
 def compare(
@@ -40,7 +42,7 @@ def compare(
     screen = Screen()
     with screen.progress("reading", total=folds * len(METHODS)) as step:
         found = comparison.compare(study, folds, tick=step)
-    screen.table(as_rich(compared(found)))
+    screen.table(as_rich(compared(found, most=_LISTED)))
     for method, name in enumerate(found.methods):
         worst = found.worst(method)
         score = found.scores[method].mean(axis=0)[worst]
@@ -54,8 +56,10 @@ def compare(
         export.export(made, out)
         screen.say(f"page, table and radar in {out}")
     screen.give(_answer(found))
-    for shortfall in found.shortfalls:
+    for shortfall in found.shortfalls[:_LISTED]:
         screen.alarm(shortfall)
+    if len(found.shortfalls) > _LISTED:
+        screen.alarm(f"… and {len(found.shortfalls) - _LISTED} more trainings fell short")
 
 
 def _answer(found: Comparison) -> dict[str, Any]:
@@ -72,4 +76,5 @@ def _answer(found: Comparison) -> dict[str, Any]:
             for i, name in enumerate(found.methods)
         },
         "best_for_the_worst_served": found.methods[found.best],
+        "shortfalls": list(found.shortfalls),
     }

@@ -27,7 +27,10 @@ def refuse_useless(model: Model) -> None:
 
 
 def tell_shortfall(screen: Screen, model: Model) -> None:
-    """Say, last, that the tolerance was not reached; exit code 4 unless the gap hardly matters."""
+    """Say, last, what must not be missed; exit code 4 where the tolerance is far away."""
+    for words in (*model.facts.warnings, model.useless, model.idle):
+        if words:
+            screen.alarm(words)
     if model.shortfall is None:
         return
     screen.alarm(f"{model.shortfall}, in {model.fit.rounds} rounds")

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen, heading
+
+if TYPE_CHECKING:
+    from dorfl.study.evaluation import Classes
+
+_FEW = 30  # clients that are listed one by one
+_CLASSES = 8  # of a confusion matrix that has room
 
 
 def evaluate(
@@ -16,27 +24,34 @@ def evaluate(
 
     Example: dorfl evaluate model test.csv
     """
-    from dorfl.study.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.study.rows import auc, measure  # noqa: PLC0415
+    from dorfl.study.evaluation import auc, by_class, constant  # noqa: PLC0415 - slow to import
+    from dorfl.study.model import load  # noqa: PLC0415
+    from dorfl.study.rows import measure  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
     areas = auc(loaded, rows)
-    served = [
+    served: list[dict[str, Any]] = [
         {**told._asdict(), **({"auc": areas[told.name]} if told.name in areas else {})}
         for told in measure(loaded, rows)
     ]
-    score = "accuracy" if loaded.classifies else "mean abs. error"
-    columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
-    table = heading(f"{loaded.label} in {data.name}", *columns)
     total = sum(entry["rows"] for entry in served)
     overall = {
         key: sum(entry["rows"] * entry[key] for entry in served) / total
         for key in ("loss", "score")
     }
-    for entry in [*served, {"name": "all rows", "rows": total, **overall}]:
+    overall |= {"auc": areas[None]} if None in areas else {}
+    # The worst first: by what a person cares for, and of those alike by the loss.
+    sign = 1.0 if loaded.classifies else -1.0
+    order = sorted(served, key=lambda entry: (sign * entry["score"], -entry["loss"]))
+    score = "accuracy" if loaded.classifies else "mean abs. error"
+    columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
+    listed = served if len(served) <= _FEW else order[: _FEW // 2]
+    more = "" if len(served) <= _FEW else f": the worst {len(listed)} of {len(served)} clients"
+    table = heading(f"{loaded.label} in {data.name}{more}", *columns)
+    for entry in [*listed, {"name": "all rows", "rows": total, **overall}]:
         cells = [
             entry["name"],
             f"{entry['rows']:,}",
@@ -47,6 +62,42 @@ def evaluate(
             cells.append(f"{entry['auc']:.4f}" if "auc" in entry else "")
         table.add_row(*cells)
     screen.table(table)
-    worst = (min if loaded.classifies else max)(served, key=lambda entry: entry["score"])
-    screen.say(f"worst served: {worst['name']}")
-    screen.give({"measure": score, "clients": served, "overall": overall, "worst": worst["name"]})
+    answer = {"measure": score, "clients": served, "overall": overall, "worst": order[0]["name"]}
+    name, simple = constant(loaded, rows)
+    answer["constant"] = {"name": name, "score": simple}
+    if loaded.classifies:
+        found = by_class(loaded, rows)
+        _tell(screen, found)
+        answer["classes"] = found._asdict()
+    screen.say(f"worst served: {order[0]['name']}")
+    screen.say(f"always {name}: {score} {simple:.4g}; the model {overall['score']:.4g}")
+    screen.give(answer)
+    for warning in rows.warnings:
+        screen.alarm(warning)
+    if sign * overall["score"] <= sign * simple:
+        screen.alarm(f"the model does no better here than always {name}")
+
+
+def _tell(screen: Screen, found: Classes) -> None:
+    """Recall and precision by class, what is taken for what, and whether probabilities hold."""
+    confused = len(found.names) <= _CLASSES
+    columns = ["class", "rows", "recall", "precision"]
+    columns += [f"said {name}" for name in found.names] if confused else []
+    table = heading("By class", *columns)
+    for k, name in enumerate(found.names):
+        cells = [name, f"{sum(found.confusion[k]):,}"]
+        cells += ["" if v is None else f"{v:.1%}" for v in (found.recall[k], found.precision[k])]
+        table.add_row(*cells, *([f"{n:,}" for n in found.confusion[k]] if confused else []))
+    screen.table(table)
+    for k, (name, recall) in enumerate(zip(found.names, found.recall, strict=True)):
+        if recall is not None and recall < 0.5:
+            total = sum(found.confusion[k])
+            screen.note(f"of {total:,} rows of class {name}, {found.confusion[k][k]:,} are found")
+    table = heading("Calibration", "said probability", "rows", "mean said", "right")
+    for line in found.calibration:
+        table.add_row(
+            f"{line.low:.0%} to {line.high:.0%}", f"{line.rows:,}", f"{line.said:.1%}",
+            f"{line.right:.1%}",
+        )  # fmt: skip
+    screen.table(table)
+    screen.say(f"said and seen differ by {found.error:.1%} on average (calibration error)")

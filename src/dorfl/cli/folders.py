@@ -39,5 +39,7 @@ def labelled_rows(
     wanted.append(tables.find_column(names, model.label, "label"))
     if by is not None:
         wanted.append(tables.find_column(names, by, "client"))
-    rows = rows_for(model, tables.by_client(tables.read(data, wanted), by, least=1))
+    text = [name for name in (by, model.label if model.classifies else None) if name is not None]
+    table = tables.read(data, wanted, text=text, missing=model.transform.missing)
+    rows = rows_for(model, tables.by_client(table, by, least=1))
     return replace(rows, names=(site,)) if site is not None and by is None else rows

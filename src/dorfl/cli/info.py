@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dorfl.cli.folders import ModelFolder
 from dorfl.cli.screen import Screen, heading
-from dorfl.cli.train import clients_table
+from dorfl.cli.train import clients_table, held_out_table
 
 
 def info(model: ModelFolder) -> None:
@@ -22,9 +22,11 @@ def info(model: ModelFolder) -> None:
     screen.say(f"method {fit.problem.method.name}; {fit.message}, in {fit.rounds} rounds")
     if loaded.facts.clients:
         screen.table(clients_table(loaded))
+    if loaded.facts.held_out:
+        screen.table(held_out_table(loaded))
     table = heading("Columns", "column", "kind", "features", "missing")
     for part in loaded.transform.parts:
-        kind = type(part).__name__.lower()
+        kind = "date" if getattr(part, "date", False) else type(part).__name__.lower()
         table.add_row(part.name, kind, str(len(part.features)), f"{part.missing:.0%}")
     for name, why in loaded.transform.ignored.items():
         table.add_row(name, "not used", "", why)
@@ -32,6 +34,6 @@ def info(model: ModelFolder) -> None:
     for line in (*loaded.facts.choice, *loaded.facts.notes):
         screen.say(str(line))
     screen.give(to_json(loaded))
-    for words in (loaded.shortfall, loaded.useless):
+    for words in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
         if words:
             screen.alarm(words)

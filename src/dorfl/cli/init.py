@@ -39,6 +39,14 @@ def init(
     screen = Screen()
     study, notes = propose(data, words["label"], words["client"], out.parent)
     files.write_whole(out, to_toml(study, notes).encode())
-    screen.say(f"{out}: predicts {study.data.label!r}, clients by {study.data.client!r}")
+    by = f"clients by {study.data.client!r}" if study.data.client else "all rows one client"
+    screen.say(f"{out}: predicts {study.data.label!r}, {by}")
+    for what in ("label", "client"):
+        if what in notes:
+            screen.note(f"--{what} was {notes[what].replace('GUESSED', 'guessed')}")
+    if not study.data.client:
+        screen.note(
+            "no column looks like clients; --client names the one that says whose row it is"
+        )
     screen.say(f"read it, change what you know better, then: dorfl train {out}")
-    screen.give({"study": str(out), **study.to_json()})
+    screen.give({"study": str(out), "guessed": notes, **study.to_json()})

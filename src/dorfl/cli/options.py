@@ -28,7 +28,10 @@ Table = Annotated[
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Write the model even if a constant predicts as well.")
+    bool,
+    typer.Option(
+        "--force", help="Write over an older model, and even if a constant predicts as well."
+    ),
 ]
 _WORDS = {  # option → where a study has it
     "table": ("data", "file"),
@@ -39,7 +42,8 @@ _WORDS = {  # option → where a study has it
     **{name: ("method", name) for name in ("outliers", "shift", "rho", "beta", "score_weight")},
     "mixture": ("method", "mixture"),
     **{name: ("data", name) for name in ("task", "small")},
-    **{name: ("columns", name) for name in ("scaling", "numeric", "category", "ignore", "frozen")},
+    **{name: ("columns", name) for name in ("scaling", "numeric", "category", "ignore", "missing")},
+    "frozen": ("columns", "frozen"),
     **{name: ("training", name) for name in ("l2", "tol", "max_rounds", "solver", "seed")},
     **{name: ("training", name) for name in ("curvature", "bytes_per_round")},
 }

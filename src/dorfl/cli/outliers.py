@@ -22,7 +22,7 @@ def outliers(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=0, help="How many to show here.")] = 20,
 ) -> None:
-    """List every row's weight, the most suspicious first, and the columns that make it so.
+    """List every row's weight, the most suspicious first, and the values that make it so.
 
     A weight of 1 is that of an ordinary row, nearly 0 that of a row the training disregarded.
 
@@ -44,6 +44,7 @@ def outliers(
     names = ("row", "client", "weight", "distance", "columns")
     listed = [dict(zip(names, line, strict=True)) for line in lines]
     table = heading(f"The most suspicious of {len(listed):,} rows", *names)
+    table.columns[-1].justify = "left"
     for entry in listed[:top]:
         table.add_row(
             str(entry["row"]), entry["client"], f"{entry['weight']:.3g}",
@@ -51,6 +52,9 @@ def outliers(
         )  # fmt: skip
     screen.table(table)
     disregarded = int((found.weight < 0.1).sum())
+    screen.say(
+        "  a percentage is a column's part in how far out the row is; usual is the middle 95 %"
+    )
     screen.say(f"{disregarded:,} row(s) have less than a tenth of an ordinary row's weight")
     if out is not None:
         from dorfl.report.figures import draw  # noqa: PLC0415

@@ -38,7 +38,8 @@ def predict(
         raise typer.BadParameter("-o: write a .csv or a .parquet file")
     if out.exists() and data.exists() and out.samefile(data):
         raise typer.BadParameter("-o: is the table to score, which would be lost; name another")
-    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, and --help need not wait
+    import numpy as np  # noqa: PLC0415 - slow to import, and --help need not wait
+    import pyarrow.parquet as pq  # noqa: PLC0415
     from pyarrow import csv  # noqa: PLC0415
 
     from dorfl.data import tables  # noqa: PLC0415
@@ -56,10 +57,13 @@ def predict(
     for name in keep or ():
         kinds.setdefault(tables.find_column(names, name, "--keep"), "as it is")
     rows, writer = 0, None
+    strange = {part.name: np.zeros(2, dtype=int) for part in loaded.transform.parts}
     with files.replacing(out) as draft, screen.progress("scoring") as step:
         try:
-            for batch in tables.batches(data, kinds):
+            for batch in tables.batches(data, kinds, missing=loaded.transform.missing):
                 scored = _scored(loaded, batch, keep or [])
+                for name, counts in loaded.transform.strange(batch).items():
+                    strange[name] += counts
                 if writer is None:
                     kind = csv.CSVWriter if out.suffix == ".csv" else pq.ParquetWriter
                     writer = kind(str(draft), scored.schema)
@@ -71,8 +75,15 @@ def predict(
         finally:
             if writer is not None:
                 writer.close()
+    for k, what in enumerate(("missing", "a level the model has not seen")):
+        found = [(name, int(count[k])) for name, count in strange.items() if count[k]]
+        if found:
+            most = sorted(found, key=lambda pair: -pair[1])
+            listed = ", ".join(f"{name} {count:,}" for name, count in most[:8])
+            screen.note(f"{what}, in rows: {listed}{', …' if most[8:] else ''}")
     screen.say(f"{rows:,} rows scored into {out}")
-    screen.give({"rows": rows, "out": str(out)})
+    missing, unseen = ({n: int(c[k]) for n, c in strange.items()} for k in (0, 1))
+    screen.give({"rows": rows, "out": str(out), "missing": missing, "unseen": unseen})
 
 
 def _scored(model: Model, batch: Any, keep: list[str]) -> Any:

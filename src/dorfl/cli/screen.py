@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -48,7 +49,7 @@ class Commands(TyperGroup):
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            _say("interrupted; nothing was written")
+            _say(f"interrupted; {_written(*ctx.meta.get('dorfl.writes', ()))}")
             code = 130
         except Exception as error:
             if ctx.meta.get("dorfl.debug"):
@@ -98,6 +99,14 @@ def _plain(words: str) -> str:
     return escape("".join(c for c in words if c.isprintable() or c in "\n\t"))
 
 
+def _written(path: Path | None = None, before: int = 0, words: str = "") -> str:
+    return words if path is not None and _age(path) != before else "nothing was written"
+
+
+def _age(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 class Screen:
     """Where a command speaks to: tables or JSON to standard output, all else to standard error."""
 
@@ -139,6 +148,10 @@ class Screen:
         if self.json:
             sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
 
+    def writes(self, path: Path, words: str) -> None:
+        """What to say should the command be interrupted once the file, written next, is there."""
+        click.get_current_context().meta["dorfl.writes"] = (path, _age(path), words)
+
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
         """A line that moves while something is done: `step(words)` for each step."""
@@ -148,7 +161,7 @@ class Screen:
         hidden = self.quiet or self.json or not self.err.is_terminal
         with Progress(*columns, console=self.err, transient=True, disable=hidden) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda words: bar.update(task, advance=1, description=words)
+            yield lambda words: bar.update(task, advance=1, description=words or what)
 
 
 def heading(title: str, *columns: str) -> Table:

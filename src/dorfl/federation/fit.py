@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, softmax
 
 from dorfl.data import validation
 from dorfl.federation.local import Round
@@ -41,6 +42,20 @@ class Fit:
     l2: float = 0.0
     theta_radius: float = np.inf
 
+    def __repr__(self) -> str:
+        """What a person wants to see of it: not every number."""
+        method, loss = self.problem.method.name, self.problem.loss.name
+        by_share = sorted(zip(self.lam, self.risks, self.clients, strict=True), key=lambda e: -e[0])
+        lines = [
+            f"Fit: {method}, {loss} loss, {len(self.clients)} client(s)",
+            f"  {self.message}",
+            f"  rounds {self.rounds}, objective {self.objective:.6g}, gap {self.gap:.2g}",
+            f"  theta {self.theta.shape}, norm {np.linalg.norm(self.theta):.4g}",
+            *(f"  {name}: λ {lam:.3f}, risk {risk:.4g}" for lam, risk, name in by_share[:5]),
+        ]
+        more = len(self.clients) - 5
+        return "\n".join(lines + [f"  … and {more} more clients"] * (more > 0))
+
     @property
     def relative_gap(self) -> float:
         """The gap in units of the objective, which is what `tol` is compared with."""
@@ -66,6 +81,15 @@ class Fit:
         out = self.decision(X)
         return self.problem.loss.predict(out, self.problem.classes)
 
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of every class (n, classes), in the order of `problem.classes`."""
+        if not self.problem.loss.classifies:
+            raise ValueError("predict_proba: a regression has no classes; use predict")
+        out = self.decision(X)
+        if out.ndim == 2:
+            return np.asarray(softmax(out, axis=1))
+        return np.column_stack([expit(-out), expit(out)])
+
     def score(self, X: Any, y: Any) -> float:
         """Accuracy, or the negative mean loss for a regression."""
         labels = np.asarray(y)
@@ -82,6 +106,7 @@ def describe(status: str, info: Info, tol: float) -> str:
         "converged": f"converged (objective {info.objective:.6g}, {gap})",
         "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
         "larger tol",
+        "stopped": f"stopped, as `progress` asked ({gap})",
         "spent": "the rounds that the privacy budget was made for are over",
         "stalled": f"not converged: no further progress in floating point ({gap})",
         "separable": "the classes are separable: every row is classified correctly, so without "

@@ -74,7 +74,7 @@ def run(
             reports = [tamper(sent, report) for report in reports]
         server, info, heard = serving.receive(server, reports)
         history.append(Round(sent.round, info.objective, info.gap, info.risks, info.lam, *heard))
-        if progress is not None:
-            progress(history[-1])
+        if progress is not None and progress(history[-1]) is True:
+            info = info._replace(done=info.done or "stopped")
         if info.done:
             return info, history

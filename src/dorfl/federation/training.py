@@ -55,7 +55,8 @@ def train(
         start: a fit or a θ to go on from.
         absent: `absent(round, client)` says who does not answer; the last report stands in for it.
         tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
-        progress: called with every :class:`~dorfl.federation.local.Round` as it ends.
+        progress: called with every :class:`~dorfl.federation.local.Round` as it ends; True from it
+            ends the training.
         **given: options by name, as in `train(clients, method, l2=0.1, tol=1e-4)`.
 
     Returns:
@@ -96,7 +97,11 @@ def train(
     message = describe(info.done, info._replace(theta=theta), tol)
     if problem.constrained:
         message += _too_large(group, theta, info.objective + tol * abs(info.objective))
-    if info.done != "converged" and server.solver.needs.reports_gap and options.all_answer:
+    if (
+        info.done not in ("converged", "stopped")
+        and server.solver.needs.reports_gap
+        and options.all_answer
+    ):
         warnings.warn(message, stacklevel=2)
     return Fit(
         theta=theta.reshape(problem.shape),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.data.preprocessing import Category, Numeric, Transform
+from dorfl.data.preprocessing.transform import Part
 from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
 from dorfl.objective.kinds import Score
@@ -15,6 +19,8 @@ from dorfl.study.rows import Rows
 from dorfl.support.types import Array
 
 _BLOCK = 65_536
+_COUNTS = 0.5  # of an ordinary row's weight
+_ENOUGH = 20  # rows of a client, to say what is usual there
 
 
 class Audit(NamedTuple):
@@ -23,7 +29,7 @@ class Audit(NamedTuple):
     `row` is the place in the file (from 1, the header not counted), `weight` is 1 for an ordinary
     row and nearly 0 for a suspect, `distance` how far it is from the centre as the score has it
     (by default 1 is where the bulk of the rows ends), and `columns` the columns that make most of
-    it, with their shares.
+    it: the value, what is usual among the client's rows that count, and the column's share.
     """
 
     row: Array
@@ -47,11 +53,13 @@ def audit(model: Model, rows: Rows) -> Audit:
     sources = list(dict.fromkeys(model.transform.sources))
     belongs = np.array([sources.index(name) for name in model.transform.sources])
     squared, why = np.empty(len(weight)), []
+    usual, firsts = _usual(model.transform, rows, weight), _firsts(model.transform)
     for start in range(0, len(weight), _BLOCK):
         part = slice(start, start + _BLOCK)
         shares = _shares(rows.X[part], group.centers[owner[part]], score, belongs)
         squared[part] = shares.sum(axis=1)
-        why += [_words(share, sources) for share in shares]
+        for x, mine, share in zip(rows.X[part], owner[part].tolist(), shares, strict=True):
+            why.append(_words(share, model.transform.parts, firsts, x, usual[mine]))
     distance = np.sqrt(squared)
     order = np.lexsort((-distance, weight))  # the least weight first; of those at 0, the furthest
     names = np.array(rows.names, dtype=object)
@@ -85,9 +93,62 @@ def _shares(X: Array, centers: Array, score: Score, belongs: Array) -> Array:
     return np.maximum(out, 0.0)
 
 
-def _words(share: Array, sources: list[str]) -> str:
+def _usual(transform: Transform, rows: Rows, weight: Array) -> list[Array]:
+    """For every client what is usual of each feature: the middle 95 % of its rows that count."""
+    counts = weight >= _COUNTS
+    everyone = rows.X[counts] if counts.any() else rows.X
+    found = []
+    for first, stop in pairwise(rows.bounds.tolist()):
+        own = rows.X[first:stop][counts[first:stop]]
+        own = own if len(own) >= _ENOUGH else everyone
+        low, high = np.quantile(own.astype(np.float64), (0.025, 0.975), axis=0)
+        # Of a level the share of rows that have it says more.
+        fixed = list(transform.frozen)
+        low[fixed] = high[fixed] = own[:, fixed].mean(axis=0)
+        found.append(np.stack([low, high]))
+    return found
+
+
+def _words(share: Array, parts: tuple[Part, ...], firsts: list[int], x: Array, usual: Array) -> str:
+    """The columns that make most of a row's distance: "year 1953 (usual 1986 to 1999) 93%"."""
     total = share.sum()
     if not total > 0:
         return ""
-    top = np.argsort(-share, kind="stable")[:3]
-    return ", ".join(f"{sources[k]} {share[k] / total:.0%}" for k in top if share[k] > 0.05 * total)
+    return ", ".join(
+        f"{parts[k].name} {_value(parts[k], firsts[k], x, usual)} {share[k] / total:.0%}"
+        for k in np.argsort(-share, kind="stable")[:3].tolist()
+        if share[k] > 0.05 * total
+    )
+
+
+def _value(part: Part, first: int, x: Array, usual: Array) -> str:
+    """What stands in a row, and what usually does."""
+    if isinstance(part, Category):
+        own = x[first : first + len(part.levels)]
+        if not own.any():
+            return "(a level not seen in training)"
+        level = int(own.argmax())
+        return f"= {part.levels[level]} (as {usual[0, first + level]:.0%} of rows)"
+    if part.flagged and x[first + 1]:
+        return f"missing (as in {usual[0, first + 1]:.0%} of rows)"
+    value, low, high = (
+        _number(part.center + part.spread * float(v), part) for v in (x[first], *usual[:, first])
+    )
+    return f"{value} (usual {low} to {high})"
+
+
+def _number(value: float, part: Numeric) -> str:
+    """As many digits as the column's spread makes sense of; a date as a date."""
+    if part.date and abs(value) < 500_000:
+        return (datetime.date(1970, 1, 1) + datetime.timedelta(days=round(value))).isoformat()
+    if abs(value) >= 1e9:
+        return f"{value:.3g}"
+    places = int(max(0, min(9, 2 - np.ceil(np.log10(part.spread)))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _firsts(transform: Transform) -> list[int]:
+    """The first feature of every part."""
+    widths = [len(part.features) for part in transform.parts]
+    return [sum(widths[:k]) for k in range(len(widths))]

@@ -10,9 +10,13 @@ import numpy as np
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
 from dorfl.study import results, table
-from dorfl.study.rows import measure, open_split, rows_for
+from dorfl.study.model import Model
+from dorfl.study.model.facts import HeldOut
+from dorfl.study.rows import Rows, measure, open_split, rows_for
 from dorfl.study.settings import METHODS, Study
 from dorfl.support.types import Array
+
+_PARTS = 5  # of which one is held out
 
 
 class Comparison(NamedTuple):
@@ -30,10 +34,14 @@ class Comparison(NamedTuple):
         """By rows, over all clients: (methods, folds)."""
         return np.asarray(np.average(self.scores, axis=2, weights=self.rows))
 
+    def fell_short(self, method: int) -> bool:
+        """Whether a training of this method is not to be trusted."""
+        return any(line.startswith(f"{self.methods[method]}, ") for line in self.shortfalls)
+
     def worst(self, method: int) -> int:
         """The client that a method serves worst."""
-        mean = self.scores[method].mean(axis=0)
-        return int(mean.argmin() if self.classifies else mean.argmax())
+        mean = np.nanmean(self.scores[method], axis=0)
+        return int(np.nanargmin(mean) if self.classifies else np.nanargmax(mean))
 
     @property
     def best(self) -> int:
@@ -64,11 +72,55 @@ def compare(
             tick(f"fold {k + 1}, {name}")
             model = results.model_of(table.fit(study.changed(method_name=name), prepared)[0])
             classifies = model.classifies
-            if model.shortfall:
-                short.append(f"{name}, fold {k + 1}: {model.shortfall}")
+            short += [f"{name}, fold {k + 1}: {w}" for w in (model.shortfall, model.useless) if w]
             served = {s.name: s.score or 0.0 for s in measure(model, rows_for(model, held_out))}
             scores[i].append([served.get(client, np.nan) for client in split.names])
     return Comparison(methods, split.names, counts, np.array(scores), classifies, tuple(short))
+
+
+def held_out(
+    study: Study, model: Model, tick: Callable[[], object] = lambda: None
+) -> tuple[HeldOut, ...]:
+    """The study's method, plain ERM and a constant, on a fifth of the rows held out of training.
+
+    `tick` is called before every round.
+    """
+    settings = study.changed(data_task="classification" if model.classifies else "regression")
+    settings = settings.changed(data_classes=model.classes or None)
+    split = open_split(settings)
+    fold = _folds(split, _PARTS, study.training.seed)
+    tick()
+    prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
+    found, rows = [], None
+    for name in dict.fromkeys((study.method.name, "erm")):
+        (state, _) = table.fit(settings.changed(method_name=name), prepared, lambda _: tick())
+        made = results.model_of(state)
+        rows = rows or rows_for(made, rest)
+        found.append((name, {s.name: s.score or 0.0 for s in measure(made, rows)}))
+    assert rows is not None
+    found.append(_constant(made, prepared.rows.y, rows))
+    counts = dict(zip(rows.names, np.diff(rows.bounds).tolist(), strict=True))
+    worst = min if model.classifies else max
+    return tuple(
+        HeldOut(
+            name, float(np.average(list(score.values()), weights=[counts[n] for n in score])),
+            worst(score.values()), worst(score, key=lambda n: score[n]), score,
+        )
+        for name, score in found
+    )  # fmt: skip
+
+
+def _constant(model: Model, y: Array, rows: Rows) -> tuple[str, dict[str, float]]:
+    """What always the majority class scores, or always the median."""
+    if not model.classifies:
+        unit = model.target.spread if model.target else 1.0
+        middle = float(np.median(y))
+        far = {name: np.abs(own - middle).mean() for name, (_, own) in rows.clients.items()}
+        return "median", {name: float(unit * score) for name, score in far.items()}
+    most = int(np.bincount(y.astype(int)).argmax())
+    return "majority class", {
+        n: float((own == most).mean()) for n, (_, own) in rows.clients.items()
+    }
 
 
 def _folds(split: Split, folds: int, seed: int) -> Array:

@@ -203,7 +203,8 @@ def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
 
 def plan_of(study: Study) -> Plan:
     """How columns are summarised and scaled."""
-    return Plan(scaling=study.columns.scaling, kinds=study.kinds, least=study.privacy.least)
+    scaling, missing = study.columns.scaling, study.columns.missing
+    return Plan(scaling, study.kinds, least=study.privacy.least, missing=missing)
 
 
 def limits_of(study: Study) -> Limits | None:

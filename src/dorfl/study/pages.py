@@ -12,6 +12,7 @@ from dorfl.report.content import (
     Block,
     Cell,
     Details,
+    Direction,
     Figure,
     Finding,
     Page,
@@ -24,11 +25,15 @@ from dorfl.report.content import (
 from dorfl.study.audit import Audit
 from dorfl.study.comparison import Comparison
 from dorfl.study.model import Model
-from dorfl.study.model.facts import Guarantee, Weights
+from dorfl.study.model.facts import Guarantee, Served, Weights
 from dorfl.study.settings import Study
+from dorfl.support.types import Array
 
 _SHOWN = 15  # features: as many as have room for their names
 _POINTS = 5000  # of a picture
+_ROOM = 16  # clients in a picture, or columns of a table
+_ACROSS = 3  # clients whose columns have room beside each other
+_COLOURS = 7  # that can be told apart
 
 
 def of_model(model: Model) -> Page:
@@ -36,36 +41,48 @@ def of_model(model: Model) -> Page:
     facts, fit = model.facts, model.fit
     scores = [served.score for served in facts.clients if served.score is not None]
     measure = "accuracy" if model.classifies else "mean absolute error"
-    cards = [Finding("method", fit.problem.method.name)]
-    if scores:
+    cards = [Finding(words, "rows left out", False) for words in facts.warnings]
+    for words, verdict in (
+        (model.shortfall, "not converged"),
+        (model.useless, "learnt nothing"),
+        (model.idle, "no better than a constant"),
+    ):
+        if words:
+            cards.append(Finding(words, verdict, False))
+    sound = not cards  # what did not get there is ticked off nowhere
+    cards.append(Finding("method", fit.problem.method.name))
+    if facts.held_out:
+        own = facts.held_out[0]
+        cards.append(Finding(f"{measure} on rows held out of training", f"{own.overall:.4g}"))
+        cards.append(Finding(f"… of the worst served client, {own.client}", f"{own.worst:.4g}"))
+    elif scores:
         worst = min(scores) if model.classifies else max(scores)
         cards.append(Finding(f"{measure} of the worst served client", f"{worst:.4g}"))
     certificate = facts.certificate
     if certificate:
         claim = f"worst-case risk within UW distance {certificate.radius:.3g}"
-        cards.append(Finding(claim, f"≤ {certificate.bound:.4g}", certificate.firm))
-    if model.shortfall:
-        cards.append(Finding(model.shortfall, "not converged", False))
-    if model.useless:
-        cards.append(Finding(model.useless, "learnt nothing", False))
-    sections = [Section("Clients", _clients(model, measure))]
+        holds = certificate.firm if sound else None
+        cards.append(Finding(claim, f"≤ {certificate.bound:.4g}", holds))
+    sections = [Section("Rows held out of training", [_held_out(model, measure)])]
+    sections = sections if facts.held_out else []
+    sections.append(Section("Clients", _clients(model, measure)))
     sections.append(Section("What it learnt", [_coefficients(model)]))
     if facts.weights:
         sections.append(Section("Rows and their weights", [_weights(facts.weights)]))
     if certificate:
         sections.append(Section("What it guarantees", _guarantee(certificate)))
     sections.append(Section("How it was made", _making(model)))
-    what = f"tells apart {', '.join(model.classes)}" if model.classifies else "estimates a number"
+    what = f"tells apart {_few(model.classes)}" if model.classifies else "estimates a number"
     lead = f"A linear model that {what}, trained over {len(fit.clients)} client(s)."
     return Page(f"A model of {model.label}", lead, cards, sections)
 
 
 def _clients(model: Model, measure: str) -> list[Block]:
     served = {told.name: told for told in model.facts.clients}
-    names, lam = model.fit.clients, model.fit.lam.tolist()
+    shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
     rows = [
         (name, told.rows, share, told.loss, told.score)
-        for name, share in zip(names, lam, strict=True)
+        for name, share in shares.items()
         if (told := served.get(name))
     ]
     table = Table(
@@ -73,6 +90,9 @@ def _clients(model: Model, measure: str) -> list[Block]:
         {"rows": ",d", "λ": ".3f", "loss": ".4f", measure: ".4g"},
         note="On the rows trained with. λ is how much a client counted: see it beside its loss.",
     )  # fmt: skip
+    if len(shares) > _ROOM:
+        return _many(table, shares, served)
+    names, lam = list(shares), list(shares.values())
     losses = {name: told.loss for name, told in served.items() if told.loss is not None}
     series = [Series("λ", names, lam)]
     if losses:
@@ -84,6 +104,45 @@ def _clients(model: Model, measure: str) -> list[Block]:
     return [table, figure] if served else [figure]
 
 
+def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> list[Block]:
+    """Many clients: those with the largest loss, every loss beside its weight, the rest folded."""
+    known = [name for name in shares if name in served and served[name].loss is not None]
+    worst = sorted(known, key=lambda name: -(served[name].loss or 0.0))[:_ROOM]
+    rows = {str(row[0]): row for row in table.rows}
+    shown = table._replace(
+        name="worst-clients", title=f"The {len(worst)} clients with the largest loss",
+        rows=[rows[name] for name in worst],
+    )  # fmt: skip
+    every = Details(f"All {len(rows)} clients", [table])
+    if not worst:
+        return [every]
+    losses, lam = [served[n].loss for n in known], [shares[n] for n in known]
+    figure = Figure(
+        "mixture", "Loss and weight of every client", "loss", "λ",
+        [Series("clients", losses, lam, hover=known)], "points",
+        note="Further right: served worse. Higher up: counted more.",
+        alt="Points: every client's weight λ against its mean loss.",
+    )  # fmt: skip
+    return [shown, figure, every]
+
+
+def _held_out(model: Model, measure: str) -> Table:
+    rows = [(told.method, told.overall, told.worst, told.client) for told in model.facts.held_out]
+    direction: Direction = "max" if model.classifies else "min"
+    best = dict.fromkeys((measure, "worst served"), direction)
+    return Table(
+        "held-out", "What the method and the simplest ones score",
+        ("method", measure, "worst served", "who"), rows, ".4g", best=best,
+        note="A fifth of every client's rows, with models trained on the others.",
+    )  # fmt: skip
+
+
+def _few(names: Sequence[str], most: int = 8) -> str:
+    """Names in a sentence; of many the first, and how many there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{len(names)} classes ({shown}, …)"
+
+
 def _coefficients(model: Model) -> Figure:
     problem = model.fit.problem
     weights, _ = problem.split(model.fit.theta)
@@ -92,10 +151,12 @@ def _coefficients(model: Model) -> Figure:
     names = [model.transform.names[k] for k in top]
     labels = model.classes if problem.outputs > 1 else (f"towards {_towards(model)}",)
     series = [Series(label, names, row[top]) for label, row in zip(labels, weights, strict=True)]
+    many = len(series) > _COLOURS
     return Figure(
-        "coefficients", "What pushes the answer", "feature", "coefficient", series, "bars",
+        "coefficients", "What pushes the answer", "feature", "coefficient", series,
+        "heat" if many else "bars",
         note="Per robust standard deviation of a number, or for having a level; the largest first.",
-        alt=f"Bars of the {len(names)} largest coefficients.",
+        alt=f"{'A heat map' if many else 'Bars'} of the {len(names)} largest coefficients.",
     )  # fmt: skip
 
 
@@ -171,22 +232,58 @@ def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def compared(found: Comparison) -> Table:
-    """Every method's score, overall and by client, with its standard error over folds."""
+def compared(found: Comparison, most: int | None = None) -> Table:
+    """Every method's score, overall and by client, with its standard error over folds.
+
+    More than a few clients are rows, the worst served first; at most `most` of them.
+    """
     percent = 100.0 if found.classifies else 1.0
     folds = found.scores.shape[1]
+    title = "Accuracy in %" if found.classifies else "Mean absolute error"
+    title = f"{title} on rows not trained with, {folds} folds"
+    form = ".1f" if found.classifies else ".4g"
+    names = [n + " ✗" * found.fell_short(i) for i, n in enumerate(found.methods)]
+    if len(found.clients) > _ACROSS:
+        return _transposed(found, title, names, percent, form, most)
     rows: list[Sequence[Cell]] = []
-    for i, name in enumerate(found.methods):
+    for i, name in enumerate(names):
         columns = np.column_stack([found.overall[i], found.scores[i]]) * percent
         rows.append((name, *map(measured, columns.T), found.clients[found.worst(i)]))
-    title = "Accuracy in %" if found.classifies else "Mean absolute error"
     columns_ = ("method", "overall", *found.clients, "worst served")
     return Table(
-        "methods", f"{title} on rows not trained with, {folds} folds", columns_, rows,
-        ".1f" if found.classifies else ".4g",
+        "methods", title, columns_, rows, form,
         best=dict.fromkeys(columns_[1:-1], "max" if found.classifies else "min"),
-        note="± is the standard error over folds.",
+        note=_note(found),
     )  # fmt: skip
+
+
+def _note(found: Comparison) -> str:
+    short = (
+        " ✗ marks a method of which a training is not to be trusted." if found.shortfalls else ""
+    )
+    return f"± is the standard error over folds.{short}"
+
+
+def _transposed(
+    found: Comparison, title: str, names: list[str], percent: float, form: str, most: int | None
+) -> Table:
+    """Methods across, clients down: all rows, then the worst, the middle and the best served."""
+    scores = percent * found.scores  # (methods, folds, clients)
+    mean, low = np.nanmean(scores, axis=1), 1 if found.classifies else -1
+    order = np.argsort(low * mean.mean(axis=0), kind="stable")
+    rows: list[Sequence[Cell]] = [("all rows", *map(measured, percent * found.overall))]
+    ranked = low * np.sort(low * mean, axis=1)
+    for what, k in (("worst", 0), ("middle", len(order) // 2), ("best", -1)):
+        rows.append((f"({what})", *ranked[:, k].tolist()))
+    for k in order[:most]:
+        rows.append((found.clients[k], *(measured(scores[i, :, k]) for i in range(len(names)))))
+    left = len(order) - len(order[:most])
+    note = (
+        _note(found)
+        + " Clients from the worst served on"
+        + (f"; {left} more are not shown." if left else ".")
+    )
+    return Table("methods", title, ("client", *names), rows, form, note=note)
 
 
 def of_comparison(found: Comparison, study: Study) -> Page:
@@ -199,20 +296,38 @@ def of_comparison(found: Comparison, study: Study) -> Page:
         "radar" if len(found.clients) > 2 else "bars",
         alt="Every method's score for every client.",
     )  # fmt: skip
+    if len(found.clients) > _ROOM:
+        radar = _dots(found, measure, mean)
     best = found.methods[found.best]
-    cards = [Finding("serves its worst served client best", best)]
+    cards = [Finding(words, "not to be trusted", False) for words in found.shortfalls[:3]]
+    cards.append(Finding("serves its worst served client best", best))
     words = [
         f"`{name}` serves `{found.clients[found.worst(i)]}` worst: "
         f"{mean[i, found.worst(i)]:.4g} ({measure})."
         for i, name in enumerate(found.methods)
     ]
+    rest: list[Block] = []
+    if len(found.clients) > _ROOM:
+        every = compared(found)._replace(name="all-clients")
+        rest = [Details(f"All {len(found.clients)} clients", [every])]
     sections = [
-        Section("Methods", [compared(found), radar]),
+        Section("Methods", [compared(found, most=_ROOM), radar, *rest]),
         Section("Worst served", [Text(words)]),
     ]
     label = study.data.label
     lead = f"Five ways to learn {label} across {len(found.clients)} clients, cross-validated."
     return Page(f"Methods compared on {label}", lead, cards, sections)
+
+
+def _dots(found: Comparison, measure: str, mean: Array) -> Figure:
+    """One dot for a client and a method, for the clients served worst: rows, not spokes."""
+    order = np.argsort((1 if found.classifies else -1) * mean.mean(axis=0), kind="stable")[:_ROOM]
+    names = [found.clients[k] for k in order[::-1]]
+    series = [Series(name, mean[i, order[::-1]], names) for i, name in enumerate(found.methods)]
+    return Figure(
+        "radar", f"Who is served how by which method: the {len(names)} served worst", measure,
+        "client", series, "points", alt="A dot for every method's score of every client.",
+    )  # fmt: skip
 
 
 def suspects(found: Audit) -> Figure:

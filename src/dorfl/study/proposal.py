@@ -24,7 +24,9 @@ def propose(
     table = tables.read(data)
     names = table.column_names
     notes: dict[str, str] = {}
-    few = {}  # columns with few values, and how many rows the rarest has
+    few: dict[
+        str, tuple[int, int, str]
+    ] = {}  # columns with few values, and how many rows the rarest has
     for name in names:
         column = table.column(name)
         if columns.kind_of(column) in ("numeric", "category"):
@@ -34,22 +36,32 @@ def propose(
                 few[name] = (len(counts), int(counts.min()), columns.kind_of(column))
     if label is None:
         label = _guess(list(few), _LABELS) or next(reversed(few), names[-1])
-        notes["label"] = "GUESSED: the column to predict"
+        others = [name for name in reversed(few) if name != label]
+        notes["label"] = "GUESSED: the column to predict" + _candidates(others, few)
     tables.find_column(names, label, "label")
     if client is None:
         able = [n for n, (_, least, kind) in few.items() if n != label and least >= 10]
         texts = [n for n in able if few[n][2] == "category"]
         client = _guess(able, _CLIENTS) or next(iter(texts), None)
+        others = [name for name in able if name != client]
         if client:
-            notes["client"] = "GUESSED: the column that says whose row it is"
+            notes["client"] = "GUESSED: the column that says whose row it is" + _candidates(
+                others, few
+            )
     else:
         tables.find_column(names, client, "client")
     if label == client:
         raise DataError(f"label and client are both {label!r}; name two columns")
     place = os.path.relpath(data, home) if not data.is_absolute() else str(data)
-    others = ", ".join(n for n in names if n not in (label, client))
-    notes["ignore"] = f"columns to leave out, of: {others}"
+    rest = ", ".join(n for n in names if n not in (label, client))
+    notes["ignore"] = f"columns to leave out, of: {rest}"
     return Study(Data(label, Path(place).as_posix(), client)), notes
+
+
+def _candidates(names: list[str], few: dict[str, tuple[int, int, str]]) -> str:
+    """What else it could be, with how many values each has."""
+    listed = ", ".join(f"{name} ({few[name][0]} values)" for name in names[:5])
+    return f"; it could also be {listed}" if names else ""
 
 
 def _guess(names: list[str], words: tuple[str, ...]) -> str | None:

@@ -27,7 +27,7 @@ _SUSPECT = 0.1  # of an ordinary row's weight
 _SHOWN = 5  # rows at least, for a bar of the weights' histogram
 
 
-def model_of(state: State, notes: tuple[str, ...] = ()) -> Model:
+def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
     """The model of a study that is done; what only rows could tell and was not told is left out."""
     outcome, transform, centers = state.outcome, state.transform, state.centers
     assert outcome is not None
@@ -40,7 +40,7 @@ def model_of(state: State, notes: tuple[str, ...] = ()) -> Model:
     data = state.study.data
     return Model(
         fit, transform, data.label, data.client, state.classes, state.target,
-        _facts(state, centers, notes),
+        _facts(state, centers, notes)._replace(warnings=warnings),
     )  # fmt: skip
 
 
@@ -104,6 +104,10 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
         notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
+    assert state.transform is not None
+    dates = [repr(part.name) for part in state.transform.numeric if part.date]
+    if dates:
+        notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
     served = [
         Served(name, rows[name], told[name].loss, told[name].score)
         if name in told
@@ -121,7 +125,8 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     common = np.average(centers, axis=0, weights=state.rows)
     return Facts(
         sum(state.rows), notes, meaning.chosen(state).words, tuple(served),
-        tuple(common.tolist()), weights, learnt, _guarantee(state), state.study.to_json(),
+        tuple(common.tolist()), weights, learnt, _guarantee(state),
+        settings=state.study.to_json(),
     )  # fmt: skip
 
 

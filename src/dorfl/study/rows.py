@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from dorfl.data import tables
+from dorfl.data.preprocessing import columns
 from dorfl.data.tables import DataError, Split
-from dorfl.study import labels, serving
+from dorfl.study import labels, meaning, serving
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Served
 from dorfl.study.settings import Study
 from dorfl.support.threads import each
 from dorfl.support.types import Array
+
+_MANY = 0.05  # of a table's rows: so many are not left out quietly
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,7 @@ class Rows:
     y: Array
     order: Array
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def clients(self) -> dict[str, tuple[Array, Array]]:
@@ -44,8 +48,12 @@ def open_split(study: Study) -> Split:
     """The table of a study, its rows in the clients' order."""
     if study.data.file is None:
         raise ValueError('[data] file is missing: which table? Or name it: --table "data.csv"')
-    table = tables.read(study.data.file)
-    names, client = table.column_names, study.data.client
+    client, label = study.data.client, study.data.label
+    text = [*study.columns.category, *([client] if client else [])]
+    if meaning.task_of(study) == "classification":
+        text.append(label)
+    table = tables.read(study.data.file, text=text, missing=study.columns.missing)
+    names = table.column_names
     tables.find_column(names, study.data.label, "label")
     for name in (*study.kinds, *study.columns.use, *study.columns.frozen):
         tables.find_column(names, name, "columns")
@@ -55,6 +63,26 @@ def open_split(study: Study) -> Split:
         table, client, least=study.privacy.minimum_rows, small=study.data.small
     )
     return split.only(study.sites) if study.sites else split
+
+
+def left_out(split: Split, used: Array, label: str, client: str | None) -> str | None:
+    """What to say where many of a table's rows are not used: whose they are, and of which class."""
+    total = split.table.num_rows
+    if total - len(used) <= _MANY * total:
+        return None
+    gone = np.ones(total, dtype=bool)
+    gone[used] = False
+    said = [f"{total - len(used):,} of {total:,} rows ({1 - len(used) / total:.0%}) are not used"]
+    for what, name in (("class", label), ("client", client)):
+        if name is None or columns.kind_of(split.table.column(name)) not in ("numeric", "category"):
+            continue
+        found = columns.levels(split.table.column(name), name)
+        if len(found.names) <= labels.MOST_CLASSES or what == "client":
+            counts = np.bincount(found.codes[gone] + 1, minlength=len(found.names) + 1)
+            listed = sorted(zip(counts.tolist(), ["none", *found.names], strict=True), reverse=True)
+            shown = [f"{level} {count:,}" for count, level in listed[:8] if count]
+            said.append(f"by {what}: {', '.join(shown)}{', …' if listed[8:9] > [(0, '')] else ''}")
+    return "; ".join(said)
 
 
 def rows_for(model: Model, split: Split) -> Rows:
@@ -74,7 +102,9 @@ def rows_for(model: Model, split: Split) -> Rows:
         X = model.transform.apply(split, np.float32).X
     except ValueError as error:
         raise DataError(str(error)) from None
-    return Rows(split.names, split.bounds, X, y, split.order, tuple(notes))
+    lost = left_out(split, split.order, label, None)
+    warnings = () if lost is None else (lost,)
+    return Rows(split.names, split.bounds, X, y, split.order, tuple(notes), warnings)
 
 
 def measure(model: Model, rows: Rows) -> list[Served]:
@@ -89,15 +119,3 @@ def measure(model: Model, rows: Rows) -> list[Served]:
         return Served(name, len(y), float(problem.loss.value(out, target).mean()), score)
 
     return each(one, rows.names)
-
-
-def auc(model: Model, rows: Rows) -> dict[str, float]:
-    """The area under the ROC curve by client, for two classes, where both occur."""
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import, training needs none
-
-    problem, theta = model.fit.problem, model.fit.theta
-    return {
-        name: float(roc_auc_score(y, serving.outputs(problem, theta, X)))
-        for name, (X, y) in rows.clients.items()
-        if len(model.classes) == 2 and 0 < y.sum() < len(y)
-    }

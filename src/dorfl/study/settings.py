@@ -45,6 +45,7 @@ class Used(NamedTuple):
     numeric: Annotated[Names, "columns to read as numbers"] = ()
     category: Annotated[Names, "columns to read as categories"] = ()
     ignore: Annotated[Names, "columns to leave out"] = ()
+    missing: Annotated[Names, "cells that mean a missing value, as empty ones do"] = ()
     frozen: Annotated[Names, "columns that cannot drift, beside categories"] = ()
     scaling: Annotated[str, "the units of numbers: robust (median, MAD), standard or none"] = (
         "robust"

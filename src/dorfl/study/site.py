@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl.data import preprocessing, spread, validation
-from dorfl.data.preprocessing import Plan, summaries
+from dorfl.data.preprocessing import Plan, cells, summaries
 from dorfl.data.preprocessing import columns as reading
 from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.federation import training
@@ -271,12 +271,14 @@ class Site:
         for name in names:
             if name not in self.table.column_names:
                 raise Refused(f"column {name[:60]!r} is not in this site's table")
-        task = agreement.study.data.task
-        if (names, task) != self._kept[:2]:
-            table = pa.table({name: self.table.column(name) for name in names})
+        missing = agreement.study.columns.missing
+        read_as = (agreement.study.data.task, missing)
+        if (names, read_as) != self._kept[:2]:
+            columns = {name: cells.without(self.table.column(name), missing) for name in names}
+            table = pa.table(columns)
             known = labels.known(table.column(names[-1]), agreement.study)
             rows = table if known.all() else table.filter(pa.array(known))
-            self._kept = (names, task, rows, np.flatnonzero(known))
+            self._kept = (names, read_as, rows, np.flatnonzero(known))
         return self._kept[2]
 
     def _features(self, agreement: Agreement) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl.data import preprocessing, spread, validation
-from dorfl.data.preprocessing import Numeric, Plan, Transform, columns, summaries
+from dorfl.data.preprocessing import Numeric, Plan, Transform, cells, columns, summaries
 from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
@@ -37,7 +37,7 @@ from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
 from dorfl.study.messages import Answer, Enrolled
 from dorfl.study.model import Model
-from dorfl.study.rows import Rows, open_split
+from dorfl.study.rows import Rows, left_out, open_split
 from dorfl.study.settings import Study
 from dorfl.support.threads import each
 from dorfl.support.types import Array
@@ -58,26 +58,43 @@ class Prepared:
 
 
 def run(study: Study, progress: Progress | None = None) -> tuple[Model, Rows]:
-    """Read, prepare, choose, train, certify: the model and the rows it was trained on."""
+    """Read, prepare, choose, train: the model and the rows it was trained on."""
     loading = threading.Thread(target=_load_kernels)
     loading.start()
     try:
-        prepared = prepare(study, open_split(study))
+        prepared = _opened(study)
     finally:
         loading.join()  # a process that ends under a thread at work in compiled code is aborted
     return model_of(study, prepared, progress), prepared.rows
 
 
+def _opened(study: Study) -> Prepared:
+    """The study's table, prepared; what it was read into is let go of."""
+    split = open_split(study)
+    prepared = prepare(study, split)
+    rows, data = prepared.rows, study.data
+    lost = None if study.sites else left_out(split, rows.order, data.label, data.client)
+    return prepared if lost is None else replace(prepared, rows=replace(rows, warnings=(lost,)))
+
+
 def model_of(study: Study, prepared: Prepared, progress: Progress | None = None) -> Model:
     """The model of a study for rows that are ready, with all that is known of it."""
     (state, _), rows = fit(study, prepared, progress), prepared.rows
-    made = results.model_of(state, rows.notes)
-    found = made.facts.certificate
+    return results.model_of(state, rows.notes, rows.warnings)
+
+
+def curved(model: Model, rows: Rows, tick: Callable[[], object] = lambda: None) -> Model:
+    """The model with its certificate at several radii; `tick` is called before each."""
+    found = model.facts.certificate
     if found is None or not found.radius > 0 or rows.X.size >= _CURVED:
-        return made
-    certificate = certify(made.fit, rows.clients)
-    curve = tuple((r, certificate.at(r)) for r in (found.radius * _CURVE).tolist())
-    return replace(made, facts=made.facts._replace(certificate=found._replace(curve=curve)))
+        return model
+    certificate = certify(model.fit, rows.clients)
+    curve = []
+    for radius in (found.radius * _CURVE).tolist():
+        tick()
+        curve.append((radius, certificate.at(radius)))
+    facts = model.facts._replace(certificate=found._replace(curve=tuple(curve)))
+    return replace(model, facts=facts)
 
 
 def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> tuple[State, Group]:
@@ -153,6 +170,7 @@ def prepare(study: Study, split: Split) -> Prepared:
         "use fewer columns or rows, or a larger machine",
     )
     notes += _remarks(split, transform)
+    state = state._replace(transform=_explained(split, transform))
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X
     pa.default_memory_pool().release_unused()  # what reading took, training may need
@@ -164,13 +182,13 @@ def _settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
     """The study with the task and the classes that the table shows; rows without a label go."""
     name, column = study.data.label, split.column(study.data.label)
     kind = columns.kind_of(column)
-    if kind in ("empty", "other"):
+    if kind in ("empty", "date", "other"):
         what = "is empty" if kind == "empty" else f"holds {column.type}"
         raise DataError(f"label: column {name!r} {what}; name the column to predict")
     try:
         task, known = labels.task_in(column, study), labels.known(column, study)
     except ValueError as error:
-        raise DataError(f"label: {error}; classes need the task classification") from None
+        raise DataError(f"label: {error}; classes need --task classification") from None
     study = study.changed(data_task=task)
     notes: list[str] = []
     if not known.all():
@@ -195,7 +213,7 @@ def _check_label(study: Study, column: pa.Array) -> None:
     elif len(classes) > labels.MOST_CLASSES:
         raise DataError(
             f"label: column {name!r} has {len(classes):,} different values, more than "
-            f"{labels.MOST_CLASSES} classes; is it a number (task regression), or another column?"
+            f"{labels.MOST_CLASSES} classes; is it a number (--task regression), or another column?"
         )
 
 
@@ -215,8 +233,9 @@ def _label(state: State, split: Split) -> State:
 
 
 def _remarks(split: Split, transform: Transform) -> list[str]:
-    """What to know of the columns: much that is missing, categories that would be numbers."""
-    notes = []
+    """What to know of the columns: much that is missing, text read as numbers or nearly so."""
+    told = getattr(split.table, "remarks", {})
+    notes = [f"column {p.name!r} {told[p.name]}" for p in transform.parts if p.name in told]
     for part in transform.parts:
         if part.missing > _MUCH_MISSING:
             done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
@@ -229,9 +248,19 @@ def _remarks(split: Split, transform: Transform) -> list[str]:
         if len(found) >= 10 and numeric >= 0.9 * len(found):
             notes.append(
                 f"column {part.name!r} is used as a category because some of its cells are not "
-                "numbers; if it holds numbers, leave those cells empty"
+                f"numbers ({cells.look(split.column(part.name))}); if it holds numbers, leave "
+                "those cells empty"
             )
     return notes
+
+
+def _explained(split: Split, transform: Transform) -> Transform:
+    """Why text is not used, with how it looks: perhaps numbers in a form that is not known."""
+    reasons = dict(transform.ignored)
+    for name, why in reasons.items():
+        if "of its values" in why and cells.is_text(split.column(name)):
+            reasons[name] = f"{why}; its cells look like {cells.look(split.column(name))}"
+    return replace(transform, ignored=reasons)
 
 
 def _is_number(text: str) -> bool:

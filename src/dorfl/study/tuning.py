@@ -9,7 +9,7 @@ costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -66,6 +66,7 @@ def tune(
     measure: str = "inlying",
     l2: float = 0.0,
     tol: float = 1e-4,
+    progress: Callable[[str], object] = str,
     **given: Any,
 ) -> Tuning:
     """The settings of :func:`dorfl.defaults.choose` that do best on rows not trained with.
@@ -81,6 +82,7 @@ def tune(
         measure: "inlying" as above, or "plain": every row has a say, for data known to be clean.
         l2: as for :func:`dorfl.train`.
         tol: as for :func:`dorfl.train`.
+        progress: called with a few words before every training.
         given: further arguments of `choose`, the same for all candidates.
 
     >>> import dorfl
@@ -105,6 +107,8 @@ def tune(
         for k in range(folds):
             kept = {n: (X[fold[n] != k], y[fold[n] != k]) for n, (X, y) in checked.items()}
             kept = {name: pair for name, pair in kept.items() if len(pair[1])}
+            said = ", ".join(f"{name} {value}" for name, value in settings.items())
+            progress(f"{said}, fold {k + 1}")
             method = choose(kept, **{**fixed, **settings}).method
             fit = train(kept, method, loss=chosen, l2=l2, tol=tol)
             for name, (X, y) in checked.items():

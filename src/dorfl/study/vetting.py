@@ -18,7 +18,7 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 
-_KINDS = ("numeric", "category", "empty", "other")
+_KINDS = ("numeric", "date", "category", "empty", "other")
 _LEVELS = 1000
 _LARGEST = 1e300  # so that sums of them are finite
 _ROWS = 2**40

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def assemble(found: Mapping[str, Part | str], plan: Plan) -> Transform:
     ignored = {name: "as the study says" for name, kind in plan.kinds.items() if kind == "ignore"}
     ignored |= {name: why for name, why in found.items() if isinstance(why, str)}
     parts = tuple(part for part in found.values() if not isinstance(part, str))
-    return Transform(parts, ignored, plan.scaling)
+    return Transform(parts, ignored, plan.scaling, plan.missing)
 
 
 def scale(
@@ -71,7 +72,7 @@ def scale(
         else part
         for part in transform.parts
     ]
-    return Transform(tuple(parts), transform.ignored, transform.scaling)
+    return replace(transform, parts=tuple(parts))
 
 
 def agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
@@ -94,13 +95,11 @@ def agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
     if all(column.numbering for column in used):
         return "it only numbers the rows"
     values = {level for column in used for level in column.levels}
-    if len(values) <= 2 and all(column.levels for column in used):
+    if "date" not in kinds and len(values) <= 2 and all(column.levels for column in used):
         return _category(name, used, missing, plan)
     center = _center(used, plan)
-    flagged = plan.flags and missing > 0
-    if plan.scaling == "none":
-        return Numeric(name, 0.0, 1.0, center, flagged, missing)
-    return Numeric(name, center, 1.0, center, flagged, missing)
+    flagged, middle = plan.flags and missing > 0, 0.0 if plan.scaling == "none" else center
+    return Numeric(name, middle, 1.0, center, flagged, missing, "date" in kinds)
 
 
 def _missing(told: Mapping[str, Column]) -> float:
@@ -118,6 +117,8 @@ def _category(name: str, used: list[Column], missing: float, plan: Plan) -> Cate
         return f"none of its values is held by {plan.least} rows of a client"
     if missing:
         frequent.append(MISSING)
+    if len(frequent) == 1 and sum(rows.values()) < sum(column.rows for column in used):
+        return f"all but one of its values are held by fewer than {plan.least} rows of a client"
     if len(frequent) == 1:
         return "it has one value only"
     return Category(name, tuple(sorted(frequent)), missing)

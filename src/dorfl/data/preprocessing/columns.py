@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from typing import Any, NamedTuple, Protocol
@@ -10,14 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dorfl.data.preprocessing import cells
 from dorfl.support.types import Array
 
 _IDENTIFIER = re.compile(
     r"(^|[ _.-])(id|uuid|guid|index|key|rowid)$|^unnamed: 0$|^$", re.IGNORECASE
 )
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(cells.PLAIN)
 _LARGEST = 1e100  # its square is still a number; no measurement comes near it
+_DAY = 86_400e6  # microseconds
 _ENOUGH_TO_TELL = 20  # rows; fewer distinct integers in order may well be chance
+
+
+_NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_time)
 
 
 class Table(Protocol):
@@ -58,38 +64,51 @@ def table_of(given: Any) -> Table:
 
 
 def kind_of(column: Any) -> str:
-    """How a column is read unless told: "numeric", "category", "empty", or "other" (dates)."""
+    """How a column is read unless told: "numeric", "date", "category", "empty", or "other"."""
     if column.null_count == len(column):
         return "empty"
     stored = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_integer(stored) or pa.types.is_floating(stored) or pa.types.is_decimal(stored):
+    if any(is_kind(stored) for is_kind in _NUMERIC):
         return "numeric"
-    if (
-        pa.types.is_string(stored)
-        or pa.types.is_large_string(stored)
-        or pa.types.is_string_view(stored)
-        or pa.types.is_boolean(stored)
-    ):
-        return "category"
-    return "other"
+    if pa.types.is_date(stored) or pa.types.is_timestamp(stored):
+        return "date"
+    return "category" if cells.is_text(column) or pa.types.is_boolean(stored) else "other"
 
 
 def numbers(column: Any, name: str) -> Array:
-    """A column as float64, NaN where a value is missing, infinite or beyond all measure."""
+    """A column as float64, NaN where a value is missing, infinite or beyond all measure.
+
+    Dates are days since 1970, times of day hours.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if kind_of(column) == "category":
-        column = column.cast(pa.string())
     try:
-        values = _as_numpy(column.cast(pa.float64(), safe=False))
+        values = _as_numpy(_floats(column))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise ValueError(
             f"column {name!r} is used as numbers but holds {_strangers(column)}; correct them, "
-            "leave them empty, or declare the column a category or ignored"
+            "leave them empty, name them (--missing), or declare the column a category or ignored "
+            "(--category, --ignore)"
         ) from None
     if not len(values) or (values.min() >= -_LARGEST and values.max() <= _LARGEST):
         return values  # NaN fails the comparison
     return np.where(np.abs(values) <= _LARGEST, values, np.nan)
+
+
+def _floats(column: Any) -> Any:
+    """A column of any type as float64."""
+    if cells.is_text(column):
+        found = cells.numbers(column)
+        column = cells.dates(column) if found is None else found
+        if column is None:
+            raise pa.ArrowInvalid
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        since = column.cast(pa.timestamp("us")).cast(pa.int64())
+        return pc.divide(since.cast(pa.float64(), safe=False), _DAY)
+    if pa.types.is_time(column.type):
+        since = column.cast(pa.time64("us"), safe=False).cast(pa.int64())
+        return pc.divide(since.cast(pa.float64(), safe=False), _DAY / 24)
+    return column.cast(pa.float64(), safe=False)
 
 
 def levels(column: Any, name: str) -> Levels:
@@ -156,6 +175,8 @@ def _plain(value: Any) -> str | None:
     """A level as text, the same from whatever type a file stores it in."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat().removesuffix("T00:00:00")
     if isinstance(value, str):
         value = value.strip()
         if value.lower() in ("true", "false"):
@@ -169,9 +190,7 @@ def _plain(value: Any) -> str | None:
 
 
 def _strangers(column: Any) -> str:
-    """How many values are no numbers; not which, for messages travel."""
-    if kind_of(column) != "category":
+    """How many values are no numbers and how they look; not which, for messages travel."""
+    if not cells.is_text(column):
         return str(column.type)
-    looks = pc.match_substring_regex(column, rf"^\s*({_NUMBER.pattern}|nan|inf)\s*$")
-    count = pc.sum(pc.invert(looks)).as_py() or 0
-    return f"{count} value(s) that are not"
+    return f"{cells.strangers(column)} value(s) that are not, such as {cells.look(column)}"

@@ -29,7 +29,7 @@ class Plan:
     `scaling` is "robust" (median and MAD), "standard" (mean and standard deviation) or "none".
     `kinds` says of a column that it is "numeric", "category" or to "ignore", where its type does
     not. A column never has more than `most_levels` levels: the most frequent. `flags` adds a column
-    that says where a number was missing.
+    that says where a number was missing. Cells that are one of `missing` are so everywhere.
     """
 
     scaling: str = "robust"
@@ -37,6 +37,7 @@ class Plan:
     least: int = 5
     most_levels: int = 100
     flags: bool = True
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
@@ -87,6 +88,8 @@ def summarise_column(column: Any, name: str, plan: Plan) -> Column:
     """What is told of one column."""
     seen = columns.kind_of(column)
     kind = seen if seen == "empty" else plan.kinds.get(name, seen)
+    if kind == "numeric" and seen == "date":
+        kind = seen
     if kind in ("empty", "other"):
         return Column(kind, missing=len(column) if kind == "empty" else 0)
     if kind == "category":
@@ -96,8 +99,8 @@ def summarise_column(column: Any, name: str, plan: Plan) -> Column:
     missing = _enough(len(values) - len(present), plan)
     if len(present) < plan.least:
         return Column("empty", missing=len(values))
-    told = Column("numeric", len(present), missing)
-    if name not in plan.kinds:
+    told = Column(kind, len(present), missing)
+    if name not in plan.kinds and kind == "numeric":
         if columns.at_most_two(present):  # perhaps a yes and a no: the server sees what others have
             told = told._replace(levels=_levels(columns.levels(column, name), "", plan).levels)
         told = told._replace(numbering=columns.is_identifier(values, name))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dorfl.data.preprocessing import columns
+from dorfl.data.preprocessing import cells, columns
 from dorfl.support import wire
 from dorfl.support.threads import each
 from dorfl.support.types import Array
@@ -26,7 +26,8 @@ _TOGETHER = 16  # columns turned into rows at once: one at a time takes ten time
 class Numeric(NamedTuple):
     """x ↦ (x − center)/spread, with `fill` for a missing value; `flagged`: a column says which.
 
-    `missing` is the share of values that were missing when it was fitted.
+    `missing` is the share of values that were missing when it was fitted; of a `date`, x is days
+    since 1970.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Numeric(NamedTuple):
     fill: float
     flagged: bool = False
     missing: float = 0.0
+    date: bool = False
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -56,6 +58,10 @@ class Numeric(NamedTuple):
             missing = np.isnan(scaled)
             out[0, missing] = (self.fill - self.center) / self.spread
             out[1:] = missing  # there is such a row only where it is flagged
+
+    def strange(self, column: Any) -> tuple[int, int]:
+        """How many values are missing, and how many of a level that is not known: none."""
+        return int(np.isnan(columns.numbers(column, self.name)).sum()), 0
 
 
 class Category(NamedTuple):
@@ -85,6 +91,13 @@ class Category(NamedTuple):
         known = np.flatnonzero(hot >= 0)
         out[hot[known], known] = 1.0
 
+    def strange(self, column: Any) -> tuple[int, int]:
+        """How many values are missing, and how many are a level that is not known."""
+        found = columns.levels(column, self.name)
+        counts = np.bincount(found.codes + 1, minlength=len(found.names) + 1).tolist()
+        unseen = [c for n, c in zip(found.names, counts[1:], strict=True) if n not in self.levels]
+        return counts[0], sum(unseen)
+
 
 Part: TypeAlias = Numeric | Category
 
@@ -99,11 +112,15 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Transform:
-    """The parts of the table that are used, in order, and why the others are not."""
+    """The parts of the table that are used, in order, and why the others are not.
+
+    Cells that are one of `missing` count as empty.
+    """
 
     parts: tuple[Part, ...]
     ignored: Mapping[str, str]
     scaling: str = "robust"
+    missing: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -153,11 +170,24 @@ class Transform:
 
             def write(k: int, first: int = first) -> None:
                 part = self.parts[k]
-                part.write(given.column(part.name), block[stops[k] - first : stops[k + 1] - first])
+                column = cells.without(given.column(part.name), self.missing)
+                part.write(column, block[stops[k] - first : stops[k + 1] - first])
 
             each(write, group)
             X[:, first:stop] = block[: stop - first].T
         return Features(X, self.names, self.frozen)
+
+    def strange(self, table: Any) -> dict[str, tuple[int, int]]:
+        """By column, how many values are missing and how many of a level that is not known.
+
+        >>> Transform((Category("sex", ("f", "m")),), {}).strange({"sex": ["f", "x", None, "m"]})
+        {'sex': (1, 1)}
+        """
+        given = columns.table_of(table)
+        return {
+            part.name: part.strange(cells.without(given.column(part.name), self.missing))
+            for part in self.parts
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON; floats come back to the last bit."""
@@ -165,6 +195,7 @@ class Transform:
             "format": FORMAT,
             "version": VERSION,
             "scaling": self.scaling,
+            "missing": list(self.missing),
             "columns": [
                 {"kind": "numeric" if isinstance(part, Numeric) else "category", **part._asdict()}
                 for part in self.parts
@@ -183,22 +214,25 @@ class Transform:
                 f"version {VERSION}; use the dorfl it was written with"
             )
         listed, ignored = written.get("columns"), written.get("ignored")
-        if not isinstance(listed, list) or not isinstance(ignored, dict):
+        # Before it was written down, a level called NA counted as missing too.
+        missing = written.get("missing", list(cells.MARKS))
+        if not (
+            isinstance(listed, list) and isinstance(ignored, dict) and isinstance(missing, list)
+        ):
             raise ValueError("transform: its list of columns is damaged")
         parts = tuple(_part(entry) for entry in listed)
         if len({part.name for part in parts}) < len(parts):
             raise ValueError("transform: a column is listed twice")
         reasons = {str(name): str(reason) for name, reason in ignored.items()}
-        return cls(parts, reasons, str(written.get("scaling")))
+        return cls(parts, reasons, str(written.get("scaling")), tuple(map(str, missing)))
 
 
 def _part(entry: Any) -> Part:
     try:
+        kind: Any = {"numeric": Numeric, "category": Category}[entry["kind"]]
         plain = {name: value for name, value in entry.items() if name != "kind"}
-        part: Part = wire.read(plain, Part, "column", finite=True)
-        kind = {"numeric": Numeric, "category": Category}[entry["kind"]]
-        fine = 0 <= part.missing <= 1 and not (isinstance(part, Numeric) and part.spread <= 0)
-        if not fine or not isinstance(part, kind):
+        part: Part = wire.read({**kind._field_defaults, **plain}, kind, "column", finite=True)
+        if not 0 <= part.missing <= 1 or (isinstance(part, Numeric) and part.spread <= 0):
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ValueError("transform: a column is damaged") from None

@@ -12,7 +12,16 @@ r"""Tables in files: read column by column, and shared out among the clients the
 """
 
 from dorfl.data.tables.errors import DataError, find_column
-from dorfl.data.tables.reading import batches, column_names, read
+from dorfl.data.tables.reading import Given, batches, column_names, read
 from dorfl.data.tables.split import Split, by_client
 
-__all__ = ["DataError", "Split", "batches", "by_client", "column_names", "find_column", "read"]
+__all__ = [
+    "DataError",
+    "Given",
+    "Split",
+    "batches",
+    "by_client",
+    "column_names",
+    "find_column",
+    "read",
+]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from dorfl.data.tables.errors import DataError
 
 _DELIMITERS = ",;\t|"
-_LOOK = 1 << 16  # bytes
+_LOOK = 1 << 16  # bytes, and as many as the first line takes
+_LONGEST = 1 << 28  # bytes of a first line
 _DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
 _DECIMAL_POINT = re.compile(r"^\s*[-+]?\d*\.\d+\s*$")
 
@@ -36,6 +37,11 @@ def of(path: Path) -> Dialect:
     try:
         with gzip.open(path) if compressed else path.open("rb") as file:
             sample = file.read(_LOOK)
+            while b"\n" not in sample.rstrip(b"\n") and len(sample) < _LONGEST:
+                more = file.read(len(sample))
+                if not more:
+                    break
+                sample += more
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise damaged(path) from None
     if start == b"PK\x03\x04":
@@ -44,7 +50,8 @@ def of(path: Path) -> Dialect:
         raise DataError(f"{path.name}: is neither CSV nor Parquet; save the table as one of them")
     text, encoding = _decode(sample)
     # What was cut off in the middle of a line tells nothing.
-    lines = text.splitlines()[: -1 if len(sample) == _LOOK else None][:200]
+    lines = text.splitlines()
+    lines = lines[: -1 if len(sample) >= _LOOK and len(lines) > 1 else None][:200]
     if not any(line.strip() for line in lines):
         raise DataError(f"{path.name}: is empty")
     delimiter = _delimiter(lines)
@@ -56,6 +63,23 @@ def of(path: Path) -> Dialect:
     points = sum(bool(_DECIMAL_POINT.match(cell)) for cell in cells)
     decimal = "," if delimiter != "," and commas > points else "."
     return Dialect(delimiter, decimal, encoding, header, compressed)
+
+
+def ragged(path: Path, found: Dialect, most: int = 3) -> str:
+    """The first lines with too few or too many cells, by number, and how many they have."""
+    told = []
+    with (
+        gzip.open(path, "rt", encoding=found.encoding, newline="")
+        if found.compressed
+        else path.open(encoding=found.encoding, newline="") as file
+    ):
+        rows = csv.reader(file, delimiter=found.delimiter)
+        for row in rows:
+            if row and len(row) != len(found.header):
+                told.append(f"line {rows.line_num} has {len(row)}")
+                if len(told) > most:
+                    return ", ".join(told[:-1]) + ", …"
+    return ", ".join(told)
 
 
 def damaged(path: Path) -> DataError:

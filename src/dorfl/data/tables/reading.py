@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing.columns import Table
 from dorfl.data.tables import dialect
 from dorfl.data.tables.dialect import Dialect
 from dorfl.data.tables.errors import DataError, need_memory
 
-_MARKS = ["", "?", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "-", "."]
-MISSING = [blank + mark for mark in _MARKS for blank in ("", " ")] + ["#N/A"]
+_BLANK = ["", " "]
+_MISSING = [blank + mark for mark in cells.MARKS for blank in _BLANK]
 _BATCH = 1 << 16
 
 
@@ -29,34 +29,112 @@ def column_names(path: str | Path) -> list[str]:
     return _Parquet.open(path).column_names if _is_parquet(path) else list(dialect.of(path).header)
 
 
-def read(path: str | Path, wanted: Sequence[str] | None = None) -> Table:
-    """The table in a file: Parquet column by column, text at once, of which only `wanted` stays."""
+def read(
+    path: str | Path,
+    wanted: Sequence[str] | None = None,
+    *,
+    text: Sequence[str] = (),
+    missing: Sequence[str] = (),
+) -> Given:
+    """The table in a file: Parquet column by column, text at once, of which only `wanted` stays.
+
+    Columns are what they say: text of numbers and dates is read as such, but for those in `text`.
+    Empty cells are missing, and those that `missing` names; NA and its like only among numbers.
+    """
     path = _existing(path)
-    table = _Parquet.open(path) if _is_parquet(path) else _text(path, wanted)
+    if _is_parquet(path):
+        table, decimal = _Parquet.open(path), "."
+    else:
+        found = dialect.of(path)
+        table, decimal = _text(path, found, wanted, text), found.decimal
     if not table.num_rows:
         raise DataError(f"{path.name}: has column names but no rows")
-    return table
+    return Given(table, decimal, frozenset(text), tuple(missing))
 
 
-def batches(path: str | Path, kinds: Mapping[str, str], rows: int = _BATCH) -> Iterator[pa.Table]:
+@dataclass(frozen=True)
+class Given:
+    """A table as its file has it, its columns read when they are asked for.
+
+    `remarks` says of columns looked at that they are not used as they are stored.
+    """
+
+    table: Table
+    decimal: str = "."
+    text: frozenset[str] = frozenset()
+    missing: tuple[str, ...] = ()
+    remarks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns, in the file's order."""
+        return self.table.column_names
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return self.table.num_rows
+
+    def column(self, name: str) -> Any:
+        """A column as an Arrow array."""
+        column = cells.without(self.table.column(name), self.missing)
+        if name in self.text:
+            return column
+        column, remark = cells.read(column, self.decimal)
+        if remark:
+            self.remarks[name] = remark
+        return column
+
+
+def batches(
+    path: str | Path,
+    kinds: Mapping[str, str],
+    rows: int = _BATCH,
+    missing: Sequence[str] = (),
+) -> Iterator[pa.Table]:
     """The columns named in `kinds` ("numeric", "category" or "as it is"), some rows at a time."""
     path = Path(path)
+    decimal = "."
     if _is_parquet(path):
-        with _parquet_errors(path), pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(rows, columns=list(kinds)):
-                yield pa.Table.from_batches([batch])
-        return
-    types = {"numeric": pa.float64(), "category": pa.string()}
-    with _text_errors(path, found := dialect.of(path)) as short:
-        reader = csv.open_csv(
+        parts = _parquet_batches(path, list(kinds), rows)
+    else:
+        found = dialect.of(path)
+        parts, decimal = _text_batches(path, found, list(kinds)), found.decimal
+    for batch in parts:
+        columns = {}
+        for name, kind in kinds.items():
+            column = cells.without(batch.column(name), missing)
+            if kind == "numeric" and cells.is_text(column):
+                column = _numbers(path, name, column, decimal)
+            columns[name] = column
+        yield pa.table(columns)
+
+
+def _numbers(path: Path, name: str, column: Any, decimal: str) -> Any:
+    found = cells.dates(column)
+    if found is None or found.null_count == len(found):
+        turned = column if decimal == "." else cells.turn_round(column)
+        found = cells.numbers(turned)
+    if found is None:
+        raise DataError(
+            f"{path.name}: column {name!r} is used as numbers but holds a value that is none, "
+            f"such as {cells.look(column)}"
+        )
+    return found
+
+
+def _parquet_batches(path: Path, names: list[str], rows: int) -> Iterator[Any]:
+    with _parquet_errors(path), pq.ParquetFile(path) as file:
+        yield from file.iter_batches(rows, columns=names)
+
+
+def _text_batches(path: Path, found: Dialect, names: list[str]) -> Iterator[Any]:
+    with _text_errors(path, found) as short:
+        yield from csv.open_csv(
             _stream(path, found),
             *_options(found, short, block=1 << 24),
-            _conversion(
-                found, list(kinds), {n: types.get(k, pa.string()) for n, k in kinds.items()}
-            ),
+            _conversion(found, names, text=names),
         )
-        for batch in reader:
-            yield pa.Table.from_batches([batch])
 
 
 def _existing(given: str | Path) -> Path:
@@ -123,12 +201,6 @@ def _text_errors(path: Path, found: Dialect) -> Iterator[list[Any]]:
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             raise DataError(f"{path.name}: has column names but no rows") from None
-        which = re.match(r"In CSV column #(\d+): CSV conversion error to double", str(error))
-        if which:
-            name = found.header[int(which[1])]
-            raise DataError(
-                f"{path.name}: column {name!r} is used as numbers but holds a value that is none"
-            ) from None
         raise DataError(
             f"{path.name}: cannot be read as a table; are quotes closed and the text UTF-8?"
         ) from None
@@ -136,8 +208,8 @@ def _text_errors(path: Path, found: Dialect) -> Iterator[list[Any]]:
         raise dialect.damaged(path) from None
     if short:
         raise DataError(
-            f"{path.name}: {len(short)} line(s) do not have {len(found.header)} cells, the first "
-            f"of them has {short[0].actual_columns}; is the file cut short, or a "
+            f"{path.name}: {len(short)} line(s) do not have {len(found.header)} cells: "
+            f"{dialect.ragged(path, found)}; is the file cut short, or a "
             f"{found.delimiter!r} inside a value without quotes?"
         )
 
@@ -147,9 +219,10 @@ def _is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
 
 
-def _text(path: Path, wanted: Sequence[str] | None) -> Table:
+def _text(
+    path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequence[str]
+) -> pa.Table:
     """A text table, read whole: it has to be parsed to the end in any case."""
-    found = dialect.of(path)
     kept = [n for n in found.header if wanted is None or n in wanted] or list(found.header)
     share = len(kept) / len(found.header)
     need_memory(
@@ -157,11 +230,23 @@ def _text(path: Path, wanted: Sequence[str] | None) -> Table:
         round(path.stat().st_size * (8 if found.compressed else 1.5) * max(share, 0.3)),
         "convert it to Parquet, which is read column by column, or use fewer columns",
     )
-    with _text_errors(path, found) as short:
-        table: Table = csv.read_csv(
-            _stream(path, found), *_options(found, short), _conversion(found, kept)
-        )
+    table = _parsed(path, found, kept, text)
+    # Every cell of these is empty or a mark for a missing number, which may be a level's name.
+    open_ = [n for n in kept if pa.types.is_null(table.schema.field(n).type)]
+    if open_:
+        again = _parsed(path, found, open_, open_, _BLANK)
+        for name in open_:
+            table = table.set_column(kept.index(name), name, again.column(name))
     return table
+
+
+def _parsed(
+    path: Path, found: Dialect, names: list[str], text: Sequence[str], missing: list[str] = _MISSING
+) -> pa.Table:
+    with _text_errors(path, found) as short:
+        return csv.read_csv(
+            _stream(path, found), *_options(found, short), _conversion(found, names, text, missing)
+        )
 
 
 def _stream(path: Path, found: Dialect) -> Any:
@@ -184,11 +269,15 @@ def _options(found: Dialect, short: list[Any], block: int | None = None) -> tupl
     return read, parse
 
 
-def _conversion(found: Dialect, names: list[str], types: dict[str, Any] | None = None) -> Any:
+def _conversion(
+    found: Dialect, names: list[str], text: Sequence[str] = (), missing: list[str] = _MISSING
+) -> Any:
     return csv.ConvertOptions(
-        null_values=MISSING,
-        strings_can_be_null=True,
+        null_values=missing,
+        strings_can_be_null=missing is _BLANK,
+        true_values=[],  # text, for there may be a third: true, false, none
+        false_values=[],
         decimal_point=found.decimal,
         include_columns=names,
-        column_types=types,
+        column_types={name: pa.string() for name in text if name in names},
     )

@@ -163,5 +163,6 @@ def _too_small(client: str, names: list[str], counts: Array, few: Array, least: 
     others = f" (and {len(few) - 1} more)" if len(few) > 1 else ""
     return (
         f"client {names[first]!r}{others} has {counts[first]} row(s), fewer than {least}: too few "
-        "to learn from or to keep private; merge such clients, drop them, or lower the least number"
+        "to learn from or to keep private; merge such clients (--small merge), drop them (--small "
+        "drop), or lower the least number (--least)"
     )

@@ -15,7 +15,8 @@ def write(model: Model) -> str:
     """The card of a model."""
     facts, fit = model.facts, model.fit
     lines = [f"# A model of {_code(model.label)}", "", _summary(model), ""]
-    lines += [f"**{words}**\n" for words in (model.shortfall, model.useless) if words]
+    red = (*facts.warnings, model.shortfall, model.useless, model.idle)
+    lines += [f"**{words}**\n" for words in red if words]
     lines += ["## Data", ""]
     if facts.rows:
         lines += [

@@ -46,6 +46,16 @@ class Guarantee(NamedTuple):
     curve: tuple[tuple[float, float], ...] = ()
 
 
+class HeldOut(NamedTuple):
+    """What a method scores on rows it was not trained with: overall, at worst, and by client."""
+
+    method: str
+    overall: float
+    worst: float
+    client: str  # whose is the worst
+    clients: dict[str, float]
+
+
 class Facts(NamedTuple):
     """See the module's text; `settings` is the study as plain JSON."""
 
@@ -57,6 +67,8 @@ class Facts(NamedTuple):
     weights: Weights | None = None
     learnt: Learnt | None = None
     certificate: Guarantee | None = None
+    warnings: tuple[str, ...] = ()  # what must not be missed
+    held_out: tuple[HeldOut, ...] = ()
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
 
     def to_json(self) -> dict[str, Any]:

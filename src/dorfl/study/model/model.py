@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.federation.fit import Fit
@@ -57,6 +56,21 @@ class Model:
             f"that of the best constant prediction {found.constant:.4g}"
         )
 
+    @property
+    def idle(self) -> str | None:
+        """Why the model is of no use on rows it has not seen: a constant does as well there."""
+        found = self.facts.held_out
+        if not found:
+            return None
+        own, constant = found[0], found[-1]
+        better = own.overall > constant.overall
+        if better if self.classifies else own.overall < constant.overall:
+            return None
+        return (
+            f"on rows held out the model ({own.overall:.4g}) does no better than always the "
+            f"{constant.method} ({constant.overall:.4g})"
+        )
+
     def outputs(self, table: Any) -> Array:
         """θᵀx of every row: (n,), or (n, classes) for more than two."""
         return self.fit.problem.predict(self.fit.theta, self.transform.apply(table).X)
@@ -65,10 +79,7 @@ class Model:
         """The probability of every class (n, classes)."""
         if not self.classifies:
             raise ValueError("probabilities: this model estimates a number, not classes")
-        out = self.outputs(table)
-        if out.ndim == 2:
-            return np.asarray(softmax(out, axis=1))
-        return np.column_stack([expit(-out), expit(out)])
+        return self.fit.predict_proba(self.transform.apply(table).X)
 
     def predict(self, table: Any) -> Array:
         """The class of every row, as text, or the number in the label's own unit."""

@@ -13,28 +13,50 @@ import math
 import os
 import re
 import sys
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-MARKS = ["", "?", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "-", "."]
-MISSING = {*MARKS, "#N/A"}
+MARKS = {"", "?", "NA", "N/A", "#N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none",
+         "-", "."}  # fmt: skip
+DAY = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(.*)")
+ZONE = re.compile(r"(:\d\d(\.\d+)?)(Z|[-+]\d{2}:?\d{2})$")
+GROUPED = re.compile(r"\d{1,3}([,'’]\d{3})+(\.\d*)?")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 LARGEST = 1e100
 
 
 def number(cell: str, comma: bool) -> float | None:
-    """A cell as a number, or None where it is missing."""
+    """A cell as a number ($1,234.50 or 12 % too), or None where it is missing."""
     cell = cell.strip()
-    if cell in MISSING:
+    if cell in MARKS:
         return None
-    value = float(cell.replace(",", ".") if comma else cell)
+    if comma:
+        cell = cell.translate(str.maketrans(",.", ".,"))
+    bare = re.sub(r"[$€£¥%\s]", "", cell)
+    if GROUPED.fullmatch(bare.lstrip("+-")):
+        bare = re.sub("[,'’]", "", bare)
+    value = float(bare)
     return value if abs(value) <= LARGEST else None
+
+
+def days(cell: str) -> float | None:
+    """A date as days since 1970, or None where it is missing."""
+    cell = cell.strip()
+    if cell in MARKS:
+        return None
+    found = DAY.fullmatch(cell)
+    if found:
+        day, month, year, rest = found.groups()
+        cell = f"{year}-{month:0>2}-{day:0>2}{rest}"
+    since = datetime.fromisoformat(ZONE.sub(r"\1", cell)) - datetime(1970, 1, 1)
+    return since / timedelta(days=1)
 
 
 def level(cell: str) -> str | None:
     """A cell as a level, written plainly, or None where it is missing."""
     cell = cell.strip()
-    if cell in MISSING:
+    if not cell:
         return None
     if cell.lower() in ("true", "false"):
         return cell.lower()
@@ -49,10 +71,14 @@ def level(cell: str) -> str | None:
 def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
     """The numbers the model sees of a row, a mapping of column to cell."""
     out: list[float] = []
+    missing = model["transform"].get("missing", MARKS)  # older models: in levels as among numbers
+    numbers = [float(mark) for mark in missing if NUMBER.fullmatch(mark)]
     for column in model["transform"]["columns"]:
         cell = row[column["name"]] or ""
+        cell = "" if cell.strip() in missing else cell
         if column["kind"] == "numeric":
-            value = number(cell, comma)
+            value = days(cell) if column.get("date") else number(cell, comma)
+            value = None if value in numbers else value
             filled = column["fill"] if value is None else value
             out.append((filled - column["center"]) / column["spread"])
             if column["flagged"]:

@@ -1,0 +1,76 @@
+"""`dorfl tune`: which settings do best on a table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dorfl.cli import options
+from dorfl.cli.screen import Screen, heading
+
+
+@options.takes(*(word for word in options.TABLE if word != "method"))
+def tune(
+    data: options.Table,
+    words: dict[str, Any],
+    folds: Annotated[int, typer.Option("--folds", min=2, help="How many folds.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A study.toml with what was chosen.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over an older one.")] = False,
+) -> None:
+    """Choose --outliers and --shift by cross-validation, by a measure that wrong rows do not fool.
+
+    Sixteen combinations are tried. What cannot be told apart is decided for the more robust.
+
+    Examples:
+      dorfl tune adult.csv --label income --client race --out study.toml
+      dorfl train study.toml
+    """
+    if out is not None and out.exists() and not force:
+        raise typer.BadParameter(f"{out} exists; --force writes over it")
+    study = options.study_of(data, words)
+    from dorfl.study import table, tuning  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.study.meaning import frozen_of, loss_of  # noqa: PLC0415
+    from dorfl.study.rows import open_split  # noqa: PLC0415
+    from dorfl.study.toml import to_toml  # noqa: PLC0415
+    from dorfl.support import files  # noqa: PLC0415
+
+    screen = Screen()
+    trainings = folds * 16
+    with screen.progress("reading", total=trainings) as step:
+        prepared = table.prepare(study, open_split(study))
+        state, rows = prepared.state, prepared.rows
+        assert state.transform is not None
+        l2 = study.training.l2
+        found = tuning.tune(
+            rows.clients, loss=loss_of(study, len(state.classes)), folds=folds, progress=step,
+            frozen=frozen_of(study, state.transform), outliers=study.method.outliers,
+            seed=study.training.seed, l2=1.0 / len(rows.y) if l2 is None else l2,
+            tol=study.training.tol,
+        )  # fmt: skip
+    listed = heading("Trials, the chosen one first", "outliers", "shift", "loss", "± from the best")
+    for trial in found.trials:
+        settings = trial.settings
+        listed.add_row(
+            f"{settings['outliers']:g}", f"{settings['shift']:g}", f"{trial.loss:.4f}",
+            f"{trial.error:.4f}",
+        )  # fmt: skip
+    screen.table(listed)
+    for line in (*rows.notes, *found.words[:2]):
+        screen.say(line)
+    chosen = found.trials[0].settings
+    if out is not None:
+        place = study.data.file and os.path.relpath(study.data.file, out.parent)
+        kept = study.changed(
+            method_outliers=chosen["outliers"], method_shift=chosen["shift"], data_file=place
+        )
+        files.write_whole(out, to_toml(kept).encode())
+        screen.say(f"the study is {out}; next: dorfl train {out}")
+    else:
+        screen.say(f"train with: --outliers {chosen['outliers']:g} --shift {chosen['shift']:g}")
+    trials = [trial._asdict() for trial in found.trials]
+    screen.give({"chosen": chosen, "trials": trials})

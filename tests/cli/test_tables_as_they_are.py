@@ -1,0 +1,178 @@
+"""Tables as people have them, and what is said of them: every case a small file and a process."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dorfl.study import model
+
+
+def dorfl_(*arguments, cwd, **environment):
+    """As a process of its own: what it printed must never be a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dorfl", *map(str, arguments)],
+        capture_output=True, text=True, check=False, cwd=cwd, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def incomes(rows=240, seed=0):
+    """Two sites; the income decides, the shade does not."""
+    rng = np.random.default_rng(seed)
+    income = rng.lognormal(10.5, 0.5, rows)
+    rich = 4 * (np.log(income) - 10.5) + rng.normal(size=rows) > 0
+    return pd.DataFrame(
+        {
+            "site": rng.choice(["north", "south"], rows),
+            "income": income.round(2),
+            "shade": rng.choice(["red", "blue", "green"], rows),
+            "rich": np.where(rich, "yes", "no"),
+        }
+    )
+
+
+def train(home, frame, *extra, name="t.csv", out="m", code=0):
+    """Train on a frame as a file, in a process of its own; the process and the model."""
+    path = home / name
+    frame.to_parquet(path) if name.endswith("parquet") else frame.to_csv(path, index=False)
+    words = ("--label", "rich", "--client", "site", "--out", out, "--budget", 0, *extra)
+    done = dorfl_("train", name, *words, cwd=home)
+    assert done.returncode == code, done.stderr
+    return done, model.load(home / out) if code == 0 else None
+
+
+# ── what is missing, and what is called so ───────────────────────────────────────────────────────
+
+
+def test_classes_clients_and_levels_may_be_called_none_in_any_file(tmp_path):
+    frame = incomes().replace({"north": "NA", "yes": "None", "red": "-", "blue": "none"})
+    frame.loc[::7, "shade"] = None
+    names = ("t.csv", "t.parquet")
+    both = [train(tmp_path, frame, name=name, out=f"m-{name}")[1] for name in names]
+    for made in both:
+        assert made.facts.rows == len(frame)
+        assert made.classes == ("None", "no") and made.fit.clients == ("NA", "south")
+        assert set(made.transform.parts[1].levels) == {"(missing)", "-", "green", "none"}
+        assert not made.facts.warnings
+    np.testing.assert_array_equal(both[0].fit.theta, both[1].fit.theta)
+    assert both[0].transform == both[1].transform
+
+
+def test_a_column_of_marks_alone_is_a_column_of_levels(tmp_path):
+    frame = incomes().assign(drinks=lambda f: np.where(f["rich"] == "yes", "none", "NA"))
+    _, made = train(tmp_path, frame)
+    assert made.transform.parts[-1].levels == ("NA", "none")
+
+
+def test_what_is_named_as_missing_is_so_in_every_column(tmp_path):
+    frame = incomes()
+    frame.loc[:39, "rich"], frame.loc[40:59, "shade"] = "refused", "refused"
+    frame.loc[60:79, "income"] = -999
+    words = ("--missing", "refused", "--missing", "-999")
+    done, made = train(tmp_path, frame, *words)
+    assert made.classes == ("no", "yes") and made.facts.rows == 200
+    assert made.transform.parts[0].missing == made.transform.parts[1].missing == 0.1
+    # A sixth of the rows is gone: said at the end, with whose they are.
+    last = done.stderr.splitlines()[-1]
+    assert "40 of 240 rows (17%) are not used" in last and "by client:" in last
+    assert "40 of 240" in (tmp_path / "m" / "card.md").read_text()
+    assert model.load(tmp_path / "m").transform.missing == ("refused", "-999")
+    scored = dorfl_("evaluate", "m", "t.csv", "--json", cwd=tmp_path)
+    assert sum(c["rows"] for c in json.loads(scored.stdout)["clients"]) == 200
+    new = frame.drop(columns="rich")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert dorfl_("predict", "m", "new.csv", "-o", "out.csv", cwd=tmp_path).returncode == 0
+    alone = subprocess.run(
+        [sys.executable, "-I", "m/score.py", "new.csv"],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    said = pd.read_csv(tmp_path / "out.csv")["prediction"].tolist()
+    assert [line.split(",")[0] for line in alone.stdout.splitlines()[1:]] == said
+
+
+# ── numbers and dates as people write them ───────────────────────────────────────────────────────
+
+
+def dressed(frame):
+    return frame.assign(
+        income=[f"${value:,.2f}" for value in frame["income"]],
+        share=[f"{k % 90} %" for k in range(len(frame))],
+        seen=[f"{k % 28 + 1:02d}.{k % 12 + 1:02d}.2024" for k in range(len(frame))],
+        born=pd.date_range("1990-01-01", periods=len(frame)).strftime("%Y-%m-%d"),
+        since=[f"{k % 12 + 1:02d}/{k % 28 + 1:02d}/2024" for k in range(len(frame))],
+    )
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_dressed_numbers_and_dates_are_read_and_what_is_not_is_said(tmp_path, name):
+    frame = dressed(incomes())
+    frame.loc[::10, "income"] = "NA"
+    done, made = train(tmp_path, frame, name=name)
+    parts = {part.name: part for part in made.transform.parts}
+    assert 30_000 < parts["income"].center < 45_000 and parts["income"].missing == 0.1
+    assert parts["seen"].date and parts["born"].date and not parts["share"].date
+    assert 19_722 < parts["seen"].center < 20_088  # days since 1970: in 2024
+    said = done.stderr
+    assert "column 'income' is text read as numbers" in said
+    assert "dates are used as days since 1970: column 'seen', 'born'" in said
+    assert "column 'since' is not used" in said and "'99/99/9999'" in said
+    dorfl_("predict", "m", name, "-o", "out.csv", cwd=tmp_path)
+    scored = pd.read_csv(tmp_path / "out.csv")
+    assert (scored["prediction"] == frame["rich"]).mean() > 0.8
+    if name == "t.csv":
+        alone = subprocess.run(
+            [sys.executable, "-I", "m/score.py", name],
+            capture_output=True, text=True, check=True, cwd=tmp_path,
+        )  # fmt: skip
+        lines = [line.split(",") for line in alone.stdout.splitlines()[1:]]
+        np.testing.assert_allclose([float(x[2]) for x in lines], scored["probability=yes"])
+
+
+def test_numeric_works_on_text_or_says_what_stands_there(tmp_path):
+    frame = incomes()
+    train(tmp_path, dressed(frame), "--numeric", "income")
+    frame["income"] = [f"{value:.0f} crowns" for value in frame["income"]]
+    done, _ = train(tmp_path, frame, "--numeric", "income", out="n", code=3)
+    assert "value(s) that are not, such as '99999 aaaaaa'" in " ".join(done.stderr.split())
+    assert "--missing" in done.stderr and "--category" in done.stderr
+
+
+def test_decimal_commas_with_signs(tmp_path):
+    frame = incomes()
+    frame["income"] = [
+        f"{value:,.2f} €".translate(str.maketrans(",.", ".,")) for value in frame["income"]
+    ]
+    frame["share"] = [f"{k / 7:.2f}".replace(".", ",") for k in range(len(frame))]
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=";")
+    words = ("--label", "rich", "--client", "site", "--budget", 0)
+    assert dorfl_("train", "t.csv", *words, cwd=tmp_path).returncode == 0
+    income = model.load(tmp_path / "model").transform.parts[0]
+    assert 30_000 < income.center < 45_000
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_header_of_more_than_64_kilobytes(tmp_path):
+    names = [f"measurement_{k:0100d}" for k in range(700)]
+    frame = incomes(60)
+    wide = np.random.default_rng(0).normal(size=(60, 700)).round(2)
+    frame = pd.concat([frame, pd.DataFrame(wide, columns=names)], axis=1)
+    _, made = train(tmp_path, frame, "--method", "erm", "--l2", 10)
+    assert len(made.transform.parts) == 702
+
+
+def test_ragged_lines_are_named_by_number(tmp_path):
+    lines = incomes().to_csv(index=False).splitlines()
+    lines[7] += ",1"
+    lines[90] = "north"
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    done = dorfl_("train", "t.csv", "--label", "rich", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "2 line(s) do not have 4 cells: line 8 has 5, line 91 has 1" in done.stderr
