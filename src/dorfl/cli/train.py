@@ -42,10 +42,14 @@ def train(
                 f"{done.bytes_up / 1e3:.1f} kB up, {done.bytes_down / 1e3:.1f} kB down"
             )
 
-        model, _ = run(study, tell)
-    if not force:
-        ending.refuse_useless(model)
-    save(model, out)
+        def keep(made: Model) -> None:
+            if not force:
+                ending.refuse_useless(made)
+            save(made, out)
+            step("certifying")
+
+        model, _ = run(study, tell, keep)
+    save(model, out)  # again, with what it guarantees
     for note in model.facts.notes:
         screen.note(note)
     screen.table(clients_table(model))
@@ -54,6 +58,8 @@ def train(
     if model.shortfall is None:
         screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
+    if model.facts.promise is not None:
+        screen.say(model.facts.promise.words)
     screen.give(
         {
             "model": str(out),

@@ -10,7 +10,7 @@ from sklearn.metrics import auc, average_precision_score, roc_curve
 
 from dorfl.data.datasets import synthetic
 from dorfl.federation.training import train
-from dorfl.guarantees.certificate import certify
+from dorfl.guarantees.certificate import paper
 from dorfl.objective import methods
 from dorfl.solvers import Paper
 
@@ -26,7 +26,7 @@ def training(seed: int) -> dict[str, Any]:
     # 1 for an ordinary row of its client, whatever the client's size
     weight = np.concatenate([w * len(w) for w in fit.sample_weights.values()])
     false, true, _ = roc_curve(wrong, -weight)
-    certificate = certify(fit, data.clients)
+    certificate = paper(fit, data.clients)
     radii = certificate.radius * np.geomspace(0.1, 10.0, 25)
     return {
         "client": [name for name, (_, y) in data.clients.items() for _ in y],
