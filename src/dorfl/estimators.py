@@ -122,7 +122,7 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         return state
 
     def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
-        """The paper's certificate (:func:`dorfl.certificate.paper`), on its training rows or others.
+        """The paper's certificate, :func:`dorfl.certificate.paper`, of its training rows or others.
 
         The radius is in units of the columns, robust standard deviations. A model that was pickled
         has left its training rows behind: give it rows then.

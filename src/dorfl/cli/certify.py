@@ -38,6 +38,10 @@ def certify(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a page with the curves.")
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option("--confidence", help="Also for the population behind rows not trained with."),
+    ] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's form: the worst-case risk in a radius.")
     ] = False,
@@ -71,13 +75,19 @@ def certify(
         return
     from dorfl.study import promises  # noqa: PLC0415
 
-    found = {model.name: promises.written(promises.of_model(loaded, rows, outliers, drift))}
+    certified = {model.name: promises.of_model(loaded, rows, outliers, drift)}
     if beside is not None:
         other = load(beside)
         theirs = labelled_rows(other, data, client, site)
         name = beside.name if beside.name != model.name else str(beside)
-        found[name] = promises.written(promises.of_model(other, theirs, outliers, drift))
+        certified[name] = promises.of_model(other, theirs, outliers, drift)
+    found = {name: promises.written(one) for name, one in certified.items()}
     _show(screen, found)
+    sure: dict[str, float | None] = {}
+    if confidence is not None:
+        sure = {name: one.confident(confidence) for name, one in certified.items()}
+        for name, least in sure.items():
+            screen.say(_surely(name, confidence, least))
     if out is not None:
         from dorfl.report import page  # noqa: PLC0415
         from dorfl.study.pages import of_promises  # noqa: PLC0415
@@ -95,8 +105,23 @@ def certify(
 
 
 def _plain(promise: Promise) -> dict[str, Any]:
-    fields = ("overall", "clients", "over_drift", "over_outliers")
-    return {field: [line._asdict() for line in getattr(promise, field)] for field in fields}
+    lists = ("overall", "clients", "over_drift", "over_outliers")
+    return {
+        **promise._asdict(),
+        **{name: [line._asdict() for line in getattr(promise, name)] for name in lists},
+    }
+
+
+def _surely(name: str, confidence: float, least: float | None) -> str:
+    from dorfl.guarantees.certified import floored  # noqa: PLC0415
+
+    if least is None:
+        return f"{name}: no confidence is known for a regression, whose loss has no largest value"
+    return (
+        f"{name}: with confidence {100 * confidence:.4g} %, wherever the wrong rows are and if "
+        f"these rows were not trained with, accuracy is at least {floored(least)} for the "
+        "population they come from"
+    )
 
 
 def _show(screen: Screen, found: dict[str, Promise]) -> None:

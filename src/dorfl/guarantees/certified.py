@@ -45,6 +45,7 @@ class Certified:
     outliers: float
     drift: float
     names: tuple[str, ...]
+    rows: tuple[int, ...]
     lam: Array
     told: tuple[Told, ...]
     asked: Question
@@ -113,6 +114,25 @@ class Certified:
         error = min(error, 1.0)
         return Bounds(loss, error, 1.0 - error)
 
+    def confident(self, confidence: float = 0.95) -> float | None:
+        """The least the accuracy can be for the population behind the good rows, so surely.
+
+        For rows that were not trained with, and wherever the wrong ones are, if the good ones of
+        each client are drawn independently: f lies between 0 and 1, so that by Hoeffding its mean
+        over the good rows is off by more than √(log(m/δ)/2 · Σ λ_i²/n_i) at any of m prices with
+        probability δ at most, n_i being the good rows. Nothing for a regression: no loss of it is
+        bounded.
+        """
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence={confidence}: must be between 0 and 1")
+        if not self.loss_of.classifies:
+            return None
+        good = np.floor((1.0 - self.outliers) * np.array(self.rows, dtype=float))
+        prices = sum(weight == 0.0 for _, weight in self.asked.points)
+        spread = float(np.sum(self.lam[self.lam > 0] ** 2 / good[self.lam > 0]))
+        off = (0.5 * np.log(prices / (1.0 - confidence)) * spread) ** 0.5
+        return max(1.0 - self.anywhere.error - float(off), 0.0)
+
     def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
         """The bounds over drifts, at the share of the certificate."""
         return [(drift, self.at(drift=drift)) for drift in drifts]
@@ -130,7 +150,7 @@ class Certified:
     def condition(self) -> str:
         """Under which words the bounds hold."""
         wrong = (
-            f"at most {100 * self.outliers:.3g} % of each client's rows are wrong, the far ones,"
+            f"at most {100 * self.outliers:.3g} % of each client's rows, the far ones, are wrong"
             if self.outliers > 0
             else "no row is wrong"
         )
@@ -223,8 +243,9 @@ def certify(
     found = bounding.tell(group, fit.theta, units, asked)
     mixture = fixed(group.counts if lam is None else lam).start(group.names, group.counts)
     return Certified(
-        float(outliers), float(drift), group.names, mixture, tuple(found), asked, problem.loss
-    )
+        float(outliers), float(drift), group.names, tuple(group.counts.tolist()), mixture,
+        tuple(found), asked, problem.loss,
+    )  # fmt: skip
 
 
 def ask(loss: Loss, units: Units, outliers: float, scatter: float, thin: int) -> Question:

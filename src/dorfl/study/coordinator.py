@@ -207,7 +207,7 @@ def certified(state: State, outliers: float, drift: float) -> Certified | None:
     problem, rows = meaning.problem_of(state), np.array(state.rows, dtype=float)
     _, asked = meaning.certifying(state, thin(state))
     return Certified(
-        outliers, drift, state.roster, rows / rows.sum(),
+        outliers, drift, state.roster, state.rows, rows / rows.sum(),
         tuple(state.told[site] for site in state.roster), asked, problem.loss,
         1.0 if state.target is None else state.target.spread,
     )  # fmt: skip

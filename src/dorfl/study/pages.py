@@ -53,13 +53,14 @@ def of_model(model: Model) -> Page:
     sections.append(Section("What it learnt", [_coefficients(model)]))
     if facts.weights:
         sections.append(Section("Rows and their weights", [_weights(facts.weights)]))
+    told: list[Block] = []
     if promise:
-        words = Text([promise.words, promise.assumption])
-        blocks = [words, *_curves({"": promise}), _by_client({"": promise})]
-        sections.append(Section("What it guarantees", blocks))
+        told = [Text([promise.words, promise.assumption]), *_curves({"": promise})]
+        told.append(_by_client({"": promise}))
     if certificate:
-        folded = Details("The certificate as the paper has it", _guarantee(certificate))
-        sections.append(Section("What the paper guarantees", [folded]))
+        told.append(Details("The certificate as the paper has it", _guarantee(certificate)))
+    if told:
+        sections.append(Section("What it guarantees", told))
     sections.append(Section("How it was made", _making(model)))
     what = f"tells apart {', '.join(model.classes)}" if model.classifies else "estimates a number"
     lead = f"A linear model that {what}, trained over {len(fit.clients)} client(s)."
@@ -148,41 +149,41 @@ def _curves(found: dict[str, Promise]) -> list[Block]:
     """Certified score and loss over the drift and over the share of wrong rows."""
     first = next(iter(found.values()))
     classifies = first.overall[0].accuracy is not None
-    score = "accuracy at least, in %" if classifies else "mean absolute error at most"
+    score = "accuracy" if classifies else "mean absolute error"
+    least = "accuracy at least, in %" if classifies else "mean absolute error at most"
     blocks: list[Block] = []
-    for part, x_label, scale, at in (
+    for part, x_label, scale, at, note in (
         ("over_drift", "drift in standard deviations", 1.0,
-         f"{100 * first.outliers:.3g} % of each client's rows wrong"),
-        ("over_outliers", "wrong rows in %", 100.0, f"a drift of {first.drift:.3g}"),
+         f"{100 * first.outliers:.3g} % of rows wrong", ""),
+        ("over_outliers", "wrong rows in %", 100.0, f"a drift of {first.drift:.3g}",
+         "With fewer rows held for wrong, far ones count as good and as what is to come."),
     ):  # fmt: skip
         figures = []
-        for kind, y_label in (("score", score), ("loss", "mean loss at most")):
-            series = []
-            for name, promise in found.items():
-                lines = [(line.name, _height(line, kind)) for line in getattr(promise, part)]
-                known = [(scale * float(x), y) for x, y in lines if y is not None]
-                if known:
-                    xs, ys = zip(*known, strict=True)
-                    series.append(Series(name or "certified", xs, ys))
-            if series:
-                figures.append(
-                    Figure(
-                        f"{part.replace('_', '-')}-{kind}",
-                        f"Certified, with {at}",
-                        x_label,
-                        y_label,
-                        series,
-                        alt=f"{y_label} against {x_label}.",
-                    )  # fmt: skip
-                )
+        for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
+            series = [
+                Series(name or "certified", *zip(*known, strict=True))
+                for name, promise in found.items()
+                if (known := _known(getattr(promise, part), kind, scale))
+            ]
+            figure = Figure(
+                f"{part.replace('_', '-')}-{kind}", f"Certified {what}, {at}", x_label, y_label,
+                series, note=note, alt=f"{y_label} against {x_label}.",
+            )  # fmt: skip
+            figures += [figure] if series else []
         blocks.append(Beside(figures))
     return blocks
+
+
+def _known(lines: Sequence[Promised], kind: str, scale: float) -> list[tuple[float, float]]:
+    """The points of a curve, where there is a bound."""
+    heights = [(scale * float(line.name), _height(line, kind)) for line in lines]
+    return [(x, y) for x, y in heights if y is not None]
 
 
 def _height(line: Promised, kind: str) -> float | None:
     if kind == "loss":
         return line.loss
-    return line.error if line.accuracy is None else 100.0 * line.accuracy
+    return line.error if line.accuracy is None else float(np.floor(1e4 * line.accuracy)) / 1e2
 
 
 def _by_client(found: dict[str, Promise]) -> Table:
