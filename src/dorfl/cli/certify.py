@@ -95,13 +95,8 @@ def certify(
         page.write(of_promises(found, loaded.label), out)
         screen.say(f"the curves are in {out}")
     first, *others = found.values()
-    screen.give(
-        {
-            **first._asdict(),
-            **_plain(first),
-            "beside": [{**p._asdict(), **_plain(p)} for p in others],
-        }
-    )
+    told = {"beside": [_plain(one) for one in others], "confident": sure}
+    screen.give({**_plain(first), **{name: value for name, value in told.items() if value}})
 
 
 def _plain(promise: Promise) -> dict[str, Any]:
@@ -118,7 +113,7 @@ def _surely(name: str, confidence: float, least: float | None) -> str:
     if least is None:
         return f"{name}: no confidence is known for a regression, whose loss has no largest value"
     return (
-        f"{name}: with confidence {100 * confidence:.4g} %, wherever the wrong rows are and if "
+        f"{name}: with confidence {100 * confidence:.4g} %, however far out they lie and if "
         f"these rows were not trained with, accuracy is at least {floored(least)} for the "
         "population they come from"
     )

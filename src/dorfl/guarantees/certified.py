@@ -117,7 +117,7 @@ class Certified:
     def confident(self, confidence: float = 0.95) -> float | None:
         """The least the accuracy can be for the population behind the good rows, so surely.
 
-        For rows that were not trained with, and wherever the wrong ones are, if the good ones of
+        For rows that were not trained with, and a population however far out, if the good ones of
         each client are drawn independently: f lies between 0 and 1, so that by Hoeffding its mean
         over the good rows is off by more than √(log(m/δ)/2 · Σ λ_i²/n_i) at any of m prices with
         probability δ at most, n_i being the good rows. Nothing for a regression: no loss of it is
@@ -149,14 +149,13 @@ class Certified:
     @property
     def condition(self) -> str:
         """Under which words the bounds hold."""
-        wrong = (
-            f"at most {100 * self.outliers:.3g} % of each client's rows, the far ones, are wrong"
-            if self.outliers > 0
-            else "no row is wrong"
-        )
+        far = f"by at most {self.drift:.3g} standard deviations"
+        if not self.outliers > 0:
+            return f"If no row is wrong and rows to come differ from these {far},"
+        share = 100 * self.outliers
         return (
-            f"If {wrong} and rows to come differ from the good ones by at most {self.drift:.3g} "
-            "standard deviations,"
+            f"If at most {share:.3g} % of each client's rows are wrong, and rows to come differ "
+            f"from the good ones {far} and lie no further out than the nearest {100 - share:.3g} %,"
         )
 
     def claim(self, found: Bounds) -> str:
@@ -171,11 +170,12 @@ class Certified:
         plain = "The good rows are those of this sample: see docs/certificate.md."
         if not self.outliers > 0:
             return plain
+        near = [told.near[self.asked.shares.index(self.outliers)] for told in self.told]
         return (
-            f"Assumed: rows to come lie no further from their client's centre (root mean square, "
-            f"in standard deviations) than the nearest {100 - 100 * self.outliers:.3g} % of these "
-            f"rows do, plus the drift; wrong rows are the far ones. Wherever the wrong rows are, "
-            f"{self.claim(self.anywhere)}. {plain}"
+            "Assumed: wrong rows are the far ones, so that the root mean square distance of rows "
+            f"to come from their client's centre is at most {float(self.lam @ near) ** 0.5:.3g} "
+            f"standard deviations, as of the nearest {100 - 100 * self.outliers:.3g} % of these "
+            f"rows, plus the drift. However far out they lie, {self.claim(self.anywhere)}. {plain}"
         )
 
     def __str__(self) -> str:

@@ -33,7 +33,6 @@ from dorfl.guarantees import bound as bounding
 from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Bound
-from dorfl.guarantees.certified import Certified
 from dorfl.solvers.base import Info
 from dorfl.study import defaults, labels, meaning, vetting
 from dorfl.study.messages import (
@@ -198,19 +197,6 @@ def certificate(state: State) -> Bound | None:
     if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
         return None
     return certifying.combine(parts, state.outcome.lam, method)
-
-
-def certified(state: State, outliers: float, drift: float) -> Certified | None:
-    """What the finished model guarantees, every client by its rows, if every site told its part."""
-    if not state.roster or set(state.told) != set(state.roster):
-        return None
-    problem, rows = meaning.problem_of(state), np.array(state.rows, dtype=float)
-    _, asked = meaning.certifying(state, thin(state))
-    return Certified(
-        outliers, drift, state.roster, state.rows, rows / rows.sum(),
-        tuple(state.told[site] for site in state.roster), asked, problem.loss,
-        1.0 if state.target is None else state.target.spread,
-    )  # fmt: skip
 
 
 def thin(state: State) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dorfl.guarantees.certified import DRIFT, Bounds, Certified, certify
-from dorfl.study import coordinator
+from dorfl.study import coordinator, meaning
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Promise, Promised
@@ -16,8 +16,16 @@ from dorfl.study.rows import Rows
 
 def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     """What a finished model guarantees at the study's share of wrong rows, if every site told."""
-    found = coordinator.certified(state, state.study.method.outliers, drift)
-    return None if found is None else written(found)
+    if not state.told or set(state.told) != set(state.roster):
+        return None
+    rows = np.array(state.rows, dtype=float)
+    _, asked = meaning.certifying(state, coordinator.thin(state))
+    found = Certified(
+        state.study.method.outliers, drift, state.roster, state.rows, rows / rows.sum(),
+        tuple(state.told[site] for site in state.roster), asked, meaning.problem_of(state).loss,
+        1.0 if state.target is None else state.target.spread,
+    )  # fmt: skip
+    return written(found)
 
 
 def of_model(model: Model, rows: Rows, outliers: float, drift: float) -> Certified:
@@ -35,7 +43,7 @@ def written(found: Certified) -> Promise:
     lines = [
         ("all clients, by their rows", found.at()),
         ("every mixture of clients", found.every),
-        ("all, wherever wrong rows are", found.anywhere),
+        ("all, however far out", found.anywhere),
     ]
     return Promise(
         found.outliers, found.drift, found.words, found.assumption,
