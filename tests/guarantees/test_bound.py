@@ -320,6 +320,25 @@ def test_any_model_is_certified(data, method):
         found.at(0.123)
 
 
+def test_with_confidence_it_holds_for_the_population():
+    """Rows drawn many times: the true accuracy is below the stated one in fewer than one in ten."""
+    theta, broken = np.array([1.0, -0.5, 0.2]), 0
+    rng = np.random.default_rng(0)
+    fit = dorfl.train([(np.eye(2), [0, 1])], methods.erm(), l2=1.0)
+    fit = replace(fit, theta=theta)
+    big = rng.normal(size=(200_000, 2))
+    labels = (big @ theta[:2] + theta[2] + rng.logistic(size=len(big)) > 0).astype(int)
+    true = fit.score(big, labels)
+    for _ in range(40):
+        some = rng.choice(len(big), 400, replace=False)
+        found = dorfl.certify(fit, [(big[some], labels[some])], 0.0, 0.0)
+        assert found.confident(0.9) < found.confident(0.5) < found.accuracy
+        broken += true < found.confident(0.9)
+    assert broken <= 4
+    with pytest.raises(ValueError, match="confidence"):
+        found.confident(1.0)
+
+
 def test_words_do_not_depend_on_the_unit_of_a_column(data):
     fit = dorfl.train(data.clients, methods.erm())
     scale = np.array([10.0, 0.1, 1.0, 3.0, 1.0])

@@ -39,7 +39,7 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
 # row's h₀: as fine as is worth its time, wider than any optimum seen.
 _RHO = (512.0, 128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.06, 0.015, 0.001)
 _T = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 3.0, 30.0)
-_WORK = 50_000_000  # rows times points: some ten seconds
+_WORK = 20_000_000  # points times rows times outputs: some seconds
 _BLOCK = 65_536
 NO_BOUND = 1e30  # told where the supremum is infinite
 
@@ -104,9 +104,10 @@ def question(
     return Question(points, tuple(sorted({*SHARES, float(outliers)})), float(loss), float(error))
 
 
-def thinness(rows: int) -> int:
+def thinness(rows: int, outputs: int) -> int:
     """Which grid so many rows in all are asked for: a finer one would take too long."""
-    return 1 + int((len(_RHO) * len(_T) * rows / _WORK) ** 0.5)
+    work = len(_RHO) * len(_T) * rows * outputs
+    return min(1 + int((work / _WORK) ** 0.5), 9)  # beyond, no price would be left
 
 
 def tell(group: Group, theta: Array, units: Units, asked: Question, least: int = 1) -> list[Told]:

@@ -238,7 +238,7 @@ def certify(
             for name, (X, _) in checked.items()
         ]
         scatter = spread.scatter(told) or 1.0
-    thin = bounding.thinness(len(group.target))
+    thin = bounding.thinness(len(group.target), problem.outputs)
     asked = ask(problem.loss, units, outliers, scatter, thin)
     found = bounding.tell(group, fit.theta, units, asked)
     mixture = fixed(group.counts if lam is None else lam).start(group.names, group.counts)

@@ -201,7 +201,7 @@ def certificate(state: State) -> Bound | None:
 
 def thin(state: State) -> int:
     """The grid of the certificate: a coarser one where there are many rows."""
-    return bounding.thinness(sum(state.rows))
+    return bounding.thinness(sum(state.rows), max(len(state.classes) - 1, 1))
 
 
 def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
