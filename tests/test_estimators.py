@@ -99,6 +99,9 @@ def test_the_certificate_holds_and_rows_are_not_pickled(rows):
     with pytest.raises(ValueError, match="give X and y"):
         again.certificate()
     assert again.certificate(X, y, who).bound == pytest.approx(own.bound)
+    found = model.certify(outliers=0.1, drift=0.1)
+    assert 0.5 < found.accuracy < 1.0
+    assert again.certify(X, y, who).accuracy == pytest.approx(found.accuracy, abs=1e-6)
     for value in (X[7, 0], X[7, 1], X[7, 2]):
         assert np.float64(value).tobytes() not in packed
     with pytest.raises(ValueError, match="label 'maybe'"):
@@ -162,6 +165,8 @@ def test_a_plain_regression_is_least_squares():
     exact = np.linalg.lstsq(np.column_stack([X, np.ones(200)]), y)[0]
     np.testing.assert_allclose([*model.coef_, model.intercept_], exact, rtol=1e-4)
     assert abs(RobustRegressor().fit(X, y).certificate().difference) < 1e-6
+    found, wide = (RobustRegressor().fit(X, k * y).certify() for k in (1.0, 100.0))
+    assert found.error > 0 and wide.error == pytest.approx(100.0 * found.error, rel=1e-3)
 
 
 def test_errors_say_what_to_do(rows):

@@ -16,8 +16,9 @@ from dorfl.federation import privacy
 from dorfl.federation.fit import Fit
 from dorfl.federation.options import Options
 from dorfl.federation.training import risk, train
-from dorfl.guarantees import theory
-from dorfl.guarantees.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
+from dorfl.guarantees import certificate, theory
+from dorfl.guarantees.certificate import Certificate, WorstCase, saddle_gap, worst_case
+from dorfl.guarantees.certified import Certified, certify
 from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.objective import costs, losses, methods, mixture, scores
 from dorfl.oracle.group import Risk
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Certificate",
+    "Certified",
     "Fit",
     "Options",
     "Risk",
@@ -39,6 +41,7 @@ __all__ = [
     "Transport",
     "Tuning",
     "WorstCase",
+    "certificate",
     "certify",
     "costs",
     "datasets",
@@ -60,7 +63,7 @@ __all__ = [
 ]
 
 # Folders go by what a thing is about; `from dorfl.methods import …` stays true all the same.
-for _part in (costs, datasets, losses, methods, mixture, privacy, scores, theory):
+for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, scores, theory):
     sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
 
 

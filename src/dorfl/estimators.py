@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorfl.data.tables import Split
 from dorfl.data.validation import Clients
-from dorfl.guarantees.certificate import Certificate, certify
+from dorfl.federation.fit import Fit
+from dorfl.guarantees.certificate import Certificate, paper
+from dorfl.guarantees.certified import Certified, certify
 from dorfl.objective.mixture import Mixture
 from dorfl.study import labels as labelling
 from dorfl.study import meaning, results
@@ -119,11 +122,33 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         return state
 
     def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
-        """What the model guarantees (:func:`dorfl.certify`): on its training rows, or on others.
+        """The paper's certificate, :func:`dorfl.certificate.paper`, of its training rows or others.
 
         The radius is in units of the columns, robust standard deviations. A model that was pickled
         has left its training rows behind: give it rows then.
         """
+        return paper(*self._seen(X, y, clients))
+
+    def certify(
+        self,
+        X: Any = None,
+        y: Any = None,
+        clients: Any = None,
+        *,
+        outliers: float = 0.1,
+        drift: float = 0.1,
+    ) -> Certified:
+        """What the model guarantees (:func:`dorfl.certify`), on its training rows or others.
+
+        The mean absolute error of a regression is in the unit of y.
+        """
+        found = certify(*self._seen(X, y, clients), outliers, drift)
+        return replace(found, unit=self._unit)
+
+    _unit = 1.0  # of what is predicted, in that of y
+
+    def _seen(self, X: Any, y: Any, clients: Any) -> tuple[Fit, Clients]:
+        """The fit, and the training rows or others as it sees them."""
         check_is_fitted(self)
         fit, transform = self._trained
         if X is None:
@@ -131,14 +156,12 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
                 raise ValueError(
                     "certificate: a pickled model does not keep its training rows; give X and y"
                 )
-            return certify(fit, self._rows)
+            return fit, self._rows
         given, target = validate_data(self, X, y, reset=False, dtype=[np.float64, np.float32])
         owners, places = _owners(clients, len(given))
         rows = transform.apply({f"x{k}": column for k, column in enumerate(given.T)}, np.float32).X
         target = self._encode(target)
-        return certify(
-            fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
-        )
+        return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
 
     def _encode(self, y: Array) -> Array:
         """Targets as the model was trained on them."""
@@ -304,6 +327,7 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         state = self._fit(table, np.asarray(values, dtype=np.float64), clients, words)
         self._target = state.target, state.study
         assert state.target is not None
+        self._unit = state.target.spread
         self.coef_ = state.target.spread * self.coef_[0]
         self.intercept_ = state.target.spread * float(self.intercept_[0]) + state.target.center
         return self

@@ -72,6 +72,7 @@ def home(tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "missing in 3" in done.stderr and "east" in done.stdout
+    assert done.stdout.strip().splitlines()[-1].startswith("If at most 10 % of each client's rows")
     return home
 
 
@@ -132,8 +133,34 @@ def test_evaluate_by_client(home):
     assert [c["name"] for c in by_sex["clients"]] == ["f", "m"]
 
 
-def test_certify(home):
-    done = dorfl_("certify", "model", "data.csv", "--radius", "0.5", "--json", cwd=home)
+def test_certify_says_what_is_guaranteed_by_client(home):
+    given = ("certify", "model", "data.csv", "--outliers", "0.1", "--drift", "0.1")
+    answer = json.loads(dorfl_(*given, "--json", "--confidence", "0.9", cwd=home).stdout)
+    names = [line["name"] for line in answer["clients"]]
+    assert names == sorted(wards(1)[0]["ward"].unique())
+    every, least = answer["overall"][1]["accuracy"], min(c["accuracy"] for c in answer["clients"])
+    assert 0.5 < answer["overall"][0]["accuracy"] < 1.0 and every <= least
+    assert answer["confident"]["model"] < answer["overall"][2]["accuracy"]
+    curve = [line["accuracy"] for line in answer["over_drift"]]
+    assert curve == sorted(curve, reverse=True)
+    shown = dorfl_(*given, "--beside", "model", "-o", "page.html", cwd=home).stdout
+    assert "accuracy is at least" in shown and "Assumed: " in shown
+    assert "accuracy is at least" in (home / "page.html").read_text()
+
+
+def test_certify_wants_words_that_go_together(home):
+    for given, words in (
+        (("--radius", "1"), "--paper"),
+        (("--paper", "--beside", str(home / "model")), "--beside"),
+        (("--outliers", "0.7"), "outliers=0.7"),
+        (("--drift", "-1"), "drift=-1.0"),
+    ):
+        done = quickly("certify", home / "model", home / "data.csv", *given)
+        assert done.exit_code == 2 and words in done.stderr
+
+
+def test_certify_as_the_paper_does(home):
+    done = dorfl_("certify", "model", "data.csv", "--paper", "--radius", "0.5", "--json", cwd=home)
     answer = json.loads(done.stdout)
     assert answer["is_certificate"]
     assert answer["bound"] == pytest.approx(answer["attained"], rel=1e-6)
@@ -209,12 +236,14 @@ def test_regression_and_many_classes(home):
             assert made.classes == ("0", "1", "2") and np.mean(got == wanted.astype(str)) > 0.7
 
 
-def test_clients_not_trained_with_can_be_audited_but_not_certified(home):
+def test_clients_not_trained_with_can_be_audited_and_certified_but_not_by_the_paper(home):
     frame, _ = wards()
     frame.assign(ward="south").to_csv(home / "south.csv", index=False)
     done = quickly("outliers", home / "model", home / "south.csv", "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)["disregarded"] > 20
-    done = quickly("certify", home / "model", home / "south.csv")
+    done = quickly("certify", home / "model", home / "south.csv", "--json")
+    assert [line["name"] for line in json.loads(done.stdout)["clients"]] == ["south"]
+    done = quickly("certify", home / "model", home / "south.csv", "--paper")
     assert done.exit_code == 3 and "'south' was not trained with" in done.stderr
 
 
@@ -388,7 +417,7 @@ def test_models_that_suspect_nobody_and_predictions_to_nowhere(home, tmp_path):
     assert done.exit_code == 0
     done = quickly("outliers", tmp_path, home / "data.csv")
     assert done.exit_code == 2 and "suspects no row" in done.stderr
-    done = quickly("certify", tmp_path, home / "data.csv")
+    done = quickly("certify", tmp_path, home / "data.csv", "--paper")
     assert done.exit_code == 2 and "no transport" in done.stderr
     done = quickly("predict", home / "model", home / "data.csv", "-o", home / "scored.xlsx")
     assert done.exit_code == 2

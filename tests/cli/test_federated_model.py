@@ -68,11 +68,15 @@ def test_every_command_for_rows_takes_it(home):
         assert found["loss"] == pytest.approx(known.loss)
         assert found["score"] == pytest.approx(known.score)
     found = json.loads(dorfl("certify", home / "model", home / "all.csv", "--client", "site",
-                             "--json"))  # fmt: skip
+                             "--paper", "--json"))  # fmt: skip
     assert found["bound"] == pytest.approx(made.facts.certificate.bound)
     own = json.loads(dorfl("certify", home / "model", home / "own.csv", "--site", "site-1",
-                           "--json"))  # fmt: skip
+                           "--paper", "--json"))  # fmt: skip
     assert own["is_certificate"]
+    found = json.loads(dorfl("certify", home / "model", home / "all.csv", "--client", "site",
+                             "--json"))  # fmt: skip
+    promised = [line.accuracy for line in made.facts.promise.clients]
+    assert [line["accuracy"] for line in found["clients"]] == pytest.approx(promised, abs=0.05)
     listed = json.loads(dorfl("outliers", home / "model", home / "own.csv", "--site", "site-1",
                               "--json"))  # fmt: skip
     assert listed["rows"] == made.facts.clients[0].rows and listed["top"][0]["client"] == "site-1"
@@ -89,7 +93,7 @@ def test_what_was_not_told_is_left_out(tmp_path):
     private = '[method]\nname = "gdrfl"\n[training]\nmax_rounds = 5\n[privacy]\nepsilon = 8.0\n'
     end, _ = federated("ill", private)
     made = results.model_of(end)
-    assert made.facts.certificate is None and made.facts.learnt is None
+    assert made.facts.certificate is made.facts.promise is made.facts.learnt is None
     assert [served.loss for served in made.facts.clients] == [None, None]
     model.save(made, tmp_path / "model")
     assert "site-2" in dorfl("info", tmp_path / "model")

@@ -31,7 +31,7 @@ METHODS = [
 @pytest.mark.parametrize("method", METHODS)
 def test_both_sides_of_proposition_2_agree(data, method):
     fit = dorfl.train(data.clients, method)
-    certificate = dorfl.certify(fit, data.clients)
+    certificate = dorfl.certificate.paper(fit, data.clients)
     assert certificate.exact
     assert certificate.is_certificate
     assert certificate.difference == pytest.approx(0.0, abs=1e-9 * (1 + abs(certificate.bound)))
@@ -41,7 +41,7 @@ def test_both_sides_of_proposition_2_agree(data, method):
 @pytest.mark.parametrize("method", [*METHODS, methods.wafl(5), methods.dorfl(mixture="fixed")])
 def test_four_numbers_of_each_client_make_the_same_certificate(data, method):
     fit = dorfl.train(data.clients, method)
-    whole = dorfl.certify(fit, data.clients)
+    whole = dorfl.certificate.paper(fit, data.clients)
     told = [
         part
         for name, rows in data.clients.items()
@@ -55,13 +55,13 @@ def test_four_numbers_of_each_client_make_the_same_certificate(data, method):
 
 def test_the_curve_rises_and_covers_every_mixture(data):
     fit = dorfl.train(data.clients, methods.dorfl())
-    certificate = dorfl.certify(fit, data.clients)
+    certificate = dorfl.certificate.paper(fit, data.clients)
     radii = certificate.radius * np.geomspace(0.2, 5, 6)
     one, every = certificate.curve(radii), certificate.curve(radii, all_mixtures=True)
     assert (np.diff(one) > 0).all()
     assert (every >= one - 1e-9).all()
     for lam in np.random.default_rng(0).dirichlet(np.ones(3), size=5):
-        other = dorfl.certify(fit, data.clients, lam=lam)
+        other = dorfl.certificate.paper(fit, data.clients, lam=lam)
         assert (other.curve(radii[:2]) <= every[:2] + 1e-9).all()
 
 
@@ -75,7 +75,7 @@ def test_no_distribution_within_the_radius_is_worse_than_certified(seed):
     if len(np.unique(y)) < 2:
         return
     fit = dorfl.train([(X, y)], methods.dorfl(4, 0.5, scores.quadratic(0.1)))
-    certificate = dorfl.certify(fit, [(X, y)])
+    certificate = dorfl.certificate.paper(fit, [(X, y)])
     group = dorfl.guarantees.certificate.group_of(fit, [(X, y)])
     Z = X + rng.normal(size=X.shape) * 10 ** rng.uniform(-2, 0.5)
     weights = rng.dirichlet(np.ones(12))
@@ -90,7 +90,7 @@ def test_no_distribution_within_the_radius_is_worse_than_certified(seed):
 def test_the_worst_case_is_a_distribution_and_its_parts_add_up(data):
     fit = dorfl.train(data.clients, methods.dorfl())
     worst = dorfl.worst_case(fit, data.clients)
-    certificate = dorfl.certify(fit, data.clients)
+    certificate = dorfl.certificate.paper(fit, data.clients)
     assert worst.weights.sum() == pytest.approx(1.0)
     assert worst.rows.shape == (800, 5)
     before = np.repeat(fit.lam / [100, 200, 500], [100, 200, 500])
@@ -105,7 +105,7 @@ def test_the_worst_case_is_a_distribution_and_its_parts_add_up(data):
 def test_an_approximate_supremum_is_called_what_it_is(data):
     convex = scores.custom(lambda X, y: 0.1 * (X**2).sum(axis=1), convex=True)
     fit = dorfl.train(data.clients, methods.dorfl(20, 1, convex))
-    bounded = dorfl.certify(fit, data.clients)
+    bounded = dorfl.certificate.paper(fit, data.clients)
     assert not bounded.exact
     assert bounded.is_certificate
     assert bounded.bound >= bounded.attained - 1e-12
@@ -114,13 +114,13 @@ def test_an_approximate_supremum_is_called_what_it_is(data):
     with pytest.warns(UserWarning, match="strongly concave"):
         fit = dorfl.train(data.clients, methods.dorfl(20, 1, unknown))
     with pytest.warns(UserWarning, match="strongly concave"):
-        estimate = dorfl.certify(fit, data.clients)
+        estimate = dorfl.certificate.paper(fit, data.clients)
     assert not estimate.is_certificate
     assert "estimated" in str(estimate)
 
 
 def test_the_text_says_what_is_bounded(data):
-    text = str(dorfl.certify(dorfl.train(data.clients, methods.dorfl()), data.clients))
+    text = str(dorfl.certificate.paper(dorfl.train(data.clients, methods.dorfl()), data.clients))
     assert "L = l − h" in text
     assert "certified" in text
 
@@ -128,7 +128,7 @@ def test_the_text_says_what_is_bounded(data):
 def test_without_transport_there_is_nothing_to_certify(data):
     fit = dorfl.train(data.clients, methods.afl())
     with pytest.raises(ValueError, match="rho"):
-        dorfl.certify(fit, data.clients)
+        dorfl.certificate.paper(fit, data.clients)
 
 
 @pytest.mark.parametrize("method", [methods.afl(), methods.gdrfl(5), methods.dorfl()])
@@ -146,7 +146,7 @@ def test_the_constrained_problem_is_the_lagrangian_at_its_multiplier(data, loss,
     fit = dorfl.train(data.clients, method, loss=loss, tol=1e-7)
     lagrangian = dorfl.train(data.clients, methods.dorfl(fit.rho, 1.0), loss=loss, tol=1e-8)
     assert fit.objective == pytest.approx(lagrangian.objective + fit.rho * radius, rel=1e-5)
-    assert dorfl.certify(fit, data.clients).radius == pytest.approx(radius, rel=0.05)
+    assert dorfl.certificate.paper(fit, data.clients).radius == pytest.approx(radius, rel=0.05)
     assert fit.radius == pytest.approx(radius, rel=0.05)
 
 

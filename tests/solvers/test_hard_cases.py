@@ -68,10 +68,12 @@ def test_the_constrained_problem_needs_something_to_move():
 def test_certificates_go_by_name_and_not_by_place(clients):
     fit = dorfl.train(clients, methods.dorfl())
     turned = dict(reversed(list(clients.items())))
-    assert dorfl.certify(fit, turned).bound == pytest.approx(dorfl.certify(fit, clients).bound)
+    assert dorfl.certificate.paper(fit, turned).bound == pytest.approx(
+        dorfl.certificate.paper(fit, clients).bound
+    )
     assert dorfl.saddle_gap(fit, turned) == pytest.approx(dorfl.saddle_gap(fit, clients), abs=1e-8)
     with pytest.raises(ValueError, match=r"'elsewhere'.*lam="):
-        dorfl.certify(fit, {"elsewhere": clients["client-1"]})
+        dorfl.certificate.paper(fit, {"elsewhere": clients["client-1"]})
 
 
 def test_a_client_that_does_not_count_does_not_count():
@@ -80,8 +82,8 @@ def test_a_client_that_does_not_count_does_not_count():
     y = (X[:, 0] + rng.normal(size=100) > 0).astype(int)
     both = {"a": (X, y), "b": (50 * X, 1 - y)}
     fit = dorfl.train({"a": both["a"]}, methods.dorfl(2, 0.1, None))
-    alone = dorfl.certify(fit, {"a": both["a"]})
-    beside = dorfl.certify(fit, both, lam=[1, 0])
+    alone = dorfl.certificate.paper(fit, {"a": both["a"]})
+    beside = dorfl.certificate.paper(fit, both, lam=[1, 0])
     assert beside.bound == pytest.approx(alone.bound)
     assert beside.at(1.0) == pytest.approx(alone.at(1.0))
     method = methods.method(temperature=0.5, mixture=mixture.fixed([1, 0]))

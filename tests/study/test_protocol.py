@@ -63,7 +63,7 @@ def test_a_study_ends_as_training_in_process_does_to_the_bit(method):
     if study.method.name in ("erm", "afl"):
         assert found is None
     else:
-        whole = dorfl.certify(fit, clients)
+        whole = dorfl.certificate.paper(fit, clients)
         assert found.radius == pytest.approx(whole.radius, rel=1e-9)
         assert found.bound == pytest.approx(whole.bound, rel=1e-9)
         assert found.attained == pytest.approx(whole.attained, rel=1e-9)

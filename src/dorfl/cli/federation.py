@@ -180,6 +180,8 @@ def _go(
     if made.shortfall is None:
         screen.say(f"{made.fit.message}, in {made.fit.rounds} rounds")
     screen.say(f"model: {folder / 'model'}")
+    if made.facts.promise is not None:
+        screen.say(made.facts.promise.words)
     screen.give(running.read_record(folder))
     ending.tell_shortfall(screen, made)
 

@@ -68,17 +68,24 @@ def train(
                 f"{done.bytes_up / 1e3:.1f} kB up, {done.bytes_down / 1e3:.1f} kB down"
             )
 
-        model, rows = run(study, tell)
-    if not force:
-        ending.refuse_useless(model)
-    screen.writes(out / "model.json", f"the model is in {out}, without figures on rows held out")
-    save(model, out)
+        def keep(made: Model) -> None:
+            if not force:
+                ending.refuse_useless(made)
+            saved = f"the model is in {out}, without its guarantees and figures on rows held out"
+            screen.writes(out / "model.json", saved)
+            save(made, out)
+            step("the model is saved; certifying")
+
+        model, rows = run(study, tell, keep)
+    save(model, out)  # again, with what it guarantees
     for note in (*model.facts.notes, *not_used(model)):
         screen.note(note)
     model = _measured(screen, study, model, rows, budget)
     save(model, out)
     _say(screen, model)
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
+    if model.facts.promise is not None:
+        screen.say(model.facts.promise.words)
     screen.give(
         {
             "model": str(out),

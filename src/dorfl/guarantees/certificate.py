@@ -1,4 +1,6 @@
-"""Proposition 2: what a fitted model guarantees, and the worst distribution it was trained against.
+"""Proposition 2, the paper's certificate, and the worst distribution a model was trained against.
+
+In a person's words (so many rows are wrong, the rest drifts so far) it is :func:`dorfl.certify`.
 
 For a mixture λ, any price ρ and any radius r,
 
@@ -126,13 +128,13 @@ class Certificate:
         )
 
 
-def certify(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
-    """The certificate of a model on clients' rows, at the mixture `lam` (or the fit's own).
+def paper(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
+    """Proposition 2 for a model on clients' rows, at the mixture `lam` (or the fit's own).
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
     >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
-    >>> certificate = dorfl.certify(fit, data.clients)
+    >>> certificate = dorfl.certificate.paper(fit, data.clients)
     >>> abs(certificate.difference) < 1e-9, certificate.is_certificate
     (True, True)
     """
@@ -140,7 +142,7 @@ def certify(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
     method = group.problem.method
     if np.isinf(method.rho):
         raise ValueError(
-            f"certify: method {method.name!r} has no transport, so there is no radius to certify; "
+            f"method {method.name!r} has no transport, so there is no radius to certify; "
             "train with a finite rho"
         )
     mixture = _mixture_of(fit, group, lam)

@@ -70,10 +70,11 @@ def _synthetic(seeds: int) -> Plan:
     shown = [
         Cell("showcase", "training", {"seed": 0}),
         Cell("showcase", "convergence", {"seed": 0}),
+        Cell("showcase", "promises", {"seed": 0}),
     ]
 
     def tell(found: list[Any]) -> Made:
-        tables, swept, (training, convergence) = (
+        tables, swept, (training, convergence, promises) = (
             found[:seeds],
             found[seeds : 2 * seeds],
             found[2 * seeds :],
@@ -82,6 +83,7 @@ def _synthetic(seeds: int) -> Plan:
             [
                 synthetic_page.section(tables),
                 synthetic_page.closer(training, convergence),
+                synthetic_page.certified(promises),
                 synthetic_page.beyond(swept),
             ],
             synthetic_page.cards(tables),

@@ -11,7 +11,7 @@ import numpy as np
 from dorfl.data.datasets import synthetic
 from dorfl.federation.fit import Fit
 from dorfl.federation.training import prepare, train
-from dorfl.guarantees.certificate import certify, group_of, saddle_gap, worst_case
+from dorfl.guarantees.certificate import group_of, paper, saddle_gap, worst_case
 from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
 from dorfl.guarantees.theory import constrained_supremum, penalised_supremum, rate
 from dorfl.objective import methods, scores
@@ -109,7 +109,7 @@ def propositions(seed: int) -> Findings:
         clients = _small_clients(seed, loss)
         method = methods.dorfl(rho=8.0, beta=0.7, score=scores.quadratic(0.2))
         fit = train(clients, method, loss=loss)
-        certificate = certify(fit, clients)
+        certificate = paper(fit, clients)
         gain, cost, reference = _discretised(fit, group_of(fit, clients), certificate.lam, seed)
         level = certificate.bound - certificate.rho * certificate.radius
         primal = penalised_supremum(gain, cost, reference, certificate.rho, certificate.beta)
@@ -147,7 +147,7 @@ def radius_form(seed: int) -> Findings:
         fit = train(clients, constrained, loss=loss, tol=1e-8)
         lagrangian = train(clients, methods.dorfl(fit.rho, 1.0, score), loss=loss, tol=1e-9)
         value = lagrangian.objective + fit.rho * 0.1
-        met = certify(fit, clients).radius
+        met = paper(fit, clients).radius
         name = f"Radius form, {loss}"
         statements += [
             Statement(

@@ -1,6 +1,6 @@
 """The coordinator's side of a study, from enrolment to certificate, as a pure state machine.
 
-    enrol → columns → spreads → center → edge → round … round → finish → done
+    enrol → columns → spreads → center → edge → round … round → finish → certify → done
 
 A regression trains twice: once how far residuals scatter is known (`residuals`), Huber's loss is
 set in that unit and rounds go on from where they were.
@@ -29,7 +29,9 @@ from dorfl.federation.fit import describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
+from dorfl.guarantees import bound as bounding
 from dorfl.guarantees import certificate as certifying
+from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Bound
 from dorfl.solvers.base import Info
 from dorfl.study import defaults, labels, meaning, vetting
@@ -70,6 +72,7 @@ class State(NamedTuple):
     history: tuple[Round, ...] = ()
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
+    told: dict[str, Told] = {}  # noqa: RUF012 - so is this
 
     @property
     def apart(self) -> bool:
@@ -86,7 +89,9 @@ _ANSWERS: dict[str, type] = {
     "round": Report,
     "residuals": Sketch,
     "finish": Finished,
+    "certify": Told,
 }
+_AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
 
 
 def begin(study: Study, run: str) -> State:
@@ -102,8 +107,8 @@ def request(state: State, site: str) -> Request:
         state.apart, state.spread, center, state.edge, state.scatter,
     )  # fmt: skip
     sent = serving.broadcast(_training(state)) if state.step == "round" else None
-    outcome = state.outcome if state.step in ("residuals", "finish") else None
-    return Request(agreement, state.step, sent, outcome)
+    outcome = state.outcome if state.step in _AFTER else None
+    return Request(agreement, state.step, sent, outcome, thin(state))
 
 
 def read(state: State, site: str, data: bytes) -> Answer:
@@ -128,6 +133,8 @@ def read(state: State, site: str, data: bytes) -> Answer:
     dims = len(state.transform.names) if state.transform else 0
     wide = dims + (state.target is not None)
     reason = vetting.wrong(reply.answer, rows, dims, wide, state.server)
+    if reason is None and isinstance(reply.answer, Told):
+        reason = vetting.untold(reply.answer, meaning.certifying(state, thin(state))[1])
     if reason is not None:
         raise ValueError(reason)
     return reply.answer
@@ -136,7 +143,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without, although time is up: see :class:`~.study.Absent`."""
     missing = tuple(site for site in state.roster if site not in answered)
-    if state.step in ("residuals", "finish"):
+    if state.step in _AFTER:
         return ()
     if state.step != "round" or not answered:
         return missing
@@ -164,7 +171,7 @@ def receive(
     for site in state.roster:
         answer = answers.get(site)
         if isinstance(answer, Refusal):
-            if state.step not in ("round", "residuals", "finish"):
+            if state.step not in ("round", *_AFTER):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
@@ -190,6 +197,11 @@ def certificate(state: State) -> Bound | None:
     if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
         return None
     return certifying.combine(parts, state.outcome.lam, method)
+
+
+def thin(state: State) -> int:
+    """The grid of the certificate: a coarser one where there are many rows."""
+    return bounding.thinness(sum(state.rows), max(len(state.classes) - 1, 1))
 
 
 def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -341,7 +353,12 @@ def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> Stat
 
 
 def _finish(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return state._replace(step="done", finished=answers)
+    asks = len(answers) == len(state.roster) and meaning.certifies(state.study)
+    return state._replace(step="certify" if asks else "done", finished=answers)
+
+
+def _certify(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
+    return state._replace(step="done", told=answers)
 
 
 def _training(state: State) -> Server:
@@ -358,4 +375,5 @@ _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "round": _round,
     "residuals": _residuals,
     "finish": _finish,
+    "certify": _certify,
 }

@@ -13,6 +13,8 @@ from dorfl.federation import privacy
 from dorfl.federation.defence import Limits
 from dorfl.federation.options import Options
 from dorfl.federation.privacy import Gaussian
+from dorfl.guarantees import bound, certified
+from dorfl.guarantees.bound import Question, Units
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.kinds import Loss
@@ -193,6 +195,21 @@ def asks_where(study: Study) -> bool:
 def refines(study: Study, problem: Problem) -> bool:
     """Whether residuals set the unit of the loss: Huber's, unless they must not be told."""
     return problem.loss.name == "huber" and study.privacy.epsilon is None
+
+
+def certifies(study: Study) -> bool:
+    """Whether the finished model is certified: columns need a unit, and rows may be told of."""
+    scaled = study.columns.scaling != "none" or study.method.measures
+    return scaled and study.privacy.epsilon is None
+
+
+def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
+    """In which units rows drift for the certificate, and what clients are asked for it."""
+    assert agreed.transform is not None
+    spread = agreed.spread or Spread(np.ones(len(agreed.transform.names)))
+    units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
+    outliers = agreed.study.method.outliers
+    return units, certified.ask(_loss(agreed), units, outliers, agreed.scatter or 1.0, thin)
 
 
 def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Part
 from dorfl.study.constant import Learnt
 from dorfl.study.settings import Study
@@ -56,6 +57,7 @@ class Request(NamedTuple):
     step: str
     broadcast: Broadcast | None = None
     outcome: Outcome | None = None
+    thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.guarantees.bound`
 
 
 class Enrolled(NamedTuple):
@@ -101,8 +103,9 @@ class Refusal(NamedTuple):
 
 
 # Answer to `center`: a Place, where the site's rows are and how far they lie apart; to `edge`: a
-# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `residuals`: a Sketch.
-Answer = Enrolled | Columns | Spreads | Place | Sketch | Report | Finished | Refusal
+# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `residuals`: a Sketch;
+# to `certify`: what the site tells for the certificate.
+Answer = Enrolled | Columns | Spreads | Place | Sketch | Report | Finished | Told | Refusal
 
 
 class Reply(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 
 from dorfl.federation.fit import Fit
 from dorfl.oracle.group import Group
-from dorfl.study import constant, coordinator, meaning, model, serving
+from dorfl.study import constant, coordinator, meaning, model, promises, serving
 from dorfl.study.audit import audit
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Agreement, Outcome
@@ -126,7 +126,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     return Facts(
         sum(state.rows), notes, meaning.chosen(state).words, tuple(served),
         tuple(common.tolist()), weights, learnt, _guarantee(state),
-        settings=state.study.to_json(),
+        settings=state.study.to_json(), promise=promises.of_study(state),
     )  # fmt: skip
 
 

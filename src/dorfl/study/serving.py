@@ -9,10 +9,11 @@ import numpy as np
 from dorfl.data import spread
 from dorfl.data.preprocessing import Numeric
 from dorfl.data.spread import Place
-from dorfl.guarantees import certificate
+from dorfl.guarantees import bound, certificate
+from dorfl.guarantees.bound import Told
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import constant
+from dorfl.study import constant, meaning
 from dorfl.study.messages import Agreement, Finished
 from dorfl.support.threads import each
 from dorfl.support.types import Array
@@ -57,6 +58,24 @@ def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> li
         return Finished(float(loss.mean()), score, learnt, counts, parts[i])
 
     return each(one, range(len(parts)))
+
+
+def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> list[Told]:
+    """What the clients of a group tell for the certificate, rounded up to four digits.
+
+    A bound stays one, and nobody learns from the last digits of many means what is in one row.
+    """
+    units, asked = meaning.certifying(agreed, thin)
+
+    def rounded(mean: Array, unit: float) -> Array:
+        return np.asarray(
+            np.where(mean < bound.NO_BOUND, np.ceil(mean / unit * 1e4) * 1e-4 * unit, mean)
+        )
+
+    return [
+        Told(rounded(near, 1.0), rounded(loss, asked.loss), rounded(error, asked.error))
+        for near, loss, error in bound.tell(group, theta, units, asked, agreed.study.privacy.least)
+    ]
 
 
 def score_of(problem: Problem, out: Array, y: Array, target: Numeric | None) -> float:

@@ -25,6 +25,7 @@ from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.federation import training
 from dorfl.federation.client import TooFewError, enough, respond
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
@@ -145,6 +146,8 @@ class Site:
             return self._residuals(agreement, request.outcome)
         if step == "finish" and request.outcome is not None:
             return self._finish(agreement, request.outcome)
+        if step == "certify" and request.outcome is not None and meaning.certifies(study):
+            return self._certify(agreement, request.outcome, request.thin)
         raise Refused("is no question of this protocol")
 
     def consent(self, agreement: Agreement) -> None:
@@ -257,6 +260,14 @@ class Site:
         return serving.finish(
             group, outcome.theta, agreement.target, agreement.study.privacy.least
         )[0]
+
+    def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
+        group = self.group(agreement)
+        if outcome.theta.shape != (group.problem.size,) or not 1 <= thin <= MOST_ROUNDS:
+            raise Refused("θ has another shape than the model agreed on")
+        if self.memory.finished(agreement.run, outcome) is not None:
+            raise Refused("this run has ended before, with another model")
+        return serving.certify(group, outcome.theta, agreement, thin)[0]
 
     def _columns(self, agreement: Agreement) -> list[str]:
         """The columns agreed on; before that, those the study names, or all that are released."""

@@ -28,11 +28,11 @@ from dorfl.federation import server as federated
 from dorfl.federation import training
 from dorfl.federation.client import respond
 from dorfl.federation.local import Round
-from dorfl.guarantees.certificate import certify
+from dorfl.guarantees.certificate import paper
 from dorfl.objective import methods
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import coordinator, labels, meaning, results, serving
+from dorfl.study import coordinator, labels, meaning, promises, results, serving
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
 from dorfl.study.messages import Answer, Enrolled
@@ -57,15 +57,20 @@ class Prepared:
     rows: Rows
 
 
-def run(study: Study, progress: Progress | None = None) -> tuple[Model, Rows]:
-    """Read, prepare, choose, train: the model and the rows it was trained on."""
+def run(
+    study: Study, progress: Progress | None = None, keep: Callable[[Model], object] | None = None
+) -> tuple[Model, Rows]:
+    """Read, prepare, choose, train, certify: the model and the rows it was trained on.
+
+    `keep` is given the model once it is trained: before it is certified, which may take a while.
+    """
     loading = threading.Thread(target=_load_kernels)
     loading.start()
     try:
         prepared = _opened(study)
     finally:
         loading.join()  # a process that ends under a thread at work in compiled code is aborted
-    return model_of(study, prepared, progress), prepared.rows
+    return model_of(study, prepared, progress, keep), prepared.rows
 
 
 def _opened(study: Study) -> Prepared:
@@ -77,18 +82,30 @@ def _opened(study: Study) -> Prepared:
     return prepared if lost is None else replace(prepared, rows=replace(rows, warnings=(lost,)))
 
 
-def model_of(study: Study, prepared: Prepared, progress: Progress | None = None) -> Model:
+def model_of(
+    study: Study,
+    prepared: Prepared,
+    progress: Progress | None = None,
+    keep: Callable[[Model], object] | None = None,
+) -> Model:
     """The model of a study for rows that are ready, with all that is known of it."""
-    (state, _), rows = fit(study, prepared, progress), prepared.rows
-    return results.model_of(state, rows.notes, rows.warnings)
+    (state, group), rows = fit(study, prepared, progress), prepared.rows
+    made = results.model_of(state, rows.notes, rows.warnings)
+    if keep is not None:
+        keep(made)
+    if state.step == "certify":
+        assert state.outcome is not None
+        told = serving.certify(group, state.outcome.theta, state, coordinator.thin(state))
+        state = coordinator.receive(state, dict(zip(group.names, told, strict=True)))
+    return replace(made, facts=made.facts._replace(promise=promises.of_study(state)))
 
 
 def curved(model: Model, rows: Rows, tick: Callable[[], object] = lambda: None) -> Model:
-    """The model with its certificate at several radii; `tick` is called before each."""
+    """The model with the paper's certificate at several radii; `tick` is called before each."""
     found = model.facts.certificate
     if found is None or not found.radius > 0 or rows.X.size >= _CURVED:
         return model
-    certificate = certify(model.fit, rows.clients)
+    certificate = paper(model.fit, rows.clients)
     curve = []
     for radius in (found.radius * _CURVE).tolist():
         tick()

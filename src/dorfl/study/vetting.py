@@ -16,6 +16,7 @@ from dorfl.data.spread import LOOK, Place
 from dorfl.federation import server as serving
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
+from dorfl.guarantees.bound import NO_BOUND, Question, Told
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 
 _KINDS = ("numeric", "date", "category", "empty", "other")
@@ -77,6 +78,18 @@ def _finished(told: Finished, rows: int) -> str | None:
         sizes = (part.value, part.spent, part.attained, part.error or 0.0)
         if max(map(abs, sizes)) > _RISK or part.spent < 0.0 or (part.error or 0.0) < 0.0:
             return "its part of the certificate is out of range"
+    return None
+
+
+def untold(told: Told, asked: Question) -> str | None:
+    """Why what a site tells for the certificate cannot answer what was asked, or nothing."""
+    shape = (len(asked.points), len(asked.shares))
+    if told.near.shape != shape[1:] or told.loss.shape != shape or told.error.shape != shape:
+        return "its part of the certificate does not answer what was asked"
+    if told.near.min() < 0.0 or max(abs(part).max() for part in told) > NO_BOUND:
+        return "its part of the certificate is out of range"
+    if asked.points[0] == (None, 0.0) and min(told.loss[0].min(), told.error[0].min()) < 0.0:
+        return "its part of the certificate is out of range"
     return None
 
 

@@ -218,6 +218,40 @@ def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
     )
 
 
+def certified(found: dict[str, Any]) -> Section:
+    """What models guarantee in plain words, over the drift and over the share of wrong rows."""
+    blocks: list[Block] = [
+        Text(
+            [
+                "What no population breaks that is within the drift of all but the wrong rows, and "
+                "lies no further out: accuracy at least and loss at most. One row in ten is wrong. "
+                "A lower price ρ in training flattens the model, so that its loss grows more "
+                "slowly with the drift; an error rate depends on where the boundary lies alone."
+            ]
+        )
+    ]
+    for key, x_label, scale in (
+        ("drift", "drift in standard deviations", 1.0),
+        ("share", "wrong rows in %", 100.0),
+    ):
+        figures = []
+        for k, y_label, unit in ((1, "accuracy at least, in %", 100.0), (2, "loss at most", 1.0)):
+            series = [
+                Series(name, [scale * line[0] for line in one[key]],
+                       [unit * line[k] for line in one[key]])
+                for name, one in found.items()
+            ]  # fmt: skip
+            what = "accuracy" if k == 1 else "loss"
+            at = "10 % of rows wrong" if key == "drift" else "a drift of 0.1"
+            figures.append(
+                Figure(f"certified-{what}-over-{key}", f"Certified {what}, {at}", x_label, y_label,
+                       series, alt=f"{y_label} against {x_label}, of ERM and DOR-FL.")
+            )  # fmt: skip
+        blocks.append(Beside(figures))
+    blocks.append(Details("In words", [Text([one["words"] for one in found.values()])]))
+    return Section("What is guaranteed", blocks)
+
+
 def _data(shown: dict[str, Any]) -> Figure:
     rows, label = np.array(shown["rows"]), np.array(shown["label"])
     wrong, client = np.array(shown["outlier"]), np.array(shown["client"])

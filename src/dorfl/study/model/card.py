@@ -40,8 +40,10 @@ def write(model: Model) -> str:
     lines += [f"- {line}" for line in facts.choice]
     lines += [f"- {line}" for line in _method(model)]
     lines += ["", "## Training", "", f"{fit.message}; {fit.rounds} exchanges of messages.", ""]
+    if facts.promise:
+        lines += ["## Certificate", "", facts.promise.words, "", facts.promise.assumption, ""]
     if facts.certificate:
-        lines += ["## Certificate", "", facts.certificate.words, ""]
+        lines += ["## The paper's certificate", "", facts.certificate.words, ""]
     lines += [
         "## Use",
         "",

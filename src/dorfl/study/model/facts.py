@@ -56,6 +56,32 @@ class HeldOut(NamedTuple):
     clients: dict[str, float]
 
 
+class Promised(NamedTuple):
+    """The most a mean loss and an error can be, the least an accuracy can; nothing: no bound."""
+
+    name: str
+    loss: float | None
+    error: float | None
+    accuracy: float | None
+
+
+class Promise(NamedTuple):
+    """What the model guarantees in a person's words: see :class:`dorfl.Certified`.
+
+    `overall` has the bounds of the mixture, of every mixture at once, and of the mixture with
+    nothing assumed; the curves' lines are named by the drift and by the share of wrong rows.
+    """
+
+    outliers: float
+    drift: float
+    words: str
+    assumption: str
+    overall: tuple[Promised, ...]
+    clients: tuple[Promised, ...]
+    over_drift: tuple[Promised, ...]
+    over_outliers: tuple[Promised, ...]
+
+
 class Facts(NamedTuple):
     """See the module's text; `settings` is the study as plain JSON."""
 
@@ -70,6 +96,7 @@ class Facts(NamedTuple):
     warnings: tuple[str, ...] = ()  # what must not be missed
     held_out: tuple[HeldOut, ...] = ()
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
+    promise: Promise | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -86,6 +113,7 @@ def from_json(written: Any) -> Facts:
     for name, kind in (("weights", Weights), ("certificate", Guarantee), ("learnt", Learnt)):
         plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
     settings = _entry(plain.pop("settings", {}))
+    plain.setdefault("promise", None)
     known = {name: hint for name, hint in wire.hints(Facts).items() if name in plain}
     read = {name: wire.read(plain[name], hint, name, True) for name, hint in known.items()}
     return Facts(**read, settings=settings)

@@ -1,0 +1,100 @@
+"""What a study's model guarantees: the same from a table and from sites, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dorfl.guarantees import bound
+from dorfl.study import coordinator, local, meaning, promises, results, table, vetting
+from dorfl.study.model.facts import from_json
+from dorfl.study.site import Refused
+from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
+
+TABLES = synthetic_tables()
+
+
+def run(study, sites, **options):
+    return local.run(coordinator.begin(study, "run-1"), make_sites(sites, **options))
+
+
+def figures(promise):
+    lines = (*promise.overall, *promise.clients, *promise.over_drift, *promise.over_outliers)
+    return [np.nan if v is None else v for line in lines for v in line[1:]]
+
+
+@pytest.mark.parametrize("label", ["ill", "grade", "cost"])
+@pytest.mark.parametrize("method", ['name = "dorfl"', METHODS["erm"]])
+def test_sites_promise_what_the_pooled_table_does(tmp_path, label, method):
+    sites = mixed_tables()
+    others = [name for name in ("ill", "grade", "cost") if name != label]
+    sites = {s: {n: v for n, v in t.items() if n not in others} for s, t in sites.items()}
+    study = make_study(sites, label=label, method=method)
+    apart = run(study, sites)
+    frames = [pd.DataFrame(t).assign(site=s) for s, t in sites.items()]
+    pd.concat(frames).to_csv(tmp_path / "all.csv", index=False)
+    pooled = study._replace(
+        sites=(), data=study.data._replace(file=str(tmp_path / "all.csv"), client="site")
+    )
+    kept = []
+    made, rows = table.run(pooled, None, kept.append)
+    assert kept[0].facts.promise is None  # it was there before it was certified
+    mine, theirs = made.facts.promise, results.model_of(apart).facts.promise
+    assert mine.words == theirs.words
+    assert figures(mine) == pytest.approx(figures(theirs), nan_ok=True, rel=1e-9)
+    assert from_json(made.facts.to_json()) == made.facts
+    own = promises.of_model(made, rows, 0.1, 0.1)
+    assert own.at().error == pytest.approx(mine.overall[0].error, rel=0.25)
+
+
+def test_frozen_columns_and_flags_do_not_move():
+    sites = mixed_tables()
+    study = make_study(sites, label="ill", extra='[columns]\nignore = ["grade", "cost"]')
+    end = run(study, sites)
+    units, asked = meaning.certifying(end, 1)
+    moves = dict(zip(end.transform.names, np.isfinite(units.moves), strict=True))
+    assert moves.pop("x") and not any(moves.values())
+    assert set(end.told) == set(sites) and asked.shares == (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+
+
+def test_without_every_site_nothing_is_promised():
+    end = run(make_study(TABLES), TABLES)
+    assert results.model_of(end).facts.promise is not None
+    some = end._replace(told=dict(list(end.told.items())[:2]))
+    assert results.model_of(some).facts.promise is None
+
+
+def test_nothing_is_told_under_differential_privacy():
+    private = "epsilon = 50\ndelta = 1e-4"
+    study = make_study(TABLES, method="outliers = 0", privacy=private, training="max_rounds = 3")
+    end = run(study, TABLES)
+    assert end.told == {} and promises.of_study(end) is None
+    assert not meaning.certifies(study)
+
+
+def test_a_site_tells_whole_blocks_and_of_its_own_model_only():
+    study = make_study(TABLES)
+    sites = make_sites(TABLES)
+    end = local.run(coordinator.begin(study, "run-1"), sites)
+    asked = coordinator.request(end._replace(step="certify"), "site-1")
+    assert isinstance(sites["site-1"].answer(asked), bound.Told)
+    other = asked.outcome._replace(theta=asked.outcome.theta + 1.0)
+    for wrong in (asked._replace(outcome=other), asked._replace(thin=0)):
+        with pytest.raises(Refused):
+            sites["site-1"].answer(wrong)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"near": np.array([-1.0] * 6)},
+        {"loss": np.zeros((1, 1))},
+        {"error": np.full((180, 6), 1e31)},
+        {"loss": np.full((180, 6), -1.0)},
+    ],
+)
+def test_what_no_site_can_tell_is_refused(lie):
+    end = run(make_study(TABLES), TABLES)._replace(step="certify")
+    told = end.told["site-1"]
+    _, asked = meaning.certifying(end, coordinator.thin(end))
+    assert vetting.untold(told, asked) is None
+    assert "certificate" in vetting.untold(told._replace(**lie), asked)
