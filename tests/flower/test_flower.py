@@ -30,7 +30,7 @@ from dorfl.flower.serving import attend, free_port
 from dorfl.study import coordinator, local
 from dorfl.study import model as models
 from dorfl.study.site import Site
-from study_cases import METHODS, make_sites, make_study, synthetic_tables
+from study_cases import METHODS, a_site, make_sites, make_study, synthetic_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
@@ -88,7 +88,7 @@ def deployed(tmp_path_factory):
     federation = Federation.create(root / "fed", "127.0.0.1", free_port())
     homes = {name: root / f"{SECRET}-{name}" for name in TABLES}
     for name, home in homes.items():
-        SiteFolder.create(home, name)
+        SiteFolder.create(home, name, released=tuple(TABLES[name]), approve=("*",))
         federation.add_site(name, (home / f"{name}.pub").read_bytes())
         csv.write_csv(pa.table(TABLES[name]), home / "records.csv")
     found = Deployed(
@@ -441,7 +441,7 @@ def test_a_site_that_sends_rubbish_is_refused_recorded_and_survived(deployed):
     connection = deployed.connection(name, key=home / "liar.key")
     stop = threading.Event()
     liar = threading.Thread(
-        target=attend, args=(Liar(name, pair[name]), connection, stop, lambda _: None)
+        target=attend, args=(a_site(name, pair[name], Liar), connection, stop, lambda _: None)
     )
     liar.start()
     try:

@@ -79,7 +79,7 @@ def check(
     with connection:
         hello = connection.hello()
     screen.say(f"{connection.server} knows this site as {hello.site!r}")
-    released = ", ".join(site.released or ())
+    released = ", ".join(site.released) or "nothing; name columns in site.toml: released = [...]"
     screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
     if hello.study is None:
         screen.say("no study is running; when one is, this command says whether it fits")
@@ -89,6 +89,8 @@ def check(
         site.consent(Agreement("check", site.name, study))
     except Refused as refusal:
         raise ValueError(f"study {study.name!r}: {refusal}") from None
+    if not site.ledger.allows(study, site.approve):
+        screen.say(f"study {study.name!r} is not approved yet: dorfl site approve {folder}")
     columns, least = ", ".join(study.columns.use) or "every released column", study.privacy.least
     screen.say(f"study {study.name!r} fits. What would be sent:")
     screen.say(f"  once: how many rows there are; of {columns} and {study.data.label}: counts, and")
@@ -143,6 +145,7 @@ def _open(
     from dorfl.flower import keys  # noqa: PLC0415
     from dorfl.flower.fleet import Connection  # noqa: PLC0415
     from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.study.ledger import Ledger  # noqa: PLC0415
     from dorfl.study.memory import Memory  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
@@ -151,8 +154,9 @@ def _open(
     # Noise from the key: the same after a restart, and as secret.
     secret = hashlib.sha256(home.key.read_bytes()).digest()
     site = Site(
-        home.name, tables.read(data), home.released, home.least, epsilon=home.epsilon,
-        memory=Memory(folder / "asked.json"), secret=secret,
+        home.name, tables.read(data), home.released, home.least, home.approve,
+        epsilon=home.epsilon, limits=home.limits, secret=secret,
+        memory=Memory(folder / "asked.json"), ledger=Ledger(folder / "ledger.json"),
         curvature=curvature or home.curvature,
     )  # fmt: skip
     return site, connection
