@@ -44,7 +44,7 @@ def ledger(
             f"version(s), distances from {len(told['middles'])} of {limits.middles} middles"
         )
     asked = len(book.questions)
-    screen.say(f"{asked} question(s) answered: {book.told:.1%} of the size of the rows")
+    screen.say(f"{asked} question(s) answered: {book.told:.1%} of the numbers in the rows")
     screen.say(f"left: {max(limits.told - book.told, 0.0):.1%} (told = {limits.told:g})")
     if book.private:
         spent, most = book.spent(limits.delta), home.epsilon

@@ -32,12 +32,12 @@ _KEPT = 20_000_000  # numbers of earlier questions that new ones are compared wi
 class Limits(NamedTuple):
     """What a site gives away at most; `site.toml` may say otherwise, name by name.
 
-    `told` is a share: a report of one number per parameter, and one more, is as large as a row of a
-    model with one output. Below one report a row, rows have more unknowns than there are equations.
+    `told` is a share: the numbers in all reports over those in the rows, as the model sees them. Of
+    columns that are numbers, below one the rows have more unknowns than there are equations.
     """
 
     delta: float = 1e-5  # the largest δ that a study may ask for
-    told: float = 0.75
+    told: float = 0.5
     versions: int = 1  # of a column's statistics
     middles: int = 3  # from which a column's distances are told
     steepest: float = 50.0  # median output of a model
@@ -47,11 +47,11 @@ class Limits(NamedTuple):
     @classmethod
     def read(cls, told: Any, where: Path) -> Limits:
         """From a table of `site.toml`; ValueError names what is wrong."""
-        for name, value in told.items() if isinstance(told, dict) else [("it", told)]:
-            kind = cls.__annotations__.get(name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-            if kind is None or not number or (kind == "int" and not isinstance(value, int)):
-                raise ValueError(f"{where}: [limits] {name}: takes {', '.join(cls._fields)}")
+        known = cls._field_defaults
+        for name, value in told.items() if isinstance(told, dict) else [("", told)]:
+            kinds = (int,) if isinstance(known.get(name), int) else (int, float)
+            if name not in known or type(value) not in kinds or not value >= 0:
+                raise ValueError(f"{where}: [limits] takes numbers by these names: {list(known)}")
         return cls(**told)
 
     @property
@@ -182,7 +182,7 @@ class Ledger:
 
     @property
     def told(self) -> float:
-        """The size of all reports so far, in rows, over the number of rows."""
+        """The numbers in all reports so far, over those in the rows."""
         return float(sum(entry["share"] for entry in self.questions.values()))
 
     def ask(self, mark: str, entry: dict[str, Any], most: float) -> str | None:
@@ -200,7 +200,7 @@ class Ledger:
         if entry["share"] > left:
             return (
                 f"this site has told what it tells; what is left is {max(left, 0.0):.1%} of the "
-                "size of its rows, and the answer is larger (`told` in site.toml)"
+                "numbers in its rows, and the answer has more (`told` in site.toml)"
             )
         self.questions[mark] = {**entry, "time": _now()}
         self._keep()

@@ -279,7 +279,7 @@ class Site:
     def _affordable(self, group: Group, wish: str) -> str:
         """The finest curvature that leaves half of what the site may still tell."""
         shape = Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
-        left = 0.5 * (self.limits.told - self.ledger.told) * group.rows.shape[0] * shape.size
+        left = 0.5 * (self.limits.told - self.ledger.told) * group.rows.size
         finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
         return next((r for r in reversed(finer) if shape.numbers(r) <= left), "none")
 
@@ -289,7 +289,8 @@ class Site:
         """Enter a question into the ledger, or refuse it: its answer has so many numbers."""
         asked = (agreement._replace(run=""), step, theta, finest)
         mark = hashlib.sha256(b"".join(wire.encode(part) for part in asked)).hexdigest()
-        size = self._rows(agreement).num_rows * (1 + meaning.problem_of(agreement).size)
+        assert agreement.transform is not None
+        size = self._rows(agreement).num_rows * len(agreement.transform.names)
         entry = {
             "run": agreement.run, "study": mark_of(agreement.study), "step": step,
             "numbers": numbers, "share": numbers / size,
