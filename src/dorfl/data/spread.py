@@ -10,7 +10,7 @@ table, however rows are divided among clients.
 >>> rows[:100] *= -8                                            # one row in ten is wrong
 >>> places = [tell(rows[:500], least=5), tell(rows[500:], least=5)]
 >>> measure(places, bulk=0.8).units.round(1)
-array([ 1.2, 58.7])
+array([ 1.2, 59.1])
 """
 
 from __future__ import annotations

@@ -22,8 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.data.preprocessing import Category, Transform, columns
+from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.group import Group
+from dorfl.study import labels
+from dorfl.study.messages import Agreement
 from dorfl.support.types import Array
 
 _PIECE = 16_384  # rows looked at together
@@ -58,9 +60,15 @@ def settle(rows: Array, least: int) -> Array:
     return rows
 
 
-def strange(transform: Transform, table: columns.Table, numeric: tuple[str, ...]) -> str | None:
-    """What of a transformation cannot come from what this site told of its columns, or nothing."""
-    for part in transform.parts:
+def strange(agreement: Agreement, table: columns.Table) -> str | None:
+    """What of an agreement cannot come from what this site told of its columns, or nothing."""
+    assert agreement.transform is not None
+    if len(agreement.classes) > labels.MOST_CLASSES:
+        return f"more than {labels.MOST_CLASSES} classes"
+    if agreement.target is not None and not agreement.target.spread > 0:
+        return "the label is to be divided by what is not positive"
+    numeric = agreement.study.columns.numeric
+    for part in agreement.transform.parts:
         column = table.column(part.name)
         if isinstance(part, Category):
             continue  # a level that few rows have, or none, is settled

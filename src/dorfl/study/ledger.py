@@ -266,7 +266,7 @@ def composed(runs: list[dict[str, float]], delta: float) -> float:
     """ε of several Gaussian mechanisms together: as one of multiplier (Σ z_i⁻²)^−½, exactly.
 
     >>> round(composed([{"multiplier": 4.0}, {"multiplier": 4.0}], 1e-5), 3)
-    1.432
+    1.356
     """
     if not runs:
         return 0.0

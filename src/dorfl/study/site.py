@@ -125,7 +125,10 @@ class Site:
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if step == "columns":
-            self._tells(agreement, rows)
+            version = (
+                f"{self._mark[:16]} {study.privacy.least}"  # which rows, in blocks of what size
+            )
+            self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
             label = rows.column(study.data.label)
             return Columns(
                 preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)),
@@ -270,18 +273,16 @@ class Site:
             raise Refused(
                 f"beside an earlier report, this one would tell of fewer than {behind} rows"
             )
-        shape = Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
-        told = 1 + group.problem.size + shape.numbers(task.curvature)
+        told = 1 + group.problem.size + _shape(group).numbers(task.curvature)
         self._count(agreement, "round", told, theta, task.curvature)
         self.ledger.pulled(self._mark, pulled.slope)
         return task
 
     def _affordable(self, group: Group, wish: str) -> str:
         """The finest curvature that leaves half of what the site may still tell."""
-        shape = Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
         left = 0.5 * (self.limits.told - self.ledger.told) * group.rows.size
         finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
-        return next((r for r in reversed(finer) if shape.numbers(r) <= left), "none")
+        return next(r for r in reversed(finer) if r == "none" or _shape(group).numbers(r) <= left)
 
     def _count(
         self, agreement: Agreement, step: str, numbers: int, theta: Any = None, finest: str = ""
@@ -297,38 +298,21 @@ class Site:
         }  # fmt: skip
         self._unless(self.ledger.ask(mark, entry, self.limits.told))
 
-    def _tells(self, agreement: Agreement, rows: pa.Table) -> None:
-        """What is told of a column is told of these rows and in blocks of this size, once."""
-        study = agreement.study
-        version = f"{self._mark[:16]} {study.privacy.least}"
-        self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
-
     def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
-        mark = mark_of((agreement.transform, agreement.columns, agreement.study))
+        mark = mark_of(agreement._replace(run="", center=None))
         if mark != self._vouched:
-            assert agreement.transform is not None
-            numeric = agreement.study.columns.numeric
-            self._unless(guard.strange(agreement.transform, rows, numeric))
+            self._unless(guard.strange(agreement, rows))
             self._vouched = mark
-        if len(agreement.classes) > labels.MOST_CLASSES:
-            raise Refused(f"more than {labels.MOST_CLASSES} classes")
-        if agreement.target is not None and not agreement.target.spread > 0:
-            raise Refused("the label is to be divided by what is not positive")
 
     def _own_center(self, agreement: Agreement, X: Array) -> None:
         """From another middle than this site's own, distances would be those along a column."""
         own = agreement.apart and agreement.study.method.center == "client"
-        told = centers.summarise(
-            spread.look(X).astype(np.float64), least=agreement.study.privacy.least
-        )
-        if own and not np.array_equal(told.mean, self._centered(agreement)):
+        looked, least = spread.look(X).astype(np.float64), agreement.study.privacy.least
+        if own and (centers.summarise(looked, least).mean != self._centered(agreement)).any():
             raise Refused("the centre is not the one that this site told")
 
     def _asked_about(self, agreement: Agreement, outcome: Outcome) -> None:
-        """The model at the end is one of those that the rounds asked about."""
-        if agreement.study.privacy.epsilon is None and not self.memory.knows(
-            agreement.run, outcome.theta
-        ):
+        if not self.memory.knows(agreement.run, outcome.theta):
             raise Refused("the model is none of those that the rounds asked about")
 
     @staticmethod
@@ -345,8 +329,6 @@ class Site:
         group = self.group(agreement)
         if not meaning.refines(agreement.study, group.problem):
             raise Refused("is no question of this protocol")
-        if outcome.theta.shape != (group.problem.size,):
-            raise Refused("θ has another shape than the model agreed on")
         self._asked_about(agreement, outcome)
         told = len(group.rows) // agreement.study.privacy.least
         self._count(agreement, "residuals", told, outcome.theta)
@@ -411,3 +393,7 @@ class Site:
         loss = meaning.loss_of(agreement.study, len(agreement.classes))
         X = agreement.transform.apply(rows, meaning.dtype_of(agreement.study)).X
         return guard.settle(X, agreement.study.privacy.least), labels.for_training(y, loss)
+
+
+def _shape(group: Group) -> Shape:
+    return Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)
