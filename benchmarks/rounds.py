@@ -119,12 +119,12 @@ def measure_rounds(threads: int) -> dict[str, Any]:
         theta = np.random.default_rng(0).standard_normal(d) / np.sqrt(d)
         erm = numpy_erm(ours.rows, ours.target, theta)
         value, gradient = erm()  # type: ignore[misc]
-        check, share = plain.risks(theta), plain.counts / n
+        check, share = plain.evaluate(theta), plain.counts / n
         assert abs(check.values @ share - value) < 1e-4, "the two ERM rounds must agree"
         assert np.abs(share @ check.gradients - gradient).max() < 1e-4
         candidates: Candidates = {
-            "dorfl": lambda ours=ours, theta=theta: ours.risks(theta),
-            "erm": lambda plain=plain, theta=theta: plain.risks(theta),
+            "dorfl": lambda ours=ours, theta=theta: ours.evaluate(theta),
+            "erm": lambda plain=plain, theta=theta: plain.evaluate(theta),
             "numpy": erm,
             "tuned": tuned_erm(ours.rows, ours.target, theta),
         }
@@ -174,12 +174,12 @@ def measure_softmax(threads: int) -> dict[str, dict[str, float]]:
         plain = replace(plain, rows=ours.rows)
         blas = blas_softmax(ours.rows, ours.target, weights)
         value, gradient = blas()  # type: ignore[misc]
-        check, share = plain.risks(theta), plain.counts / n
+        check, share = plain.evaluate(theta), plain.counts / n
         assert abs(check.values @ share - value) < 1e-4, "the two ERM rounds must agree"
         assert np.abs(share @ check.gradients - gradient.ravel()).max() < 1e-4
         candidates: Candidates = {
-            "dorfl": lambda ours=ours, theta=theta: ours.risks(theta),
-            "erm": lambda plain=plain, theta=theta: plain.risks(theta),
+            "dorfl": lambda ours=ours, theta=theta: ours.evaluate(theta),
+            "erm": lambda plain=plain, theta=theta: plain.evaluate(theta),
             "blas": blas,
         }
         rounds[f"{n},{d},{classes}"] = fastest(candidates, 8.0, threads)
@@ -257,7 +257,7 @@ def measure_scaling(threads: int) -> dict[str, list[float]]:
             group = prepare(problem(n, d, clients), METHOD)
             theta = np.random.default_rng(0).standard_normal(d + 1) / np.sqrt(d)
             key = f"{n},{d},{clients}"
-            candidates[key] = lambda group=group, theta=theta: group.risks(theta)
+            candidates[key] = lambda group=group, theta=theta: group.evaluate(theta)
         taken[name] = list(fastest(candidates, 6.0, threads).values())
     return taken
 

@@ -26,7 +26,6 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 
 import dorfl
 import public_tables
-from dorfl import losses
 from dorfl.data.datasets.base import pooled
 from dorfl.data.datasets.packages import UnavailableError
 from dorfl.solvers.base import relative
@@ -91,7 +90,7 @@ def value(table: Table, model: LogisticRegression) -> float:
     """The objective of `erm` at scikit-learn's point."""
     X, y = pooled(table.clients)
     out = model.decision_function(X).astype(np.float64)
-    target = losses.encode(table.loss, y, model.classes_)
+    target = table.loss.encode(y, model.classes_)
     penalty = 0.5 * table.l2 * float((model.coef_.astype(np.float64) ** 2).sum())
     return float(table.loss.value(out, target).mean()) + penalty
 

@@ -70,7 +70,7 @@ def flipped_labels(group: Group, liar: str) -> Lie:
     wrong = replace(own, target=-own.target)
 
     def lie(sent: Broadcast, report: Report) -> Report:
-        risks = wrong.risks(sent.task.theta)
+        risks = wrong.evaluate(sent.task.theta)
         return report._replace(value=float(risks.values[0]), vector=risks.gradients[0])
 
     return lie

@@ -104,7 +104,7 @@ def test_without_a_score_the_ceiling_is_reached_at_zero():
     group = prepare({"a": (X, y)}, methods.afl())
     defence = defend(group.problem, Limits(3.0), {"a": np.zeros(2)})
     task = Task(np.zeros(3), np.ones(1))
-    assert bounds(defence, "a", task).high == pytest.approx(group.risks(np.zeros(3)).values[0])
+    assert bounds(defence, "a", task).high == pytest.approx(group.evaluate(np.zeros(3)).values[0])
 
 
 @pytest.mark.parametrize(

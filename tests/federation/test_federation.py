@@ -165,7 +165,7 @@ def test_partial_participation_reaches_the_same_model(data):
         solver=Optimistic(), tol=1e-5,
     )  # fmt: skip
     assert {len(r.answered) for r in fit.history[1:]} == {2}
-    risks = prepare(data.clients, method, intercept=False).risks(fit.theta).values
+    risks = prepare(data.clients, method, intercept=False).evaluate(fit.theta).values
     assert risks.max() == pytest.approx(whole.objective, rel=0.01)
 
 

@@ -105,7 +105,7 @@ def test_a_tilt_too_sharp_for_floats_leaves_a_row_all_the_weight():
 def test_a_clip_that_clips_nothing_changes_nothing(loss, score):
     case = cases.make(1, loss, score, spread=0.5, rows=20)
     group, theta = case.group(), case.parameters.ravel()
-    plain, wide = group.risks(theta), group.clipped(theta, 1e6, (-1e6, 1e6))
+    plain, wide = group.evaluate(theta), group.clipped(theta, 1e6, (-1e6, 1e6))
     assert wide.values == pytest.approx(plain.values)
     assert wide.gradients == pytest.approx(plain.gradients)
 
@@ -203,7 +203,7 @@ def test_without_noise_the_solver_for_noise_finds_the_minimum(method):
     fit = dorfl.train(data.clients, method, solver=Noisy(rounds=1500, rate=0.5, pace=0.02))
     best = dorfl.train(data.clients, method)
     group = prepare(data.clients, method)
-    reached = method.mixture.objective(group.risks(fit.theta).values, best.lam, np.inf)
+    reached = method.mixture.objective(group.evaluate(fit.theta).values, best.lam, np.inf)
     assert reached == pytest.approx(best.objective, rel=0.02)
     assert fit.rounds == 1500
 

@@ -59,7 +59,7 @@ def test_ascent_reports_a_bound_on_its_error(seed, steps, spread):
 @pytest.mark.parametrize(("loss", "score"), ASCENT)
 def test_ascent_ends_with_a_small_error(loss, score):
     case = make(3, loss, score, spread=0.5, rows=50)
-    assert case.group().risks(case.parameters.ravel()).error <= 1e-12
+    assert case.group().evaluate(case.parameters.ravel()).error <= 1e-12
 
 
 def test_epsilon_leaves_rows_within_that_distance():

@@ -46,7 +46,10 @@ def differences(group, theta, step=1e-5):
     """∇²F_i by central differences of ∇F_i (clients, P, P)."""
     return np.array(
         [
-            (group.risks(theta + step * e).gradients - group.risks(theta - step * e).gradients)
+            (
+                group.evaluate(theta + step * e).gradients
+                - group.evaluate(theta - step * e).gradients
+            )
             / (2 * step)
             for e in np.eye(len(theta))
         ]

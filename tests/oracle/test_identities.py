@@ -175,6 +175,6 @@ def test_by_loss_takes_the_level_of_the_score_out_of_the_comparison():
     values = {}
     for by in ("risk", "loss"):
         method = methods.dorfl(score=score, mixture=dorfl.mixture.agnostic(by))
-        values[by] = prepare([(X, y), (X + away, y)], method).risks(theta).values
+        values[by] = prepare([(X, y), (X + away, y)], method).evaluate(theta).values
     assert values["risk"][1] < values["risk"][0] - 1
     np.testing.assert_allclose(values["loss"], np.log(2.0), rtol=1e-12)

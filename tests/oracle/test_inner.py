@@ -229,7 +229,7 @@ def test_diagonal_and_full_geometry_agree(seed, frozen):
     weights, v = rng.uniform(0.5, 2, 4), rng.uniform(0, 2, 4)
     weights[:2] = np.inf if frozen else weights[:2]
     rows, center, theta = rng.normal(size=(5, 4)), rng.normal(size=4), rng.normal(size=(3, 4))
-    one, two = geometry(1.5, weights, 0.7, v), geometry(1.5, weights, 0.7, np.diag(v))
+    one, two = geometry(1.5, weights, 1.4 * v), geometry(1.5, weights, np.diag(1.4 * v))
     np.testing.assert_allclose(one.spread(theta), two.spread(theta), atol=1e-13)
     np.testing.assert_allclose(one.anchor(center), two.anchor(center), atol=1e-13)
     np.testing.assert_allclose(one.penalty(rows, center), two.penalty(rows, center), atol=1e-12)

@@ -178,7 +178,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch, loss, dtype):
     for threads in (1, 2, 3):
         monkeypatch.setattr(threading, "THREADS", threads)
         monkeypatch.setattr(threading, "_pool", None)
-        answers.append((*group.risks(theta)[:2], group.atoms(theta).value))
+        answers.append((*group.evaluate(theta)[:2], group.atoms(theta).value))
         if threading._pool is not None:
             threading._pool.shutdown()
     for other in answers[1:]:
@@ -192,12 +192,12 @@ def test_a_client_alone_gets_the_bits_of_the_stacked_group(loss):
     classes = {"logistic": [-1, 1], "softmax": [0, 1, 2]}.get(loss)
     together = prepare(data, method_for_bits(4), loss, classes=classes)
     theta = np.random.default_rng(1).normal(size=together.problem.size)
-    risks = together.risks(theta)
+    risks = together.evaluate(theta)
     for i, (name, pair) in enumerate(data.items()):
-        alone = prepare({name: pair}, method_for_bits(4), loss, classes=classes).risks(theta)
+        alone = prepare({name: pair}, method_for_bits(4), loss, classes=classes).evaluate(theta)
         assert alone.values[0] == risks.values[i]
         np.testing.assert_array_equal(alone.gradients[0], risks.gradients[i])
-        chosen = together.select([i]).risks(theta)
+        chosen = together.select([i]).evaluate(theta)
         np.testing.assert_array_equal(chosen.gradients[0], risks.gradients[i])
 
 

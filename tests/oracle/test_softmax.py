@@ -125,9 +125,9 @@ def test_a_client_alone_gets_the_bits_of_the_group_where_blas_would_use_threads(
     method = dorfl.methods.dorfl(rho=5.0, score=dorfl.scores.quadratic(0.5, np.full(900, 0.1)))
     together = prepare(data, method, "softmax")
     theta = rng.normal(size=together.problem.size) / 30
-    risks = together.risks(theta)
+    risks = together.evaluate(theta)
     for i, (name, pair) in enumerate(data.items()):
-        alone = prepare({name: pair}, method, "softmax", classes=np.arange(10)).risks(theta)
+        alone = prepare({name: pair}, method, "softmax", classes=np.arange(10)).evaluate(theta)
         assert alone.values[0] == risks.values[i]
         np.testing.assert_array_equal(alone.gradients[0], risks.gradients[i])
 

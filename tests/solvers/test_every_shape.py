@@ -250,7 +250,7 @@ def robust_risks(shape, method):
         if np.isfinite(limit):
             spread = group.problem.geometry.spread(group.problem.split(theta)[0])[0, 0]
             inside[:-1] *= min(np.sqrt(0.999 * limit / max(spread, 1e-300)), 1.0)
-        values, gradients = group.risks(inside)[:2]
+        values, gradients = group.evaluate(inside)[:2]
         return values + gradients @ (theta - inside), gradients
 
     return risks

@@ -26,15 +26,15 @@ def epigraph_minimum(group, radius=None):
     constraints = [
         {
             "type": "ineq",
-            "fun": lambda z: z[-1] - group.risks(z[:-1]).values,
+            "fun": lambda z: z[-1] - group.evaluate(z[:-1]).values,
             "jac": lambda z: np.column_stack(
-                [-group.risks(z[:-1]).gradients, np.ones(len(group.names))]
+                [-group.evaluate(z[:-1]).gradients, np.ones(len(group.names))]
             ),
         }
     ]
     if radius is not None:
         constraints.append({"type": "ineq", "fun": lambda z: radius**2 - z[:-1] @ z[:-1]})
-    start = np.append(np.zeros(size), group.risks(np.zeros(size)).values.max())
+    start = np.append(np.zeros(size), group.evaluate(np.zeros(size)).values.max())
     found = minimize(
         lambda z: z[-1],
         start,
@@ -43,7 +43,7 @@ def epigraph_minimum(group, radius=None):
         method="SLSQP",
         options={"maxiter": 1000, "ftol": 1e-14},
     )
-    return group.risks(found.x[:-1]).values.max(), found.x[:-1]
+    return group.evaluate(found.x[:-1]).values.max(), found.x[:-1]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_one_step_of_algorithm_1_is_as_printed():
     fit = dorfl.train(data.clients, method, solver=solver, theta_radius=3.0)
     group = prepare(data.clients, method)
     theta, lam, eta, tau = np.zeros(group.problem.size), np.full(3, 1 / 3), 1 / np.sqrt(T), 20.0
-    risks = group.risks(theta)
+    risks = group.evaluate(theta)
     weight = np.exp(risks.values / tau)
     steps = theta - eta * weight[:, None] * risks.gradients / tau
     following = dorfl.solvers.base.Setting(method.mixture, tau, np.zeros(6), 3.0).project(
@@ -226,7 +226,7 @@ def test_optimistic_learns_from_minibatches_and_local_steps():
             data.clients, methods.gdrfl(20), solver=solver, max_rounds=300, intercept=False,
             batch=solver.batch,
         )  # fmt: skip
-        risks = prepare(data.clients, methods.gdrfl(20), intercept=False).risks(fit.theta)
+        risks = prepare(data.clients, methods.gdrfl(20), intercept=False).evaluate(fit.theta)
         assert risks.values.max() < best + 0.05 * abs(best)
 
 

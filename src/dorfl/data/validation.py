@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.objective.losses import Loss
-from dorfl.oracle import kernels
+from dorfl.objective.kinds import Loss
 from dorfl.support.types import Array
 
 Clients = dict[str, tuple[Array, Array]]
@@ -134,8 +133,8 @@ def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:
             f"y has one class only ({found[0]!r}) in client(s) {where}; "
             "a classifier needs rows of at least two"
         )
-    if loss.kind == kernels.LOGISTIC and len(found) > 2:
+    if len(found) > 2 and loss.outputs(len(found)) == 1:
         raise ValueError(
-            f'loss="logistic" tells two classes apart, y has {len(found)}; use loss="softmax"'
+            f'loss="{loss.name}" tells two classes apart, y has {len(found)}; use loss="softmax"'
         )
     return found

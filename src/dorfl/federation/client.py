@@ -12,51 +12,62 @@ import numpy as np
 
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.privacy import Gaussian
-from dorfl.oracle import hessian
-from dorfl.oracle.group import Group
+from dorfl.oracle.base import Evaluation, Oracle, Priced
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
 
+class TooFewError(ValueError):
+    """Too few rows stand behind a report; the text says of which client, and nothing of them."""
+
+
 def respond(
-    group: Group,
+    oracle: Oracle,
     broadcast: Broadcast,
     seed: int,
     privacy: Gaussian | None = None,
     least: int = 1,
+    *,
+    strict: bool = False,
 ) -> list[Report]:
-    """The reports of the clients in `group`, in their order; with `privacy`, clipped and noisy.
+    """The reports of the clients in `oracle`, in their order; with `privacy`, clipped and noisy.
 
-    A curvature that fewer than `least` rows make up is left out, as a site would.
+    A curvature that fewer than `least` rows make up is left out; a `strict` site says nothing at
+    all where as few stand behind the rest, see :func:`enough`.
     """
     task, number = broadcast.task, broadcast.round
-    curvature: Array | None = None
+    oracle, seen, strict = _at_any_price(oracle), None, strict and least > 1
     if privacy is not None:
         if task.kind != "evaluate" or task.curvature != "none" or task.batch is not None:
             raise ValueError("privacy: only risk and gradient over all rows are sent; not asked so")
-        values, vectors = privacy.report(group, task.theta, number)
-    elif task.kind == "local":
-        values, vectors = _local_steps(group, task, number, seed)
-    elif task.kind == "paper":
-        values, vectors = _paper_step(_batch(group, task, number, 0, seed), task)
+        values, vectors = privacy.report(oracle, task.theta, number)
     else:
-        risks = _batch(group, task, number, 0, seed).risks(task.theta)
-        values, vectors = risks.values, risks.gradients
-        if task.curvature != "none":
-            curvature = hessian.curvature(*group.at(task.theta), task.curvature)
+        if strict or (task.kind == "evaluate" and (task.batch is None or task.curvature != "none")):
+            wary = strict or (least > 1 and task.curvature != "none")
+            seen = oracle.evaluate(task.theta, task.curvature, rows=wary)
+            if strict:
+                _refuse_few(oracle, seen, task.batch, least)
+        if task.kind == "local":
+            values, vectors = _local_steps(oracle, task, number, seed)
+        elif task.kind == "paper":
+            values, vectors = _paper_step(_batch(oracle, task, number, 0, seed), task)
+        elif task.batch is not None or seen is None:
+            values, vectors = _batch(oracle, task, number, 0, seed).evaluate(task.theta)[:2]
+        else:
+            values, vectors = seen[:2]
     bends: list[Array | None] = [None] * len(values)
-    if curvature is not None:
-        few = _rests_on_few(group, task.theta, least)
-        bends = [None if alone else own for own, alone in zip(curvature, few, strict=True)]
+    if seen is not None and seen.curvature is not None:
+        few = _rests_on_few(seen, least)
+        bends = [None if alone else own for own, alone in zip(seen.curvature, few, strict=True)]
     return [
         Report(name, number, rows, value, vector, bend)
         for name, rows, value, vector, bend in zip(
-            group.names, group.counts.tolist(), values.tolist(), vectors, bends, strict=True
+            oracle.names, oracle.counts.tolist(), values.tolist(), vectors, bends, strict=True
         )
     ]
 
 
-def enough(group: Group, task: Task, least: int = 10) -> Task:
+def enough(oracle: Oracle, task: Task, least: int = 10) -> Task:
     """Raise if a report on `task` would rest on fewer than `least` rows of some client.
 
     Rows count by their weight: with a tilt one row of a thousand can be nearly all of ∇F_i. A
@@ -67,31 +78,36 @@ def enough(group: Group, task: Task, least: int = 10) -> Task:
     >>> from dorfl.federation.training import prepare
     >>> task = Task(np.zeros(2), np.ones(1))
     >>> few = prepare({"a": ([[0.0], [1.0]], [0, 1])}, dorfl.methods.erm())
-    >>> enough(few, task)
+    >>> enough(few, task)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
+    dorfl...TooFewError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
     """
-    behind = group.counts.astype(float)
-    group, theta = group.at(task.theta)
-    if np.isfinite(group.problem.method.temperature):
-        behind = np.array([1.0 / weights.max() for weights in group.sample_weights(theta)])
-    if task.batch is not None:
-        behind = np.minimum(behind, task.batch)
-    for name, rows in zip(group.names, behind, strict=True):
-        if rows < least * (1.0 - 1e-9):
-            raise ValueError(
-                f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
-            )
-    if task.curvature == "none" or not _rests_on_few(group, theta, least).any():
+    seen = _at_any_price(oracle).evaluate(task.theta, task.curvature, rows=True)
+    _refuse_few(oracle, seen, task.batch, least)
+    if task.curvature == "none" or not _rests_on_few(seen, least).any():
         return task
     return task._replace(curvature="none")
 
 
-def _rests_on_few(group: Group, theta: Array, least: int) -> Array:
+def _at_any_price(oracle: Oracle) -> Oracle:
+    """Where ρ is an unknown too, the clients as they answer to (θ, ρ)."""
+    return Priced(oracle) if oracle.problem.constrained else oracle
+
+
+def _refuse_few(oracle: Oracle, seen: Evaluation, batch: int | None, least: int) -> None:
+    assert seen.weights is not None
+    for name, weights in zip(oracle.names, seen.weights, strict=True):
+        if min(1.0 / weights.max(), batch or np.inf) < least * (1.0 - 1e-9):
+            raise TooFewError(
+                f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
+            )
+
+
+def _rests_on_few(seen: Evaluation, least: int) -> Array:
     """Whether one row makes up more than 1/`least` of each client's curvature."""
-    if least <= 1:
-        return np.zeros(len(group.names), dtype=bool)
-    return np.asarray(hessian.heaviest(*group.at(theta)) * least > 1.0 + 1e-9)
+    if least <= 1 or seen.heaviest is None:
+        return np.zeros(len(seen.values), dtype=bool)
+    return np.asarray(seen.heaviest * least > 1.0 + 1e-9)
 
 
 def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:
@@ -99,25 +115,25 @@ def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Gene
     return np.random.default_rng([seed, zlib.crc32(client.encode()), number, step])
 
 
-def _batch(group: Group, task: Task, number: int, step: int, seed: int) -> Group:
+def _batch(oracle: Oracle, task: Task, number: int, step: int, seed: int) -> Oracle:
     """Every client's rows, or `task.batch` of them drawn with replacement from its own stream."""
     if task.batch is None:
-        return group
+        return oracle
     drawn = [
         stream(seed, name, number, step).integers(rows, size=task.batch)
-        for name, rows in zip(group.names, group.counts, strict=True)
+        for name, rows in zip(oracle.names, oracle.counts, strict=True)
     ]
-    return group.take(drawn)
+    return oracle.take(drawn)
 
 
-def _local_steps(group: Group, task: Task, number: int, seed: int) -> tuple[Array, Array]:
+def _local_steps(oracle: Oracle, task: Task, number: int, seed: int) -> tuple[Array, Array]:
     """F_i at θ, and θ_i after `task.steps` gradient steps on the client's own risk."""
-    values = np.empty(len(group.names))
-    ends = np.empty((len(group.names), task.theta.size))
-    for i in range(len(group.names)):
-        own, theta = group.select([i]), task.theta
+    values = np.empty(len(oracle.names))
+    ends = np.empty((len(oracle.names), task.theta.size))
+    for i in range(len(oracle.names)):
+        own, theta = oracle.select([i]), task.theta
         for step in range(task.steps):
-            risks = _batch(own, task, number, step, seed).risks(theta)
+            risks = _batch(own, task, number, step, seed).evaluate(theta)
             if step == 0:
                 values[i] = risks.values[0]
             theta = theta - task.rate * risks.gradients[0]
@@ -125,13 +141,13 @@ def _local_steps(group: Group, task: Task, number: int, seed: int) -> tuple[Arra
     return values, ends
 
 
-def _paper_step(batch: Group, task: Task) -> tuple[Array, Array]:
+def _paper_step(batch: Oracle, task: Task) -> tuple[Array, Array]:
     """Algorithm 1, lines 4–9: g^λ = exp(F/ρβ) and θ_i = θ − η g^θ, g^θ = exp(F/ρβ) ∇F/ρβ.
 
     With F the log-mean-exp over the minibatch this is the mean of the paper's one-sample estimates.
     Without a tilt there is no exponential: g^λ = F and g^θ = ∇F, stochastic descent–ascent.
     """
-    risks, tau = batch.risks(task.theta), batch.problem.method.temperature
+    risks, tau = batch.evaluate(task.theta), batch.problem.method.temperature
     if np.isinf(tau):
         return risks.values, task.theta - task.rate * risks.gradients
     if risks.values.max() > 700.0 * tau:

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.federation.messages import Report
-from dorfl.objective.scores import Custom, Quadratic, Threshold
-from dorfl.oracle import curvature, kernels
+from dorfl.oracle import curvature
 from dorfl.oracle.curvature import Shape
 from dorfl.oracle.problem import Problem
 from dorfl.solvers.base import Task
@@ -77,13 +76,15 @@ def defend(
     """
     if not limits.row > 0:
         raise ValueError(f"Limits(row={limits.row}): must be positive")
-    if isinstance(problem.method.score, Custom):
-        raise ValueError("defence: a custom score has no known bounds; use a score of dorfl.scores")
     if problem.constrained:
         raise ValueError("defence: with a radius, ρ is unknown and reports have no bounds")
     if not problem.loss.classifies and np.isinf(limits.target):
         raise ValueError(f"Limits(target=…): {problem.loss.name} loss needs a bound on targets")
-    return Defence(problem, limits, dict(center), convex and not problem.approximate)
+    defence = Defence(problem, limits, dict(center), convex and not problem.approximate)
+    middle = np.zeros(problem.dims)  # what has no bounds anywhere says so now
+    _loss(defence, _sizes(defence, middle), 0.0)
+    _penalties(defence, middle)
+    return defence
 
 
 def bounds(defence: Defence, client: str, task: Task) -> Bounds:
@@ -95,7 +96,7 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
     least, most = _penalties(defence, defence.center[client])
     low, high = -most, gain - least
     if problem.method.mixture.by == "loss":  # there the score's level is taken out
-        low, high = 0.0, gain + most * isinstance(problem.method.score, Threshold)
+        low, high = 0.0, gain + most * (problem.score.bend(problem.dims) is None)
     tau = problem.method.temperature
     if task.kind == "evaluate":
         reach, middle = sizes.slope(steep, omega), np.zeros_like(theta)
@@ -109,8 +110,8 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
         if np.isfinite(tau):
             low, high = (float(np.exp(min(bound / tau, 700.0))) for bound in (low, high))
             reach *= high / tau
-    layout = Shape(problem.outputs, problem.dims + problem.intercept)
-    return Bounds(low, high, middle, reach, _curvature(problem, sizes, steep, omega), layout)
+    bend = _curvature(problem, sizes, steep, omega)
+    return Bounds(low, high, middle, reach, bend, problem.layout)
 
 
 def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
@@ -164,10 +165,7 @@ class _Sizes(NamedTuple):
 def _sizes(defence: Defence, center: Array) -> _Sizes:
     problem, shape = defence.problem, defence.problem.geometry
     length = _norm(shape.shrink) * defence.limits.row + float(np.linalg.norm(shape.anchor(center)))
-    score, push = problem.method.score, 0.0
-    if isinstance(score, Threshold) and np.isfinite(problem.method.rho):
-        stiff = problem.method.rho * problem.method.cost.weights(problem.dims)[score.column]
-        push = score.weight / (4.0 * score.softness * stiff)  # σ' is at most ¼
+    push = problem.score.push(problem.stiffness)
     return _Sizes(_norm(shape.inverse), float(np.hypot(length, problem.intercept)), push)
 
 
@@ -188,27 +186,18 @@ def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> f
 
 def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
     """The largest supremum of the loss, and its largest slope, over all models of norm ω."""
-    loss, target = defence.problem.loss, defence.limits.target
+    problem, most = defence.problem, defence.limits.target
+    every = problem.classes if problem.loss.classifies else np.array([-most, most])
     output, spread = omega * sizes.reach, sizes.soft * omega**2
-    if loss.kind == kernels.SQUARED:
-        if spread >= 1.0:
-            return np.inf, np.inf
-        return 0.5 * (output + target) ** 2 / (1.0 - spread), (output + target) / (1.0 - spread)
-    at_zero = np.log(len(defence.problem.classes)) if loss.classifies else loss.steep * target
-    return float(at_zero + loss.steep * output + 0.5 * loss.steep**2 * spread), loss.steep
+    return problem.loss.bounds(output, spread, problem.encode(every), problem.outputs)
 
 
 def _penalties(defence: Defence, center: Array) -> tuple[float, float]:
     """The least and the most that the score can cost a row."""
-    score, away = defence.problem.method.score, float(np.linalg.norm(center))
-    if isinstance(score, Threshold):
-        return 0.0, score.weight
-    if not isinstance(score, Quadratic):
-        return 0.0, 0.0
-    bowl, row = defence.problem.geometry.bowl, defence.limits.row
-    bends = bowl if bowl.ndim == 1 else np.linalg.eigvalsh(bowl)
-    nearest = max(away - row, 0.0)
-    return float(max(bends.min(), 0.0) * nearest**2), float(bends.max() * (away + row) ** 2)
+    away, row = float(np.linalg.norm(center)), defence.limits.row
+    return defence.problem.score.bounds(
+        defence.problem.geometry.bowl, max(away - row, 0.0), away + row
+    )
 
 
 def _norm(operator: Array) -> float:

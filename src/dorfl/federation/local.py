@@ -12,7 +12,7 @@ from dorfl.federation.client import respond
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.privacy import Gaussian
 from dorfl.federation.server import Server
-from dorfl.oracle.group import Group
+from dorfl.oracle.base import Oracle
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 
@@ -34,7 +34,7 @@ class Round(NamedTuple):
 
 def run(
     server: Server,
-    group: Group,
+    oracle: Oracle,
     *,
     max_rounds: int,
     seed: int,
@@ -52,7 +52,7 @@ def run(
     instead of an honest report.
     """
     history: list[Round] = []
-    count = len(group.names)
+    count = len(oracle.names)
     while True:
         sent = serving.broadcast(server)
         asked = list(range(count))
@@ -61,8 +61,8 @@ def run(
             size = max(1, round(participation * count))
             asked = sorted(rng.choice(count, size=size, replace=False).tolist())
         if absent is not None:
-            asked = [i for i in asked if not absent(sent.round, group.names[i])]
-        reports = respond(group.select(asked), sent, seed, privacy) if asked else []
+            asked = [i for i in asked if not absent(sent.round, oracle.names[i])]
+        reports = respond(oracle.select(asked), sent, seed, privacy) if asked else []
         if tamper is not None:
             reports = [tamper(sent, report) for report in reports]
         server, info, heard = serving.receive(server, reports)

@@ -35,12 +35,10 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.objective.scores import Quadratic
-from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
 from dorfl.solvers.noisy import Noisy
 from dorfl.support.types import Array
@@ -100,8 +98,8 @@ class Gaussian:
         worst = max(each.value for each in noise)
         return Noisy(self.rounds, rate, 1.0 / (root * float(np.hypot(self.high - self.low, worst))))
 
-    def report(self, group: Group, theta: Array, number: int) -> tuple[Array, Array]:
-        """Values and gradients of the group's clients at θ, clipped and with their noise.
+    def report(self, oracle: Any, theta: Array, number: int) -> tuple[Array, Array]:
+        """Values and gradients of the clients at θ, clipped and with their noise.
 
         The same question gets the same answer, so that asking again tells nothing new; a round
         beyond those the noise was made for gets none.
@@ -110,10 +108,12 @@ class Gaussian:
             raise ValueError(
                 f"round {number}: the privacy budget is for rounds 1 to {self.rounds} and is spent"
             )
-        risks = group.clipped(theta, self.clip, (self.low, self.high))
+        if not hasattr(oracle, "clipped"):
+            raise ValueError("privacy: these clients' rows are not clipped one by one")
+        risks = oracle.clipped(theta, self.clip, (self.low, self.high))
         values, gradients = risks.values.copy(), risks.gradients.copy()
-        tau = group.problem.method.temperature
-        for i, (name, rows) in enumerate(zip(group.names, group.counts.tolist(), strict=True)):
+        tau = oracle.problem.method.temperature
+        for i, (name, rows) in enumerate(zip(oracle.names, oracle.counts.tolist(), strict=True)):
             noise, rng = self.noise(rows, tau), self._stream(name, theta, number)
             values[i] += noise.value * rng.standard_normal()
             gradients[i] += noise.gradient * rng.standard_normal(theta.size)
@@ -167,7 +167,7 @@ def gaussian(
 def check(problem: Problem) -> None:
     """Raise where a row could show in other ways than those the sensitivity counts."""
     method = problem.method
-    if isinstance(method.score, Quadratic) and isinstance(method.score.center, str):
+    if method.score is not None and isinstance(method.score.center, str):
         raise ValueError(
             f"privacy: the score's centre {method.score.center!r} would be computed from rows; "
             "give one, as in scores.quadratic(0.5, center=[...])"

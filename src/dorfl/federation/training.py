@@ -21,10 +21,9 @@ from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.privacy import Gaussian
 from dorfl.federation.server import Server
 from dorfl.objective import losses, methods
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
-from dorfl.objective.scores import Quadratic
-from dorfl.oracle.curvature import BUDGET, Shape
+from dorfl.oracle.curvature import BUDGET
 from dorfl.oracle.group import Group, Risk
 from dorfl.oracle.problem import Problem
 from dorfl.solvers import Noisy, Paper, Radius, Solver, Sqp
@@ -84,10 +83,8 @@ class Fit:
 
     def predict(self, X: Any) -> Array:
         """Labels, or values for a regression."""
-        out, classes = self.decision(X), self.problem.classes
-        if not self.problem.loss.classifies:
-            return out
-        return np.asarray(classes[out.argmax(axis=1) if out.ndim == 2 else (out > 0).astype(int)])
+        out = self.decision(X)
+        return self.problem.loss.predict(out, self.problem.classes)
 
     def score(self, X: Any, y: Any) -> float:
         """Accuracy, or the negative mean loss for a regression."""
@@ -99,7 +96,7 @@ class Fit:
 
 def train(
     clients: Any,
-    method: Method,
+    method: Method | None = None,
     *,
     loss: str | Loss = "logistic",
     solver: str | Solver = "auto",
@@ -125,9 +122,11 @@ def train(
     """Train one model over clients that keep their rows to themselves.
 
     Args:
-        clients: a list of (X, y), or a mapping of client name to (X, y).
+        clients: a list of (X, y), or a mapping of client name to (X, y); or, for a model that is
+            not linear, an :class:`~dorfl.oracle.base.Oracle`, which has its own method and loss.
         method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        loss: "logistic" (two classes), "softmax", "squared", "huber" or `losses.huber(delta)`.
+        loss: "logistic" (two classes), "softmax", "squared", "huber", `losses.huber(delta)`, or
+            a loss of your own, a :class:`~dorfl.objective.kinds.Loss`.
         solver: "auto", "sqp", "optimistic", "paper", or one from :mod:`dorfl.solvers`.
         tol: stop when the gap, in units of the objective, is below this.
         max_rounds: stop after so many exchanges of messages in any case.
@@ -158,16 +157,20 @@ def train(
     ('converged', True)
     """
     _check_options(tol, max_rounds, l2, theta_radius, batch, participation, epsilon, trim)
-    _check_method(method)
-    group = prepare(clients, method, loss, intercept=intercept, epsilon=epsilon)
-    problem = group.problem
+    group = clients
+    if not hasattr(clients, "evaluate"):
+        group = prepare(clients, _checked(method), loss, intercept=intercept, epsilon=epsilon)
+    elif method is not None or limits is not None:
+        raise ValueError("train(oracle): it has its own method, and no limits; leave both out")
+    problem, method = group.problem, group.problem.method
     theta = _starting_point(start, problem)
     if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
         theta = np.append(theta, _starting_price(start, group))
+    centers = getattr(group, "centers", np.zeros((len(group.names), 0)))
     server, budget = serve(
         problem, group.names, group.counts, theta, solver=solver, tol=tol, max_rounds=max_rounds,
         l2=l2, theta_radius=theta_radius, batch=batch, participation=participation,
-        epsilon=epsilon, trim=trim, limits=limits, centers=group.centers, privacy=privacy,
+        epsilon=epsilon, trim=trim, limits=limits, centers=centers, privacy=privacy,
         curvature=curvature, bytes_per_round=bytes_per_round,
     )  # fmt: skip
     chosen = server.solver
@@ -187,14 +190,15 @@ def train(
     if problem.constrained:
         theta, rho = theta[:-1], float(theta[-1])
         group = group.priced(rho)
-        radius = float(info.lam @ group.spent(group.atoms(theta)))
+    found = group.evaluate(theta, rows=True)
+    if found.spent is not None:
+        radius = float(info.lam @ found.spent)
     message = describe(status, info._replace(theta=theta), tol)
     if problem.constrained:
         message += _too_large(group, theta, info.objective + tol * abs(info.objective))
     noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
     if status != "converged" and not (isinstance(chosen, Paper | Noisy) or noisy):
         warnings.warn(message, stacklevel=2)
-    weights = group.sample_weights(theta)
     return Fit(
         theta.reshape(problem.shape),
         info.lam,
@@ -206,8 +210,8 @@ def train(
         status,
         message,
         history,
-        dict(zip(group.names, weights, strict=True)),
-        group.centers,
+        dict(zip(group.names, found.weights, strict=True)),
+        centers,
         group.problem,
         rho,
         radius,
@@ -257,18 +261,15 @@ def serve(
         budget = chosen.rounds + isinstance(chosen, Paper)  # that one closes with an evaluation
     else:
         budget = max_rounds or _BUDGET[chosen.name]
-    penalty = np.full(problem.size, float(l2)).reshape(problem.outputs, -1)
-    if problem.intercept:
-        penalty[:, -1] = 0.0
     if method.radius is not None:
         if not isinstance(chosen, Sqp) or np.isfinite(theta_radius):
             raise ValueError("radius: use solver 'sqp', with all clients and rows, and any theta")
         chosen = Radius(method.radius, chosen)
-    shape = Shape(problem.outputs, problem.dims + problem.intercept)
+    shape = problem.layout
     finest = shape.finest(bytes_per_round, len(names), curvature)
     setting = Setting(
-        method.mixture, method.temperature, penalty.ravel(), theta_radius, tol, problem.is_finite,
-        trim, shape, finest,
+        method.mixture, method.temperature, l2 * problem.penalised, theta_radius, tol,
+        problem.is_finite, trim, shape, finest,
     )  # fmt: skip
     defence = None
     if limits is not None:
@@ -300,7 +301,7 @@ def risk(
     >>> round(dorfl.risk([0.0], X, y, dorfl.methods.erm()).value, 6)      # log 2
     0.693147
     """
-    _check_method(method)
+    _checked(method)
     checked = validation.clients({"client": (X, y)})
     chosen = losses.resolve(loss)
     parameters = np.asarray(theta, dtype=np.float64)
@@ -319,7 +320,7 @@ def risk(
             f"theta: has shape {parameters.shape}, {chosen.name} loss with these classes needs "
             f"{group.problem.shape}"
         )
-    risks = group.risks(parameters.ravel())
+    risks = group.evaluate(parameters.ravel())
     return Risk(
         float(risks.values[0]),
         risks.gradients[0].reshape(parameters.shape),
@@ -354,7 +355,7 @@ def stack(problem: Problem, checked: Clients, centers: Array, epsilon: float = 0
     rows = _joined(tables)
     if not rows.flags.writeable:  # a read-only table would be a type of its own to the kernel
         rows = rows.copy()
-    target = [losses.encode(problem.loss, y, problem.classes) for _, y in checked.values()]
+    target = [problem.encode(y) for _, y in checked.values()]
     bounds = np.concatenate([[0], np.cumsum([len(X) for X in tables])])
     return Group(problem, tuple(checked), rows, np.concatenate(target), bounds, centers, epsilon)
 
@@ -379,9 +380,9 @@ def _joined(tables: list[Array]) -> Array:
 def find_centers(method: Method, tables: dict[str, Array]) -> Array:
     """ξ̄ of every client (clients, d): given, found together, or each its own; else zero."""
     dims = next(iter(tables.values())).shape[1]
-    if not isinstance(method.score, Quadratic):
+    center = None if method.score is None else method.score.center
+    if center is None:
         return np.zeros((len(tables), dims))
-    center = method.score.center
     if isinstance(center, str):
         summaries = each(centering.summarise, tables.values())
         if center == "client":
@@ -404,7 +405,7 @@ def find_centers(method: Method, tables: dict[str, Array]) -> Array:
 
 def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:
     if start is None:
-        return np.zeros(problem.size)
+        return problem.start
     theta = np.array(start.theta if isinstance(start, Fit) else start, dtype=np.float64)
     if theta.shape != problem.shape or not np.isfinite(theta).all():
         raise ValueError(f"start: needs finite numbers of shape {problem.shape}, not {theta.shape}")
@@ -435,17 +436,15 @@ def _starting_price(start: Fit | Array | None, group: Group) -> float:
             "radius: nothing can move and nothing be reweighted; give beta, or free a column"
         )
     plain = replace(group, problem=replace(group.problem, method=methods.afl()))
-    loss = float(plain.risks(np.zeros(group.problem.size)).values.max())
+    loss = float(plain.evaluate(np.zeros(group.problem.size)).values.max())
     return max(loss, 1e-300) / float(method.radius or 1.0)
 
 
 def _too_large(group: Group, theta: Array, limit: float) -> str:
     """Words for a radius at which θ's intercept alone costs no more than `limit`."""
-    method, alone = group.problem.method, np.zeros(group.problem.shape)
+    method, alone = group.problem.method, np.where(group.problem.penalised > 0, 0.0, theta)
     assert method.radius is not None
-    if group.problem.intercept:
-        alone[..., -1] = theta.reshape(alone.shape)[..., -1]
-    worst = float(group.risks(alone.ravel()).values.max())
+    worst = float(group.evaluate(alone).values.max())
     if method.rho * method.radius + worst > limit:
         return ""
     return (
@@ -483,9 +482,10 @@ def describe(status: str, info: Info, tol: float) -> str:
     }[status]
 
 
-def _check_method(method: Any) -> None:
+def _checked(method: Any) -> Method:
     if not isinstance(method, Method):
         raise ValueError(f"method={method!r}: give one of dorfl.methods, such as methods.dorfl()")
+    return method
 
 
 def _check_options(

@@ -20,10 +20,8 @@ from scipy.special import xlogy
 
 from dorfl.data import validation
 from dorfl.federation.training import Fit, stack, train
-from dorfl.objective import losses
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed, tilted_mean
-from dorfl.objective.scores import Custom, Quadratic, Threshold
 from dorfl.oracle.group import Atoms, Group
 from dorfl.support.roots import brentq
 from dorfl.support.types import Array
@@ -173,8 +171,8 @@ def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = 
     atoms = group.atoms(theta)
     share = _shares(group, atoms, mixture)
     outputs = group.problem.predict(theta, atoms.rows)
-    value = group.problem.loss.value(outputs, atoms.target) - score_at(group, atoms)
-    labels = losses.decode(group.problem.loss, atoms.target, group.problem.classes)
+    value = group.problem.loss.value(outputs, atoms.target) - group.scored(atoms.rows, atoms.target)
+    labels = group.problem.decode(atoms.target)
     return WorstCase(
         atoms.rows, labels, share, group.moved(atoms), value, group.names, group.bounds
     )
@@ -202,7 +200,7 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
         )  # fmt: skip
     slopes, _ = group.problem.split(point)
     penalty = 0.5 * fit.l2 * float(np.sum(slopes**2))
-    return float(group.risks(point).values.max() + penalty - best.objective + best.gap)
+    return float(group.evaluate(point).values.max() + penalty - best.objective + best.gap)
 
 
 def group_of(fit: Fit, clients: Any) -> Group:
@@ -240,19 +238,6 @@ def _mixture_of(fit: Fit, group: Group, lam: Any) -> Array:
     return fixed(lam).start(group.names, group.counts)
 
 
-def score_at(group: Group, atoms: Atoms) -> Array:
-    """h(z) of the atoms."""
-    score = group.problem.method.score
-    labels = losses.decode(group.problem.loss, atoms.target, group.problem.classes)
-    if isinstance(score, Quadratic):
-        return score.at(atoms.rows, np.repeat(group.centers, group.counts, axis=0))
-    if isinstance(score, Threshold):
-        return score.at(atoms.rows, labels == score.label)
-    if isinstance(score, Custom):
-        return score.at(atoms.rows, labels)
-    return np.zeros(len(atoms.rows))
-
-
 class Part(NamedTuple):
     """What one client adds to a certificate: four numbers, which hold no row."""
 
@@ -275,7 +260,7 @@ def parts(group: Group, theta: Array) -> list[Part]:
     """Every client's part of the certificate at θ."""
     atoms = group.atoms(theta)
     outputs = group.problem.predict(theta, atoms.rows)
-    loss = group.problem.loss.value(outputs, atoms.target) - score_at(group, atoms)
+    loss = group.problem.loss.value(outputs, atoms.target) - group.scored(atoms.rows, atoms.target)
     attained = np.add.reduceat(atoms.weights * loss, group.bounds[:-1])
     error = float(atoms.error) if np.isfinite(atoms.error) else None
     told = zip(group.average(atoms.value), group.spent(atoms), attained, strict=True)

@@ -12,7 +12,6 @@ import clarabel
 import numpy as np
 from scipy import sparse
 
-from dorfl.oracle import kernels
 from dorfl.oracle.group import Group
 from dorfl.oracle.inner import apply
 from dorfl.support.types import Array
@@ -133,11 +132,7 @@ def rate(group: Group, theta_radius: float) -> Rate:
     reach = np.sqrt((centers**2).sum(axis=1) + problem.intercept)
     stiffest = shape.inverse if shape.inverse.ndim == 1 else np.linalg.eigvalsh(shape.inverse)
     soft = float(stiffest.max())
-    base = {
-        kernels.LOGISTIC: np.logaddexp(0.0, theta_radius * reach),
-        kernels.HUBER: loss.delta * (theta_radius * reach + np.abs(group.target)),
-        kernels.SOFTMAX: np.log(problem.outputs) + np.sqrt(2.0) * theta_radius * reach,
-    }[loss.kind]
+    base = loss.ceiling(theta_radius * reach, group.target, problem.outputs)
     highest = base + 0.5 * steep**2 * soft * theta_radius**2 - group.penalty
     finite = stiffest[stiffest > 0]
     return Rate(

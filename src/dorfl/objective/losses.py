@@ -1,5 +1,7 @@
 """Losses l(t, y) of a linear model's output t: what the model is trained to make small.
 
+A loss of your own is a subclass of :class:`~dorfl.objective.kinds.Loss`.
+
 >>> from dorfl import losses
 >>> losses.resolve("logistic").name
 'logistic'
@@ -13,88 +15,139 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import logsumexp
+from scipy.special import softmax as chances
 
-from dorfl.oracle import kernels
+from dorfl.objective.kinds import Loss
 from dorfl.support.types import Array
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A loss with an exact inner supremum.
+class Logistic(Loss):
+    """log(1 + e^{−y t}), y = ±1."""
 
-    `curvature` bounds ∂²l/∂t² (in the largest direction): with S = θᵀK⁻¹θ the spread of the model,
-    the supremum is strictly concave when S · curvature < 1. `finite_below` is the spread from which
-    the supremum is infinite, `steep` the largest ‖∂l/∂t‖.
-    """
-
-    name: str
-    kind: int
-    classifies: bool
-    curvature: float
-    finite_below: float = np.inf
-    delta: float = 1.0
-    steep: float = np.inf
+    name = supremum = "logistic"
+    classifies = unbounded = bends = True
+    curvature = 0.25
+    steep = 1.0
 
     def value(self, outputs: Array, target: Array) -> Array:
-        """l of every row; `outputs` is (n,) or, for softmax, (n, classes); `target` as encoded."""
-        if self.kind == kernels.SOFTMAX:
-            rows = np.arange(len(target))
-            return np.asarray(logsumexp(outputs, axis=1) - outputs[rows, target.astype(int)])
-        if self.kind == kernels.LOGISTIC:
-            return np.asarray(np.logaddexp(0.0, -target * outputs))
-        residual = np.abs(outputs - target)
-        if self.kind == kernels.SQUARED:
-            return np.asarray(0.5 * residual**2)
-        inside = residual <= self.delta
-        linear = self.delta * (residual - 0.5 * self.delta)
-        return np.asarray(np.where(inside, 0.5 * residual**2, linear))
+        return np.asarray(np.logaddexp(0.0, -target * outputs))
 
     def slope(self, outputs: Array, target: Array) -> Array:
-        """∂l/∂t of every row, as (n, outputs)."""
-        if self.kind == kernels.SOFTMAX:
-            g = softmax(outputs, axis=1)
-            g[np.arange(len(target)), target.astype(int)] -= 1.0
-            return np.asarray(g)
-        if self.kind == kernels.LOGISTIC:
-            return np.asarray(-target * np.exp(-np.logaddexp(0.0, target * outputs)))[:, None]
-        residual = outputs - target
-        if self.kind == kernels.HUBER:
-            residual = np.clip(residual, -self.delta, self.delta)
-        return np.asarray(residual)[:, None]
+        return np.asarray(-target * np.exp(-np.logaddexp(0.0, target * outputs)))[:, None]
 
     def bend(self, slope: Array, target: Array, value: Array) -> Array:
-        """The diagonal of ∂²l/∂t² of every row from its l (n,) and ∂l/∂t, as (n, outputs).
+        s = np.abs(slope)
+        return np.asarray(s * (1.0 - s))[:, :, None]
 
-        Huber's loss has none beyond `delta`: there it is that of the parabola that covers it.
-        """
-        if self.kind == kernels.SOFTMAX:
-            p = slope.copy()
-            p[np.arange(len(target)), target.astype(int)] += 1.0
-            return np.asarray(p * (1.0 - p))
-        if self.kind == kernels.LOGISTIC:
-            s = np.abs(slope)
-            return np.asarray(s * (1.0 - s))
-        if self.kind == kernels.HUBER:
-            residual = np.maximum(value / self.delta + 0.5 * self.delta, self.delta)
-            return np.where(np.abs(slope) < self.delta, 1.0, self.delta / residual[:, None])
-        return np.ones_like(slope)
+    def ceiling(self, output: Any, target: Array, outputs: int) -> Array:
+        return np.asarray(np.logaddexp(0.0, output) + np.zeros(len(target)))
 
 
-logistic = Loss("logistic", kernels.LOGISTIC, classifies=True, curvature=0.25, steep=1.0)
-softmax_loss = Loss("softmax", kernels.SOFTMAX, classifies=True, curvature=0.5, steep=2.0**0.5)
-squared = Loss("squared", kernels.SQUARED, classifies=False, curvature=1.0, finite_below=1.0)
+@dataclass(frozen=True)
+class Softmax(Loss):
+    """log Σ_c e^{t_c} − t_y, y the number of the class."""
+
+    name = supremum = "softmax"
+    classifies = unbounded = bends = invariant = True
+    curvature = 0.5
+    steep = 2.0**0.5
+
+    def outputs(self, classes: int) -> int:
+        return classes
+
+    def value(self, outputs: Array, target: Array) -> Array:
+        rows = np.arange(len(target))
+        return np.asarray(logsumexp(outputs, axis=1) - outputs[rows, target.astype(int)])
+
+    def slope(self, outputs: Array, target: Array) -> Array:
+        g = chances(outputs, axis=1)
+        g[np.arange(len(target)), target.astype(int)] -= 1.0
+        return np.asarray(g)
+
+    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+        chance = slope.copy()
+        chance[np.arange(len(target)), target.astype(int)] += 1.0
+        bend = -chance[:, :, None] * chance[:, None, :]
+        np.einsum("ncc->nc", bend)[:] += chance
+        return np.asarray(bend)
 
 
-def huber(delta: float = 1.0) -> Loss:
+@dataclass(frozen=True)
+class Squared(Loss):
+    """½ (t − y)²."""
+
+    name = supremum = "squared"
+    bends = True
+    curvature = 1.0
+    finite_below = 1.0
+
+    def value(self, outputs: Array, target: Array) -> Array:
+        return np.asarray(0.5 * np.abs(outputs - target) ** 2)
+
+    def slope(self, outputs: Array, target: Array) -> Array:
+        return np.asarray(outputs - target)[:, None]
+
+    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+        return np.ones((*slope.shape, 1))
+
+    def bounds(
+        self, output: float, spread: float, targets: Array, outputs: int
+    ) -> tuple[float, float]:
+        """The most that supremum and slope can be: nothing bounds them from a spread of 1 on."""
+        if spread >= 1.0:
+            return np.inf, np.inf
+        far = output + float(np.abs(targets).max())
+        return 0.5 * far**2 / (1.0 - spread), far / (1.0 - spread)
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """½ (t − y)² up to a residual of `delta`, linear beyond."""
+
+    name = supremum = "huber"
+    bends = True
+    curvature = 1.0
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.delta) and self.delta > 0):
+            raise ValueError(f"huber(delta={self.delta}): delta must be a positive number")
+
+    @property
+    def steep(self) -> float:
+        return self.delta
+
+    @property
+    def parameter(self) -> float:
+        return self.delta
+
+    def value(self, outputs: Array, target: Array) -> Array:
+        residual = np.abs(outputs - target)
+        linear = self.delta * (residual - 0.5 * self.delta)
+        return np.asarray(np.where(residual <= self.delta, 0.5 * residual**2, linear))
+
+    def slope(self, outputs: Array, target: Array) -> Array:
+        return np.asarray(np.clip(outputs - target, -self.delta, self.delta))[:, None]
+
+    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+        """∂²l/∂t² of every row; beyond `delta`, that of the parabola that covers the loss."""
+        residual = np.maximum(value / self.delta + 0.5 * self.delta, self.delta)
+        inside = np.abs(slope) < self.delta
+        return np.where(inside, 1.0, self.delta / residual[:, None])[:, :, None]
+
+
+KINDS: dict[str, type[Loss]] = {
+    kind.name: kind for kind in (Logistic, Softmax, Squared, Huber)
+}  # a new loss is a file and a place here
+
+logistic, softmax_loss, squared = Logistic(), Softmax(), Squared()
+
+
+def huber(delta: float = 1.0) -> Huber:
     """Quadratic up to a residual of `delta`, linear beyond."""
-    if not (np.isfinite(delta) and delta > 0):
-        raise ValueError(f"huber(delta={delta}): delta must be a positive number")
-    d = float(delta)
-    return Loss("huber", kernels.HUBER, classifies=False, curvature=1.0, delta=d, steep=d)
-
-
-_NAMED = {"logistic": logistic, "softmax": softmax_loss, "squared": squared, "huber": huber()}
+    return Huber(float(delta))
 
 
 def resolve(loss: str | Loss) -> Loss:
@@ -104,24 +157,8 @@ def resolve(loss: str | Loss) -> Loss:
     if loss in ("exponential", "poisson"):
         raise ValueError(
             f"loss={loss!r} grows faster than the transport cost, so its supremum is infinite; "
-            f"choose one of {', '.join(_NAMED)}"
+            f"choose one of {', '.join(KINDS)}"
         )
-    if loss not in _NAMED:
-        raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(_NAMED)}")
-    return _NAMED[loss]
-
-
-def encode(loss: Loss, labels: Array, classes: Array) -> Array:
-    """Labels as the kernel wants them: ±1, class numbers, or the values themselves."""
-    if not loss.classifies:
-        return np.asarray(labels, dtype=np.float64)
-    position = np.searchsorted(classes, labels).astype(np.float64)
-    return 2.0 * position - 1.0 if loss.kind == kernels.LOGISTIC else position
-
-
-def decode(loss: Loss, target: Array, classes: Array) -> Any:
-    """The labels behind encoded targets."""
-    if not loss.classifies:
-        return target
-    position = (target + 1.0) / 2.0 if loss.kind == kernels.LOGISTIC else target
-    return classes[position.astype(int)]
+    if loss not in KINDS:
+        raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(KINDS)}")
+    return KINDS[loss]()

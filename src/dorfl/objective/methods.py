@@ -20,8 +20,8 @@ import numpy as np
 
 from dorfl.objective import costs, mixture, scores
 from dorfl.objective.costs import Cost
+from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
-from dorfl.objective.scores import Custom, Quadratic, Score, Threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Method:
     rho: float
     cost: Cost
     temperature: float
-    score: Score
+    score: Score | None
     mixture: Mixture
     radius: float | None = None
 
@@ -57,7 +57,7 @@ def method(
     beta: float | None = None,
     temperature: float | None = None,
     radius: float | None = None,
-    score: Score = scores.none,
+    score: Score | None = scores.none,
     mixture: str | Mixture = "agnostic",
     name: str = "custom",
 ) -> Method:
@@ -84,7 +84,7 @@ def method(
         if value is not None and not value > 0:
             raise ValueError(f"{argument}={value}: must be positive (infinity: none)")
     rule = _mixture(mixture)
-    if score is not None and not isinstance(score, Quadratic | Threshold | Custom):
+    if score is not None and not isinstance(score, Score):
         raise ValueError(
             f"score={score!r}: give one of dorfl.scores (quadratic, threshold, custom) or None; "
             "wrap a function of your own as scores.custom(function)"
@@ -138,7 +138,7 @@ def gdrfl(rho: float, *, cost: Cost | None = None) -> Method:
 def dorfl(
     rho: float = 20.0,
     beta: float = 1.0,
-    score: Score | str = "auto",
+    score: Score | str | None = "auto",
     *,
     cost: Cost | None = None,
     mixture: str | Mixture = "agnostic",

@@ -12,20 +12,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from dorfl.objective.kinds import Score
+from dorfl.support.plain import number, whole
 from dorfl.support.types import Array
 
 
 @dataclass(frozen=True, eq=False)
-class Quadratic:
+class Nothing(Score):
+    """h = 0, what `None` stands for: no row is suspect."""
+
+    def at(self, rows: Array, center: Array, labels: Array) -> Array:
+        return np.zeros(len(rows))
+
+    def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
+        return np.zeros_like(rows)
+
+    def dent(self, stiffness: Array) -> float:
+        return 0.0
+
+    def closed(self, stiffness: Array, outputs: int) -> bool:
+        return True
+
+    def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic(Score):
     """h(x) = weight · (x − center)ᵀ V (x − center); see :func:`quadratic`."""
 
+    name = "quadratic"
     weight: float
     center: str | Array | dict[str, Array] = "auto"
     matrix: Array | None = None
+
+    @classmethod
+    def from_json(cls, written: Any) -> Quadratic:
+        return quadratic(number(written["weight"]), written["center"], written["matrix"])
 
     def shape(self, dims: int) -> Array:
         """V for `dims` columns: its diagonal (dims,) or the whole (dims, dims)."""
@@ -37,48 +64,109 @@ class Quadratic:
             )
         return self.matrix
 
-    def at(self, rows: Array, center: Array) -> Array:
-        """h of every row."""
-        offset = rows - center
+    def at(self, rows: Array, center: Array, labels: Array | None = None) -> Array:
+        return np.asarray(self.weight * np.einsum("ij,ij->i", *self._pair(rows, center)))
+
+    def parts(self, rows: Array, center: Array) -> Array:
+        offset, bent = self._pair(rows, center)
+        return np.asarray(offset * bent)
+
+    def _pair(self, rows: Array, center: Array) -> tuple[Array, Array]:
+        offset = np.asarray(rows, dtype=np.float64) - center
         shape = self.shape(rows.shape[1])
-        bent = offset * shape if shape.ndim == 1 else offset @ shape
-        return np.asarray(self.weight * np.einsum("ij,ij->i", offset, bent))
+        return offset, offset * shape if shape.ndim == 1 else offset @ shape
+
+    def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
+        bend, offset = self.bend(rows.shape[1]), rows - center
+        return np.asarray(offset * bend if bend.ndim == 1 else offset @ bend.T)
+
+    def dent(self, stiffness: Array) -> float:
+        return 0.0
+
+    def check(self, dims: int, classes: Array) -> None:
+        """Raise where V is for another number of columns."""
+        self.shape(dims)
+
+    def closed(self, stiffness: Array, outputs: int) -> bool:
+        """With the transport cost it is one quadratic."""
+        return True
+
+    def bend(self, dims: int) -> Array:
+        return np.asarray(2.0 * self.weight * self.shape(dims))
+
+    def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
+        bends = bowl if bowl.ndim == 1 else np.linalg.eigvalsh(bowl)
+        return float(max(bends.min(), 0.0) * nearest**2), float(bends.max() * farthest**2)
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Score):
     """h(x) = weight · σ((x_k − level) / softness) for one label; see :func:`threshold`."""
 
+    name = "threshold"
     weight: float
     column: int
     level: float
     softness: float
     label: Any
 
-    def at(self, rows: Array, marked: Array) -> Array:
-        """h of every row; `marked` says which rows carry the label."""
-        z = (rows[:, self.column] - self.level) / self.softness
-        return np.where(marked, self.weight * np.exp(-np.logaddexp(0.0, -z)), 0.0)
+    @classmethod
+    def from_json(cls, written: Any) -> Threshold:
+        weight, level, softness = (number(written[k]) for k in ("weight", "level", "softness"))
+        return threshold(weight, whole(written["column"]), level, softness, written["label"])
 
-    def gradient(self, rows: Array, marked: Array) -> Array:
-        """∇h of every row."""
-        share = self.at(rows, marked) / self.weight
+    def at(self, rows: Array, center: Array, labels: Array) -> Array:
+        z = (rows[:, self.column] - self.level) / self.softness
+        return np.where(labels == self.label, self.weight * np.exp(-np.logaddexp(0.0, -z)), 0.0)
+
+    def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
+        share = self.at(rows, center, labels) / self.weight
         out = np.zeros_like(rows)
-        out[:, self.column] = self.weight / self.softness * share * (1.0 - share) * marked
+        out[:, self.column] = self.weight / self.softness * share * (1.0 - share)
         return out
+
+    def dent(self, stiffness: Array) -> float:
+        """σ'' is never below −1/(6√3)."""
+        bent = self.weight / self.softness**2 / (6 * np.sqrt(3))
+        return float(bent / stiffness[self.column])
+
+    def check(self, dims: int, classes: Array) -> None:
+        """Raise where there is no such column or label."""
+        if not len(classes):
+            raise ValueError("threshold score: a regression has no labels to look at")
+        if not 0 <= self.column < dims:
+            raise ValueError(f"threshold(column={self.column}): there are columns 0 to {dims - 1}")
+        if self.label not in classes:
+            known = ", ".join(map(repr, classes.tolist()))
+            raise ValueError(f"threshold(label={self.label!r}): y only has {known}")
+
+    def closed(self, stiffness: Array, outputs: int) -> bool:
+        """A search in one coordinate, or a constant of the row where its column cannot move."""
+        return outputs == 1 or bool(np.isinf(stiffness[self.column]))
+
+    def step(self, stiffness: Array) -> tuple[tuple[float, ...], Any]:
+        stiff = float(stiffness[self.column])
+        return (float(self.column), stiff, self.level, self.softness, self.weight), self.label
+
+    def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
+        """σ is between 0 and 1."""
+        return 0.0, self.weight
+
+    def push(self, stiffness: Array) -> float:
+        """σ' is at most ¼."""
+        return float(self.weight / (4.0 * self.softness * stiffness[self.column]))
 
 
 @dataclass(frozen=True)
-class Custom:
+class Custom(Score):
     """Any function of rows and labels; see :func:`custom`."""
 
     function: Callable[[Array, Array], Array]
     derivative: Callable[[Array, Array], Array] | None
     convex: bool
 
-    def at(self, rows: Array, labels: Array) -> Array:
-        """h of every row."""
-        h = np.asarray(self.function(rows, labels), dtype=float)
+    def at(self, rows: Array, center: Array, labels: Array) -> Array:
+        h = np.asarray(self.function(np.asarray(rows, dtype=np.float64), labels), dtype=float)
         if h.shape != (len(rows),):
             raise ValueError(
                 f"custom score: {len(rows)} rows gave an answer of shape {h.shape}; "
@@ -88,23 +176,21 @@ class Custom:
             raise ValueError("custom score: the function returned NaN or an infinity")
         return h
 
-    def gradient(self, rows: Array, labels: Array) -> Array:
-        """∇h of every row: as given, or by central differences."""
-        if self.derivative is not None:
-            return np.asarray(self.derivative(rows, labels), dtype=float)
-        out = np.empty_like(rows)
-        for k in range(rows.shape[1]):
-            step = np.cbrt(np.finfo(float).eps) * np.maximum(1.0, np.abs(rows[:, k]))
-            up, down = rows.copy(), rows.copy()
-            up[:, k] += step
-            down[:, k] -= step
-            out[:, k] = (self.at(up, labels) - self.at(down, labels)) / (2.0 * step)
-        return out
+    def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
+        if self.derivative is None:
+            return super().gradient(rows, center, labels)
+        return np.asarray(self.derivative(rows, labels), dtype=float)
+
+    def dent(self, stiffness: Array) -> float:
+        """As the user says."""
+        return 0.0 if self.convex else np.inf
 
 
-Score: TypeAlias = Quadratic | Threshold | Custom | None
+KINDS: dict[str, type[Score]] = {
+    kind.name: kind for kind in (Quadratic, Threshold)
+}  # a new score is a file and a place here
 
-none: Score = None
+none = None
 """No score: no row is suspect."""
 
 

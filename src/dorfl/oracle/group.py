@@ -10,23 +10,29 @@ its own is a group of one, and gets the same numbers to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import xlogy
 
-from dorfl.objective.losses import decode, encode
 from dorfl.objective.mixture import tilted_mean
-from dorfl.objective.scores import Custom, Quadratic, Threshold
-from dorfl.oracle import kernels
+from dorfl.oracle import hessian, kernels
+from dorfl.oracle.base import Evaluation
 from dorfl.oracle.inner import apply, ascend, check_finite, is_concave
 from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
 from dorfl.support.types import Array
+
+_CODES = {
+    "logistic": kernels.LOGISTIC,
+    "softmax": kernels.SOFTMAX,
+    "squared": kernels.SQUARED,
+    "huber": kernels.HUBER,
+}  # what the kernel calls the closed forms that losses name
 
 
 class Risk(NamedTuple):
@@ -37,12 +43,12 @@ class Risk(NamedTuple):
     sample_weights: Array
 
 
-class Risks(NamedTuple):
-    """The risks of a group of clients: values (clients,), gradients (clients, parameters)."""
+class Kept(NamedTuple):
+    """What a pass keeps of every row at its worst: its f, ∂l/∂t there, its label."""
 
-    values: Array
-    gradients: Array
-    error: float = 0.0  # bound on what an approximate supremum may have missed
+    value: Array
+    slope: Array
+    target: Array
 
 
 class Atoms(NamedTuple):
@@ -63,7 +69,7 @@ class Group:
     problem: Problem
     names: tuple[str, ...]
     rows: Array  # (n, d) float32 or float64, C order
-    target: Array  # (n,) float64, as losses.encode gives it
+    target: Array  # (n,) float64, as the loss encodes it
     bounds: Array  # (clients + 1,) where each client's rows begin and end
     centers: Array  # (clients, d) ξ̄ of a quadratic score, else zeros
     penalty: Array = field(init=False)
@@ -90,10 +96,10 @@ class Group:
         return self.problem.geometry.anchor(self.centers)
 
     def _penalty(self) -> Array:
-        problem, score = self.problem, self.problem.method.score
-        rows = self.rows
+        """What the score costs every row before any loss, where that can be told apart."""
+        problem, rows = self.problem, self.rows
         out = np.zeros(len(rows))
-        if isinstance(score, Quadratic):
+        if problem.score.bend(problem.dims) is not None:
             blocks = [
                 (slice(start, min(start + 65536, stop)), self.centers[i])
                 for i, (first, stop) in enumerate(pairwise(self.bounds))
@@ -105,17 +111,17 @@ class Group:
                     out[at] = problem.geometry.penalty(rows[at], center)
 
             share(work, len(blocks), rows.size)
-        elif isinstance(score, Custom) and not problem.approximate:
-            out = score.at(np.asarray(rows, dtype=np.float64), self._labels(self.target))
+        elif not problem.closed and not problem.approximate:
+            out = self.scored(rows, self.target)
         return out
 
-    def _labels(self, target: Array) -> Array:
-        return np.asarray(decode(self.problem.loss, target, self.problem.classes))
-
-    def _marked(self, target: Array) -> Array:
-        score = self.problem.method.score
-        assert isinstance(score, Threshold)
-        return np.asarray(self._labels(target) == score.label)
+    def scored(self, rows: Array, target: Array) -> Array:
+        """h of rows that stand for those of the group, one for one."""
+        labels, score = self.problem.decode(target), self.problem.score
+        parts = [slice(first, stop) for first, stop in pairwise(self.bounds)]
+        return np.concatenate(
+            [score.at(rows[at], xi, labels[at]) for at, xi in zip(parts, self.centers, strict=True)]
+        )
 
     @cached_property
     def offsets(self) -> Array:
@@ -123,13 +129,8 @@ class Group:
         method = self.problem.method
         if method.mixture.by != "loss" or method.score is None:
             return np.zeros(len(self.names))
-        score = method.score
-        if isinstance(score, Threshold):
-            level = score.at(self.rows, self._marked(self.target))
-        elif isinstance(score, Custom):
-            level = score.at(np.asarray(self.rows, np.float64), self._labels(self.target))
-        else:
-            level = self.penalty
+        quadratic = self.problem.score.bend(self.problem.dims) is not None
+        level = self.penalty if quadratic else self.scored(self.rows, self.target)
         return -self.average(-level)
 
     def average(self, f: Array) -> Array:
@@ -165,12 +166,6 @@ class Group:
         """The same clients at another price ρ."""
         return replace(self, problem=self.problem.priced(rho))
 
-    def at(self, theta: Array) -> tuple[Group, Array]:
-        """The clients at the price that (θ, ρ) names in the constrained problem, and θ alone."""
-        if self.problem.constrained and theta.size > self.problem.size:
-            return self.priced(float(theta[-1])), theta[:-1]
-        return self, theta
-
     def spent(self, atoms: Atoms) -> Array:
         """r̂_i = E_p[c(z, ζ)] + β KL(p‖P̂_i) = −∂F_i/∂ρ: how far each client's worst case is away."""
         cost = np.add.reduceat(atoms.weights * self.moved(atoms), self.bounds[:-1])
@@ -190,18 +185,37 @@ class Group:
             cost = cost + np.where(atoms.target == self.target, 0.0, method.cost.label_price)
         return np.asarray(cost)
 
-    def risks(self, theta: Array) -> Risks:
-        """F_i and ∇F_i of every client at θ; in the constrained problem at (θ, ρ)."""
-        group, alone = self.at(theta)
-        if group is not self:
-            plain, spent = group.risks(alone), group.spent(group.atoms(alone))
-            return plain._replace(gradients=np.column_stack([plain.gradients, -spent]))
-        if self.problem.approximate or self.epsilon > 0:
-            return self._gather(self.atoms(theta))
-        sums, _ = self._pass(theta, keep=False)
-        return self._combine(theta, sums)
+    def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
+        """F_i and ∇F_i of every client at θ, and what else is asked for, in one pass over the rows.
 
-    def clipped(self, theta: Array, longest: float, values: tuple[float, float]) -> Risks:
+        >>> import dorfl
+        >>> from dorfl.federation.training import prepare
+        >>> group = prepare([([[1.0], [-2.0]], [1, 0])], dorfl.methods.erm(), intercept=False)
+        >>> found = group.evaluate(np.zeros(1), "full", rows=True)
+        >>> found.values.round(6), found.gradients, found.curvature, found.weights
+        (array([0.693147]), array([[-0.75]]), array([[0.625]]), [array([0.5, 0.5])])
+        """
+        bends = curvature != "none" and self.problem.bends
+        priced, atoms = self.problem.constrained, None
+        per_row: tuple[Array, ...] = ()
+        if self._ascends:
+            atoms = self._ascend(theta)
+            found, kept = self._gather(atoms), Kept(atoms.value, atoms.slope, atoms.target)
+        else:
+            sums, per_row = self._pass(theta, keep=rows or bends or priced)
+            found, kept = self._combine(theta, sums), Kept(*per_row[:3])
+        if priced:
+            found = found._replace(spent=self.spent(atoms or self._placed(theta, *per_row)))
+        if rows:
+            weights = np.split(self.weights_of(kept.value), self.bounds[1:-1])
+            found = found._replace(weights=weights)
+        if bends:
+            found = found._replace(curvature=hessian.curvature(self, theta, curvature, kept))
+        if bends and rows:
+            found = found._replace(heaviest=hessian.heaviest(self, theta, kept))
+        return found
+
+    def clipped(self, theta: Array, longest: float, values: tuple[float, float]) -> Evaluation:
         """F_i and ∇F_i with every row's f kept in `values`, its gradient no longer than given."""
         atoms = self.atoms(theta)
         value = np.clip(atoms.value, *values)
@@ -214,8 +228,7 @@ class Group:
 
     def sample_weights(self, theta: Array) -> list[Array]:
         """p of every client at θ."""
-        value, _, _ = self.values_and_slopes(theta)
-        return np.split(self.weights_of(value), self.bounds[1:-1])
+        return np.split(self.weights_of(self.kept(theta).value), self.bounds[1:-1])
 
     # ── the exact path ──────────────────────────────────────────────────────────────────────────
 
@@ -242,8 +255,8 @@ class Group:
         per_row = (np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n))
         fixed = (
             np.ascontiguousarray(effective), np.ascontiguousarray(bias),
-            np.ascontiguousarray(spread), 1.0 / method.temperature, loss.kind, loss.delta,
-            self._label_price, is_concave(loss, spread), problem.threshold, keep,
+            np.ascontiguousarray(spread), 1.0 / method.temperature, _CODES[loss.supremum],
+            loss.parameter, self._label_price, is_concave(loss, spread), problem.threshold, keep,
         )  # fmt: skip
 
         def work(part: slice) -> None:
@@ -271,7 +284,7 @@ class Group:
             return np.inf
         return float(method.rho * price)
 
-    def _combine(self, theta: Array, sums: tuple[Array, ...]) -> Risks:
+    def _combine(self, theta: Array, sums: tuple[Array, ...]) -> Evaluation:
         """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
         problem, tau = self.problem, self.problem.method.temperature
         values, moment, slope, square, shift = kernels.combine(
@@ -282,32 +295,41 @@ class Group:
         gradient = apply(shape.shrink, moment)
         gradient += slope[:, :, None] * self.anchors[:, None, :]
         gradient += square @ apply(shape.inverse, weights)
-        if isinstance(problem.method.score, Threshold):
-            gradient[:, 0, problem.method.score.column] += shift
-        return self._risks(values if np.isinf(tau) else tau * values, gradient, slope)
+        if any(problem.threshold):
+            gradient[:, 0, int(problem.threshold[0])] += shift
+        return self._told(values if np.isinf(tau) else tau * values, gradient, slope)
 
-    def _risks(self, values: Array, gradient: Array, slope: Array, error: float = 0.0) -> Risks:
+    def _told(self, values: Array, gradient: Array, slope: Array, error: float = 0.0) -> Evaluation:
         if self.problem.intercept:
             gradient = np.concatenate([gradient, slope[:, :, None]], axis=2)
-        return Risks(values + self.offsets, gradient.reshape(len(self.names), -1), error)
+        return Evaluation(values + self.offsets, gradient.reshape(len(self.names), -1), error)
 
     # ── row by row ──────────────────────────────────────────────────────────────────────────────
 
     def atoms(self, theta: Array) -> Atoms:
         """Every row at its worst: the atoms of the worst-case distribution and their weights."""
-        problem = self.problem
-        if problem.approximate or self.epsilon > 0:
-            value, rows, target, slope, error = self._ascend(theta)
-        else:
-            _, (value, slope, target, shift) = self._pass(theta, keep=True)
-            weights, _ = problem.split(theta)
-            shape, error = problem.geometry, 0.0
-            rows = apply(shape.shrink, np.asarray(self.rows, np.float64))
-            rows += np.repeat(self.anchors, self.counts, axis=0)
-            rows += slope @ apply(shape.inverse, weights)
-            if isinstance(problem.method.score, Threshold):
-                rows[:, problem.method.score.column] += shift
-        return Atoms(rows, target, value, self.weights_of(value), slope, error)
+        if self._ascends:
+            return self._ascend(theta)
+        return self._placed(theta, *self._pass(theta, keep=True)[1])
+
+    @property
+    def _ascends(self) -> bool:
+        """Whether rows climb to their worst place; where nothing moves, none is left on its way."""
+        moves = bool(np.isfinite(self.problem.method.rho))
+        return self.problem.approximate or (moves and self.epsilon > 0)
+
+    def _placed(
+        self, theta: Array, value: Array, slope: Array, target: Array, shift: Array
+    ) -> Atoms:
+        """Where a pass found the rows' worst places to be."""
+        problem, shape = self.problem, self.problem.geometry
+        weights, _ = problem.split(theta)
+        rows = apply(shape.shrink, np.asarray(self.rows, np.float64))
+        rows += np.repeat(self.anchors, self.counts, axis=0)
+        rows += slope @ apply(shape.inverse, weights)
+        if any(problem.threshold):
+            rows[:, int(problem.threshold[0])] += shift
+        return Atoms(rows, target, value, self.weights_of(value), slope, 0.0)
 
     def weights_of(self, value: Array) -> Array:
         """p of every row from its f: softmax(f/ρβ) over its client's rows."""
@@ -316,43 +338,39 @@ class Group:
         tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
         return np.asarray(np.exp(tilt) / np.repeat(self.counts, self.counts))
 
-    def values_and_slopes(self, theta: Array) -> tuple[Array, Array, Array]:
-        """f, g and the label of every row at its worst, without its place."""
-        if self.problem.approximate or self.epsilon > 0:
-            atoms = self.atoms(theta)
-            return atoms.value, atoms.slope, atoms.target
-        _, (value, slope, target, _) = self._pass(theta, keep=True)
-        return value, slope, target
+    def kept(self, theta: Array) -> Kept:
+        """f, ∂l/∂t and the label of every row at its worst, without its place."""
+        if self._ascends:
+            atoms = self._ascend(theta)
+            return Kept(atoms.value, atoms.slope, atoms.target)
+        return Kept(*self._pass(theta, keep=True)[1][:3])
 
-    def _gather(self, atoms: Atoms) -> Risks:
+    def _gather(self, atoms: Atoms) -> Evaluation:
         pushed = (atoms.weights[:, None] * atoms.slope)[:, :, None] * atoms.rows[:, None, :]
         gradient = np.add.reduceat(pushed, self.bounds[:-1])
         slope = np.add.reduceat(atoms.weights[:, None] * atoms.slope, self.bounds[:-1])
-        return self._risks(self.average(atoms.value), gradient, slope, atoms.error)
+        return self._told(self.average(atoms.value), gradient, slope, atoms.error)
 
-    def _ascend(self, theta: Array) -> tuple[Array, Array, Array, Array, float]:
+    def _ascend(self, theta: Array) -> Atoms:
         """The supremum by ascent, over the labels too where they have a price."""
-        problem, method = self.problem, self.problem.method
+        problem, score = self.problem, self.problem.score
         weights, intercept = problem.split(theta)
-        if np.isinf(method.rho):  # nothing moves: epsilon has nothing to leave unfinished
-            return replace(self, epsilon=0.0)._resting(theta)
         self._check_finite(weights)
-        stiffness = method.rho * method.cost.weights(problem.dims)
         centers = np.repeat(self.centers, self.counts, axis=0)
         rows = np.asarray(self.rows, np.float64)
-        labels = [self.target]
+        targets = [self.target]
         if np.isfinite(self._label_price):
-            codes = encode(problem.loss, problem.classes, problem.classes)
-            labels += [np.full_like(self.target, code) for code in codes]
-        best: tuple[Array, Array, Array, Array, Array] | None = None
-        for target in labels:
-            h, dh, dent = self._score_functions(target, centers, stiffness)
+            codes = problem.encode(problem.classes)
+            targets += [np.full_like(self.target, code) for code in codes]
+        best: tuple[Array, ...] | None = None
+        for target in targets:
+            labels = problem.decode(target)
             found = ascend(
-                weights, intercept, rows, target, problem.loss, stiffness, h, dh,
-                dent=dent, distance=self.epsilon,
+                weights, intercept, rows, target, problem.loss, problem.stiffness,
+                _of_rows(score.at, centers, labels), _of_rows(score.gradient, centers, labels),
+                dent=score.dent(problem.stiffness), distance=self.epsilon,
             )  # fmt: skip
-            toll = np.where(target == self.target, 0.0, self._label_price)
-            value = found.value - toll
+            value = found.value - np.where(target == self.target, 0.0, self._label_price)
             candidate = (value, found.atoms, target, found.slope, found.error)
             if best is None:
                 best = candidate
@@ -366,25 +384,9 @@ class Group:
                     np.maximum(found.error, best[4]),
                 )
         assert best is not None
-        return (*best[:4], float(best[4].max()))
+        value, place, target, slope, error = best
+        return Atoms(place, target, value, self.weights_of(value), slope, float(error.max()))
 
-    def _resting(self, theta: Array) -> tuple[Array, Array, Array, Array, float]:
-        atoms = self.atoms(theta)
-        return atoms.value, atoms.rows, atoms.target, atoms.slope, 0.0
 
-    def _score_functions(self, target: Array, centers: Array, stiffness: Array) -> Any:
-        """h and ∇h of the rows, and how far h is from convex in units of the cost."""
-        score = self.problem.method.score
-        if isinstance(score, Custom):
-            labels = self._labels(target)
-            dent = 0.0 if score.convex else np.inf
-            return (lambda x: score.at(x, labels)), (lambda x: score.gradient(x, labels)), dent
-        if isinstance(score, Threshold):
-            marked = self._marked(target)
-            # σ'' is never below −1/(6√3)
-            dent = score.weight / score.softness**2 / (6 * np.sqrt(3)) / stiffness[score.column]
-            return (lambda x: score.at(x, marked)), (lambda x: score.gradient(x, marked)), dent
-        if isinstance(score, Quadratic):
-            bend = 2.0 * score.weight * score.shape(self.problem.dims)
-            return (lambda x: score.at(x, centers)), (lambda x: apply(bend, x - centers)), 0.0
-        return (lambda x: np.zeros(len(x))), np.zeros_like, 0.0
+def _of_rows(function: Callable[..., Array], *given: Array) -> Callable[[Array], Array]:
+    return lambda rows: function(rows, *given)

@@ -24,7 +24,7 @@ from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.oracle.group import Group
+    from dorfl.oracle.group import Group, Kept
 
 _PIECE = 4096  # rows moved and weighted at once
 _SMALL = 512  # parameters up to which double precision costs little
@@ -48,8 +48,8 @@ class _Model(NamedTuple):
     moves: bool  # whether rows do
 
 
-def curvature(group: Group, theta: Array, resolution: str) -> Array:
-    """∇²F_i of every client at θ, packed: (clients, numbers).
+def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = None) -> Array:
+    """∇²F_i of every client at θ, packed: (clients, numbers); `kept` is what a pass there found.
 
     >>> import dorfl
     >>> from dorfl.federation.training import prepare
@@ -58,9 +58,8 @@ def curvature(group: Group, theta: Array, resolution: str) -> Array:
     array([[0.625]])
     """
     problem = group.problem
-    value, slope, target = group.values_and_slopes(theta)
-    model = _model(group, theta)
-    plain = problem.loss.bend(slope, target, value + group.penalty)
+    value, slope, target = kept or group.kept(theta)
+    model, level = _model(group, theta), value + group.penalty
     weight = group.weights_of(value)
     make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
     numbers = packing.Shape(*model.pull.shape).numbers(resolution)
@@ -68,13 +67,13 @@ def curvature(group: Group, theta: Array, resolution: str) -> Array:
 
     def work(part: slice) -> None:
         for i in range(len(out))[part]:
-            out[i] = make(group, model, _pieces(group, i, model, weight, slope, plain, target))
+            out[i] = make(group, model, _pieces(group, i, model, weight, slope, level, target))
 
     share(work, len(out), group.rows.size * problem.size, blas=True)
     return out
 
 
-def heaviest(group: Group, theta: Array) -> Array:
+def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
     """The largest share that one row has in some output's curvature, for every client.
 
     A row's share is that of its weight p (E + g²/ρβ) in the sum that a Gram matrix is. Where that
@@ -86,16 +85,16 @@ def heaviest(group: Group, theta: Array) -> Array:
     >>> heaviest(group, np.array([2.0])).round(6)      # of the other rows the model is certain
     array([1.])
     """
-    value, slope, target = group.values_and_slopes(theta)
+    value, slope, target = kept or group.kept(theta)
     model, share = _model(group, theta), group.weights_of(value)
-    plain = group.problem.loss.bend(slope, target, value + group.penalty)
+    level, loss = value + group.penalty, group.problem.loss
     most = np.zeros(len(group.names))
     for i in range(len(most)):
         first, stop = group.bounds[i : i + 2]
         total, top = np.zeros(slope.shape[1]), np.zeros(slope.shape[1])
         for start in range(first, stop, _PIECE):
             at = slice(start, min(start + _PIECE, stop))
-            bend = _stretched(_bend(slope[at], plain[at], target[at]), model.spread)
+            bend = _stretched(loss.bend(slope[at], target[at], level[at]), model.spread)
             weight = _weight(share[at, None], slope[at], bend, model.tau)
             total, top = total + weight.sum(axis=0), np.maximum(top, weight.max(axis=0))
         most[i] = np.divide(top, total, out=np.zeros_like(top), where=total > 0.0).max()
@@ -210,7 +209,7 @@ class _Sums:
 
 
 def _pieces(
-    group: Group, i: int, model: _Model, share: Array, slope: Array, plain: Array, target: Array
+    group: Group, i: int, model: _Model, share: Array, slope: Array, level: Array, target: Array
 ) -> Iterator[_Rows]:
     """The client's rows, some at a time, where they are at their worst."""
     problem = group.problem
@@ -224,19 +223,9 @@ def _pieces(
         np.add(apply(shrink, group.rows[at]), anchor, out=place[:, :dims])
         if model.moves:
             place[:, :dims] += slope[at].astype(precision) @ pull[:, :dims]
-        bend = _stretched(_bend(slope[at], plain[at], target[at]), model.spread)
+        bend = problem.loss.bend(slope[at], target[at], level[at])
+        bend = _stretched(bend, model.spread)
         yield _Rows(place, share[at], slope[at], bend)
-
-
-def _bend(slope: Array, plain: Array, target: Array) -> Array:
-    """D of every row (n, outputs, outputs): for several outputs that of softmax."""
-    if slope.shape[1] == 1:
-        return plain[:, :, None]
-    chance = slope.copy()
-    chance[np.arange(len(target)), target.astype(int)] += 1.0
-    bend = -chance[:, :, None] * chance[:, None, :]
-    np.einsum("ncc->nc", bend)[:] += chance
-    return bend
 
 
 def _stretched(bend: Array, spread: Array) -> Array:

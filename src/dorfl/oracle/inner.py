@@ -6,7 +6,8 @@ centres nor moved rows are ever stored: the model is applied to ζ with the weig
 :class:`Geometry` holds A, K⁻¹ and the penalty; :mod:`dorfl.oracle.kernels` solves the
 rest, exactly.
 
-Scores without a closed form go through :func:`ascend`, which reports how accurate it was.
+Losses and scores without a closed form go through :func:`ascend`, which reports how accurate it
+was.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Loss
 from dorfl.support.roots import brentq
 from dorfl.support.types import Array
 
@@ -43,18 +44,16 @@ class Geometry(NamedTuple):
         return np.asarray(np.einsum("ij,ij->i", offset, apply(self.bowl, offset)))
 
 
-def geometry(
-    rho: float, cost_weights: Array, score_weight: float = 0.0, shape: Array | None = None
-) -> Geometry:
-    """The geometry of cost ρ·½Σ w_k (x_k − ζ_k)² and score ρ₂ (x − ξ̄)ᵀ V (x − ξ̄).
+def geometry(rho: float, cost_weights: Array, bend: Array | None = None) -> Geometry:
+    """The geometry of cost ρ·½Σ w_k (x_k − ζ_k)² and score ½ (x − ξ̄)ᵀ `bend` (x − ξ̄).
 
     >>> import numpy as np
-    >>> geometry(2.0, np.ones(1), 1.0, np.ones(1)).shrink      # m halfway between ζ and ξ̄
+    >>> geometry(2.0, np.ones(1), 2.0 * np.ones(1)).shrink      # m halfway between ζ and ξ̄
     array([0.5])
     """
     dims = len(cost_weights)
     stiff = rho * cost_weights
-    bend = 2.0 * score_weight * (np.ones(dims) if shape is None else shape)
+    bend = np.zeros(dims) if bend is None else bend
     free = np.isfinite(stiff)
     if bend.ndim == 1:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -83,15 +82,22 @@ def apply(operator: Array, vectors: Array) -> Array:
 
 def is_concave(loss: Loss, spread: Array) -> bool:
     """Whether the supremum is strictly concave at this spread, so that its maximiser is unique."""
-    return loss.curvature * _largest(spread) < 1.0
+    return _stretch(loss, spread) < 1.0
 
 
-def _largest(spread: Array) -> float:
+def _stretch(loss: Loss, spread: Array) -> float:
+    """How much of the cost's curvature the loss takes away: curvature · λ_max(S)."""
+    largest = _largest(spread, loss.invariant)
+    return loss.curvature * largest if largest > 0 else 0.0
+
+
+def _largest(spread: Array, invariant: bool) -> float:
     if spread.shape == (1, 1):
         return float(spread[0, 0])
-    centred = spread - spread.mean(axis=0)  # a constant added to every logit changes nothing
-    centred = centred - centred.mean(axis=1, keepdims=True)
-    return float(np.linalg.eigvalsh(centred)[-1])
+    if invariant:
+        spread = spread - spread.mean(axis=0)
+        spread = spread - spread.mean(axis=1, keepdims=True)
+    return float(np.linalg.eigvalsh(spread)[-1])
 
 
 def check_finite(loss: Loss, rho: float, spread_at: Callable[[float], Array]) -> None:
@@ -153,7 +159,9 @@ def ascend(
     free = np.isfinite(stiffness)
     soft = np.where(free, 1.0 / stiffness, 0.0)
     stiff = np.where(free, stiffness, 0.0)
-    modulus = 1.0 - loss.curvature * _largest((weights * soft) @ weights.T) - dent
+    modulus = 1.0 - _stretch(loss, (weights * soft) @ weights.T) - dent
+    if not free.any():  # nothing moves: the rows are their own maximisers
+        modulus = 1.0
     if modulus <= 0:
         warnings.warn(
             "the inner problem cannot be shown to be strongly concave: its maximiser may be a "
@@ -164,7 +172,7 @@ def ascend(
 
     def outputs(x: Array) -> Array:
         t = x @ weights.T + intercept
-        return np.asarray(t if loss.name == "softmax" else t[:, 0])
+        return np.asarray(t if len(weights) > 1 else t[:, 0])
 
     def objective(x: Array) -> Array:
         return loss.value(outputs(x), target) - score(x) - 0.5 * ((x - rows) ** 2) @ stiff

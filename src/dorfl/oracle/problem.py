@@ -7,17 +7,18 @@ from functools import cached_property
 
 import numpy as np
 
-from dorfl.objective.losses import Loss, encode
+from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.methods import Method
-from dorfl.objective.scores import Custom, Quadratic, Threshold
-from dorfl.oracle import kernels
+from dorfl.objective.scores import Nothing
+from dorfl.oracle.base import Agreed
+from dorfl.oracle.curvature import Shape
 from dorfl.oracle.inner import Geometry, geometry
 from dorfl.support.types import Array
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """What clients and server agree on before the first round; no data in it."""
+class Problem(Agreed):
+    """A linear model: its method and loss, its columns and classes."""
 
     method: Method
     loss: Loss
@@ -28,17 +29,22 @@ class Problem:
     @cached_property
     def outputs(self) -> int:
         """How many numbers the model computes for a row."""
-        return len(self.classes) if self.loss.kind == kernels.SOFTMAX else 1
+        return self.loss.outputs(len(self.classes))
 
     @cached_property
     def size(self) -> int:
         """How many parameters the model has."""
         return self.outputs * (self.dims + self.intercept)
 
-    @property
-    def constrained(self) -> bool:
-        """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
-        return self.method.radius is not None
+    @cached_property
+    def score(self) -> Score:
+        """The method's score; where it has none, one that is zero."""
+        return Nothing() if self.method.score is None else self.method.score
+
+    @cached_property
+    def stiffness(self) -> Array:
+        """ρ w: what it costs to move a row along each column (infinite: it cannot)."""
+        return np.asarray(self.method.rho * self.method.cost.weights(self.dims))
 
     def priced(self, rho: float) -> Problem:
         """The same problem with another price ρ."""
@@ -49,6 +55,32 @@ class Problem:
         """The shape users see θ in: a vector, or for softmax one row per class."""
         row = self.dims + self.intercept
         return (row,) if self.outputs == 1 else (self.outputs, row)
+
+    @cached_property
+    def layout(self) -> Shape:
+        """How the parameters are laid out: a row of weights, intercept last, for every output."""
+        apart = self.outputs == 1 or self.loss.invariant
+        return Shape(self.outputs, self.dims + self.intercept) if apart else Shape(1, self.size)
+
+    @property
+    def penalised(self) -> Array:
+        """Every weight; intercepts are not made small."""
+        mask = np.ones((self.outputs, self.dims + self.intercept))
+        mask[:, self.dims :] = 0.0
+        return mask.ravel()
+
+    @property
+    def bends(self) -> bool:
+        """Whether curvature can be told."""
+        return self.loss.bends and (self.outputs == 1 or self.loss.invariant)
+
+    def encode(self, labels: Array) -> Array:
+        """Labels as the loss takes them."""
+        return self.loss.encode(labels, self.classes)
+
+    def decode(self, target: Array) -> Array:
+        """The labels behind encoded targets."""
+        return self.loss.decode(target, self.classes)
 
     def split(self, theta: Array) -> tuple[Array, Array]:
         """θ as weights (outputs, dims) and intercepts (outputs,)."""
@@ -65,36 +97,23 @@ class Problem:
 
     def check(self) -> None:
         """Raise where cost, score and loss do not fit together."""
-        cost, score = self.method.cost, self.method.score
+        cost = self.method.cost
         cost.weights(self.dims)
         if np.isfinite(cost.label_price) and not self.loss.classifies:
             raise ValueError(f"label_price: {self.loss.name} loss has no classes to change")
-        if isinstance(score, Quadratic):
-            score.shape(self.dims)
-        if isinstance(score, Threshold):
-            if not self.loss.classifies:
-                raise ValueError(f"threshold score: {self.loss.name} loss has no labels to look at")
-            if not 0 <= score.column < self.dims:
-                raise ValueError(
-                    f"threshold(column={score.column}): there are columns 0 to {self.dims - 1}"
-                )
-            if score.label not in self.classes:
-                known = ", ".join(map(repr, self.classes.tolist()))
-                raise ValueError(f"threshold(label={score.label!r}): y only has {known}")
+        self.score.check(self.dims, self.classes)
 
     @property
     def unbounded(self) -> bool:
         """Whether separable rows would leave the objective without a finite minimiser."""
-        still = np.isinf(self.method.rho * self.method.cost.weights(self.dims)).any()
-        return self.loss.classifies and bool(still) and self.method.score is None
+        still = bool(np.isinf(self.stiffness).any())
+        return self.loss.unbounded and still and self.method.score is None
 
     @cached_property
     def geometry(self) -> Geometry:
         """The quadratic that cost and score make; see :mod:`dorfl.oracle.inner`."""
-        weights, score = self.method.cost.weights(self.dims), self.method.score
-        if isinstance(score, Quadratic):
-            return geometry(self.method.rho, weights, score.weight, score.shape(self.dims))
-        return geometry(self.method.rho, weights)
+        weights = self.method.cost.weights(self.dims)
+        return geometry(self.method.rho, weights, self.score.bend(self.dims))
 
     def is_finite(self, theta: Array) -> bool:
         """Whether the supremum is finite at θ (always, except for the squared loss)."""
@@ -108,28 +127,18 @@ class Problem:
     @cached_property
     def threshold(self) -> tuple[float, ...]:
         """The threshold score as the kernel takes it: all zero where there is none."""
-        score = self.method.score
-        if not isinstance(score, Threshold) or self.approximate:
+        found = self.score.step(self.stiffness)
+        if found is None or self.approximate:
             return (0.0,) * 6
-        stiffness = float(self.method.rho * self.method.cost.weights(self.dims)[score.column])
-        marked = float(encode(self.loss, np.array([score.label]), self.classes)[0])
-        return float(score.column), stiffness, score.level, score.softness, score.weight, marked
+        return (*found[0], float(self.encode(np.array([found[1]]))[0]))
 
     @cached_property
-    def frozen_threshold(self) -> bool:
-        """Whether the threshold's column cannot move: the score is then a constant of the row."""
-        score = self.method.score
-        return isinstance(score, Threshold) and bool(
-            np.isinf(self.method.rho * self.method.cost.weights(self.dims)[score.column])
-        )
+    def closed(self) -> bool:
+        """Whether the kernel takes the score into account; else its rows have to rest."""
+        return self.score.closed(self.stiffness, self.outputs)
 
     @cached_property
     def approximate(self) -> bool:
         """Whether the supremum has no closed form here and is found by ascent."""
-        score = self.method.score
-        if np.isinf(self.method.rho):
-            return False
-        softmax = self.loss.kind == kernels.SOFTMAX
-        return isinstance(score, Custom) or (
-            isinstance(score, Threshold) and softmax and not self.frozen_threshold
-        )
+        moves = bool(np.isfinite(self.method.rho))
+        return not self.loss.supremum or (moves and not self.closed)

@@ -216,13 +216,13 @@ def inexact_supremum(seed: int) -> Findings:
     group = prepare(clients, method)
     theta = np.random.default_rng([seed, 5]).normal(size=group.problem.size)
     smooth = 8.0 + 0.4 + 0.25 * float(theta @ theta)
-    exact, gradient = group.atoms(theta).value, group.risks(theta).gradients
+    exact, gradient = group.atoms(theta).value, group.evaluate(theta).gradients
     sizes = 10.0 ** np.arange(-4.0, 0.0, 0.5)
     missed, turned = [], []
     for epsilon in sizes:
         loose = prepare(clients, method, epsilon=float(epsilon))
         missed.append(float((exact - loose.atoms(theta).value).max()))
-        turned.append(float(np.abs(loose.risks(theta).gradients - gradient).max()))
+        turned.append(float(np.abs(loose.evaluate(theta).gradients - gradient).max()))
     excess = max(m / (smooth * e**2) for m, e in zip(missed, sizes, strict=True))
     figure = Figure(
         "epsilon", "What an ε-approximate supremum costs", "ε", "error",
@@ -326,12 +326,9 @@ def _discretised(fit: Fit, group: Group, lam: Array, seed: int) -> tuple[Array, 
     points = np.vstack([worst.rows, group.rows, noise])
     target = np.tile(group.target, 3)
     outputs = group.problem.predict(fit.theta, points)
-    score = group.problem.method.score
+    centers = np.tile(np.repeat(group.centers, group.counts, axis=0), (3, 1))
     gain = group.problem.loss.value(outputs, target)
-    if isinstance(score, scores.Quadratic):
-        gain = gain - score.at(
-            points, np.tile(np.repeat(group.centers, group.counts, axis=0), (3, 1))
-        )
+    gain = gain - group.problem.score.at(points, centers, group.problem.decode(target))
     apart = ((points[:, None, :] - group.rows[None]) ** 2).sum(axis=2) / 2.0
     same = target[:, None] == group.target[None]
     return gain, np.where(same, apart, np.inf), np.repeat(lam / group.counts, group.counts)
@@ -339,8 +336,4 @@ def _discretised(fit: Fit, group: Group, lam: Array, seed: int) -> tuple[Array, 
 
 def _client(group: Group, i: int) -> tuple[Array, Array]:
     part = slice(group.bounds[i], group.bounds[i + 1])
-    target, problem = group.target[part], group.problem
-    if not problem.loss.classifies:
-        return group.rows[part], target
-    codes = (target + 1) / 2 if problem.outputs == 1 else target
-    return group.rows[part], problem.classes[codes.astype(int)]
+    return group.rows[part], group.problem.decode(group.target[part])

@@ -9,7 +9,7 @@ import numpy as np
 
 from dorfl.federation.training import Fit
 from dorfl.guarantees.certificate import group_of
-from dorfl.objective.scores import Quadratic
+from dorfl.objective.kinds import Score
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
 from dorfl.support.types import Array
@@ -36,7 +36,7 @@ class Audit(NamedTuple):
 def audit(model: Model, rows: Rows) -> Audit:
     """Every row's weight, and why."""
     fit, score = model.fit, model.fit.problem.method.score
-    if not isinstance(score, Quadratic):
+    if score is None or score.center is None:
         raise ValueError(
             f"outliers: the model was trained with method {fit.problem.method.name!r}, which "
             "suspects no row; train with --method dorfl"
@@ -76,11 +76,9 @@ def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:
     )
 
 
-def _shares(X: Array, centers: Array, score: Quadratic, belongs: Array) -> Array:
+def _shares(X: Array, centers: Array, score: Score, belongs: Array) -> Array:
     """(x − ξ̄)ᵀ V (x − ξ̄) by the table's columns (rows, columns)."""
-    offset = X.astype(np.float64) - centers
-    shape = score.shape(X.shape[1])
-    parts = offset * (offset * shape if shape.ndim == 1 else offset @ shape)
+    parts = score.parts(X, centers)
     out = np.zeros((len(X), belongs.max() + 1))
     for k, column in enumerate(belongs):
         out[:, column] += parts[:, k]

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import entr
 
-from dorfl.objective import losses
 from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
@@ -35,7 +34,7 @@ def measure(problem: Problem, loss: Array, y: Array, weights: Array) -> Learnt:
     own = float(weights @ loss)
     if not problem.loss.classifies:
         return Learnt(own, middle=float(weights @ problem.loss.value(np.zeros(len(y)), y)))
-    places = np.searchsorted(problem.classes, losses.decode(problem.loss, y, problem.classes))
+    places = np.searchsorted(problem.classes, problem.decode(y))
     return Learnt(own, tuple(np.bincount(places, weights, len(problem.classes)).tolist()))
 
 

@@ -44,7 +44,7 @@ import numpy as np
 from dorfl.data import spread, validation
 from dorfl.data.spread import Spread
 from dorfl.objective import costs, losses, methods, mixture, scores
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
@@ -146,7 +146,7 @@ def method_for(
     held[[*frozen, *found.rigid]] = True
     unit = 1.0
     if not loss.classifies:  # what a loss is measured in: how far y scatters, how steep it is there
-        unit = found.target * min(found.target, loss.delta if loss.name == "huber" else np.inf)
+        unit = found.target * min(found.target, loss.steep)
     price = float(rho) if rho is not None else np.inf
     if rho is None and shift > 0 and not held.all():
         price = STRENGTH * unit / shift

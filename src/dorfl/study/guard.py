@@ -97,7 +97,7 @@ def steep(group: Group, theta: Array, steepest: float) -> bool:
 
 def pull(group: Group, theta: Array) -> Pull:
     """What every row of a site adds to F and ∇F at θ."""
-    value, slope, _ = group.values_and_slopes(theta)
+    value, slope, _ = group.kept(theta)
     weights = group.weights_of(value)
     return Pull(weights * value, weights[:, None] * slope)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Loss
 from dorfl.study.meaning import task_of
 from dorfl.study.settings import Study
 from dorfl.support.types import Array
@@ -79,7 +79,9 @@ def encode(
 
 def for_training(y: Array, loss: Loss) -> Array:
     """Labels as trained on: Huber's slope is the same however far out y is, the tilt's is not."""
-    return np.clip(y, -_FARTHEST, _FARTHEST) if loss.name == "huber" else y
+    return (
+        np.clip(y, -_FARTHEST, _FARTHEST) if not loss.classifies and np.isfinite(loss.steep) else y
+    )
 
 
 def known(column: Any, study: Study) -> Array:

@@ -9,11 +9,11 @@ import numpy as np
 from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.spread import Spread
 from dorfl.federation import privacy
-from dorfl.federation.defence import Limits
+from dorfl.federation.defence import Limits, defend
 from dorfl.federation.privacy import Gaussian
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Loss
 from dorfl.oracle.problem import Problem
 from dorfl.study import defaults
 from dorfl.study.defaults import Choice
@@ -216,7 +216,12 @@ def bounds_of(study: Study, problem: Problem) -> Limits | None:
         return given
     if study.columns.scaling == "none" or study.privacy.epsilon is not None:
         return None
-    return Limits(_LONGEST * float(np.sqrt(problem.dims)), _LONGEST)
+    limits = Limits(_LONGEST * float(np.sqrt(problem.dims)), _LONGEST)
+    try:
+        defend(problem, limits, {})
+    except (ValueError, NotImplementedError):  # a loss or score of somebody's own has none
+        return None
+    return limits
 
 
 def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from dorfl.federation.training import Fit
-from dorfl.objective import losses
-from dorfl.objective.scores import Quadratic
 from dorfl.oracle.group import Group
 from dorfl.study import constant, coordinator, meaning, model, serving
 from dorfl.study.audit import audit
@@ -54,7 +52,7 @@ def write_site(
     `places` are the rows' places in the site's table. Returns what was found, in words.
     """
     (name,) = group.names
-    risks = group.risks(outcome.theta).values
+    risks = group.evaluate(outcome.theta).values
     fit = _fit(outcome, group.problem, group.names, np.ones(1), risks, group.centers)
     assert agreement.transform is not None
     own = Model(
@@ -62,9 +60,9 @@ def write_site(
         agreement.target, Facts(rows=len(group.target), settings=agreement.study.to_json()),
     )  # fmt: skip
     model.save(own, folder / "model")
-    if not isinstance(group.problem.method.score, Quadratic):
+    if group.problem.score.center is None:
         return f"{agreement.run}: done, the model is in {folder}"
-    y = losses.decode(group.problem.loss, group.target, group.problem.classes)
+    y = group.problem.decode(group.target)
     found = audit(own, Rows((name,), group.bounds, group.rows, y, places))
     with (
         files.replacing(folder / "audit.csv") as draft,

@@ -8,7 +8,6 @@ import numpy as np
 
 from dorfl.data import tables
 from dorfl.data.tables import DataError, Split
-from dorfl.objective import losses
 from dorfl.study import labels, serving
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Served
@@ -84,7 +83,7 @@ def measure(model: Model, rows: Rows) -> list[Served]:
 
     def one(name: str) -> Served:
         X, y = rows.clients[name]
-        target = losses.encode(problem.loss, y, problem.classes)
+        target = problem.encode(y)
         out = serving.outputs(problem, theta, X)
         score = serving.score_of(problem, out, target, model.target)
         return Served(name, len(y), float(problem.loss.value(out, target).mean()), score)

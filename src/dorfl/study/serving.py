@@ -10,7 +10,6 @@ from dorfl.data import spread
 from dorfl.data.preprocessing import Numeric
 from dorfl.data.spread import Place
 from dorfl.guarantees import certificate
-from dorfl.objective import losses
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
 from dorfl.study import constant
@@ -64,8 +63,8 @@ def score_of(problem: Problem, out: Array, y: Array, target: Numeric | None) -> 
     """Accuracy, or the mean absolute error in the label's own unit; `y` as encoded."""
     if not problem.loss.classifies:
         return float(np.abs(out - y).mean() * (target.spread if target else 1.0))
-    found = problem.classes[out.argmax(axis=1) if out.ndim == 2 else (out > 0).astype(int)]
-    return float((found == losses.decode(problem.loss, y, problem.classes)).mean())
+    found = problem.loss.predict(out, problem.classes)
+    return float((found == problem.decode(y)).mean())
 
 
 def outputs(problem: Problem, theta: Array, X: Array) -> Array:

@@ -25,9 +25,9 @@ from dorfl.data.preprocessing import Plan, summaries
 from dorfl.data.preprocessing import columns as reading
 from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.federation import training
-from dorfl.federation.client import enough, respond
+from dorfl.federation.client import TooFewError, enough, respond
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.oracle.curvature import RESOLUTIONS, Shape, coarser
+from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import guard, labels, meaning, serving
@@ -98,7 +98,7 @@ class Site:
             request = wire.decode(data, Request)
             run, step = request.agreement.run, request.step
             answer: Answer = self.answer(request)
-        except Refused as refusal:
+        except (Refused, TooFewError) as refusal:
             answer = Refusal(str(refusal))
         except Exception as error:  # whatever is asked, the site stays up
             self.note(f"{step or 'request'}: {type(error).__name__}: {error}")
@@ -254,17 +254,17 @@ class Site:
             return respond(group, sent, 0, noise)[0]
         allowed = self._affordable(group, coarser(task.curvature, self.curvature))
         task = self._vetted(agreement, group, task._replace(curvature=allowed))
-        if task.curvature != allowed:
+        if task.curvature != allowed and group.problem.bends:
             self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
         return respond(group, sent._replace(task=task), 0)[0]
 
     def _vetted(self, agreement: Agreement, group: Group, task: Task) -> Task:
         """The task to answer, once θ may be asked about; the ledger then has it."""
-        theta = group.at(task.theta)[1]
+        theta = task.theta
         if guard.steep(group, theta, self.limits.steepest):
             raise Refused("θ is steeper than any model of these rows")
-        task = self._enough(group, task)
-        pulled = guard.pull(*group.at(task.theta))
+        task = enough(group, task, self.least)
+        pulled = guard.pull(group, theta)
         if guard.influence(group, pulled) > self.limits.alone:
             raise Refused("one row makes up nearly all of a number in the report; nothing is sent")
         before = self.ledger.pulls(self._mark, pulled.slope.shape)
@@ -273,7 +273,7 @@ class Site:
             raise Refused(
                 f"beside an earlier report, this one would tell of fewer than {behind} rows"
             )
-        told = 1 + group.problem.size + _shape(group).numbers(task.curvature)
+        told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
         self._count(agreement, "round", told, theta, task.curvature)
         self.ledger.pulled(self._mark, pulled.slope)
         return task
@@ -282,7 +282,9 @@ class Site:
         """The finest curvature that leaves half of what the site may still tell."""
         left = 0.5 * (self.limits.told - self.ledger.told) * group.rows.size
         finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
-        return next(r for r in reversed(finer) if r == "none" or _shape(group).numbers(r) <= left)
+        return next(
+            r for r in reversed(finer) if r == "none" or group.problem.layout.numbers(r) <= left
+        )
 
     def _count(
         self, agreement: Agreement, step: str, numbers: int, theta: Any = None, finest: str = ""
@@ -347,18 +349,11 @@ class Site:
         if agreement.study.privacy.epsilon is not None:
             raise Refused("the study is differentially private: exact figures are not sent")
         self._asked_about(agreement, outcome)
-        self._enough(group, Task(outcome.theta, outcome.lam))
+        enough(group, Task(outcome.theta, outcome.lam), self.least)
         self._count(agreement, "finish", _FINISHED, outcome.theta)
         return serving.finish(
             group, outcome.theta, agreement.target, agreement.study.privacy.least
         )[0]
-
-    def _enough(self, group: Group, task: Task) -> Task:
-        """The task with enough rows behind what is told of θ, by their weight."""
-        try:
-            return enough(group, task, self.least)
-        except ValueError as error:
-            raise Refused(str(error)) from None
 
     def _columns(self, agreement: Agreement) -> list[str]:
         """The columns agreed on; before that, those the study names, or all that are released."""
@@ -393,7 +388,3 @@ class Site:
         loss = meaning.loss_of(agreement.study, len(agreement.classes))
         X = agreement.transform.apply(rows, meaning.dtype_of(agreement.study)).X
         return guard.settle(X, agreement.study.privacy.least), labels.for_training(y, loss)
-
-
-def _shape(group: Group) -> Shape:
-    return Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)

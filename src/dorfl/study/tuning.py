@@ -20,9 +20,8 @@ from dorfl.data import validation
 from dorfl.data.validation import Clients
 from dorfl.federation.training import Fit, train
 from dorfl.objective import losses
-from dorfl.objective.losses import Loss, encode
+from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
-from dorfl.objective.scores import Quadratic
 from dorfl.study.defaults import Choice, choose
 from dorfl.support.types import Array
 
@@ -181,11 +180,11 @@ def _folds(checked: Clients, folds: int, seed: int) -> dict[str, Array]:
 def _inlying(checked: Clients, outliers: float, frozen: Sequence[int]) -> dict[str, Array]:
     """Which rows have a say: those within twice the edge of the bulk of their client's centre."""
     score = choose(checked, outliers=outliers, frozen=frozen).method.score
-    if not isinstance(score, Quadratic):
+    if score is None:
         return {name: np.ones(len(y), dtype=bool) for name, (_, y) in checked.items()}
     assert isinstance(score.center, dict)
     return {
-        name: score.at(np.asarray(X, np.float64), score.center[name]) <= _REACH * score.weight
+        name: score.parts(X, score.center[name]).sum(axis=1) <= _REACH
         for name, (X, _) in checked.items()
     }
 
@@ -199,4 +198,4 @@ def _losses(fit: Fit, X: Array, y: Array, known: Array) -> Array:
         raise ValueError(
             "folds: a class has too few rows to be in every fold; take fewer folds or drop it"
         )
-    return loss.value(fit.decision(X), encode(loss, y, classes))
+    return loss.value(fit.decision(X), loss.encode(y, classes))

@@ -91,9 +91,8 @@ def _method(model: Model) -> list[str]:
         lines.append(f"ρ = {model.fit.rho:.6g} (price of moving a row)")
     if np.isfinite(method.temperature):
         lines.append(f"ρβ = {method.temperature:.6g} (price of reweighting rows)")
-    weight = getattr(method.score, "weight", None)
-    if weight is not None:
-        lines.append(f"ρ₂ = {weight:.6g} (weight of the outlier score)")
+    if method.score is not None:
+        lines.append(method.score.words)
     frozen = len(method.cost.frozen)
     if frozen:
         lines.append(f"{frozen} feature(s) cannot move: levels of categories and flags")

@@ -19,16 +19,9 @@ from dorfl.federation.training import Fit
 from dorfl.oracle.problem import Problem
 from dorfl.study.model import card, facts
 from dorfl.study.model.model import Model
-from dorfl.study.model.written import (
-    number,
-    read_loss,
-    read_method,
-    text,
-    whole,
-    write_loss,
-    write_method,
-)
+from dorfl.study.model.written import read_loss, read_method, write_loss, write_method
 from dorfl.support import files
+from dorfl.support.plain import number, text, whole
 from dorfl.support.types import Array
 
 FORMAT, VERSION = "dorfl.model", 1
@@ -130,7 +123,7 @@ def from_json(written: Any) -> Model:
         raise ValueError("its classes do not go with its loss")
     if loss.classifies and (len(classes) < 2 or sorted(classes) != classes):
         raise ValueError("its classes are not two or more in order")
-    if loss.name == "logistic" and len(classes) != 2:
+    if len(classes) > 2 and loss.outputs(len(classes)) == 1:
         raise ValueError("its classes do not go with its loss")
     intercept = written["intercept"]
     if not isinstance(intercept, bool):

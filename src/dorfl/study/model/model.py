@@ -74,6 +74,6 @@ class Model:
         """The class of every row, as text, or the number in the label's own unit."""
         if self.classifies:
             names = np.array(self.classes, dtype=object)
-            return np.asarray(names[self.probabilities(table).argmax(axis=1)])
+            return self.fit.problem.loss.predict(self.outputs(table), names)
         out = self.outputs(table)
         return out if self.target is None else self.target.center + self.target.spread * out

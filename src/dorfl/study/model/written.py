@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from dorfl.objective import costs, losses, mixture, scores
-from dorfl.objective.losses import Loss
+from dorfl.objective.kinds import Kind, Loss, Score
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
-from dorfl.objective.scores import Quadratic, Score, Threshold
+from dorfl.support.plain import number, short, text, whole
 
 
 def write_method(method: Method) -> dict[str, Any]:
@@ -75,42 +75,37 @@ def read_method(written: Any) -> Method:
 
 
 def write_loss(loss: Loss) -> dict[str, Any]:
-    """A loss as plain JSON."""
-    return {"name": loss.name, "delta": loss.delta}
+    """A loss as plain JSON.
+
+    >>> write_loss(losses.huber(0.5))
+    {'name': 'huber', 'delta': 0.5}
+    """
+    return {"name": _name(loss, losses.KINDS), **loss.to_json()}
 
 
 def read_loss(written: Any) -> Loss:
     """The loss written down."""
     try:
-        name = text(written["name"])
-        return losses.huber(number(written["delta"])) if name == "huber" else losses.resolve(name)
+        made: Loss = _kind(written["name"], losses.KINDS).from_json(written)
     except (KeyError, TypeError) as problem:
         raise ValueError(f"the loss is damaged ({problem})") from None
+    return made
 
 
-def number(value: Any) -> float:
-    """A finite number, and nothing that merely looks like one."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise TypeError(f"{_short(value)} is no number")
-    return float(value)
+def _name(kind: Kind, known: Any) -> str:
+    if known.get(kind.name) is not type(kind):
+        what = type(kind).__name__
+        raise ValueError(
+            f"a loss or score of your own ({what}) cannot be written down; give it a place in KINDS"
+        )
+    return kind.name
 
 
-def whole(value: Any) -> int:
-    """A whole number."""
-    if type(value) is not int or abs(value) >= 2**53:
-        raise TypeError(f"{_short(value)} is no whole number")
-    return value
-
-
-def text(value: Any) -> str:
-    """A text."""
-    if not isinstance(value, str):
-        raise TypeError(f"{_short(value)} is no text")
-    return value
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:40]
+def _kind(name: Any, known: Any) -> type[Kind]:
+    if text(name) not in known:
+        raise ValueError(f"{short(name)} is unknown; there are {', '.join(known)}")
+    found: type[Kind] = known[name]
+    return found
 
 
 def _up(value: float) -> float | None:
@@ -121,45 +116,15 @@ def _down(value: Any) -> float:
     return math.inf if value is None else number(value)
 
 
-def _write_score(score: Score) -> dict[str, Any] | None:
-    if score is None:
-        return None
-    if isinstance(score, Quadratic):
-        center: Any = score.center
-        if isinstance(center, dict):
-            center = {name: vector.tolist() for name, vector in center.items()}
-        elif not isinstance(center, str):
-            center = center.tolist()
-        matrix = None if score.matrix is None else score.matrix.tolist()
-        return {"kind": "quadratic", "weight": score.weight, "center": center, "matrix": matrix}
-    if isinstance(score, Threshold):
-        label = score.label.item() if isinstance(score.label, np.generic) else score.label
-        return {
-            "kind": "threshold",
-            "weight": score.weight,
-            "column": score.column,
-            "level": score.level,
-            "softness": score.softness,
-            "label": label,
-        }
-    raise ValueError("a score that is a function of your own cannot be written down")
+def _write_score(score: Score | None) -> dict[str, Any] | None:
+    return None if score is None else {"kind": _name(score, scores.KINDS), **score.to_json()}
 
 
-def _read_score(written: Any) -> Score:
+def _read_score(written: Any) -> Score | None:
     if written is None:
         return None
-    if written["kind"] == "quadratic":
-        center, matrix = written["center"], written["matrix"]
-        return scores.quadratic(number(written["weight"]), center, matrix)
-    if written["kind"] == "threshold":
-        return scores.threshold(
-            number(written["weight"]),
-            whole(written["column"]),
-            number(written["level"]),
-            number(written["softness"]),
-            written["label"],
-        )
-    raise ValueError(f"the score {_short(written['kind'])} is unknown")
+    made: Score = _kind(written["kind"], scores.KINDS).from_json(written)
+    return made
 
 
 def _write_mixture(rule: Mixture) -> dict[str, Any]:

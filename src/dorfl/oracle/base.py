@@ -1,0 +1,166 @@
+"""What a federation asks of its clients, whatever their model is: an oracle.
+
+An oracle stands for the clients that live in one process. Its `problem` is what server and clients
+agree on before the first round, and has no data in it. Linear models are
+:class:`dorfl.oracle.group.Group`. Solvers, server and engines know only what is written here, and
+`dorfl.train(oracle)` trains whatever has it: `tests/oracle/test_own_oracle.py` has a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dorfl.objective.methods import Method
+from dorfl.oracle.curvature import Shape
+from dorfl.support.types import Array
+
+
+class Evaluation(NamedTuple):
+    """What clients have to say of a θ: their robust risks, and what was asked for beside them."""
+
+    values: Array  # (clients,) F_i
+    gradients: Array  # (clients, parameters) ∇F_i
+    error: float = 0.0  # a bound on what an approximate supremum may have missed
+    curvature: Array | None = None  # (clients, numbers) ∇²F_i, as oracle.curvature packs it
+    weights: list[Array] | None = None  # p of every client's rows
+    heaviest: Array | None = None  # (clients,) the largest share of one row in ∇²F_i
+    spent: Array | None = None  # (clients,) r̂_i = −∂F_i/∂ρ, where the method has a radius
+
+
+class Agreed:
+    """What server and clients agree on; the answers here hold for a plain vector of parameters."""
+
+    method: Method
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape users see θ in."""
+        return (self.size,)
+
+    @cached_property
+    def layout(self) -> Shape:
+        """How parameters are laid out in a curvature: as one block, or one for each output."""
+        return Shape(1, self.size)
+
+    @property
+    def penalised(self) -> Array:
+        """1 for every parameter that `l2` makes small, 0 for the others."""
+        return np.ones(self.size)
+
+    @property
+    def start(self) -> Array:
+        """Where training starts."""
+        return np.zeros(self.size)
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether separable rows would leave the objective without a finite minimiser."""
+        return False
+
+    @property
+    def constrained(self) -> bool:
+        """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
+        return self.method.radius is not None
+
+    def is_finite(self, theta: Array) -> bool:
+        """Whether every risk is finite at θ."""
+        return True
+
+    def predict(self, theta: Array, rows: Array) -> Array:
+        """The model's outputs for rows."""
+        raise NotImplementedError("this model's outputs are its oracle's own business")
+
+
+@dataclass(frozen=True, eq=False)
+class Terms(Agreed):
+    """A method and where θ starts: all there is to agree on for most oracles.
+
+    >>> from dorfl import methods
+    >>> Terms(methods.afl(), np.zeros(3)).size
+    3
+    """
+
+    method: Method
+    initial: Array
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return len(self.initial)
+
+    @property
+    def start(self) -> Array:
+        """Where training starts."""
+        return self.initial
+
+
+class Oracle(Protocol):
+    """Clients that answer together, in one pass over their rows."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names."""
+        ...
+
+    @property
+    def counts(self) -> Array:
+        """n_i, the number of rows of each client."""
+        ...
+
+    @property
+    def problem(self) -> Any:
+        """What is agreed on: an :class:`Agreed`."""
+        ...
+
+    def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
+        """F_i and ∇F_i of every client at θ.
+
+        `curvature` is one of :data:`~dorfl.oracle.curvature.RESOLUTIONS`: ∇²F_i as fine as that, or
+        none where there is none to tell. With `rows` also the weights p of the rows and, with a
+        curvature, the largest share that one row has in it.
+        """
+        ...
+
+    def take(self, indices: Sequence[Array]) -> Oracle:
+        """The same clients with only the given rows of each (minibatches)."""
+        ...
+
+    def select(self, clients: Sequence[int]) -> Oracle:
+        """Only some of the clients (partial participation)."""
+        ...
+
+
+class Priced:
+    """Clients that are asked at (θ, ρ): the price of transport is one more unknown, the last.
+
+    It needs of an oracle that it has `priced(rho)` and tells r̂_i, which is −∂F_i/∂ρ.
+    """
+
+    def __init__(self, oracle: Any) -> None:
+        self.oracle = oracle
+        self.names, self.counts, self.problem = oracle.names, oracle.counts, oracle.problem
+
+    def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
+        """F_i and its gradient in (θ, ρ); curvature is that in θ."""
+        clients = self.oracle.priced(float(theta[-1]))
+        found: Evaluation = clients.evaluate(theta[:-1], curvature, rows=rows)
+        assert found.spent is not None
+        return found._replace(gradients=np.column_stack([found.gradients, -found.spent]))
+
+    def take(self, indices: Sequence[Array]) -> Priced:
+        """The same clients with only the given rows of each."""
+        return Priced(self.oracle.take(indices))
+
+    def select(self, clients: Sequence[int]) -> Priced:
+        """Only some of the clients."""
+        return Priced(self.oracle.select(clients))
