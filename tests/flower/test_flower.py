@@ -89,6 +89,12 @@ def deployed(tmp_path_factory):
     homes = {name: root / f"{SECRET}-{name}" for name in TABLES}
     for name, home in homes.items():
         SiteFolder.create(home, name, released=tuple(TABLES[name]), approve=("*",))
+        with (home / "site.toml").open(
+            "a"
+        ) as file:  # many studies, of one small table with a wild row
+            file.write(
+                "[limits]\ntold = 99\nversions = 99\nmiddles = 99\nalone = 1.0\nbehind = 0\n"
+            )
         federation.add_site(name, (home / f"{name}.pub").read_bytes())
         csv.write_csv(pa.table(TABLES[name]), home / "records.csv")
     found = Deployed(
