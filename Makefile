@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run readme test test-fast test-portable lint bench tables clean
+.PHONY: help setup docs run readme test test-fast test-portable lint bench tables clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -31,6 +31,10 @@ test-fast: setup  ## the tests that take no more than a few seconds
 test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
 
+docs: setup     ## the documentation, offline; its first page is docs/_build/html/index.html
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
 lint: setup     ## Ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +47,4 @@ tables: setup   ## five methods on public tables, beside scikit-learn
 	$(BIN)/python benchmarks/tables.py
 
 clean:          ## remove what the commands above made
-	rm -rf .venv results
+	rm -rf .venv results docs/_build docs/auto_examples

@@ -26,9 +26,11 @@ from scipy.special import expit
 
 import dorfl
 from dorfl.federation.training import prepare
+from dorfl.oracle.hessian import curvature
 
 SIZES = ((800, 5), (32_561, 108), (100_000, 100))
 CLASSES = ((60_000, 784, 10), (70_000, 300, 8), (20_000, 50, 5))  # n, d, classes
+CURVED = ((32_561, 108, 2), (20_000, 50, 5), (10_000, 100, 8))  # n, d, classes
 METHOD = dorfl.methods.dorfl(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
 console = Console(width=150)
 
@@ -186,6 +188,40 @@ def measure_softmax(threads: int) -> dict[str, dict[str, float]]:
     return rounds
 
 
+def blas_curvature(X: np.ndarray, weights: np.ndarray) -> Callable[[], object]:
+    """XᵀDX for every column of the weights, (n, q): a product by BLAS each, rows in float32."""
+    room = np.empty_like(X)
+
+    def evaluate() -> list[np.ndarray]:
+        return [X.T @ np.multiply(X, w[:, None], out=room) for w in weights.T]
+
+    return evaluate
+
+
+def measure_curvature(threads: int) -> dict[str, dict[str, float]]:
+    """The fastest full Hessian of each candidate at each size, in seconds."""
+    taken = {}
+    for n, d, classes in CURVED:
+        if classes == 2:
+            clients, loss, outputs = problem(n, d), "logistic", 1
+        else:
+            clients, loss, outputs = softmax_problem(n, d, classes)[0], "softmax", classes
+        ours = prepare(clients, METHOD, loss, intercept=False)
+        plain = prepare(clients, dorfl.methods.erm(), loss, intercept=False)
+        plain = replace(plain, rows=ours.rows)
+        rng = np.random.default_rng(0)
+        theta = rng.standard_normal(outputs * d) / np.sqrt(d)
+        # as many weights as there are pairs of outputs
+        weights = rng.random((n, outputs * (outputs + 1) // 2), dtype=np.float32)
+        candidates: Candidates = {
+            "dorfl": lambda ours=ours, theta=theta: curvature(ours, theta, "full"),
+            "erm": lambda plain=plain, theta=theta: curvature(plain, theta, "full"),
+            "blas": blas_curvature(ours.rows, weights),
+        }
+        taken[f"{n},{d},{classes}"] = fastest(candidates, 6.0, threads)
+    return taken
+
+
 def in_threads(threads: int, task: str) -> Any:
     """A task of `TASKS` in a process of its own, where dorfl and BLAS both have so many threads."""
     names = ("DORFL", "OPENBLAS", "OMP", "MKL")
@@ -237,6 +273,22 @@ def show_softmax() -> None:
                 *(f"{1e3 * best[name]:.2f}" for name in ("dorfl", "erm", "blas")),
                 verdict(best["erm"] / best["blas"], 1.1),
                 verdict(best["dorfl"] / best["blas"], 2.0),
+            )  # fmt: skip
+    console.print(table)
+
+
+def show_curvature() -> None:
+    table = Table("threads", "n", "d", "classes", "DOR-FL ms", "own ERM ms", "BLAS XᵀDX ms",
+                  "ERM ÷ BLAS", "DOR-FL ÷ BLAS",
+                  title="One full Hessian: against BLAS XᵀDX for every two outputs")  # fmt: skip
+    for threads in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
+        for key, best in in_threads(threads, "curvature").items():
+            n, d, classes = map(int, key.split(","))
+            table.add_row(
+                str(threads), f"{n:,}", str(d), str(classes),
+                *(f"{1e3 * best[name]:.1f}" for name in ("dorfl", "erm", "blas")),
+                verdict(best["erm"] / best["blas"], 3.0),
+                verdict(best["dorfl"] / best["blas"], 3.0),
             )  # fmt: skip
     console.print(table)
 
@@ -303,6 +355,7 @@ def show_large() -> None:
 def main() -> None:
     show_rounds()
     show_softmax()
+    show_curvature()
     show_scaling()
     show_large()
     import peers  # noqa: PLC0415 - needs nothing more than dorfl itself until it runs
@@ -310,7 +363,12 @@ def main() -> None:
     peers.main(console)
 
 
-TASKS = {"rounds": measure_rounds, "softmax": measure_softmax, "scaling": measure_scaling}
+TASKS = {
+    "rounds": measure_rounds,
+    "softmax": measure_softmax,
+    "curvature": measure_curvature,
+    "scaling": measure_scaling,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:  # a process that `in_threads` started

@@ -14,7 +14,7 @@ import numpy as np
 
 import dorfl
 from dorfl.data.datasets import Dataset
-from dorfl.federation.training import Fit
+from dorfl.federation.fit import Fit
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 CENTER = (1.5, 1.5, 0.3, 0.6, 1.3)  # given, not computed from rows: about where the columns are

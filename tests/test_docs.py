@@ -31,7 +31,8 @@ def imported(path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    here = [link for link in links if "://" not in link and not link.startswith("auto_examples/")]
+    broken = [link for link in here if not (page.parent / link).exists()]  # the gallery is made
     assert not broken
 
 

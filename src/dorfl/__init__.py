@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dorfl import solvers
 from dorfl.data import datasets
 from dorfl.federation import privacy
-from dorfl.federation.training import Fit, risk, train
+from dorfl.federation.fit import Fit
+from dorfl.federation.options import Options
+from dorfl.federation.training import risk, train
 from dorfl.guarantees import theory
 from dorfl.guarantees.certificate import Certificate, WorstCase, certify, saddle_gap, worst_case
 from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "Fit",
+    "Options",
     "Risk",
     "RobustClassifier",
     "RobustRegressor",

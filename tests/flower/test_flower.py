@@ -5,9 +5,12 @@ except where it has to be killed.
 """
 
 import contextlib
+import hashlib
+import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -17,16 +20,16 @@ import threading
 import time
 from types import SimpleNamespace
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv
 
 from dorfl.flower import keys, running
+from dorfl.flower.attending import attend
 from dorfl.flower.fleet import Connection, Rejected
 from dorfl.flower.folders import Federation, SiteFolder
-from dorfl.flower.serving import attend, free_port
+from dorfl.flower.serving import free_port
 from dorfl.study import coordinator, local
 from dorfl.study import model as models
 from dorfl.study.site import Site
@@ -78,8 +81,7 @@ class Deployed(SimpleNamespace):
         return made
 
     def run(self, study, watch=lambda *_: None):
-        folder = running.new(self.federation, study)
-        return running.go(self.federation, folder, watch), folder
+        return running.begin(self.federation, study, watch)
 
 
 @pytest.fixture(scope="module")
@@ -224,19 +226,22 @@ def test_an_unregistered_key_is_refused_by_its_cause(deployed, tmp_path):
     with pytest.raises(Rejected, match="key is not registered"):
         deployed.connection(key=tmp_path / "site-1.key").hello()
     with pytest.raises(Rejected, match="key is not registered"):
-        deployed.connection(key=tmp_path / "site-1.key").activate()
+        deployed.connection(key=tmp_path / "site-1.key").receive()
 
 
 def test_a_key_under_another_name_is_refused_by_its_cause(deployed):
     with pytest.raises(Rejected, match="registered for site 'site-1', not for 'site-2'"):
-        deployed.connection("site-2").activate()
+        deployed.connection("site-2").receive()
 
 
 def test_plaintext_is_refused(deployed):
     with pytest.raises(Rejected, match="plaintext is refused"):
         deployed.connection(server=f"http://{deployed.server}")
-    with pytest.raises(httpx.HTTPError):
-        httpx.post(f"http://{deployed.server}/v1/fleet/activate-node", timeout=5)
+    host, port = deployed.server.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as line:
+        line.sendall(b"POST /v1/dorfl/hello HTTP/1.1\r\nhost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b"HTTP/1.1 2" not in line.recv(4096)
     with plain_server() as address, pytest.raises(Rejected, match="does not speak TLS"):
         deployed.connection(server=address).hello()
 
@@ -263,9 +268,9 @@ def plain_server():
         "/v1/control/list-nodes",
         "/v1/control/start-run",
         "/v1/runtime/acquire-task",
-        "/v1/fleet/register-node",
-        "/v1/fleet/unregister-node",
-        "/v1/fleet/get-fab",
+        "/v1/fleet/activate-node",
+        "/v1/fleet/pull-messages",
+        "/v1/fleet/push-messages",
         "/v1/fleet/../control/list-nodes",
         "/v1/fleet/activate-node/../../control/start-run",
         "/docs",
@@ -273,13 +278,22 @@ def plain_server():
     ],
 )
 def test_what_is_the_coordinators_cannot_be_reached_from_outside(deployed, path):
-    signed = deployed.connection()._sign()  # even a registered site gets no further
-    with httpx.Client(verify=ssl.create_default_context(cafile=deployed.ca)) as client:
-        for method in ("GET", "POST"):
-            url = httpx.URL(f"https://{deployed.server}", raw_path=path.encode())
-            answer = client.send(httpx.Request(method, url, headers=signed))
-            assert answer.status_code == 403
-            assert "only fleet traffic passes here" in answer.json()["error"]
+    signer = deployed.connection().signer  # even a registered site gets no further
+    for method in ("GET", "POST"):
+        status, told = ask(deployed, method, path, signer.headers(method, path))
+        assert status == 403 and "only their questions and answers pass here" in told["error"]
+
+
+def ask(deployed, method, path, headers, body=b""):
+    """One request, as it is; the status and what is said."""
+    line = http.client.HTTPSConnection(
+        deployed.server, timeout=30, context=ssl.create_default_context(cafile=deployed.ca)
+    )
+    with contextlib.closing(line):
+        line.request(method, path, body, headers)
+        answer = line.getresponse()
+        content = answer.read()
+        return answer.status, json.loads(content) if content else None
 
 
 def test_the_superlink_listens_on_the_loopback_alone(deployed):
@@ -289,20 +303,51 @@ def test_the_superlink_listens_on_the_loopback_alone(deployed):
         socket.create_connection(("127.0.0.2", port))
 
 
-def test_a_signature_of_yesterday_and_one_by_another_key_are_refused(deployed, tmp_path):
+HELLO, NEXT = "/v1/dorfl/hello", "/v1/dorfl/next"
+
+
+def test_a_signature_serves_for_one_request_and_no_other(deployed, tmp_path):
+    signer = deployed.connection().signer
+    mine = signer.headers("POST", HELLO)
+    assert ask(deployed, "POST", HELLO, mine)[0] == 200
+    assert "used before" in ask(deployed, "POST", HELLO, mine)[1]["error"]
+    assert "does not fit" in ask(deployed, "POST", NEXT, signer.headers("POST", HELLO))[1]["error"]
     keys.create_pair(tmp_path, "other")
-    mine = deployed.connection()._sign()
-    other = deployed.connection(key=tmp_path / "other.key")._sign()
-    stamp = next(k for k, v in mine.items() if v.startswith("20"))
-    signature = next(k for k in mine if "signature" in k.lower())
-    with httpx.Client(verify=ssl.create_default_context(cafile=deployed.ca)) as client:
-        url = f"https://{deployed.server}/v1/dorfl/hello"
-        assert client.post(url, headers=mine).status_code == 200
-        forged = {**mine, signature: other[signature], stamp: other[stamp]}
-        assert "does not fit" in client.post(url, headers=forged).json()["error"]
-        old = {**mine, stamp: "2020-01-01T00:00:00+00:00"}
-        assert client.post(url, headers=old).status_code == 401
-        assert "not signed" in client.post(url).json()["error"]
+    other = deployed.connection(key=tmp_path / "other.key").signer.headers("POST", HELLO)
+    for name in mine:  # no field can be another's, or another time's
+        forged = {**signer.headers("POST", HELLO), name: other[name]}
+        if other[name] == mine[name]:
+            continue
+        assert ask(deployed, "POST", HELLO, forged)[0] in (401, 403), name
+    assert "not signed" in ask(deployed, "POST", HELLO, {})[1]["error"]
+    swapped = signer.headers("POST", HELLO)
+    assert ask(deployed, "POST", HELLO, swapped, b"another body")[0] == 413
+    answer = "/v1/dorfl/answer/" + "0" * 32
+    unasked = ask(deployed, "POST", answer, signer.headers("POST", answer, b"x"), b"x")
+    assert unasked[0] in (409, 410)  # it is running already, or nobody asked
+
+
+@pytest.mark.parametrize("off", [-3600, -75, 75, 3600])
+def test_a_clock_that_is_off_is_told_by_how_much_and_what_is_allowed(deployed, off):
+    line = deployed.connection()
+    object.__setattr__(line.signer, "clock", lambda: time.time() + off)
+    with pytest.raises(Rejected, match=rf"clock is {abs(off)} s .* at most 60 s are allowed"):
+        line.hello()
+
+
+def test_a_copy_of_a_sites_folder_is_refused_and_noted(deployed, tmp_path):
+    """The lock is in the folder, so a copy has its own; the server sees that there are two."""
+    home = tmp_path / "copy"
+    shutil.copytree(deployed.homes["site-1"], home)
+    words = ["--server", deployed.server, "--ca", deployed.ca, "--data", home / "records.csv"]
+    copy = dorfl("site", "start", home, *words)
+    assert copy.returncode == 2
+    assert "another process answers for site 'site-1'" in copy.stderr
+    again = dorfl("site", "start", deployed.homes["site-1"], *words)
+    assert again.returncode == 2 and "the site is running already" in again.stderr
+    _, folder = deployed.run(make_study(TABLES, training=FEW))
+    noted = [e for e in read_log(folder) if e["event"] == "two processes under one key"]
+    assert {e["site"] for e in noted} == {"site-1"}
 
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────────────
@@ -313,9 +358,13 @@ def test_a_site_killed_in_round_two_and_restarted_changes_nothing(deployed):
 
     def watch(state, event, _):
         if event == "round" and len(state.history) == 1:
-            deployed.stop_site("site-2", signal.SIGKILL)
-            # back only once the question of round two waits for it
-            threading.Timer(1.0, deployed.start_site, ["site-2"]).start()
+            # it gets the question of round two, and dies with it
+            deployed.sites["site-2"].send_signal(signal.SIGSTOP)
+            threading.Timer(2.0, restart).start()
+
+    def restart():
+        deployed.stop_site("site-2", signal.SIGKILL)
+        deployed.start_site("site-2")
 
     end, folder = deployed.run(study, watch)
     assert same(end.outcome, alone(study))
@@ -388,20 +437,76 @@ def superlink_of(federation):
     return int(listed.stdout)
 
 
-def test_ctrl_c_is_safe(deployed, tmp_path):
+def test_ctrl_c_is_safe_and_a_run_is_resumed_by_its_name(deployed, tmp_path):
     federation = deployed.federation
     (tmp_path / "study.toml").write_text(written("stopped"))
     words = ["run", federation.path, tmp_path / "study.toml"]
     before = len(federation.runs())
     child = subprocess.Popen([*DORFL, *map(str, words)], stderr=subprocess.PIPE, text=True)
     while len(federation.runs()) == before or rounds_of(federation.runs()[-1]) < 1:
+        assert child.poll() is None
         time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    deployed.sites["site-3"].send_signal(signal.SIGSTOP)  # so that the run cannot end meanwhile
+    try:
+        second = dorfl(*words)  # it is refused, and leaves no run behind
+        assert second.returncode == 2 and "a run is going on already" in second.stderr
+        assert len(federation.runs()) == before + 1
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    finally:
+        deployed.sites["site-3"].send_signal(signal.SIGCONT)
     assert child.returncode == 130
-    assert "nothing is lost" in said
-    end = running.go(federation, running.unfinished(federation), lambda *_: None)
+    (run,) = re.findall(r"nothing is lost: dorfl resume \S+ (\S+)", said)
+    deployed.run(make_study(TABLES, training=FEW))  # another one in between
+    end = running.go_on(federation, running.unfinished(federation, run), lambda *_: None)
     assert same(end.outcome, alone(make_study(TABLES, training=LONGER)))
+    with pytest.raises(ValueError, match="is finished"):
+        running.unfinished(federation, run)
+
+
+def test_another_table_in_the_middle_of_a_run_is_refused_and_named(deployed, tmp_path):
+    federation, home = deployed.federation, deployed.homes["site-2"]
+    kept = (home / "records.csv").read_bytes()
+
+    def watch(state, event, _):
+        if event == "round" and len(state.history) == 1:
+            deployed.stop_site("site-2")
+            other = {**TABLES["site-2"], "x1": TABLES["site-2"]["x1"][::-1]}  # as many rows
+            csv.write_csv(pa.table(other), home / "records.csv")
+            deployed.start_site("site-2")
+
+    study = make_study(TABLES, training=LONGER, absent="stand_in = 0")
+    try:
+        with pytest.raises(ValueError, match="'site-2' does not take part: this site's table has"):
+            deployed.run(study, watch)
+    finally:
+        deployed.stop_site("site-2")
+        (home / "records.csv").write_bytes(kept)
+        deployed.start_site("site-2")
+    end = running.go_on(federation, running.unfinished(federation), lambda *_: None)
+    assert same(end.outcome, alone(study))  # with the old table it goes on, to the same bits
+
+
+def test_a_certificate_is_renewed_while_the_server_runs(deployed):
+    def serial():
+        host, port = deployed.server.split(":")
+        pem = ssl.get_server_certificate((host, int(port)))
+        return hashlib.sha256(pem.encode()).hexdigest()
+
+    before = serial()
+
+    def watch(state, event, _):
+        if event == "round" and len(state.history) == 1:
+            assert "holds until" in dorfl("server", "renew", deployed.federation.path).stdout
+
+    study = make_study(TABLES, training=LONGER)
+    end, _ = deployed.run(study, watch)
+    assert same(end.outcome, alone(study))
+    deadline = time.monotonic() + 60
+    while serial() == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert deployed.connection().hello().site == "site-1"
 
 
 def test_a_slow_site_is_stood_in_for_and_its_late_answers_are_noted(deployed):
@@ -444,21 +549,82 @@ def test_a_site_that_sends_rubbish_is_refused_recorded_and_survived(deployed):
             return honest if self.asked < 2 else rubbish[self.asked % 4]
 
     pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
-    connection = deployed.connection(name, key=home / "liar.key")
-    stop = threading.Event()
-    liar = threading.Thread(
-        target=attend, args=(a_site(name, pair[name], Liar), connection, stop, lambda _: None)
-    )
-    liar.start()
-    try:
+    with attending(deployed, a_site(name, pair[name], Liar), home):
         end, folder = deployed.run(make_study(pair, training="rounds = 4", absent="stand_in = 9"))
-    finally:
-        stop.set()
-        liar.join()
     assert np.isfinite(end.outcome.theta).all() and np.isfinite(end.outcome.lam).all()
     refused = [line.refused.get(name) for line in end.history]
     assert refused[0] is None and all(refused[1:])
     assert [line["site"] for line in read_log(folder) if line["event"] == "answer refused"]
+
+
+@contextlib.contextmanager
+def attending(deployed, site, home):
+    """A site in a thread of this process, whatever it is made of."""
+    connection = deployed.connection(site.name, key=home / f"{site.name}.key")
+    stop = threading.Event()
+
+    def work():
+        with contextlib.suppress(Rejected):  # it may be let go
+            attend(site, connection, stop, lambda _: None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield connection
+    finally:
+        stop.set()
+        while thread.is_alive():  # it may be between two requests
+            connection.__exit__()
+            thread.join(0.2)
+
+
+def test_words_of_a_site_forge_no_lines(deployed):
+    """A refusal is printed and logged as one line, whatever is in it."""
+    name = "loud"
+    home = deployed.root / f"{SECRET}-{name}"
+    SiteFolder.create(home, name)
+    deployed.federation.add_site(name, (home / "loud.pub").read_bytes())
+    forged = "no\r\nround   9  gap 0.0\x1b[2J\u2028x"
+
+    class Loud(Site):
+        def respond(self, data):
+            told = json.loads(super().respond(data))
+            return json.dumps({**told, "answer": {"reason": forged}}).encode()
+
+    pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
+    reason = "no round 9 gap 0.0 \\[2J x"
+    with attending(deployed, Loud(name, pair[name]), home), pytest.raises(ValueError, match=reason):
+        deployed.run(make_study(pair))
+    left = dorfl("server", "remove-site", deployed.federation.path, name)
+    assert left.returncode == 0 and name not in deployed.federation.sites()
+    with pytest.raises(Rejected, match="key is not registered"):
+        deployed.connection(name, key=home / "loud.key").hello()
+
+
+def test_a_site_can_leave_a_run_and_is_not_waited_for(deployed):
+    name = "leaver"
+    home = deployed.root / f"{SECRET}-{name}"
+    SiteFolder.create(home, name)
+    deployed.federation.add_site(name, (home / "leaver.pub").read_bytes())
+    pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
+
+    def watch(state, event, _):
+        if event == "round" and len(state.history) == 1:
+            deployed.federation.remove_site(name)
+
+    study = make_study(pair, training="rounds = 4", absent="answer_within = 1\nstand_in = 0")
+    with attending(deployed, Patient(name, pair[name]), home):
+        _, folder = deployed.run(study, watch)
+    record = json.loads((folder / "record.json").read_text())
+    assert record["stood in"] == {name: [2, 3, 4]}
+
+
+class Patient(Site):
+    """Takes its time, so that it has not answered a question when it is let go."""
+
+    def respond(self, data):
+        time.sleep(0.5 if b'"step":"round"' in data else 0.0)
+        return super().respond(data)
 
 
 def test_the_same_key_or_name_twice_is_refused(deployed, tmp_path):

@@ -1,15 +1,20 @@
 """The commands for sites over a network, where nothing has to be running."""
 
 import json
+import re
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from cryptography import x509
 from tensorboardX.proto.event_pb2 import Event
 from typer.testing import CliRunner
 
 from dorfl import flower
 from dorfl.cli import app
-from dorfl.flower import board, keys
+from dorfl.flower import board, keys, running
 from dorfl.flower.folders import Federation, SiteFolder
 
 
@@ -158,3 +163,49 @@ def test_a_site_s_folder_says_how_fine_a_curvature_it_tells(tmp_path):
     file.write_text(text + 'curvature = "rows"\n')
     with pytest.raises(ValueError, match="curvature must be one of none, diagonal"):
         SiteFolder.open(folder)
+
+
+def test_flower_is_used_in_one_module_alone_and_a_site_needs_none_of_it():
+    source = Path(flower.__file__).parents[1]
+    texts = {p.name: p.read_text() for p in source.rglob("*.py")}
+    users = [name for name in texts if re.search(r"^\s*(from|import) flwr", texts[name], re.M)]
+    assert users == ["superlink.py"]
+    code = "import dorfl.cli, dorfl.flower.attending, sys; sys.exit('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_certificate_can_be_renewed_and_outlives_no_authority(fed):
+    def ends(name):
+        return x509.load_pem_x509_certificate((fed / "keys" / name).read_bytes())
+
+    before = ends("server.crt")
+    done = dorfl("server", "renew", fed)
+    after = ends("server.crt")
+    assert f"{after.not_valid_after_utc:%Y-%m-%d}" in done.stdout
+    assert after.serial_number != before.serial_number
+    assert after.public_key() == before.public_key()
+    after.verify_directly_issued_by(ends("ca.crt"))
+    assert after.not_valid_after_utc <= ends("ca.crt").not_valid_after_utc
+
+
+def test_a_site_leaves_under_its_name(fed, tmp_path):
+    SiteFolder.create(tmp_path / "s", "site-1")
+    Federation.open(fed).add_site("site-1", (tmp_path / "s" / "site-1.pub").read_bytes())
+    wrong = dorfl("server", "remove-site", fed, "site-2")
+    assert wrong.exit_code == 2 and "registered: site-1" in wrong.stderr
+    assert dorfl("server", "remove-site", fed, "site-1").exit_code == 0
+    assert Federation.open(fed).sites() == {}
+
+
+def test_a_run_is_resumed_by_name_and_only_if_it_is_not_finished(fed):
+    over = {"ended": "then"}
+    for name, ended in (("1-a", {}), ("2-b", over), ("3-c", {}), ("4-d", over)):
+        (fed / "runs" / name).mkdir()
+        (fed / "runs" / name / "record.json").write_text(json.dumps({"run": name, **ended}))
+    federation = Federation.open(fed)
+    assert running.unfinished(federation).name == "3-c"
+    assert running.unfinished(federation, "1-a").name == "1-a"
+    with pytest.raises(ValueError, match="is finished"):
+        running.unfinished(federation, "2-b")
+    with pytest.raises(ValueError, match="no run 'x'"):
+        running.unfinished(federation, "x")

@@ -105,5 +105,5 @@ def test_inexact_training_lands_near_the_exact_one():
     data = datasets.synthetic(seed=3)
     method = methods.dorfl(20, 1)
     exact = train(data.clients, method)
-    loose = train(data.clients, method, epsilon=1e-3, tol=1e-5)
+    loose = train(data.clients, method, tolerance=1e-3, tol=1e-5)
     assert loose.objective == pytest.approx(exact.objective, rel=1e-3)

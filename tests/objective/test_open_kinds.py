@@ -171,8 +171,8 @@ def test_the_minimiser_is_that_of_another_solver():
 def engine(clients, method, loss, **options):
     group = prepare(clients, method, loss)
     theta = np.zeros(group.problem.size)
-    server, rounds = serve(group.problem, group.names, group.counts, theta, **options)
-    return local.run(server, group, max_rounds=rounds, seed=0)[0]
+    server = serve(group.problem, group.names, group.counts, theta, dorfl.Options(**options))
+    return local.run(server, group, seed=0)[0]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)

@@ -66,7 +66,7 @@ def test_epsilon_leaves_rows_within_that_distance():
     case = make(1, "logistic", "quadratic", spread=2.0, rows=50)
     exact = case.group().atoms(case.parameters.ravel())
     clients = {"client": (case.X, case.y)}
-    rough = prepare(clients, case.method, classes=[-1, 1], epsilon=0.05).atoms(
+    rough = prepare(clients, case.method, classes=[-1, 1], tolerance=0.05).atoms(
         case.parameters.ravel()
     )
     apart = np.linalg.norm(exact.rows - rough.rows, axis=1)

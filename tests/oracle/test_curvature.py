@@ -9,7 +9,7 @@ import dorfl
 from dorfl import costs, methods, scores
 from dorfl.federation.training import prepare
 from dorfl.oracle import curvature as packing
-from dorfl.oracle import hessian
+from dorfl.oracle import hessian, kernels
 from dorfl.oracle.curvature import RESOLUTIONS, Shape
 
 METHODS = {
@@ -84,6 +84,22 @@ def test_curvature_is_the_derivative_of_the_gradient(name, loss, intercept):
                     made[there], exact[there], atol=2e-6 * np.abs(exact).max()
                 )
             assert packing.is_plausible(packed, sizes)
+
+
+@pytest.mark.parametrize("filled", [0.05, 1.0])  # one-hot rows are summed in a way of their own
+def test_gram_matrices_of_every_pair_of_outputs(filled):
+    rng = np.random.default_rng(0)
+    place = rng.normal(size=(300, 40)) * (rng.uniform(size=(300, 40)) < filled)
+    weight, total = rng.normal(size=(300, 3)), np.zeros((820, 3))
+    kernels.gram(place, weight, total)
+    upper, lower = np.tril_indices(40)
+    np.testing.assert_allclose(total, (place[:, upper] * place[:, lower]).T @ weight, atol=1e-10)
+    whole = np.empty(80 * 81 // 2)
+    kernels.unfold(np.ascontiguousarray(total.T), 40, whole)
+    blocks = np.zeros((3, 40, 40))
+    blocks[:, upper, lower] = blocks[:, lower, upper] = total.T
+    wanted = np.block([[blocks[0], blocks[1]], [blocks[1], blocks[2]]])
+    np.testing.assert_array_equal(whole, packing.pack(wanted, (80,)))
 
 
 @given(

@@ -102,10 +102,12 @@ def test_it_is_trained_as_linear_models_are(name):
 
 def test_the_in_process_engine_trains_it_as_well():
     oracle = make(METHODS["tilted"])
-    server, rounds = serve(oracle.problem, oracle.names, oracle.counts, oracle.problem.start)
-    info, history, status = local.run(server, oracle, max_rounds=rounds, seed=0)
+    server = serve(
+        oracle.problem, oracle.names, oracle.counts, oracle.problem.start, dorfl.Options()
+    )
+    info, history = local.run(server, oracle, seed=0)
     fit = dorfl.train(oracle)
-    assert (status, len(history)) == (fit.status, fit.rounds)
+    assert (info.done, len(history)) == (fit.status, fit.rounds)
     np.testing.assert_array_equal(info.theta, fit.theta)
 
 

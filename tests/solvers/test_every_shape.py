@@ -19,6 +19,7 @@ from scipy.special import expit, logsumexp
 import dorfl
 from dorfl import costs, methods, scores
 from dorfl.federation.training import prepare
+from dorfl.oracle.base import Priced
 
 TOL, ROUNDS = 1e-6, 40
 FAIR, FULL = (pytest.param(name, marks=pytest.mark.portable) for name in ("afl", "dorfl"))
@@ -243,14 +244,17 @@ def plain_risks(shape):
 def robust_risks(shape, method):
     """F_i and ∇F_i as clients compute them; where infinite, the tangents from just inside."""
     group = prepare(shape.clients, method, shape.loss)
-    limit = group.problem.loss.finite_below
+    asked, limit = (
+        Priced(group) if group.problem.constrained else group,
+        group.problem.loss.finite_below,
+    )
 
     def risks(theta):
         inside = theta.copy()
         if np.isfinite(limit):
             spread = group.problem.geometry.spread(group.problem.split(theta)[0])[0, 0]
             inside[:-1] *= min(np.sqrt(0.999 * limit / max(spread, 1e-300)), 1.0)
-        values, gradients = group.evaluate(inside)[:2]
+        values, gradients = asked.evaluate(inside)[:2]
         return values + gradients @ (theta - inside), gradients
 
     return risks

@@ -1,10 +1,13 @@
-"""`dorfl run`, `resume`, `status` and `stop`: a study from the coordinator's chair."""
+"""`dorfl run`, `resume`, `status`, `watch` and `stop`: a study from the coordinator's chair."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +21,9 @@ from dorfl.flower import require
 
 if TYPE_CHECKING:
     from dorfl.flower.folders import Federation
+    from dorfl.flower.running import Watch
     from dorfl.study.coordinator import State
+    from dorfl.study.model import Model
 
 
 Board = Annotated[
@@ -48,11 +53,18 @@ def run(
     asked = settings.among(toml.read(study), tuple(federation.sites()))
     asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
     asked = options.changed(asked, words)
-    _go(federation, running.new(federation, asked), tensorboard, force)
+    _go(federation, partial(running.begin, federation, asked), tensorboard, force)
 
 
-def resume(folder: Folder, force: options.Force = False, tensorboard: Board = None) -> None:
-    """Go on with the last run from where it stopped; the result is the same to the last bit.
+def resume(
+    folder: Folder,
+    run: Annotated[
+        str | None, typer.Argument(help="Which run; else the last that is not finished.")
+    ] = None,
+    force: options.Force = False,
+    tensorboard: Board = None,
+) -> None:
+    """Go on with a run from where it stopped; the result is the same to the last bit.
 
     Example: dorfl resume fed/
     """
@@ -61,7 +73,12 @@ def resume(folder: Folder, force: options.Force = False, tensorboard: Board = No
     from dorfl.flower.folders import Federation  # noqa: PLC0415
 
     federation = Federation.open(folder)
-    _go(federation, running.unfinished(federation), tensorboard, force)
+    found = running.unfinished(federation, run)
+
+    def going(watch: running.Watch, vet: Callable[[Model], object]) -> tuple[State, Path]:
+        return running.go_on(federation, found, watch, vet), found
+
+    _go(federation, going, tensorboard, force)
 
 
 def status(folder: Folder) -> None:
@@ -87,6 +104,30 @@ def status(folder: Folder) -> None:
     )
 
 
+def watch(
+    folder: Annotated[
+        Path, typer.Argument(help="A federation's folder, or a site's.", show_default=False)
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any.")] = 0,
+) -> None:
+    """Show rounds as they come, on a page that only this machine can open. Ctrl-C ends it.
+
+    Of a site's folder: what it was asked and what it has sent. It changes nothing.
+
+    Example: dorfl watch fed/
+    """
+    require()
+    from dorfl.flower import watching  # noqa: PLC0415
+
+    with watching.Page(watching.of_folder(folder), port) as page:
+        screen = Screen()
+        screen.say(f"open {page.url}")
+        screen.give({"url": page.url})
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve_forever()
+
+
 def stop(folder: Folder) -> None:
     """Stop the run, if there is one, and the server. Nothing is lost: see `resume`.
 
@@ -110,20 +151,32 @@ def stop(folder: Folder) -> None:
             raise ValueError(f"{what}: process {told['pid']} does not stop")
 
 
-def _go(federation: Federation, folder: Path, tensorboard: Path | None, force: bool) -> None:
+def _go(
+    federation: Federation,
+    conduct: Callable[[Watch, Callable[[Model], object]], tuple[State, Path]],
+    tensorboard: Path | None,
+    force: bool,
+) -> None:
     from dorfl.flower import board, running  # noqa: PLC0415
     from dorfl.study import results  # noqa: PLC0415
 
-    screen = Screen()
-    screen.say(f"run {folder.name}")
+    screen, name = Screen(), ""
+
+    def show(state: State, event: str, line: dict[str, Any]) -> None:
+        nonlocal name
+        if not name:
+            name = state.run
+            screen.say(f"run {name}")
+        _show(screen, state, event, line)
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        with board.beside(partial(_show, screen), tensorboard) as watch:
-            vet = (lambda _: None) if force else ending.refuse_useless
-            made = results.model_of(running.go(federation, folder, watch, vet))
+        with board.beside(show, tensorboard) as watch:
+            end, folder = conduct(watch, (lambda _: None) if force else ending.refuse_useless)
     except KeyboardInterrupt:
-        screen.note(f"stopped; nothing is lost: dorfl resume {federation.path}")
+        screen.note(f"stopped; nothing is lost: dorfl resume {federation.path} {name}".rstrip())
         raise typer.Exit(130) from None
+    made = results.model_of(end)
     if made.shortfall is None:
         screen.say(f"{made.fit.message}, in {made.fit.rounds} rounds")
     screen.say(f"model: {folder / 'model'}")
@@ -131,10 +184,21 @@ def _go(federation: Federation, folder: Path, tensorboard: Path | None, force: b
     ending.tell_shortfall(screen, made)
 
 
+def _shares(lam: dict[str, float], most: int = 6) -> str:
+    """λ by site; of many sites the largest.
+
+    >>> _shares({"a": 0.2, "b": 0.5, "c": 0.3}, most=2)
+    'b 0.500  c 0.300  and 1 more'
+    """
+    shown = sorted(lam, key=lambda site: -lam[site])[:most] if len(lam) > most else list(lam)
+    more = [f"and {len(lam) - most} more"] if len(lam) > most else []
+    return "  ".join([*(f"{site} {lam[site]:.3f}" for site in shown), *more])
+
+
 def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:
     """One line for each thing that happens."""
     if event == "round":
-        shares = "  ".join(f"{site} {told['lambda']:.3f}" for site, told in line["sites"].items())
+        shares = _shares({site: told["lambda"] for site, told in line["sites"].items()})
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
         took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
         who = f"{len(line['answered'])} of {len(state.roster)} answered"
@@ -149,16 +213,11 @@ def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> Non
 
 def _status(federation: Federation) -> dict[str, Any]:
     from dorfl.flower import running  # noqa: PLC0415
-    from dorfl.flower.superlink import Link  # noqa: PLC0415
 
-    server = federation.noted("server")
+    server, there = federation.noted("server"), federation.present()
     sites = dict.fromkeys(federation.sites(), "unknown, as the server is down")
     if server is not None:
-        with Link(server["superlink"], federation.keys / "ca.crt") as link:
-            nodes = link.nodes()
-        sites = {
-            site: "online" if site in nodes and nodes[site].online else "offline" for site in sites
-        }
+        sites = {site: "online" if site in there else "offline" for site in sites}
     last, runs = None, federation.runs()
     if runs:
         record, lines = running.read_record(runs[-1]), running.read_log(runs[-1])

@@ -14,6 +14,8 @@ def register(app: typer.Typer) -> None:
     app.add_typer(server.app, name="server", rich_help_panel=NETWORK)
     ledger.register(site.app)
     app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
-    for command in (federation.run, federation.resume, federation.status, federation.stop):
+    for command in (
+        federation.run, federation.resume, federation.status, federation.watch, federation.stop,
+    ):  # fmt: skip
         app.command(rich_help_panel=NETWORK)(command)
     app.add_typer(demo.app, name="demo", rich_help_panel=NETWORK)

@@ -52,15 +52,47 @@ def add_site(
     require()
     from dorfl.flower import keys  # noqa: PLC0415
     from dorfl.flower.folders import Federation  # noqa: PLC0415
-    from dorfl.flower.superlink import Link  # noqa: PLC0415
 
-    federation = Federation.open(folder)
-    public = federation.add_site(name, key.read_bytes())
-    server = federation.noted("server")
-    if server is not None:
-        with Link(server["superlink"], federation.keys / "ca.crt") as link:
-            link.register(federation.sites())
+    public = Federation.open(folder).add_site(name, key.read_bytes())
     Screen().say(f"site {name!r} is registered, with the key {keys.fingerprint(public)}")
+
+
+@app.command("remove-site")
+def remove_site(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(help="What the site is called.", show_default=False)],
+) -> None:
+    """Let a site go: it is turned away from now on, and new runs are without it.
+
+    A run that has it on its roster treats it as absent, by the study's rule for that.
+
+    Example: dorfl server remove-site fed/ site-1
+    """
+    require()
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    Federation.open(folder).remove_site(name)
+    Screen().say(f"site {name!r} is no longer registered")
+
+
+@app.command()
+def renew(folder: Folder) -> None:
+    """Renew the server's certificate; a server that runs takes it up by itself.
+
+    Sites need nothing new: the authority stays. Example: dorfl server renew fed/
+    """
+    require()
+    from dorfl.flower import keys  # noqa: PLC0415
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    federation, screen = Federation.open(folder), Screen()
+    end, last = keys.renew(federation.keys, federation.host)
+    screen.say(f"the certificate of {federation.host} now holds until {end:%Y-%m-%d}")
+    if end == last:
+        screen.note(
+            f"the authority itself ends then: make a new federation before {last:%Y-%m-%d}, and "
+            "send its ca.crt to every site"
+        )
 
 
 @app.command()

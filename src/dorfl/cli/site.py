@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -16,9 +15,11 @@ import typer
 from dorfl.cli.screen import Commands, Screen
 from dorfl.flower import require
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
+from dorfl.support.text import one_line_each
 
 if TYPE_CHECKING:
     from dorfl.flower.fleet import Connection
+    from dorfl.study.messages import Request
     from dorfl.study.site import Site
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Take part in a federation.")
@@ -34,6 +35,16 @@ Finest = Annotated[
         click_type=click.Choice(RESOLUTIONS),
     ),
 ]
+_SENT = {
+    "enrol": "the number of rows, and the names of the columns",
+    "columns": "counts, sums and sketches of the columns, and their frequent levels",
+    "spreads": "how far numbers are from the middles agreed on",
+    "center": "where rows are, and how far they spread",
+    "edge": "a sketch of how far rows are from their centre",
+    "round": "a risk and its slope",
+    "residuals": "a sketch of how far predictions are off",
+    "finish": "how the model serves the site",
+}
 _TOLD = {
     "diagonal": "one number per parameter",
     "blocks": "a matrix of pairs of columns for each class",
@@ -69,6 +80,7 @@ def check(
     Example: dorfl site check site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
     require()
+    from dorfl.flower.fleet import clocks  # noqa: PLC0415
     from dorfl.study.messages import Agreement  # noqa: PLC0415
     from dorfl.study.settings import Study  # noqa: PLC0415
     from dorfl.study.site import Refused  # noqa: PLC0415
@@ -79,6 +91,9 @@ def check(
     with connection:
         hello = connection.hello()
     screen.say(f"{connection.server} knows this site as {hello.site!r}")
+    differ = clocks(hello.ahead)
+    if differ is not None:
+        screen.note(differ)
     released = ", ".join(site.released) or "nothing; name columns in site.toml: released = [...]"
     screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
     if hello.study is None:
@@ -122,20 +137,39 @@ def start(
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
     require()
+    from dorfl.flower.attending import attend, stop_on_signals  # noqa: PLC0415
     from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.flower.serving import attend, stop_on_signals  # noqa: PLC0415
     from dorfl.study.results import write_site  # noqa: PLC0415
 
-    note = _noting(folder / "site.log", Screen())
-    site, connection = _open(folder, data, server, ca, curvature)
-    site.note = note
-    site.done = lambda agreed, *told: note(
-        write_site(folder / "results" / agreed.run, agreed, *told)
-    )
-    stop = stop_on_signals()
-    with SiteFolder.open(folder).attending(), connection:
-        _patiently(connection, stop, note)
-        attend(site, connection, stop, note)
+    with SiteFolder.open(folder).attending():
+        note = _noting(folder / "site.log", Screen())
+        site, connection = _open(folder, data, server, ca, curvature)
+        site.note = note
+        site.told = lambda request, reply: note(*_progress(request, reply))
+        site.done = lambda agreed, *told: note(
+            write_site(folder / "results" / agreed.run, agreed, *told)
+        )
+        stop = stop_on_signals()
+        try:
+            with connection:
+                attend(site, connection, stop, note)
+        except KeyboardInterrupt:
+            if not stop.is_set():
+                raise
+
+
+def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
+    """What was just answered, in words and as fields of the log."""
+    agreed, sent = request.agreement, request.broadcast
+    told: dict[str, Any] = {
+        "event": "answered", "study": agreed.study.name, "run": agreed.run, "step": request.step,
+        "round": None if sent is None else sent.round, "bytes": len(reply),
+        "what": _SENT.get(request.step, request.step),
+    }  # fmt: skip
+    if sent is not None and sent.task.curvature != "none":
+        told["what"] += f", curvature ({sent.task.curvature} was asked for)"
+    step = request.step if sent is None else f"round {sent.round}"
+    return f"{agreed.study.name}, {step}: sent {told['what']}; {len(reply):,} bytes", told
 
 
 def _open(
@@ -153,41 +187,26 @@ def _open(
     connection = Connection(server, ca, keys.read_private(home.key), home.name)
     # Noise from the key: the same after a restart, and as secret.
     secret = hashlib.sha256(home.key.read_bytes()).digest()
+    table = tables.read(data)
+    with data.open("rb") as file:
+        rows = hashlib.file_digest(file, "sha256").hexdigest()
     site = Site(
-        home.name, tables.read(data), home.released, home.least, home.approve,
+        home.name, table, home.released, home.least, home.approve,
         epsilon=home.epsilon, limits=home.limits, secret=secret,
-        memory=Memory(folder / "asked.json"), ledger=Ledger(folder / "ledger.json"),
+        memory=Memory(folder / "asked.json", data=rows), ledger=Ledger(folder / "ledger.json"),
         curvature=curvature or home.curvature,
     )  # fmt: skip
     return site, connection
 
 
-def _patiently(
-    connection: Connection, stop: threading.Event, note: Callable[[str], object]
-) -> None:
-    """Wait for a server that is not up yet; one that turns the site away is not waited for."""
-    import httpx  # noqa: PLC0415
-
-    told = False
-    while not stop.is_set():
-        try:
-            connection.hello()
-        except httpx.HTTPError:
-            if not told:
-                note(f"{connection.server} does not answer yet; trying until it does")
-            told = True
-            stop.wait(1.0)
-        else:
-            return
-
-
-def _noting(log: Path, screen: Screen) -> Callable[[str], None]:
+def _noting(log: Path, screen: Screen) -> Callable[..., None]:
     """Notes to the screen and, as JSON lines, to the site's own log."""
 
-    def note(text: str) -> None:
+    def note(text: str, fields: dict[str, Any] | None = None) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        line = one_line_each({"time": stamp, "note": text, **(fields or {})})
         with log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": stamp, "note": text}, ensure_ascii=False) + "\n")
-        screen.say(text)
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        screen.say(line["note"])
 
     return note

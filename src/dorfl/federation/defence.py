@@ -130,7 +130,7 @@ def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
         beyond.append("vector")
     packed = report.curvature
     if packed is not None:
-        blocks = limit.shape.sizes(limit.shape.resolution(packed.size) or "")
+        blocks = limit.shape.sizes_of(packed)
         most = float(curvature.diagonal(packed, blocks).max())
         if most > limit.curvature * (1.0 + float(np.finfo(packed.dtype).resolution)):
             packed = curvature.limited(packed, blocks, limit.curvature)

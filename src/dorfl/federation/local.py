@@ -36,20 +36,27 @@ def run(
     server: Server,
     oracle: Oracle,
     *,
-    max_rounds: int,
     seed: int,
     participation: float = 1.0,
     absent: Callable[[int, str], bool] | None = None,
     tamper: Callable[[Broadcast, Report], Report] | None = None,
     privacy: Gaussian | None = None,
     progress: Callable[[Round], object] | None = None,
-    stop: Callable[[Info], str] | None = None,
-) -> tuple[Info, list[Round], str]:
-    """Rounds until the solver is done, `stop` gives a reason, or the budget is spent.
+) -> tuple[Info, list[Round]]:
+    """Rounds until there is a reason to stop, which is the last Info's `done`.
 
-    `participation` is the share of clients asked in a round (everyone in the first); `absent(round,
-    client)` says who does not answer although asked; `tamper(broadcast, report)` is what is sent
-    instead of an honest report.
+    Args:
+        server: before its first round.
+        oracle: the clients.
+        seed: where the random streams of minibatches and participation begin.
+        participation: the share of clients asked in a round (everyone in the first).
+        absent: `absent(round, client)` says who does not answer although asked.
+        tamper: `tamper(broadcast, report)` is what is sent instead of an honest report.
+        privacy: the noise that clients add.
+        progress: called with every round as it ends.
+
+    Returns:
+        What the last round showed, and all rounds.
     """
     history: list[Round] = []
     count = len(oracle.names)
@@ -69,6 +76,5 @@ def run(
         history.append(Round(sent.round, info.objective, info.gap, info.risks, info.lam, *heard))
         if progress is not None:
             progress(history[-1])
-        reason = info.done or (stop(info) if stop else "")
-        if reason or sent.round >= max_rounds:
-            return info, history, reason or "budget"
+        if info.done:
+            return info, history

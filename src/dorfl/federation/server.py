@@ -21,7 +21,7 @@ from dorfl.federation import defence as defending
 from dorfl.federation.defence import Defence
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.oracle import curvature
-from dorfl.oracle.curvature import RESOLUTIONS, Shape, Sizes
+from dorfl.oracle.curvature import RESOLUTIONS, Shape
 from dorfl.solvers.base import Answers, Info, Solver, Task
 from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array
@@ -42,6 +42,7 @@ class Server(NamedTuple):
     defence: Defence | None = None
     exposed: tuple[str, ...] = ()  # clients caught lying
     stiffest: float = np.inf  # no curvature is believed beyond
+    budget: int | None = None  # the last round there is
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -101,8 +102,17 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and len(good) + len(server.exposed) < len(server.rows):
         info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
+    info = info._replace(done=info.done or _over(server, sent.round, info))
     up = sum(report.bytes for report in good.values())
     return server, info, Heard(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
+
+
+def _over(server: Server, number: int, info: Info) -> str:
+    """Why to stop after this round although the solver is not done, if so."""
+    limit = server.solving.setting.separable
+    if limit is not None and (info.risks < limit).all():
+        return "separable"
+    return "budget" if server.budget is not None and number >= server.budget else ""
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
@@ -201,7 +211,7 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
     for i, report in enumerate(used if task.curvature != "none" else ()):
         packed, shape = report.curvature, server.solving.setting.shape
         if packed is not None and packed.max(initial=0.0) > server.stiffest:
-            packed = curvature.limited(packed, _sizes(shape, packed), server.stiffest)
+            packed = curvature.limited(packed, shape.sizes_of(packed), server.stiffest)
             used[i] = report._replace(curvature=packed)
             if report.client not in server.exposed:
                 clipped[report.client] = "clipped: curvature far beyond that of others"
@@ -245,13 +255,9 @@ def _stiffest(shape: Shape, reports: Iterable[Report]) -> float:
     no step is worth taking is what "converged" means.
     """
     packed = [report.curvature for report in reports if report.curvature is not None]
-    most = sorted(float(curvature.diagonal(one, _sizes(shape, one)).max()) for one in packed)
+    most = sorted(float(curvature.diagonal(one, shape.sizes_of(one)).max()) for one in packed)
     middle = most[(len(most) - 1) // 2] if most else 0.0
     return _STIFFEST * middle if middle > 0.0 else np.inf
-
-
-def _sizes(shape: Shape, packed: Array) -> Sizes:
-    return shape.sizes(shape.resolution(packed.size) or "")
 
 
 def _without(server: Server, answers: Answers) -> Answers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,140 +15,51 @@ from dorfl.data import validation
 from dorfl.data.validation import Clients
 from dorfl.federation import local
 from dorfl.federation import privacy as keeping
-from dorfl.federation.defence import Limits, defend
+from dorfl.federation.defence import defend
+from dorfl.federation.fit import Fit, describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.federation.options import Options
 from dorfl.federation.privacy import Gaussian
 from dorfl.federation.server import Server
 from dorfl.objective import losses, methods
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
-from dorfl.oracle.curvature import BUDGET
 from dorfl.oracle.group import Group, Risk
 from dorfl.oracle.problem import Problem
-from dorfl.solvers import Noisy, Paper, Radius, Solver, Sqp
-from dorfl.solvers.base import Info, Setting
+from dorfl.solvers import Radius, Solver
+from dorfl.solvers.base import Setting
 from dorfl.support.threads import each
 from dorfl.support.types import Array
-
-_BUDGET = {"sqp": 200, "optimistic": 5000}
-
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A trained model and how it came about.
-
-    `theta` has the intercept last (softmax: one row per class). `lam` is the mixture, in the order
-    of `clients`. `gap` estimates how far max_i F_i is above the best possible. `sample_weights` has
-    the weight p of every row, by client: 1/n for an ordinary one, nearly 0 for a suspect.
-    """
-
-    theta: Array
-    lam: Array
-    clients: tuple[str, ...]
-    risks: Array
-    objective: float
-    gap: float
-    rounds: int
-    status: str
-    message: str
-    history: list[Round]
-    sample_weights: dict[str, Array]
-    centers: Array
-    problem: Problem
-    rho: float  # the price of transport: as given, or in the constrained problem as found
-    radius: float | None = None  # in the constrained problem, the radius met
-    l2: float = 0.0
-    theta_radius: float = np.inf
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap in units of the objective, which is what `tol` is compared with."""
-        gap = self.gap / max(abs(self.objective), 1e-300)
-        return float(gap) if np.isfinite(gap) else np.inf
-
-    @property
-    def bytes_up(self) -> int:
-        """What all clients sent in all rounds, in bytes of numbers."""
-        return sum(line.bytes_up for line in self.history)
-
-    @property
-    def bytes_down(self) -> int:
-        """What was sent to all clients in all rounds, in bytes of numbers."""
-        return sum(line.bytes_down for line in self.history)
-
-    def decision(self, X: Any) -> Array:
-        """The model's outputs: (n,), or (n, classes) for softmax."""
-        return self.problem.predict(self.theta, validation.rows(X, "decision"))
-
-    def predict(self, X: Any) -> Array:
-        """Labels, or values for a regression."""
-        out = self.decision(X)
-        return self.problem.loss.predict(out, self.problem.classes)
-
-    def score(self, X: Any, y: Any) -> float:
-        """Accuracy, or the negative mean loss for a regression."""
-        labels = np.asarray(y)
-        if self.problem.loss.classifies:
-            return float(np.mean(self.predict(X) == labels))
-        return -float(np.mean(self.problem.loss.value(self.decision(X), labels.astype(float))))
 
 
 def train(
     clients: Any,
     method: Method | None = None,
+    options: Options | None = None,
     *,
-    loss: str | Loss = "logistic",
-    solver: str | Solver = "auto",
-    tol: float = 1e-6,
-    max_rounds: int | None = None,
-    seed: int = 0,
-    intercept: bool = True,
-    l2: float = 0.0,
-    theta_radius: float = np.inf,
-    batch: int | None = None,
-    participation: float = 1.0,
-    absent: Callable[[int, str], bool] | None = None,
-    epsilon: float = 0.0,
-    limits: Limits | None = None,
-    trim: float = 0.0,
-    privacy: Gaussian | None = None,
-    curvature: str = "auto",
-    bytes_per_round: float = BUDGET,
-    tamper: Callable[[Broadcast, Report], Report] | None = None,
     start: Fit | Array | None = None,
+    absent: Callable[[int, str], bool] | None = None,
+    tamper: Callable[[Broadcast, Report], Report] | None = None,
     progress: Callable[[Round], object] | None = None,
+    **given: Any,
 ) -> Fit:
     """Train one model over clients that keep their rows to themselves.
 
     Args:
-        clients: a list of (X, y), or a mapping of client name to (X, y); or, for a model that is
-            not linear, an :class:`~dorfl.oracle.base.Oracle`, which has its own method and loss.
+        clients: a list of (X, y), or a mapping of client name to (X, y); X is (n, d), y is (n,).
+            Or, for a model that is not linear, an :class:`~dorfl.oracle.base.Oracle`, which has its
+            own method and loss.
         method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        loss: "logistic" (two classes), "softmax", "squared", "huber", `losses.huber(delta)`, or
-            a loss of your own, a :class:`~dorfl.objective.kinds.Loss`.
-        solver: "auto", "sqp", "optimistic", "paper", or one from :mod:`dorfl.solvers`.
-        tol: stop when the gap, in units of the objective, is below this.
-        max_rounds: stop after so many exchanges of messages in any case.
-        seed: where the clients' random streams begin (minibatches, participation).
-        intercept: whether the model has one; it is never moved by transport nor regularised.
-        l2: adds ½ l2 ‖θ‖² to the objective.
-        theta_radius: keep θ in the ball of this radius.
-        batch: rows each client draws per round (none: all of them).
-        participation: the share of clients asked in a round.
-        absent: `absent(round, client)` says who does not answer; the last report stands in for it.
-        epsilon: leave rows within this distance of their worst place instead of solving exactly.
-        limits: clip reports to what rows within these limits can give, and leave out clients that
-            contradict themselves; see :mod:`dorfl.federation.defence`.
-        trim: the share of the mixture whose gradients may be lies; see
-            :func:`~dorfl.solvers.base.trimmed_mean`. Not with `sqp`.
-        privacy: differential privacy for every row, as :func:`dorfl.privacy.gaussian` makes it.
-        curvature: the finest ∇²F_i that `sqp` may ask clients for: "full", "blocks" (one a class),
-            "diagonal", "none", or "auto", as fine as `bytes_per_round` admits.
-        bytes_per_round: how much one client may send in a round.
-        tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
+        options: how it is trained: see :class:`~dorfl.federation.options.Options`.
         start: a fit or a θ to go on from.
+        absent: `absent(round, client)` says who does not answer; the last report stands in for it.
+        tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
         progress: called with every :class:`~dorfl.federation.local.Round` as it ends.
+        **given: options by name, as in `train(clients, method, l2=0.1, tol=1e-4)`.
+
+    Returns:
+        A :class:`~dorfl.federation.fit.Fit`: θ, λ, risks, gap and history.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
@@ -156,36 +67,25 @@ def train(
     >>> fit.status, fit.rounds < 25
     ('converged', True)
     """
-    _check_options(tol, max_rounds, l2, theta_radius, batch, participation, epsilon, trim)
-    group = clients
+    options = (options or Options()).changed(**given)
+    group, centers = clients, None
     if not hasattr(clients, "evaluate"):
-        group = prepare(clients, _checked(method), loss, intercept=intercept, epsilon=epsilon)
-    elif method is not None or limits is not None:
+        group = prepare(
+            clients, _checked(method), options.loss, intercept=options.intercept,
+            tolerance=options.tolerance,
+        )  # fmt: skip
+        centers = group.centers
+    elif method is not None or options.limits is not None:
         raise ValueError("train(oracle): it has its own method, and no limits; leave both out")
-    problem, method = group.problem, group.problem.method
+    problem, method, tol = group.problem, group.problem.method, options.tol
     theta = _starting_point(start, problem)
     if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
         theta = np.append(theta, _starting_price(start, group))
-    centers = getattr(group, "centers", np.zeros((len(group.names), 0)))
-    server, budget = serve(
-        problem, group.names, group.counts, theta, solver=solver, tol=tol, max_rounds=max_rounds,
-        l2=l2, theta_radius=theta_radius, batch=batch, participation=participation,
-        epsilon=epsilon, trim=trim, limits=limits, centers=centers, privacy=privacy,
-        curvature=curvature, bytes_per_round=bytes_per_round,
+    server = serve(problem, group.names, group.counts, theta, options, centers)
+    info, history = local.run(
+        server, group, seed=options.seed, participation=options.participation, absent=absent,
+        tamper=tamper, privacy=options.privacy, progress=progress,
     )  # fmt: skip
-    chosen = server.solver
-    info, history, status = local.run(
-        server,
-        group,
-        max_rounds=budget,
-        seed=seed,
-        participation=participation,
-        absent=absent,
-        tamper=tamper,
-        privacy=privacy,
-        progress=progress,
-        stop=stop_rule(problem, group.counts, l2, theta_radius) if privacy is None else None,
-    )
     theta, rho, radius = info.theta, method.rho, None
     if problem.constrained:
         theta, rho = theta[:-1], float(theta[-1])
@@ -193,30 +93,29 @@ def train(
     found = group.evaluate(theta, rows=True)
     if found.spent is not None:
         radius = float(info.lam @ found.spent)
-    message = describe(status, info._replace(theta=theta), tol)
+    message = describe(info.done, info._replace(theta=theta), tol)
     if problem.constrained:
         message += _too_large(group, theta, info.objective + tol * abs(info.objective))
-    noisy = batch is not None or participation < 1.0 or getattr(chosen, "local_steps", 1) > 1
-    if status != "converged" and not (isinstance(chosen, Paper | Noisy) or noisy):
+    if info.done != "converged" and server.solver.needs.reports_gap and options.all_answer:
         warnings.warn(message, stacklevel=2)
     return Fit(
-        theta.reshape(problem.shape),
-        info.lam,
-        group.names,
-        info.risks,
-        info.objective,
-        info.gap,
-        len(history),
-        status,
-        message,
-        history,
-        dict(zip(group.names, found.weights, strict=True)),
-        centers,
-        group.problem,
-        rho,
-        radius,
-        l2,
-        theta_radius,
+        theta=theta.reshape(problem.shape),
+        lam=info.lam,
+        clients=group.names,
+        risks=info.risks,
+        objective=info.objective,
+        gap=info.gap,
+        rounds=len(history),
+        status=info.done,
+        message=message,
+        history=history,
+        sample_weights=dict(zip(group.names, found.weights, strict=True)),
+        centers=np.zeros((len(group.names), 0)) if centers is None else centers,
+        problem=group.problem,
+        rho=rho,
+        radius=radius,
+        l2=options.l2,
+        theta_radius=options.theta_radius,
     )
 
 
@@ -225,60 +124,71 @@ def serve(
     names: tuple[str, ...],
     counts: Array,
     theta: Array,
-    *,
-    solver: str | Solver = "auto",
-    tol: float = 1e-6,
-    max_rounds: int | None = None,
-    l2: float = 0.0,
-    theta_radius: float = np.inf,
-    batch: int | None = None,
-    participation: float = 1.0,
-    epsilon: float = 0.0,
-    trim: float = 0.0,
-    limits: Limits | None = None,
+    options: Options,
     centers: Array | None = None,
-    privacy: Gaussian | None = None,
-    curvature: str = "auto",
-    bytes_per_round: float = BUDGET,
-) -> tuple[Server, int]:
-    """The server before the first round, and its budget of rounds; it needs no rows.
+) -> Server:
+    """The server before the first round; it needs no rows.
 
-    `centers` has ξ̄ of every client (clients, d), which the limits of a quadratic score need.
+    Args:
+        problem: what is trained.
+        names: the clients, in the order that all sums are taken in.
+        counts: (clients,) how many rows each has.
+        theta: (parameters,) where to start; with a radius, ρ is the last entry.
+        options: how it is trained.
+        centers: (clients, d) ξ̄ of every client, which the limits of a quadratic score need.
     """
     method = problem.method
     lam = method.mixture.start(names, counts)
-    chosen = solvers.resolve(solver, full=participation == 1.0 and trim == 0.0, batch=batch)
-    if privacy is not None:
-        _check_private(privacy, problem, solver, batch, max_rounds)
-        chosen = privacy.solver(problem, counts, lam)
-    if trim > 0.0 and isinstance(chosen, Sqp):
-        raise ValueError("trim: solver 'sqp' needs every gradient as it is; use 'optimistic'")
-    if chosen.exact and participation < 1.0:
-        raise ValueError(f"solver {chosen.name!r} needs every client's answer; use 'optimistic'")
-    if isinstance(chosen, Paper) and max_rounds is not None:
-        chosen = replace(chosen, rounds=max_rounds)
-    if isinstance(chosen, Paper | Noisy):
-        budget = chosen.rounds + isinstance(chosen, Paper)  # that one closes with an evaluation
-    else:
-        budget = max_rounds or _BUDGET[chosen.name]
-    if method.radius is not None:
-        if not isinstance(chosen, Sqp) or np.isfinite(theta_radius):
-            raise ValueError("radius: use solver 'sqp', with all clients and rows, and any theta")
-        chosen = Radius(method.radius, chosen)
-    shape = problem.layout
-    finest = shape.finest(bytes_per_round, len(names), curvature)
+    solver = _solver_for(problem, counts, lam, options)
+    needs = solver.needs
+    finest = "none"
+    if needs.curvature:
+        finest = problem.layout.finest(options.bytes_per_round, len(names), options.curvature)
+    rounds = options.max_rounds or needs.rounds
     setting = Setting(
-        method.mixture, method.temperature, l2 * problem.penalised, theta_radius, tol,
-        problem.is_finite, trim, shape, finest,
-    )  # fmt: skip
+        mixture=method.mixture,
+        temperature=method.temperature,
+        penalty=options.l2 * problem.penalised,
+        radius=options.theta_radius,
+        tol=options.tol,
+        feasible=problem.is_finite,
+        trim=options.trim,
+        shape=problem.layout,
+        resolution=finest,
+        rounds=rounds,
+        batch=options.batch,
+        separable=_separable(problem, counts, options),
+    )
     defence = None
-    if limits is not None:
+    if options.limits is not None:
         center = np.zeros((len(names), problem.dims)) if centers is None else centers
-        steady = batch is None and epsilon == 0.0 and privacy is None
-        defence = defend(problem, limits, dict(zip(names, center, strict=True)), convex=steady)
+        steady = options.batch is None and options.tolerance == 0.0 and options.privacy is None
+        known = dict(zip(names, center, strict=True))
+        defence = defend(problem, options.limits, known, convex=steady)
     rows = dict(zip(names, counts.tolist(), strict=True))
-    state = chosen.init(setting, setting.project(theta), lam)
-    return Server(rows, chosen, state, defence=defence), budget
+    state = solver.init(setting, setting.project(theta), lam)
+    return Server(rows, solver, state, defence=defence, budget=rounds + needs.closing)
+
+
+def _solver_for(problem: Problem, counts: Array, lam: Array, options: Options) -> Solver:
+    """The solver that the options ask for, if what it needs and what they ask for go together."""
+    if options.privacy is not None:
+        _check_private(options.privacy, problem, options)
+        return options.privacy.solver(problem, counts, lam)
+    chosen = solvers.resolve(options.solver, whole=options.whole)
+    needs, radius = chosen.needs, problem.method.radius
+    for wrong, reason in (
+        (needs.every_client and options.participation < 1.0, "needs every client's answer"),
+        (needs.all_rows and options.batch is not None, "needs all rows every round: no batch"),
+        (not needs.trims and options.trim > 0.0, "has no trim: it takes gradients as they are"),
+    ):
+        if wrong:
+            raise ValueError(f"solver {chosen.name!r} {reason}; use 'optimistic'")
+    if radius is None:
+        return chosen
+    if not needs.radius or np.isfinite(options.theta_radius):
+        raise ValueError("radius: use solver 'sqp', with all clients and rows, and any theta")
+    return Radius(radius, chosen)
 
 
 def risk(
@@ -289,12 +199,21 @@ def risk(
     *,
     loss: str | Loss = "logistic",
     classes: Any = None,
-    epsilon: float = 0.0,
+    tolerance: float = 0.0,
 ) -> Risk:
     """One client's robust risk F(θ): value, gradient and sample weights, so that anyone can check.
 
-    Whether there is an intercept follows from the length of θ. `classes` names the labels where `y`
-    does not have them all.
+    Args:
+        theta: (d,), or (d + 1,) with the intercept last; for softmax one such row per class.
+        X: (n, d) rows.
+        y: (n,) labels or values.
+        method: one of :mod:`dorfl.methods`, or any combination of their parts.
+        loss: as in :class:`~dorfl.federation.options.Options`.
+        classes: the labels, where `y` does not have them all.
+        tolerance: how far from its worst place a row may be left; 0: solved exactly.
+
+    Returns:
+        The risk's `value`, its `gradient` in the shape of θ, and the rows' `weights` (n,).
 
     >>> import dorfl, numpy as np
     >>> X, y = np.array([[1.0], [-1.0]]), np.array([1, -1])
@@ -313,7 +232,7 @@ def risk(
             f"it has shape {parameters.shape}"
         )
     group = prepare(
-        checked, method, chosen, intercept=width == dims + 1, classes=classes, epsilon=epsilon
+        checked, method, chosen, intercept=width == dims + 1, classes=classes, tolerance=tolerance
     )
     if parameters.shape != group.problem.shape:
         raise ValueError(
@@ -335,7 +254,7 @@ def prepare(
     *,
     intercept: bool = True,
     classes: Any = None,
-    epsilon: float = 0.0,
+    tolerance: float = 0.0,
 ) -> Group:
     """Clients checked, labels encoded, centres found, rows stacked: ready to be evaluated."""
     checked = validation.clients(clients)
@@ -346,10 +265,10 @@ def prepare(
     problem = Problem(method, chosen, dims, known, intercept)
     problem.check()
     centers = find_centers(method, dict(zip(checked, tables, strict=True)))
-    return stack(problem, checked, centers, epsilon)
+    return stack(problem, checked, centers, tolerance)
 
 
-def stack(problem: Problem, checked: Clients, centers: Array, epsilon: float = 0.0) -> Group:
+def stack(problem: Problem, checked: Clients, centers: Array, tolerance: float = 0.0) -> Group:
     """Checked clients as one group: rows stacked, labels encoded."""
     tables = [X for X, _ in checked.values()]
     rows = _joined(tables)
@@ -357,7 +276,7 @@ def stack(problem: Problem, checked: Clients, centers: Array, epsilon: float = 0
         rows = rows.copy()
     target = [problem.encode(y) for _, y in checked.values()]
     bounds = np.concatenate([[0], np.cumsum([len(X) for X in tables])])
-    return Group(problem, tuple(checked), rows, np.concatenate(target), bounds, centers, epsilon)
+    return Group(problem, tuple(checked), rows, np.concatenate(target), bounds, centers, tolerance)
 
 
 def _joined(tables: list[Array]) -> Array:
@@ -414,11 +333,10 @@ def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:
     return theta.ravel()
 
 
-def _check_private(
-    privacy: Gaussian, problem: Problem, solver: str | Solver, batch: int | None, rounds: int | None
-) -> None:
+def _check_private(privacy: Gaussian, problem: Problem, options: Options) -> None:
     keeping.check(problem)
-    if solver != "auto" or batch is not None:
+    rounds = options.max_rounds
+    if options.solver != "auto" or options.batch is not None:
         raise ValueError("privacy: comes with its own solver, on all rows; leave out solver, batch")
     if rounds is not None and rounds != privacy.rounds:
         raise ValueError(f"max_rounds={rounds}: the privacy budget is for {privacy.rounds} rounds")
@@ -453,54 +371,18 @@ def _too_large(group: Group, theta: Array, limit: float) -> str:
     )
 
 
-def stop_rule(
-    problem: Problem, counts: Array, l2: float, theta_radius: float
-) -> Callable[[Info], str] | None:
-    """When to stop although the solver is not done: where no finite minimiser exists.
+def _separable(problem: Problem, counts: Array, options: Options) -> Array | None:
+    """Risks (clients,) that show that no finite minimiser exists, where that can be.
 
     A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row.
     """
-    if not problem.unbounded or l2 > 0.0 or np.isfinite(theta_radius):
+    bounded = options.l2 > 0.0 or np.isfinite(options.theta_radius)
+    if bounded or not problem.unbounded or options.privacy is not None:
         return None
-    limit = np.log(2.0) / counts * (1.0 - 1e-9)  # θ = 0 classifies nothing
-    return lambda info: "separable" if (info.risks < limit).all() else ""
-
-
-def describe(status: str, info: Info, tol: float) -> str:
-    """How a training ended, in a sentence; a gap is said in units of the objective as well."""
-    size, share = float(np.linalg.norm(info.theta)), info.gap / max(abs(info.objective), 1e-300)
-    gap = f"gap {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
-    return {
-        "converged": f"converged (objective {info.objective:.6g}, {gap})",
-        "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
-        "larger tol",
-        "spent": "the rounds that the privacy budget was made for are over",
-        "stalled": f"not converged: no further progress in floating point ({gap})",
-        "separable": "the classes are separable: every row is classified correctly, so without "
-        "regularisation the minimiser is infinitely far away. Stopped at "
-        f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",
-    }[status]
+    return np.asarray(np.log(2.0) / counts * (1.0 - 1e-9))  # θ = 0 classifies nothing
 
 
 def _checked(method: Any) -> Method:
     if not isinstance(method, Method):
         raise ValueError(f"method={method!r}: give one of dorfl.methods, such as methods.dorfl()")
     return method
-
-
-def _check_options(
-    tol: float, max_rounds: int | None, l2: float, theta_radius: float, batch: int | None,
-    participation: float, epsilon: float, trim: float,
-) -> None:  # fmt: skip
-    for name, value, fine, need in (
-        ("tol", tol, tol > 0, "must be positive"),
-        ("max_rounds", max_rounds, max_rounds is None or max_rounds >= 1, "must be at least 1"),
-        ("l2", l2, 0 <= l2 < np.inf, "must be a number ≥ 0"),
-        ("theta_radius", theta_radius, theta_radius > 0, "must be positive (infinity: no bound)"),
-        ("batch", batch, batch is None or batch >= 1, "must be at least 1 row"),
-        ("participation", participation, 0 < participation <= 1, "must be above 0 and at most 1"),
-        ("epsilon", epsilon, 0 <= epsilon < np.inf, "must be a number ≥ 0"),
-        ("trim", trim, 0 <= trim <= 0.5, "must be from 0 (the mean) to 0.5 (the median)"),
-    ):
-        if not fine:
-            raise ValueError(f"{name}={value}: {need}")

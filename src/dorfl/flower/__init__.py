@@ -6,12 +6,12 @@
     │ (rounds)     (loopback)   (public)   │       │   (rows stay here)    │
     └──────────────────────────────────────┘       └───────────────────────┘
 
-Flower's SuperLink keeps the queues and checks the sites' signatures. It serves its control and
-runtime interfaces on the same port without authentication, so it listens on the loopback, and the
-front lets only a registered site's own traffic through. Flower's SuperNode would run whatever
-app the coordinator sends it; our site speaks the same fleet protocol but runs only the dorfl that
-is installed there, in one process that loads its rows once. That is safer, and a round takes
-fractions of a second instead of some ten.
+The front is the SuperLink's one node: it keeps each site's questions until the site fetches them,
+and hands the answers on. Flower's SuperLink serves its control and runtime interfaces on one port
+without authentication, so it listens on the loopback. Flower's SuperNode would run whatever app the
+coordinator sends it; our site runs only the dorfl that is installed there, in one process that
+loads its rows once, and needs nothing of Flower. A site makes two requests in a round, and waits
+for its question in one of them: many sites cost a round little.
 """
 
 from __future__ import annotations

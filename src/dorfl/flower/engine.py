@@ -8,47 +8,51 @@ time is up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-import httpx
-
-from dorfl.flower.superlink import Grid, Link, Node
+from dorfl.flower.desk import Answered, Question
+from dorfl.flower.superlink import FAILURES, Line, Link
 from dorfl.study import coordinator
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Answer, Refusal
 from dorfl.support import wire
+from dorfl.support.text import one_line
 
-_POLL = 0.1  # seconds between looks for replies
-_LOOK = 1.0  # … at which sites are there
+_PATIENCE = 1.0  # seconds that an exchange with the front takes at most
 _AGAIN = 5.0  # … before a site whose answer was unusable is asked anew
 _GONE = 600.0  # … before a server that went away is given up
-_LIFETIME = 3600.0  # … that a question keeps: what comes after its time may still be of use
 
 Note = Callable[..., object]
 
 
 def conduct(
-    state: State, connect: Callable[[], Link], keep: Callable[[State], object], note: Note
+    state: State,
+    connect: Callable[[], Link],
+    registered: Callable[[], Container[str]],
+    keep: Callable[[State, dict[str, float]], object],
+    note: Note,
 ) -> State:
     """A study from any of its states to the end.
 
-    `keep` is given every new state before the next question is asked; `note(event, **details)` is
-    told what happens. When the server goes away and comes back, the question is asked again.
+    `keep` is given every new state, and the seconds each site took, before the next question is
+    asked; `note(event, **details)` is told what happens. When the server goes away and comes back,
+    the question is asked again. A site that is no longer `registered` is not waited for.
     """
     lost: float | None = None
     while state.step != "done":
         try:
-            with connect() as link, link.run() as grid:
+            with connect() as link, link.run() as line:
                 if lost is not None:
                     note("server back")
                 lost, late = None, dict[str, str]()
                 while state.step != "done":
-                    step = _Step(state, grid, note, late)
-                    step.collect(link)
+                    step = _Step(state, line, registered, note, late)
+                    step.collect()
                     state = coordinator.receive(state, step.answers, step.refused)
-                    keep(state)
-        except httpx.HTTPError as error:
+                    keep(state, step.took)
+        except FAILURES as error:
             if lost is None:
                 note("server lost", cause=type(error).__name__)
                 lost = time.monotonic()
@@ -63,28 +67,32 @@ class _Step:
     """One question to all sites, and what came back."""
 
     state: State
-    grid: Grid
+    line: Line
+    registered: Callable[[], Container[str]]
     note: Note
-    late: dict[str, str]  # questions of earlier steps that nobody waits for, by message: whose
+    late: dict[str, str]  # questions of earlier steps that nobody waits for: whose
     answers: dict[str, Answer] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    asked: dict[str, str] = field(default_factory=dict)  # message → site
-    again: dict[str, float] = field(default_factory=dict)  # site → when to ask it next
-    since: dict[str, str] = field(default_factory=dict)  # site → when it had come, as asked
+    took: dict[str, float] = field(default_factory=dict)  # seconds, by site
+    asked: dict[str, str] = field(default_factory=dict)  # question → site
+    again: dict[str, float] = field(default_factory=dict)  # site → when to ask it
 
-    def collect(self, link: Link) -> None:
+    def collect(self) -> None:
         """Ask and listen until the step can end: all have answered, or time is up."""
-        began, looked = time.monotonic(), float("-inf")
+        began = time.monotonic()
+        self.again = dict.fromkeys(self.state.roster, began)
         told: tuple[str, ...] = ()
         while True:
             now = time.monotonic()
-            if now - looked >= _LOOK:
-                self._ask(link.nodes(), now)
-                looked = now
-            for message, content in self.grid.replies([*self.asked, *self.late]):
-                self._hear(message, content)
+            left = began + self.state.study.absent.answer_within - now
+            patience = min(_PATIENCE, left) if left > 0 else _PATIENCE
+            heard = self.line.exchange(self._questions(now), [*self.asked], patience)
+            for event in heard.events:
+                self.note(**event)
+            for answer in heard.answers:
+                self._hear(answer)
             silent = set(self.state.roster) - {*self.answers} - {*self.refused}
-            if not silent or now - began > self.state.study.absent.answer_within:
+            if not silent or left <= 0:
                 waiting = self._waiting()
                 if not waiting:
                     self.late.update(self.asked)  # what comes now comes too late
@@ -92,51 +100,52 @@ class _Step:
                 if waiting != told:
                     self.note("waiting", sites=list(waiting))
                     told = waiting
-            time.sleep(_POLL)
 
-    def _ask(self, nodes: dict[str, Node], now: float) -> None:
-        """Ask every site that is there and was not asked, or has lost the question since."""
-        for site in self.state.roster:
-            node = nodes.get(site)
-            if site in self.answers or node is None or not node.online:
-                continue
-            restarted = self.since.get(site, node.since) != node.since
-            if now < self.again.get(site, now) and not restarted:
-                continue
-            if site in self.again:
-                self.note("asked again", site=site)
+    def _questions(self, now: float) -> list[Question]:
+        """To those whose time has come: at first all, later who gave an answer of no use."""
+        found = []
+        for site in [site for site, when in self.again.items() if when <= now]:
             content = wire.encode(coordinator.request(self.state, site))
-            self.asked[self.grid.send(node.node_id, content, _LIFETIME)] = site
-            self.again[site], self.since[site] = now + _LIFETIME, node.since
+            found.append(Question(uuid.uuid4().hex, site, content))
+            self.asked[found[-1].id] = site
+            del self.again[site]
+        return found
 
-    def _hear(self, message: str, content: bytes | None) -> None:
-        if message in self.late:
-            site = self.late.pop(message)
-            if content is not None:
-                self.note("late answer", site=site)
+    def _hear(self, told: Answered) -> None:
+        if told.id in self.late:
+            self.note("late answer", site=self.late.pop(told.id))
             return
-        if message not in self.asked:  # answered already
-            return
-        site = self.asked.pop(message)
-        if site in self.answers:
-            self.note("second answer", site=site)
-            return
-        if content is None:  # Flower's own: the site went away, or its answer cannot be read
-            self.again[site] = time.monotonic() + _LOOK
+        site = self.asked.pop(told.id, None)
+        if site is None or site != told.site:  # nobody asked for it
             return
         try:
-            self.answers[site] = coordinator.read(self.state, site, content)
+            self.answers[site] = coordinator.read(self.state, site, told.content)
             self.refused.pop(site, None)
+            self.took[site] = told.seconds
         except ValueError as error:
-            self.refused[site] = str(error)
+            self.refused[site] = one_line(str(error))
             self.again[site] = time.monotonic() + _AGAIN
-            self.note("answer refused", site=site, reason=str(error))
+            self.note("answer refused", site=site, reason=self.refused[site])
 
     def _waiting(self) -> tuple[str, ...]:
         usable = {site for site, a in self.answers.items() if not isinstance(a, Refusal)}
         waiting = coordinator.waiting(self.state, usable)
+        known = self.registered()
+        left = {site for site in waiting if site not in known}
+        if left:  # their last reports stand in for as long as it takes
+            study = self.state.study
+            going = study._replace(absent=study.absent._replace(then="go on"))
+            needed = left.intersection(
+                coordinator.waiting(self.state._replace(study=going), usable)
+            )
+            if needed:
+                raise ValueError(
+                    f"{', '.join(sorted(needed))}: left before a report could stand in; start "
+                    "another run without"
+                )
+            waiting = tuple(site for site in waiting if site not in left)
         for site in waiting:
             answer = self.answers.get(site)
             if isinstance(answer, Refusal):
-                raise ValueError(f"site {site!r} does not take part: {answer.reason}")
+                raise ValueError(f"site {site!r} does not take part: {one_line(answer.reason)}")
         return waiting

@@ -1,226 +1,168 @@
-"""A site's connection: Flower's fleet protocol over TLS, signed with the site's own key."""
+"""A site's line to its coordinator: TLS, every request signed with the site's own key."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import logging
+import http.client
+import json
+import socket
 import ssl
-from base64 import b64encode
-from collections.abc import Iterator
+import time
+import urllib.request
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import httpx
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from dorfl.flower import keys
-from dorfl.flower.front import HELLO, REFUSAL_HEADER, SITE_HEADER
-from dorfl.flower.superlink import RECORD
+from dorfl.flower.signing import TOLERANCE, Signer
+from dorfl.support import wire
+from dorfl.support.text import one_line
 
-logging.getLogger("flwr").setLevel(logging.ERROR)
-
-_PATIENCE = 30.0  # seconds that a message's content may come after its announcement
+HELLO, NEXT, ANSWER = "/v1/dorfl/hello", "/v1/dorfl/next", "/v1/dorfl/answer/"
+QUESTION_HEADER = "x-dorfl-question"
+_PATIENCE = 45.0  # seconds without a byte, after which the server counts as gone
 
 
 class Rejected(ValueError):  # noqa: N818 - it is the server's doing, not an error of ours
     """The server, or its certificate, will not do, and trying again will not help."""
 
 
+class Taken(Rejected):
+    """Another process answers for this site."""
+
+
+class Away(Exception):  # noqa: N818 - it may be back soon
+    """The server does not answer, or not now."""
+
+
 class Hello(NamedTuple):
     """What the server says to a site it knows."""
 
     site: str
-    node: int
     study: str | None  # the study that runs, as JSON
+    ahead: float  # seconds that the site's clock is ahead of the server's
+
+
+class Question(NamedTuple):
+    """What the site is asked."""
+
+    id: str
+    content: bytes
 
 
 class Connection(contextlib.AbstractContextManager["Connection"]):
     """One site's line to its coordinator; every failure names its cause."""
 
     def __init__(self, server: str, ca: Path, key: ec.EllipticCurvePrivateKey, site: str) -> None:
-        self.server, self._site = _address(server), site
-        self._public = keys.public_bytes(key.public_key())
+        self.server, self.signer = _address(server), Signer(key, site)
         try:
-            trusted = ca.read_bytes()
-            self._trusted = ssl.create_default_context(cadata=trusted.decode("ascii"))
+            self._trusted = ssl.create_default_context(cadata=ca.read_bytes().decode("ascii"))
         except FileNotFoundError:
             raise ValueError(f"--ca {ca.name}: there is no such file") from None
         except (ssl.SSLError, UnicodeDecodeError):
             raise ValueError(f"--ca {ca.name}: is not a certificate") from None
-        self._client = FleetHttpClient.from_server_address(
-            self.server,
-            False,
-            trusted,
-            [RuntimeVersionHttpInterceptor(component_name="SuperNode"), _Signed(key, site)],
-        )
-        self._sign = _Signed(key, site).headers
-        self._node = Node()
+        self._line: http.client.HTTPSConnection | None = None
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
+        self._hang_up()
 
     def hello(self) -> Hello:
         """Whether the server knows this site, and what it plans; changes nothing."""
-        with self._explained():
-            answer = httpx.post(
-                f"https://{self.server}{HELLO}", headers=self._sign(), verify=self._trusted
-            )
-            answer.raise_for_status()
-        told = answer.json()
-        return Hello(told["site"], told["node"], told["study"])
-
-    @contextlib.contextmanager
-    def beating(self) -> Iterator[None]:
-        """Send heartbeats until the end of the block; then say goodbye."""
-        heart = HeartbeatSender(self._beats)
-        heart.start()
+        began = time.time()
+        _, content = self._post(HELLO)
         try:
-            yield
-        finally:
-            heart.stop()
-            with contextlib.suppress(httpx.HTTPError):
-                self._deactivate(self._node.node_id)
+            told = json.loads(content)
+            site, study, there = str(told["site"]), told["study"], float(told["time"])
+        except (ValueError, KeyError, TypeError):
+            raise Rejected(f"{self.server}: what answers there is no dorfl server") from None
+        middle = (began + time.time()) / 2
+        return Hello(one_line(site), study if isinstance(study, str) else None, middle - there)
 
-    def activate(self) -> None:
-        """Say that the site is here; again after it, or the server, has restarted."""
-        request = ActivateNodeRequest(
-            public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
-        )
-        with self._explained():
-            try:
-                told = self._client.ActivateNode(request)
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code != httpx.codes.PRECONDITION_FAILED:
-                    raise
-                # The site died without a goodbye, and the server has not noticed yet.
-                self._deactivate(self.hello().node)
-                told = self._client.ActivateNode(request)
-        self._node = Node(node_id=told.node_id)
+    def receive(self) -> Question | None:
+        """The next question, waited for; nothing if none came for a while."""
+        name, content = self._post(NEXT)
+        return Question(name, content) if name else None
 
-    def _deactivate(self, node_id: int) -> None:
-        self._client.DeactivateNode(DeactivateNodeRequest(node_id=node_id))
-
-    def receive(self) -> Message | None:
-        """The next message for this site, if there is one."""
-        with self._explained():
-            told = self._client.PullMessages(PullMessagesRequest(node=self._node))
-            if not told.messages_list:
-                return None
-            run_id, tree = told.messages_list[0].metadata.run_id, told.message_object_trees[0]
-            message = pull_and_inflate_object_from_tree(
-                tree,
-                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id),
-                make_confirm_message_received_fn_protobuf(
-                    self._client.ConfirmMessageReceived, self._node, run_id
-                ),
-                return_type=Message,
-                max_time=_PATIENCE,
-                initial_backoff=0.05,
-                backoff_cap=1.0,
-            )
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        return message
-
-    def reply(self, message: Message, content: bytes) -> None:
-        """Answer a message."""
-        answer = Message(RecordDict({RECORD: ConfigRecord({"body": content})}), reply_to=message)
-        answer.metadata.__dict__["_message_id"] = answer.object_id
-        with self._explained():
-            told = self._client.PushMessages(
-                PushMessagesRequest(
-                    node=self._node,
-                    messages_list=[message_to_proto(remove_content_from_message(answer))],
-                    message_object_trees=[get_object_tree(answer)],
-                    clientapp_runtime_list=[0.0],
-                )
-            )
-            run_id = answer.metadata.run_id
-            push_objects(
-                get_all_nested_objects(answer),
-                make_push_object_fn_protobuf(
-                    self._client.PushObject, self._node, run_id, told.session_id
-                ),
-                object_ids_to_push=set(told.objects_to_push),
-            )
-
-    def _beats(self) -> bool:
-        if not self._node.node_id:
-            return True
-        with contextlib.suppress(httpx.HTTPError):  # who polls notices, and activates the site anew
-            self._client.SendNodeHeartbeat(
-                SendNodeHeartbeatRequest(
-                    node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
-                )
-            )
+    def reply(self, question: Question, content: bytes) -> bool:
+        """Answer a question; False if nobody waits for the answer any more."""
+        try:
+            self._post(ANSWER + question.id, content)
+        except _Over:
+            return False
         return True
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Failures that trying again cannot mend, in words."""
+    def _post(self, path: str, body: bytes = b"") -> tuple[str, bytes]:
+        """The question's id, if the response has one, and its content."""
         try:
-            yield
-        except httpx.HTTPStatusError as error:
-            if REFUSAL_HEADER in error.response.headers:
-                raise Rejected(error.response.json()["error"]) from None
-            raise
-        except httpx.ConnectError as error:
+            line = self._line = self._line or self._connect()
+            line.request("POST", path, body, self.signer.headers("POST", path, body))
+            with line.getresponse() as response:
+                content = response.read(wire.LIMIT + 1)
+                status, asked = response.status, response.getheader(QUESTION_HEADER, "")
+        except (OSError, http.client.HTTPException) as error:
+            self._hang_up()
             reason = _tls_failure(error)
             if reason is None:
-                raise
+                raise Away(type(error).__name__) from None
             raise Rejected(f"{self.server}: {reason}") from None
+        except BaseException:  # a signal: half a response must not be read as another's
+            self._hang_up()
+            raise
+        if status in (200, 204):
+            if len(content) > wire.LIMIT or (asked and not asked.isalnum()):
+                raise Rejected(f"{self.server}: its message cannot be read")
+            return asked, content
+        self._hang_up()
+        if status == 410:
+            raise _Over
+        if status in (408, 429) or status >= 500:
+            raise Away(f"HTTP {status}")
+        try:
+            reason = one_line(str(json.loads(content)["error"]))
+        except (ValueError, KeyError, TypeError):
+            raise Rejected(f"{self.server}: what answers there is no dorfl server") from None
+        raise (Taken if status == 409 else Rejected)(reason)
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        host, _, port = self.server.rpartition(":")
+        host = host.strip("[]")
+        proxy = urllib.request.getproxies().get("https")
+        if proxy is None or urllib.request.proxy_bypass(host):
+            return http.client.HTTPSConnection(
+                host, int(port), timeout=_PATIENCE, context=self._trusted
+            )
+        line = http.client.HTTPSConnection(
+            proxy.rpartition("//")[2].rstrip("/"), timeout=_PATIENCE, context=self._trusted
+        )
+        line.set_tunnel(host, int(port))
+        return line
+
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            if line.sock is not None:
+                with contextlib.suppress(OSError):
+                    line.sock.shutdown(socket.SHUT_RDWR)  # wakes who waits in it
+            line.close()
 
 
-class _Signed:
-    """Signs every request with the site's key, and says the name the site goes by."""
+class _Over(Exception):  # noqa: N818
+    """Nobody waits for this answer."""
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey, site: str) -> None:
-        self._key, self._site = key, site
-        self._public = b64encode(keys.public_bytes(key.public_key())).decode()
 
-    def headers(self) -> dict[str, str]:
-        """What is added: key, time, signature of the time, name."""
-        stamp = datetime.datetime.now(datetime.UTC).isoformat()
-        signature = self._key.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
-        return {
-            FLEET_HTTP_PUBLIC_KEY_HEADER: self._public,
-            TIMESTAMP_HEADER: stamp,
-            FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
-            SITE_HEADER: self._site,
-        }
+def clocks(ahead: float) -> str | None:
+    """What is to be said of two clocks that differ, if anything.
 
-    def intercept(self, context: Any, call_next: Any) -> httpx.Response:
-        """As Flower's clients call it."""
-        context.request.headers.update(self.headers())
-        response: httpx.Response = call_next(context)
-        return response
+    >>> clocks(-12.3)
+    "this machine's clock is 12 s behind the server's; beyond 60 s the site is turned away"
+    """
+    if abs(ahead) < 2.0:
+        return None
+    way = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(ahead):.0f} s {way} the server's; "
+        f"beyond {TOLERANCE:.0f} s the site is turned away"
+    )
 
 
 def _address(server: str) -> str:
@@ -235,8 +177,8 @@ def _address(server: str) -> str:
 
 
 def _tls_failure(error: BaseException) -> str | None:
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = str(error)
         if "mismatch" in text or "doesn't match" in text or "not valid for" in text:
             return "the server's certificate is for another host than this address"
         if "expired" in text or "not yet valid" in text:
@@ -245,6 +187,7 @@ def _tls_failure(error: BaseException) -> str | None:
             "the server's certificate was not signed by the authority in --ca: "
             "the wrong file, or not your coordinator's server"
         )
+    text = str(error)
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER" in text or "HTTP_REQUEST" in text:
         return "what answers there does not speak TLS; plaintext is refused"
     return None

@@ -40,6 +40,7 @@ class Federation:
     path: Path
     host: str
     port: int
+    connections: int = 64  # from one address at once
 
     @classmethod
     def create(cls, path: Path, host: str, port: int) -> Federation:
@@ -53,7 +54,9 @@ class Federation:
         path.chmod(0o700)
         keys.create_authority(path / "keys", host)
         text = f'host = "{host}"  # the name in the certificate, which sites connect to\n'
-        write_whole(path / "federation.toml", f"{text}port = {port}\n".encode())
+        text += f"port = {port}\n"
+        text += "connections = 64  # from one address; more if many sites are behind one\n"
+        write_whole(path / "federation.toml", text.encode())
         return cls(path, host, port)
 
     @classmethod
@@ -62,7 +65,10 @@ class Federation:
         told = _read_toml(path / "federation.toml", f"{path}: is no federation; see `server init`")
         if not isinstance(told.get("host"), str) or not isinstance(told.get("port"), int):
             raise ValueError(f"{path / 'federation.toml'}: needs host and port")
-        return cls(path, told["host"], told["port"])
+        connections = told.get("connections", cls.connections)
+        if not isinstance(connections, int) or connections < 1:
+            raise ValueError(f"{path / 'federation.toml'}: connections must be a number ≥ 1")
+        return cls(path, told["host"], told["port"], connections)
 
     @property
     def keys(self) -> Path:
@@ -83,6 +89,13 @@ class Federation:
         write_whole(self.path / "sites" / f"{name}.pub", public)
         return key
 
+    def remove_site(self, name: str) -> None:
+        """Forget a site: it is turned away from now on, and no new run has it."""
+        if name not in self.sites():
+            listed = ", ".join(self.sites()) or "none"
+            raise ValueError(f"site {name!r} is not registered; registered: {listed}")
+        (self.path / "sites" / f"{name}.pub").unlink()
+
     def sites(self) -> dict[str, bytes]:
         """The registered keys by site."""
         folder = self.path / "sites"
@@ -101,24 +114,32 @@ class Federation:
         """
         file = self.path / "state" / f"{what}.json"
         with _locked(file.with_suffix(".lock"), f"{self.path}: a {what} is going on already"):
-            write_whole(file, json.dumps({"pid": os.getpid(), **content}).encode())
+            self.note(what, content)
             try:
                 yield
             finally:
                 file.unlink(missing_ok=True)
 
+    def note(self, what: str, content: dict[str, Any]) -> None:
+        """Say something of the "server" or the "run" that this process is."""
+        told = {"pid": os.getpid(), **content}
+        write_whole(self.path / "state" / f"{what}.json", json.dumps(told).encode())
+
+    def present(self) -> dict[str, dict[str, Any]]:
+        """The sites whose processes are connected, as the server that runs has noted."""
+        file = self.path / "state" / "sites.json"
+        if self.noted("server") is None or not file.exists():
+            return {}
+        told: dict[str, dict[str, Any]] = json.loads(file.read_text())
+        return told
+
     def noted(self, what: str) -> dict[str, Any] | None:
         """What the "server" or the "run" said of itself, if it lives."""
         file = self.path / "state" / f"{what}.json"
-        try:
-            with file.with_suffix(".lock").open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if _taken(file.with_suffix(".lock")):
             with contextlib.suppress(OSError, ValueError):
                 told: dict[str, Any] = json.loads(file.read_text())
                 return told
-        except FileNotFoundError:
-            pass
         return None
 
 
@@ -192,6 +213,10 @@ class SiteFolder:
         """Be the one process that answers for this site."""
         return _locked(self.path / "site.lock", f"{self.path}: the site is running already")
 
+    def attended(self) -> bool:
+        """Whether a process answers for this site."""
+        return _taken(self.path / "site.lock")
+
     @property
     def key(self) -> Path:
         """The private key's file."""
@@ -206,6 +231,18 @@ def _locked(path: Path, taken: str) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(taken) from None
         yield
+
+
+def _taken(path: Path) -> bool:
+    """Whether a living process has the lock."""
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 @lru_cache(maxsize=8)

@@ -1,137 +1,152 @@
-"""The public door: TLS, through which only a registered site's fleet traffic gets to the SuperLink.
+"""The public door: TLS, behind which a site can fetch its questions and answer them. No more.
 
-Everything else the SuperLink serves on its port (registering keys, listing nodes, starting runs)
-stays on the coordinator's machine. A request that is turned away is told why.
+Three paths, each for a registered site's signed request: `hello`, `next` (waits for a question) and
+`answer/QUESTION`. What a site sends becomes a message only here, under the name its key is
+registered for and as the answer to what it was asked, so it can speak for nobody else. The
+SuperLink is not reachable from outside. A request that is turned away is told why.
 """
 
 from __future__ import annotations
 
-import binascii
-import datetime
-import ssl
-from base64 import b64decode
-from collections.abc import Callable
-from pathlib import Path
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-SITE_HEADER = "x-dorfl-site"
-REFUSAL_HEADER = "x-dorfl-refusal"
-HELLO = "/v1/dorfl/hello"
-# Not among them: registering and unregistering, which is the coordinator's business, and fetching
-# runs and apps, for which a site that runs no foreign code has no use.
-_FLEET = (
-    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
-    "pull-object", "push-object", "confirm-message-received",
-)  # fmt: skip
-_ALLOWED = frozenset(f"/v1/fleet/{name}" for name in _FLEET)
-_DROPPED = frozenset({"host", "content-length", "connection", "transfer-encoding", "keep-alive"})
-_LIMIT = 80 * 2**20  # bytes in a request
-_CLOCKS = 60.0  # seconds that two clocks, and a request's way, may differ
+from dorfl.flower.desk import Desk
+from dorfl.flower.door import Door
+from dorfl.flower.fleet import ANSWER, HELLO, NEXT, QUESTION_HEADER
+from dorfl.flower.signing import Caller, Judge, Turned
+from dorfl.support import wire
+
+HEADERS = 16 * 1024  # bytes of a request's head at most
+_SLOWEST = 32 * 1024  # bytes a second that a body has to come with
+_PAUSE = 20.0  # seconds that any body may take
 
 
 def front(
-    upstream: str,
-    ca: Path,
+    desk: Desk,
+    door: Door,
     sites: Callable[[], dict[str, bytes]],
     told: Callable[[str], dict[str, Any]],
+    *work: Callable[[], Any],
 ) -> Starlette:
-    """The application: `sites()` are the registered keys, `told(site)` what a site may know."""
-    trusted = ssl.create_default_context(cafile=str(ca))
-    client = httpx.AsyncClient(base_url=upstream, verify=trusted, timeout=60.0, trust_env=False)
+    """The application: `sites()` are the registered keys, `told(site)` what a site may know.
 
-    async def hello(request: Request) -> Response:
-        name, refusal = _who(request, sites())
-        if refusal is not None:
-            return refusal
-        return JSONResponse(await run_in_threadpool(told, name))
+    `work` are coroutine functions that run beside it.
+    """
+    judge = Judge(sites)
 
-    async def forward(request: Request) -> Response:
-        _, refusal = _who(request, sites())
-        if refusal is not None:
-            return refusal
-        if int(request.headers.get("content-length") or 0) > _LIMIT:
-            return _refuse(413, "the request is too large")
-        content = bytearray()
+    async def hello(request: Request, caller: Caller) -> Response:
+        await _body(request, caller, 0)
+        return JSONResponse({**await run_in_threadpool(told, caller.site), "time": time.time()})
+
+    async def next_(request: Request, caller: Caller) -> Response:
+        await _body(request, caller, 0)
+        desk.claim(caller.site, caller.session, _peer(request))
+        found = await _unless_gone(request, desk.next(caller.site))
+        if found is None:
+            return Response(status_code=204)
+        return Response(found.content, headers={QUESTION_HEADER: found.id})
+
+    async def answer(request: Request, caller: Caller) -> Response:
+        question = request.path_params["question"]
+        desk.claim(caller.site, caller.session, _peer(request))
+        desk.expects(caller.site, question, _length(request, wire.LIMIT))
         try:
-            async for chunk in request.stream():
-                content += chunk
-                if len(content) > _LIMIT:
-                    return _refuse(413, "the request is too large")
-        except ClientDisconnect:
-            return Response(status_code=400)
-        kept = {k: v for k, v in request.headers.items() if k.lower() not in _DROPPED}
-        try:
-            answer = await client.post(request.url.path, content=bytes(content), headers=kept)
-        except httpx.TransportError:
-            return JSONResponse({"error": "the coordinator's server is not up"}, status_code=503)
-        headers = {k: v for k, v in answer.headers.items() if k.lower() == "content-type"}
-        return Response(answer.content, answer.status_code, headers)
+            content = await _body(request, caller, wire.LIMIT)
+        finally:
+            desk.stopped(caller.site)
+        desk.answer(caller.site, question, content)
+        return Response(status_code=204)
+
+    def signed(handle: Any) -> Any:
+        async def judged(request: Request) -> Response:
+            try:
+                caller = judge.who(request.method, request.scope["path"], request.headers)
+                with door.serving(_peer(request)):
+                    return await handle(request, caller)  # type: ignore[no-any-return]
+            except Turned as turned:
+                return _refusal(turned.status, turned.reason)
+            except (ClientDisconnect, TimeoutError):
+                return _refusal(408, "the request did not come in time")
+
+        return judged
 
     async def elsewhere(request: Request) -> Response:
-        return _refuse(
+        return _refusal(
             403,
-            f"{request.url.path} is not for sites: only fleet traffic passes here; keys are "
-            "registered and runs started on the coordinator's own machine",
+            f"{request.url.path[:80]} is not for sites: only their questions and answers pass "
+            "here; keys are registered and runs started on the coordinator's own machine",
         )
 
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(made()) for made in (door.sweep, *work)]
+        yield
+        for task in tasks:
+            task.cancel()
+
+    door.left = desk.gone
     every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-    routes = [Route(path, forward, methods=["POST"]) for path in sorted(_ALLOWED)]
-    routes.append(Route(HELLO, hello, methods=["POST"]))
-    routes.append(Route("/{path:path}", elsewhere, methods=every))
-    return Starlette(routes=routes)
+    routes = [
+        Route(HELLO, signed(hello), methods=["POST"]),
+        Route(NEXT, signed(next_), methods=["POST"]),
+        Route(ANSWER + "{question}", signed(answer), methods=["POST"]),
+        Route("/{path:path}", elsewhere, methods=every),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
 
 
-def _who(request: Request, sites: dict[str, bytes]) -> tuple[str, Response | None]:
-    """The site whose key signed the request, or why it is turned away."""
+def _peer(request: Request) -> tuple[str, int]:
+    return (request.client.host, request.client.port) if request.client else ("", 0)
+
+
+def _length(request: Request, most: int) -> int:
+    """How long the body is said to be; no more than `most`."""
+    text = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers or not (text.isascii() and text.isdigit()):
+        raise Turned(411, "the length of the request is not said")
+    if len(text) > 12 or int(text) > most:
+        raise Turned(413, f"the request is longer than {most} bytes")
+    return int(text)
+
+
+async def _body(request: Request, caller: Caller, most: int) -> bytes:
+    """The body that was signed; read only now that its length and who sends it are known."""
+    size, content = _length(request, most), bytearray()
+    async with asyncio.timeout(_PAUSE + size / _SLOWEST):
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > most:
+                raise Turned(413, f"the request is longer than {most} bytes")
+    if hashlib.sha256(content).hexdigest() != caller.digest:
+        raise Turned(401, "the body is not the one that was signed")
+    return bytes(content)
+
+
+async def _unless_gone(request: Request, waiting: Any) -> Any:
+    """What is waited for, unless the caller hangs up first: then nothing."""
+    wanted = asyncio.ensure_future(waiting)
+    hung_up = asyncio.ensure_future(request.receive())  # the body has been read: it is the end
     try:
-        key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-        signature = b64decode(request.headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-        stamp = request.headers[TIMESTAMP_HEADER]
-        signed = datetime.datetime.fromisoformat(stamp)
-    except (KeyError, ValueError, binascii.Error):
-        return "", _refuse(401, "the request is not signed with a site's key")
-    names = [name for name, known in sites.items() if known == key]
-    if not names:
-        return "", _refuse(
-            401, "this site's key is not registered; the coordinator does so with `dorfl server "
-            "add-site`",
-        )  # fmt: skip
-    if not _signed(key, signature, stamp.encode()):
-        return "", _refuse(401, "the signature does not fit the key")
-    if signed.tzinfo is None:
-        return "", _refuse(401, "the signature's time has no time zone")
-    age = (datetime.datetime.now(datetime.UTC) - signed).total_seconds()
-    if abs(age) > _CLOCKS:
-        return "", _refuse(401, f"the signature is {abs(age):.0f} s off; set the site's clock")
-    claimed = request.headers.get(SITE_HEADER, names[0])
-    if claimed != names[0]:
-        return "", _refuse(
-            403, f"this key is registered for site {names[0]!r}, not for {claimed[:60]!r}"
-        )
-    return names[0], None
+        await asyncio.wait({wanted, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        return wanted.result() if wanted.done() else None
+    finally:
+        wanted.cancel()
+        hung_up.cancel()
 
 
-def _signed(key: bytes, signature: bytes, content: bytes) -> bool:
-    try:
-        public = serialization.load_pem_public_key(key)
-        assert isinstance(public, ec.EllipticCurvePublicKey)
-        public.verify(signature, content, ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, ValueError, UnsupportedAlgorithm, AssertionError):
-        return False
-    return True
-
-
-def _refuse(status: int, reason: str) -> Response:
-    return JSONResponse({"error": reason}, status_code=status, headers={REFUSAL_HEADER: "1"})
+def _refusal(status: int, reason: str) -> Response:
+    """Said to the caller, and nothing more of what it sends is read."""
+    return JSONResponse(
+        {"error": reason, "time": time.time()}, status_code=status, headers={"connection": "close"}
+    )

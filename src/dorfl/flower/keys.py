@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dorfl.support.files import write_whole
+
 _YEARS = {"authority": 10, "server": 2}
 
 
@@ -29,7 +31,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def create_authority(folder: Path, host: str) -> None:
     """The authority and a certificate for `host`: ca.key, ca.crt, server.key, server.crt."""
-    authority, server = _private_key(), _private_key()
+    authority = new_key()
     issuer = _name(f"dorfl authority of {host}"[:64])
     root = (
         _certificate(issuer, issuer, authority.public_key(), _YEARS["authority"])
@@ -38,8 +40,24 @@ def create_authority(folder: Path, host: str) -> None:
         .add_extension(_identifier(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA256())
     )
+    write_secret(folder / "ca.key", _private_bytes(authority))
+    write_secret(folder / "server.key", _private_bytes(new_key()))
+    (folder / "ca.crt").write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    renew(folder, host)
+
+
+def renew(folder: Path, host: str) -> tuple[datetime.datetime, datetime.datetime]:
+    """A new certificate for the server's key; until when it holds, and until when the authority.
+
+    It ends no later than the authority does, whose successor every site would have to be sent.
+    """
+    authority = read_private(folder / "ca.key")
+    root = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     leaf = (
-        _certificate(_name(host[:64]), issuer, server.public_key(), _YEARS["server"])
+        _certificate(
+            _name(host[:64]), root.subject, read_private(folder / "server.key").public_key(),
+            _YEARS["server"], root.not_valid_after_utc,
+        )
         .add_extension(x509.SubjectAlternativeName(_alternatives(host)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
@@ -49,16 +67,14 @@ def create_authority(folder: Path, host: str) -> None:
             critical=False,
         )
         .sign(authority, hashes.SHA256())
-    )
-    write_secret(folder / "ca.key", _private_bytes(authority))
-    write_secret(folder / "server.key", _private_bytes(server))
-    (folder / "ca.crt").write_bytes(root.public_bytes(serialization.Encoding.PEM))
-    (folder / "server.crt").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
+    )  # fmt: skip
+    write_whole(folder / "server.crt", leaf.public_bytes(serialization.Encoding.PEM))
+    return leaf.not_valid_after_utc, root.not_valid_after_utc
 
 
 def create_pair(folder: Path, name: str) -> Path:
     """A site's key pair: `NAME.key`, which never leaves the site, and `NAME.pub`, one line."""
-    private = _private_key()
+    private = new_key()
     write_secret(folder / f"{name}.key", _private_bytes(private))
     line = private.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -111,7 +127,8 @@ def fingerprint(public: bytes) -> str:
     return ":".join(text[k : k + 4] for k in range(0, 16, 4))
 
 
-def _private_key() -> ec.EllipticCurvePrivateKey:
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A key pair on the curve that all keys here are on."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
@@ -128,9 +145,14 @@ def _name(text: str) -> x509.Name:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, years: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    years: int,
+    latest: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    end = now + datetime.timedelta(days=365 * years)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -138,7 +160,7 @@ def _certificate(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ a little
-        .not_valid_after(now + datetime.timedelta(days=365 * years))
+        .not_valid_after(end if latest is None else min(end, latest))
     )
 
 

@@ -28,16 +28,59 @@ from dorfl.study.model import Model
 from dorfl.study.settings import Study
 from dorfl.support import wire
 from dorfl.support.files import write_whole
+from dorfl.support.text import one_line_each
 
 Watch = Callable[[State, str, dict[str, Any]], object]
 
 
-def new(federation: Federation, study: Study) -> Path:
+def begin(
+    federation: Federation, study: Study, watch: Watch, vet: Callable[[Model], object] = id
+) -> tuple[State, Path]:
+    """Run `study` to its end in a folder of its own, which is made only where no run goes on."""
+    for site in study.sites:
+        if site not in federation.sites():
+            raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
+    _served(federation)
+    with federation.holding("run", {}):
+        folder = _new(federation, study)
+        return _go(federation, folder, watch, vet), folder
+
+
+def go_on(
+    federation: Federation, folder: Path, watch: Watch, vet: Callable[[Model], object] = id
+) -> State:
+    """Conduct a run from its last checkpoint to the end.
+
+    `vet` may refuse the model by raising: the run can then be resumed to write it all the same.
+    """
+    _served(federation)
+    _same_keys(federation, folder)
+    with federation.holding("run", {}):
+        return _go(federation, folder, watch, vet)
+
+
+def unfinished(federation: Federation, run: str | None = None) -> Path:
+    """The run of that name, or else the last, to go on with."""
+    runs = federation.runs()
+    if run is not None:
+        runs = [folder for folder in runs if folder.name == run]
+    if not runs:
+        which = "run to resume" if run is None else f"run {run!r}"
+        raise ValueError(f"{federation.path}: there is no {which}; see `dorfl status`")
+    open_ = [folder for folder in runs if "ended" not in read_record(folder)]
+    if not open_:
+        raise ValueError(f"run {runs[-1].name}: is finished, there is nothing to resume")
+    return open_[-1]
+
+
+def _served(federation: Federation) -> None:
+    if federation.noted("server") is None:
+        raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
+
+
+def _new(federation: Federation, study: Study) -> Path:
     """A folder for a run of `study`; the roster is fixed now, each name bound to its key."""
     known = federation.sites()
-    for site in study.sites:
-        if site not in known:
-            raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
     run = f"{stamp}-{study.name}"  # so that names sort by time
     folder = federation.path / "runs" / run
@@ -55,72 +98,66 @@ def new(federation: Federation, study: Study) -> Path:
     return folder
 
 
-def unfinished(federation: Federation) -> Path:
-    """The last run, to go on with."""
-    runs = federation.runs()
-    if not runs:
-        raise ValueError(f"{federation.path}: there is no run to resume; see `dorfl run`")
-    if "ended" in read_record(runs[-1]):
-        raise ValueError(f"run {runs[-1].name}: is finished, there is nothing to resume")
-    return runs[-1]
-
-
-def go(
-    federation: Federation, folder: Path, watch: Watch, vet: Callable[[Model], object] = id
+def _go(
+    federation: Federation, folder: Path, watch: Watch, vet: Callable[[Model], object]
 ) -> State:
-    """Conduct a run from its last checkpoint to the end.
-
-    `vet` may refuse the model by raising: the run can then be resumed to write it all the same.
-    """
-    if federation.noted("server") is None:
-        raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
-
     def connect() -> Link:
         server = federation.noted("server")
         if server is None:
             raise httpx.ConnectError("the server is down")
         return Link(server["superlink"], federation.keys / "ca.crt")
 
-    _same_keys(federation, folder)
-    with federation.holding("run", {"folder": str(folder)}):
-        state = checkpoint.load(folder / "checkpoint.json")
-        state = _conduct(state, folder, connect, watch)
-        made = results.model_of(state)
-        vet(made)
-        model.save(made, folder / "model")
-        _write(folder / "record.json", {**read_record(folder), **_ending(state)})
-        return state
+    federation.note("run", {"folder": str(folder)})
+    state = checkpoint.load(folder / "checkpoint.json")
+    state = _conduct(state, folder, connect, federation.sites, watch)
+    made = results.model_of(state)
+    vet(made)
+    model.save(made, folder / "model")
+    _write(folder / "record.json", {**read_record(folder), **_ending(state)})
+    return state
 
 
-def _conduct(state: State, folder: Path, connect: Callable[[], Link], watch: Watch) -> State:
+def _conduct(
+    state: State,
+    folder: Path,
+    connect: Callable[[], Link],
+    registered: Callable[[], dict[str, bytes]],
+    watch: Watch,
+) -> State:
     current, began = state, time.monotonic()
 
     def note(event: str, **details: Any) -> None:
-        line = {"time": _now(), "event": event, "step": current.step, **details}
+        line = {"time": _now(), "event": event, "step": current.step, **one_line_each(details)}
         with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(line, ensure_ascii=False) + "\n")
         watch(current, event, line)
 
-    def keep(following: State) -> None:
+    def keep(following: State, took: dict[str, float]) -> None:
         nonlocal current, began
         checkpoint.save(folder / "checkpoint.json", following)
         before, current = current, following
         seconds, began = round(time.monotonic() - began, 3), time.monotonic()
         if before.step == "round":
-            note("round", **_described(state.roster, following.history[-1]), seconds=seconds)
+            described = _described(state.roster, following.history[-1])
+            note("round", **described, seconds=seconds, took=took)
         else:
             note("done" if following.step == "done" else "step", seconds=seconds)
 
     logged = _mended(folder / "log.jsonl")
     note("resumed" if logged else "began", round=len(state.history) + 1)
     for line in state.history[logged.count("round") :]:  # kept, but not logged: it was killed
-        note("round", **_described(state.roster, line), seconds=None)
-    return engine.conduct(state, connect, keep, note)
+        note("round", **_described(state.roster, line), seconds=None, took={})
+    return engine.conduct(state, connect, registered, keep, note)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log; one that a crash cut short is left out."""
-    path, found = folder / "log.jsonl", []
+    """The lines of a run's log."""
+    return read_lines(folder / "log.jsonl")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; one that a crash cut short is left out."""
+    found = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError):
             found.append(json.loads(text))
@@ -189,7 +226,7 @@ def _ending(state: State) -> dict[str, Any]:
 def _same_keys(federation: Federation, folder: Path) -> None:
     known = federation.sites()
     for site, mark in read_record(folder)["keys"].items():
-        if site not in known or keys.fingerprint(known[site]) != mark:
+        if site in known and keys.fingerprint(known[site]) != mark:
             raise ValueError(f"site {site!r} has another key than when the run began")
 
 

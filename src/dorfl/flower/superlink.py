@@ -1,59 +1,97 @@
-"""The coordinator's way into Flower: a SuperLink on the loopback, its nodes, and a run's grid."""
+"""All that we use of Flower: a SuperLink on the loopback, a run's grid, and the front's own node.
+
+Tested with Flower 1.41 and 1.42; its internals are used here and nowhere else. The coordinator's
+process takes a run's one task on itself, and the front is the SuperLink's one node. A message
+carries the questions of many sites, its reply their answers, so what a step costs Flower does not
+grow with the number of sites.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import io
+import json
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import time
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.serde import run_from_proto
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER
+from flwr.common.serde import message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
-    UnregisterNodeRequest,
 )
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
     SendTaskHeartbeatRequest,
 )
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
 from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
     ObjectUnavailableError,
     inflate_object_from_contents,
+    pull_and_inflate_object_from_tree,
+    push_objects,
 )
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from dorfl.support import wire
+from dorfl.flower import keys
+from dorfl.flower.desk import Answered, Question
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
-RECORD = "dorfl"  # where our bytes are in a Flower message
+FAILURES = (httpx.HTTPError, ObjectPullError, ObjectPushError)  # of a SuperLink that is not there
+_RECORD = "dorfl"  # where our bytes are in a Flower message
+_NODE = "front"
 _TASK = "flwr-serverapp"
-_PATIENCE = 30.0  # seconds that a reply's content may come after its announcement
-_OBJECTS = 16  # in a reply; ours has a handful
+_LIFETIME = 600.0  # seconds that a message keeps
+_PATIENCE = 30.0  # … that its content may come after its announcement
 # Flower starts a run only with an app. Ours is empty: nobody installs or executes it.
 _APP = """[project]
 name = "dorfl"
@@ -65,7 +103,6 @@ serverapp = "dorfl.flower:none"
 clientapp = "dorfl.flower:none"
 """
 
-
 # `flower-superlink`, but one that ends when the process that started it does, however that ends.
 _PROGRAM = """
 import sys
@@ -74,14 +111,6 @@ from flwr.superlink.cli import flower_superlink
 start_parent_process_monitor(int(sys.argv.pop(1)))
 flower_superlink()
 """
-
-
-class Node(NamedTuple):
-    """A registered site, as the SuperLink sees it."""
-
-    node_id: int
-    online: bool
-    since: str  # when it last said it is there
 
 
 def start(folder: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
@@ -119,10 +148,6 @@ class Link(contextlib.AbstractContextManager["Link"]):
         self._control = ControlHttpClient.from_server_address(self._address, False, self._ca, [])
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the line go."""
         self._control.close()
 
     def wait(self, seconds: float = 60.0) -> None:
@@ -138,28 +163,21 @@ class Link(contextlib.AbstractContextManager["Link"]):
             else:
                 return
 
-    def register(self, sites: dict[str, bytes]) -> None:
-        """Make the SuperLink know these sites' keys, and no others."""
-        known = {n.public_key: n for n in self._control.ListNodes(ListNodesRequest()).nodes_info}
-        for key, node in known.items():
-            if sites.get(node.name) != key and node.status != "unregistered":
-                self._control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
-        for name, key in sites.items():
-            if key not in known:
-                self._control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+    def register(self, public: bytes) -> None:
+        """Make the SuperLink know the front's key, as its one node."""
+        self._control.RegisterNode(RegisterNodeRequest(public_key=public, name=_NODE))
 
-    def nodes(self) -> dict[str, Node]:
-        """The registered sites by name."""
-        found = self._control.ListNodes(ListNodesRequest()).nodes_info
-        return {
-            n.name: Node(n.node_id, n.status == "online", n.last_activated_at)
-            for n in found
-            if n.status != "unregistered"
-        }
+    def _node(self) -> int:
+        """The front's node, once it is there."""
+        for node in self._control.ListNodes(ListNodesRequest()).nodes_info:
+            if node.name == _NODE and node.status == "online":
+                return int(node.node_id)
+        raise httpx.ConnectError("the front is not there yet")
 
     @contextlib.contextmanager
-    def run(self) -> Iterator[Grid]:
+    def run(self) -> Iterator[Line]:
         """A run of its own, whose task this process takes on itself."""
+        node = self._node()
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
             archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)
@@ -174,7 +192,7 @@ class Link(contextlib.AbstractContextManager["Link"]):
         heart = HeartbeatSender(lambda: _beats(grid))
         heart.start()
         try:
-            yield Grid(grid)
+            yield Line(grid, node)
         finally:
             heart.stop()
             with contextlib.suppress(httpx.HTTPError):
@@ -194,78 +212,186 @@ class Link(contextlib.AbstractContextManager["Link"]):
         raise ValueError("the SuperLink gives us no task for our own run")
 
 
-class Grid:
-    """Messages of a run: bytes to nodes, and bytes back."""
+class Told(NamedTuple):
+    """What came of an exchange: answers, and what the front has seen."""
 
-    def __init__(self, grid: HttpGrid) -> None:
-        self._grid = grid
+    answers: list[Answered]
+    events: list[dict[str, Any]]
+
+
+class Line:
+    """The coordinator's line to the front, for one run."""
+
+    def __init__(self, grid: HttpGrid, node: int) -> None:
+        self._grid, self._node, self._run = grid, node, secrets.token_hex(8)
         grid._retry_invoker.max_tries = 1  # what to do without a server is the engine's decision
-        self._coming: dict[str, tuple[str, list[str], float]] = {}  # replies not all here yet
 
-    def send(self, node_id: int, content: bytes, lifetime: float) -> str:
-        """Queue a message; its id."""
-        record = RecordDict({RECORD: ConfigRecord({"body": content})})
-        message = Message(record, node_id, "query.dorfl", ttl=lifetime)
-        return str(next(iter(self._grid.push_messages([message]))))
+    def exchange(
+        self, questions: Sequence[Question], awaited: Sequence[str], patience: float
+    ) -> Told:
+        """Give questions to the front; take the answers there are, at the latest after `patience`.
 
-    def replies(self, ids: Sequence[str]) -> list[tuple[str, bytes | None]]:
-        """New replies, by the id of what they answer; nothing in place of one without content.
-
-        A reply is announced before its content is there. Flower's own grid would wait for that, for
-        hours if a site died in between; we look again next time, and give up after a while.
+        Sooner if all the `awaited` questions are answered.
         """
-        here = {answered for answered, *_ in self._coming.values()}
-        wanted = [message for message in ids if message not in here]
-        if wanted:
-            told = self._grid._runtime_client.PullMessages(
-                PullAppMessagesRequest(message_ids=wanted)
-            )
-            for message, tree in zip(told.messages_list, told.message_object_trees, strict=True):
-                objects = [node.object_id for node in iterate_object_tree(tree)]
-                answered = message.metadata.reply_to_message_id
-                until = time.monotonic() + _PATIENCE
-                self._coming[message.metadata.message_id] = (answered, objects, until)
-        found: list[tuple[str, bytes | None]] = []
-        for name, (answered, objects, until) in list(self._coming.items()):
-            try:
-                found.append((answered, self._content(name, objects)))
-            except ObjectUnavailableError:
-                if time.monotonic() < until:
-                    continue
-                found.append((answered, None))
-            except httpx.TransportError:
-                raise
-            except Exception:  # sent by a site: it may be anything
-                found.append((answered, None))
-            del self._coming[name]
-        return found
+        turn = {"run": self._run, "awaited": list(awaited), "patience": patience}
+        bodies = {f"{q.site}/{q.id}": q.content for q in questions}
+        message = Message(_packed(turn, bodies), self._node, "query.dorfl", ttl=_LIFETIME)
+        (asked,) = self._grid.push_messages([message])
+        head, bodies = _unpacked(self._reply(str(asked), time.monotonic() + patience + _PATIENCE))
+        seconds, answers = head["seconds"], []
+        for name, content in bodies.items():
+            site, _, question = name.partition("/")
+            answers.append(Answered(question, site, content, seconds[name]))
+        return Told(answers, head["events"])
 
-    def _content(self, name: str, objects: list[str]) -> bytes | None:
+    def _reply(self, asked: str, until: float) -> Message:
         client, run_id = self._grid._runtime_client, self._grid.run.run_id
         pull = make_pull_object_fn_protobuf(client.PullObject, self._grid.node, run_id)
-        if len(objects) > _OBJECTS:
-            return None
-        contents: dict[str, bytes] = {}
-        for object_id in objects:
-            contents[object_id] = pull(object_id)
-            if sum(map(len, contents.values())) > 2 * wire.LIMIT:
-                return None
-        message = inflate_object_from_contents(name, contents)
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(
-                node=self._grid.node, run_id=run_id, message_object_id=name
+        pause = 0.02
+        while time.monotonic() < until:
+            told = client.PullMessages(PullAppMessagesRequest(message_ids=[asked]))
+            if not told.messages_list:
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.2)
+                continue
+            name = told.messages_list[0].metadata.message_id
+            wanted = [node.object_id for node in iterate_object_tree(told.message_object_trees[0])]
+            contents: dict[str, bytes] = {}
+            while len(contents) < len(wanted) and time.monotonic() < until:
+                try:
+                    contents[wanted[len(contents)]] = pull(wanted[len(contents)])
+                except ObjectUnavailableError:  # announced, and still on its way
+                    time.sleep(0.01)
+            client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(
+                    node=self._grid.node, run_id=run_id, message_object_id=name
+                )
+            )
+            if len(contents) == len(wanted):
+                found = inflate_object_from_contents(name, contents)
+                assert isinstance(found, Message)
+                return found
+        raise httpx.ReadTimeout("the front does not answer")
+
+
+class FrontNode(contextlib.AbstractContextManager["FrontNode"]):
+    """The front as a node of the SuperLink: receives what the coordinator asks, and replies."""
+
+    def __init__(self, port: int, ca: Path, key: ec.EllipticCurvePrivateKey) -> None:
+        self._public = keys.public_bytes(key.public_key())
+        self._client = FleetHttpClient.from_server_address(
+            f"127.0.0.1:{port}",
+            False,
+            ca.read_bytes(),
+            [RuntimeVersionHttpInterceptor(component_name="SuperNode"), _Signed(key, self._public)],
+        )
+        self._node = Node()
+        self._heart = HeartbeatSender(self._beats)
+
+    def __exit__(self, *_: object) -> None:
+        if self._heart.is_running:
+            self._heart.stop()
+        self._client.close()
+
+    def activate(self) -> None:
+        """Be there, anew if need be."""
+        if self._node.node_id:
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        told = self._client.ActivateNode(
+            ActivateNodeRequest(
+                public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
             )
         )
-        return body(message)
+        self._node = Node(node_id=told.node_id)
+        if not self._heart.is_running:
+            self._heart.start()
+
+    def receive(self) -> tuple[Message, dict[str, Any], list[Question]] | None:
+        """The coordinator's next turn, if there is one."""
+        told = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        if not told.messages_list:
+            return None
+        run_id, tree = told.messages_list[0].metadata.run_id, told.message_object_trees[0]
+        message = pull_and_inflate_object_from_tree(
+            tree,
+            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id),
+            make_confirm_message_received_fn_protobuf(
+                self._client.ConfirmMessageReceived, self._node, run_id
+            ),
+            return_type=Message,
+            max_time=_PATIENCE,
+            initial_backoff=0.01,
+            backoff_cap=0.5,
+        )
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        head, bodies = _unpacked(message)
+        named = [(*name.partition("/")[::2], content) for name, content in bodies.items()]
+        return message, head, [Question(asked, site, content) for site, asked, content in named]
+
+    def reply(self, message: Message, told: Told) -> None:
+        """Answer the coordinator's turn."""
+        seconds = {f"{a.site}/{a.id}": round(a.seconds, 3) for a in told.answers}
+        bodies = {f"{a.site}/{a.id}": a.content for a in told.answers}
+        content = _packed({"seconds": seconds, "events": told.events}, bodies)
+        answer = Message(content, reply_to=message)
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        pushed = self._client.PushMessages(
+            PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(answer))],
+                message_object_trees=[get_object_tree(answer)],
+                clientapp_runtime_list=[0.0],
+            )
+        )
+        push_objects(
+            get_all_nested_objects(answer),
+            make_push_object_fn_protobuf(
+                self._client.PushObject, self._node, answer.metadata.run_id, pushed.session_id
+            ),
+            object_ids_to_push=set(pushed.objects_to_push),
+        )
+
+    def _beats(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):  # who polls notices, and activates anew
+            self._client.SendNodeHeartbeat(
+                SendNodeHeartbeatRequest(
+                    node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
+                )
+            )
+        return True
 
 
-def body(message: Any) -> bytes | None:
-    """Our bytes in a Flower message, if it has them."""
-    if not isinstance(message, Message) or not message.has_content():
-        return None
-    record = message.content.get(RECORD)
-    found = record.get("body") if isinstance(record, ConfigRecord) else None
-    return found if isinstance(found, bytes) else None
+class _Signed:
+    """Signs the front's requests as the SuperLink wants it."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey, public: bytes) -> None:
+        self._key, self._public = key, b64encode(public).decode()
+
+    def intercept(self, context: Any, call_next: Any) -> httpx.Response:
+        """As Flower's clients call it."""
+        stamp = datetime.datetime.now(datetime.UTC).isoformat()
+        signature = self._key.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
+        context.request.headers.update(
+            {
+                FLEET_HTTP_PUBLIC_KEY_HEADER: self._public,
+                TIMESTAMP_HEADER: stamp,
+                FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
+            }
+        )
+        response: httpx.Response = call_next(context)
+        return response
+
+
+def _packed(head: dict[str, Any], bodies: dict[str, bytes]) -> RecordDict:
+    return RecordDict({_RECORD: ConfigRecord({"": json.dumps(head), **bodies})})
+
+
+def _unpacked(message: Message) -> tuple[dict[str, Any], dict[str, bytes]]:
+    if not message.has_content():  # Flower's own: the node went away
+        raise httpx.ReadError("the SuperLink lost the message")
+    record: dict[str, Any] = dict(message.content[_RECORD])
+    return json.loads(record.pop("")), record
 
 
 def _beats(grid: HttpGrid) -> bool:

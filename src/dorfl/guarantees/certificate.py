@@ -19,7 +19,8 @@ import numpy as np
 from scipy.special import xlogy
 
 from dorfl.data import validation
-from dorfl.federation.training import Fit, stack, train
+from dorfl.federation.fit import Fit
+from dorfl.federation.training import stack, train
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed, tilted_mean
 from dorfl.oracle.group import Atoms, Group

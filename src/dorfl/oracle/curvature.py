@@ -22,6 +22,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dspmv, sspmv
 
+from dorfl.oracle import kernels
 from dorfl.support.types import Array
 
 RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
@@ -55,7 +56,11 @@ class Shape(NamedTuple):
 
     def numbers(self, resolution: str) -> int:
         """How many numbers a curvature of that resolution has."""
-        return 0 if resolution == "none" else count(self.sizes(resolution))
+        if resolution == "none":
+            return 0
+        blocks = {"diagonal": self.size, "blocks": self.outputs, "full": 1}[resolution]
+        each = self.size // blocks
+        return blocks * each * (each + 1) // 2
 
     def bytes(self, resolution: str) -> int:
         """How many bytes it takes to send one."""
@@ -80,6 +85,10 @@ class Shape(NamedTuple):
     def resolution(self, numbers: int) -> str | None:
         """Which resolution has so many numbers, the finest first; nothing if none has."""
         return next((r for r in reversed(RESOLUTIONS) if self.numbers(r) == numbers), None)
+
+    def sizes_of(self, packed: Array) -> Sizes:
+        """The blocks of a packed curvature (…, numbers), from how many numbers it has."""
+        return self.sizes(self.resolution(packed.shape[-1]) or "")
 
 
 def coarser(one: str, other: str) -> str:
@@ -160,15 +169,11 @@ def is_plausible(packed: Array, sizes: Sizes) -> bool:
     slack = 1e-3 * float(root.max())  # sums may have been in single precision
     first = 0
     for at in _slices(sizes):
-        scale = root[at] + slack
-        for k, most in enumerate(scale):
-            row = packed[first : first + k + 1]
-            first += k + 1
-            if (
-                max(row.max(), -row.min()) > most * slack
-                and (np.abs(row) > most * scale[: k + 1]).any()
-            ):
-                return False
+        n = at.stop - at.start
+        triangle = packed[first : first + n * (n + 1) // 2]
+        first += len(triangle)
+        if not kernels.is_bounded(triangle, root[at] + slack):
+            return False
     return True
 
 
@@ -228,7 +233,7 @@ class Base:
             return np.asarray(vectors / (self.scale * (self.packed + self.extra)))
         out = np.empty(vectors.shape)
         for at, root in self._factors:
-            solved = cho_solve((root, True), vectors[..., at].T, check_finite=False)
+            solved = cho_solve((root, False), vectors[..., at].T, check_finite=False)
             out[..., at] = solved.T / self.scale
         return out
 
@@ -237,7 +242,7 @@ class Base:
         found = []
         for at, block in _lower_blocks(self.packed, self.sizes):
             block[np.diag_indices_from(block)] += self.extra[at]
-            found.append((at, _factor(block)))
+            found.append((at, _factor(block.T)))  # columns lie together, as LAPACK wants them
         return found
 
 
@@ -247,7 +252,7 @@ def base(packed: Array, sizes: Sizes, floor: Array, scale: float = 1.0) -> Base:
 
 
 def _factor(block: Array) -> Array:
-    """The block's Cholesky factor.
+    """The Cholesky factor of a block of which only what is above the diagonal is looked at.
 
     A column that no row has, or two that are the same, leave it singular; what is added then is a
     little of its diagonal, as little as makes the factorisation go through.
@@ -257,7 +262,7 @@ def _factor(block: Array) -> Array:
     while True:
         block[np.diag_indices_from(block)] = bend * (1.0 + ridge)
         try:
-            return np.asarray(cholesky(block, lower=True, check_finite=False))
+            return np.asarray(cholesky(block, check_finite=False))
         except LinAlgError:
             ridge *= 10.0
 
@@ -267,7 +272,7 @@ def _lower_blocks(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
     first = 0
     for at in _slices(sizes):
         n = at.stop - at.start
-        block = np.zeros((n, n), order="F")
+        block = np.zeros((n, n))
         for k in range(n):
             block[k, : k + 1] = packed[first : first + k + 1]
             first += k + 1

@@ -14,11 +14,12 @@ of the rows z and weighted sums of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dorfl.oracle import curvature as packing
+from dorfl.oracle import kernels
 from dorfl.oracle.inner import apply
 from dorfl.support.threads import share
 from dorfl.support.types import Array
@@ -61,9 +62,13 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
     value, slope, target = kept or group.kept(theta)
     model, level = _model(group, theta), value + group.penalty
     weight = group.weights_of(value)
-    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
     numbers = packing.Shape(*model.pull.shape).numbers(resolution)
     out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
+    if problem.outputs == 1 and resolution != "diagonal":
+        plain = problem.loss.bend(slope, target, level)
+        _single(group, model, weight, slope[:, 0], plain, out)
+        return out
+    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
 
     def work(part: slice) -> None:
         for i in range(len(out))[part]:
@@ -95,6 +100,7 @@ def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
         for start in range(first, stop, _PIECE):
             at = slice(start, min(start + _PIECE, stop))
             bend = _stretched(loss.bend(slope[at], target[at], level[at]), model.spread)
+            bend = np.einsum("ncc->nc", bend)
             weight = _weight(share[at, None], slope[at], bend, model.tau)
             total, top = total + weight.sum(axis=0), np.maximum(top, weight.max(axis=0))
         most[i] = np.divide(top, total, out=np.zeros_like(top), where=total > 0.0).max()
@@ -111,43 +117,84 @@ def _model(group: Group, theta: Array) -> _Model:
 
 
 def _weight(p: Array, g: Array, bend: Array, tau: float) -> Array:
-    """What rows weigh in the Gram matrix of every output (n, outputs)."""
-    return np.asarray(np.maximum(p * (np.einsum("ncc->nc", bend) + g * g / tau), 0.0))
+    """What rows weigh in the Gram matrix of an output, with `bend` the diagonal of E."""
+    return np.asarray(np.maximum(p * (bend + g * g / tau), 0.0))
+
+
+def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: Array) -> None:
+    """The whole matrix where there is one output, for all clients in one compiled loop."""
+    precision, shape, dims = _precision(group), group.problem.geometry, group.problem.dims
+    bend = _stretched(plain, model.spread)[:, 0, 0]
+    root = np.sqrt(_weight(p, g, bend, model.tau)).astype(precision)
+    lean = np.array([p * g, p * g * bend], dtype=precision)
+    first = group.bounds[:-1]
+    twice, turns = (np.add.reduceat(p * g * g * one, first) for one in (bend, np.ones_like(bend)))
+    rows, shrink = group.rows, shape.shrink
+    if shrink.ndim == 2:  # client by client, or BLAS would round by how many there are
+        ends = zip(first, group.bounds[1:], strict=True)
+        rows = np.concatenate([apply(shrink, rows[a:b]) for a, b in ends])
+        shrink = np.ones(dims)
+    pull = model.pull[0].astype(precision)
+
+    def work(part: slice) -> None:
+        kernels.single(
+            rows, group.bounds, part.start, part.stop, shrink, group.anchors, pull, g, root, lean,
+            twice, 1.0 / model.tau, out,
+        )  # fmt: skip
+
+    share(work, len(out), rows.size * dims, blas=True)
+    places = packing.diagonal_places((len(pull),))
+    if np.isfinite(group.problem.method.rho):
+        if shape.inverse.ndim == 1:
+            out[:, places[:dims]] += turns[:, None] * shape.inverse
+        else:  # the intercept is the last row of the triangle
+            triangle = packing.pack(shape.inverse, (dims,))
+            out[:, : len(triangle)] += turns[:, None] * triangle
+    out[:, places] = np.maximum(out[:, places], 0.0)
 
 
 def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
-    """The whole matrix; only what is on and below its diagonal is kept up to date."""
+    """The whole matrix."""
     outputs, width = model.pull.shape
-    total = np.zeros((outputs, width, outputs, width))
+    upper, lower = np.tril_indices(outputs)
+    pairs_of_outputs = list(zip(upper.tolist(), lower.tolist(), strict=True))
+    grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
     lean = np.zeros((outputs, outputs, outputs, width))  # E_p[g_c E_be z]
     twice = np.zeros((outputs,) * 4)  # E_p[g_c g_e E_ab]
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
     for part in parts:
         p, g, place = part.share[:, None], part.slope, part.place
-        weight = p[:, :, None] * (part.bend + g[:, :, None] * g[:, None, :] / model.tau)
-        for c in range(outputs):
-            total[c:, :, c] += _product(weight[:, c:, c], place)
+        weight = p * (part.bend[:, upper, lower] + g[:, upper] * g[:, lower] / model.tau)
+        kernels.gram(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
         pushed += (p * g).T @ place
         turns += (p * g).T @ g
         if model.moves:
             pairs = ((p * g)[:, :, None, None] * part.bend[:, None]).reshape(len(place), -1)
             lean += (pairs.T @ place).reshape(lean.shape)
             twice += (g.T @ pairs).reshape(twice.shape)
-    if model.moves:
-        total += np.einsum("bk,cbel->ckel", model.pull, lean)
-        total += np.einsum("bl,ebck->ckel", model.pull, lean)
-        total += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
-    if np.isfinite(model.tau):
-        total -= np.multiply.outer(pushed, pushed) / model.tau
+    size = outputs * width
+    numbers = size * (size + 1) // 2
+    packed = np.empty(numbers, dtype=packing.precision(numbers))
+    kernels.unfold(np.ascontiguousarray(grams.T), width, packed)
+    if model.moves or np.isfinite(model.tau):
+        rest = -np.multiply.outer(pushed, pushed) / model.tau
+        if model.moves:
+            rest += np.einsum("bk,cbel->ckel", model.pull, lean)
+            rest += np.einsum("bl,ebck->ckel", model.pull, lean)
+            rest += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
+        packed += packing.pack(rest.reshape(size, size), (size,)).astype(packed.dtype)
     # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
-    level = np.einsum("ckck->k", total) / outputs**2 * (outputs > 1)
-    for c in range(outputs):
-        for e in range(c + 1):
-            _soften(group, total[c, :, e], turns[c, e])
-            np.einsum("kk->k", total[c, :, e])[:] += level
-    flat = total.reshape(outputs * width, -1)
-    np.einsum("kk->k", flat)[:] = np.maximum(np.einsum("kk->k", flat), 0.0)
-    return packing.pack(flat, (len(flat),))
+    places = packing.diagonal_places((size,))
+    level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
+    if np.isfinite(group.problem.method.rho):
+        soft = np.zeros((outputs, width, outputs, width))
+        for c, e in pairs_of_outputs:
+            _soften(group, soft[c, :, e], turns[c, e])
+        packed += packing.pack(soft.reshape(size, size), (size,)).astype(packed.dtype)
+    for c, e in pairs_of_outputs:
+        packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
+    packed[places] = np.maximum(packed[places], 0.0)
+    return packed
 
 
 def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
@@ -155,10 +202,9 @@ def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     outputs, width = model.pull.shape
     total, sums = np.zeros((outputs, width, width)), _Sums(model)
     for part in parts:
-        weight = np.sqrt(sums.add(part)).astype(part.place.dtype)
+        weight = sums.add(part)
         for c in range(outputs):
-            weighted = part.place * weight[:, c, None]
-            total[c] += weighted.T @ weighted
+            total[c] += _square(part.place, weight[:, c])
     for c in range(outputs):
         total[c] += sums.rest(c, np.multiply.outer)
         _soften(group, total[c], sums.turns[c])
@@ -196,7 +242,7 @@ class _Sums:
             pairs = ((p * g)[:, :, None] * part.bend.transpose(0, 2, 1)).reshape(len(g), -1)
             self.lean += (pairs.T @ part.place).reshape(self.lean.shape)
             self.twice += np.tensordot(p * g * g, part.bend, axes=(0, 0))
-        return _weight(p, g, part.bend, self.model.tau)
+        return _weight(p, g, np.einsum("ncc->nc", part.bend), self.model.tau)
 
     def rest(self, c: int, product: Callable[[Array, Array], Array]) -> Array:
         """What the block of output c has beside the Gram matrix; `product` is outer, or plain."""
@@ -213,7 +259,7 @@ def _pieces(
 ) -> Iterator[_Rows]:
     """The client's rows, some at a time, where they are at their worst."""
     problem = group.problem
-    precision = np.dtype(np.float64) if problem.size <= _SMALL else group.rows.dtype
+    precision = _precision(group)
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
     anchor, dims = group.anchors[i].astype(precision), problem.dims
     first, stop = group.bounds[i : i + 2]
@@ -226,6 +272,10 @@ def _pieces(
         bend = problem.loss.bend(slope[at], target[at], level[at])
         bend = _stretched(bend, model.spread)
         yield _Rows(place, share[at], slope[at], bend)
+
+
+def _precision(group: Group) -> np.dtype[Any]:
+    return np.dtype(np.float64 if group.problem.size <= _SMALL else np.float32)
 
 
 def _stretched(bend: Array, spread: Array) -> Array:
@@ -245,11 +295,10 @@ def _stretched(bend: Array, spread: Array) -> Array:
     return np.where(fine[:, None, None], 0.5 * (found + found.transpose(0, 2, 1)), bend)
 
 
-def _product(weights: Array, place: Array) -> Array:
-    """Σ_j w_jc z_j z_jᵀ for every column c of the weights, of any sign."""
-    width = place.shape[1]
-    stretched = weights.astype(place.dtype)[:, :, None] * place[:, None, :]
-    return np.asarray((stretched.reshape(len(place), -1).T @ place).reshape(-1, width, width))
+def _square(place: Array, weight: Array) -> Array:
+    """Σ_j w_j z_j z_jᵀ, for weights that are not negative."""
+    weighted = place * np.sqrt(np.maximum(weight, 0.0)).astype(place.dtype)[:, None]
+    return np.asarray(weighted.T @ weighted)
 
 
 def _soften(group: Group, block: Array, amount: float) -> None:

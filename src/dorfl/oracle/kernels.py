@@ -941,3 +941,150 @@ def combine(chunks, counts, scale, tops, totals, moments, slopes, squares, shift
         for client in range(clients):
             values[client] = top[client] + math.log1p(beyond[client] / counts[client])
     return values, moment, slope, square, shift
+
+
+# ── curvature ───────────────────────────────────────────────────────────────────────────────────
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def single(
+    rows, bounds, begin, end, shrink, anchors, pull, slope, root, lean, twice, scale, packed
+):
+    """∇²F, packed, of every client in [begin, end) where the model has one output.
+
+    A row stands at z = shrink ζ + anchor + slope · pull and has the weight root² in the Gram
+    matrix; lean[0] and lean[1] are p g and p g E, `twice` is Σ p g² E of every client.
+    """
+    width, dims, most = len(pull), rows.shape[1], 256
+    place = np.ones((most, width), pull.dtype)
+    square = np.empty((width, width), pull.dtype)
+    leaning = np.empty((2, width), pull.dtype)
+    for client in range(begin, end):
+        total, sums = np.zeros((width, width)), np.zeros((2, width))
+        for first in range(bounds[client], bounds[client + 1], most):
+            count = min(most, bounds[client + 1] - first)
+            for j in range(count):
+                row, own, z = rows[first + j], slope[first + j], place[j]
+                for k in range(dims):
+                    z[k] = shrink[k] * row[k] + anchors[client, k] + own * pull[k]
+                for k in range(dims, width):
+                    z[k] = 1.0
+            some = np.ascontiguousarray(lean[:, first : first + count])
+            np.dot(some, place[:count], leaning)
+            for j in range(count):
+                for k in range(width):
+                    place[j, k] *= root[first + j]
+            np.dot(place[:count].T, place[:count], square)
+            total += square
+            sums += leaning
+        at, out = 0, packed[client]
+        for k in range(width):
+            for l in range(k + 1):  # noqa: E741 - as in the formula
+                out[at + l] = (
+                    total[k, l] - scale * sums[0, k] * sums[0, l]
+                    + pull[k] * sums[1, l] + sums[1, k] * pull[l]
+                    + twice[client] * pull[k] * pull[l]
+                )  # fmt: skip
+            at += k + 1
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def gram(place, weight, total):
+    """total[kl, q] += Σ_j weight[j, q] z_jk z_jl, for every pair k ≥ l in the order of a triangle.
+
+    Rows that are mostly zero, as one-hot encoding leaves them, are taken one by one, at the price
+    of what is not zero in them; others some at a time, their pairs multiplied by BLAS.
+    """
+    count, width = place.shape
+    filled = 0
+    for j in range(count):
+        for k in range(width):
+            filled += 1 if place[j, k] != 0.0 else 0
+    if 6 * filled * filled < (count * width) ** 2:
+        _sparse_gram(place, weight, total)
+    else:
+        _dense_gram(place, weight, total)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _sparse_gram(place, weight, total):
+    columns = np.empty(place.shape[1], np.int64)
+    for j in range(len(place)):
+        row, own = place[j], weight[j]
+        filled = 0
+        for k in range(len(row)):
+            if row[k] != 0.0:
+                columns[filled] = k
+                filled += 1
+        for a in range(filled):
+            k = columns[a]
+            for b in range(a + 1):
+                product = row[k] * row[columns[b]]
+                out = total[k * (k + 1) // 2 + columns[b]]
+                for q in range(len(own)):
+                    out[q] += product * own[q]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _dense_gram(place, weight, total):
+    width = place.shape[1]
+    tile, most = 512, 256  # pairs and rows at once: they stay in the second-level cache
+    pairs = np.empty(most * tile, place.dtype)
+    partial = np.empty((tile, weight.shape[1]), place.dtype)
+    low = 0
+    while low < width:  # columns whose pairs with those before them make up a tile
+        high, begin = low + 1, low * (low + 1) // 2
+        while high < width and (high + 1) * (high + 2) // 2 - begin <= tile:
+            high += 1
+        size = high * (high + 1) // 2 - begin
+        if size > tile:
+            tile = size
+            pairs = np.empty(most * tile, place.dtype)
+            partial = np.empty((tile, weight.shape[1]), place.dtype)
+        for first in range(0, len(place), most):
+            count = min(most, len(place) - first)
+            table = pairs[: count * size].reshape(count, size)
+            for j in range(count):
+                row, out = place[first + j], table[j]
+                for k in range(low, high):
+                    at = out[k * (k + 1) // 2 - begin :]
+                    for l in range(k + 1):  # noqa: E741 - as in the formula
+                        at[l] = row[k] * row[l]
+            np.dot(table.T, weight[first : first + count], partial[:size])
+            for a in range(size):
+                for q in range(weight.shape[1]):
+                    total[begin + a, q] += partial[a, q]
+        low = high
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def unfold(triangles, width, packed):
+    """Blocks (c, e), c ≥ e, each symmetric and given by its triangle, as one packed triangle."""
+    outputs = int((math.sqrt(8.0 * len(triangles) + 1.0) - 0.5) / 2.0)
+    at = 0
+    for c in range(outputs):
+        for k in range(width):
+            for e in range(c + 1):
+                block = triangles[c * (c + 1) // 2 + e]
+                first = k * (k + 1) // 2
+                for l in range(k + 1):  # noqa: E741 - as in the formula
+                    packed[at + l] = block[first + l]
+                at += k + 1
+                if e < c:
+                    for l in range(k + 1, width):  # noqa: E741
+                        packed[at] = block[l * (l + 1) // 2 + k]
+                        at += 1
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def is_bounded(packed, scale):
+    """Whether |H_kl| ≤ scale_k scale_l for every entry of a packed triangle."""
+    at = 0
+    for k in range(len(scale)):
+        worst = 0
+        for l in range(k + 1):  # noqa: E741 - as in the formula
+            worst += 1 if abs(packed[at + l]) > scale[k] * scale[l] else 0
+        if worst > 0:
+            return False
+        at += k + 1
+    return True

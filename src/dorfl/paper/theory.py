@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.data.datasets import synthetic
-from dorfl.federation.training import Fit, prepare, train
+from dorfl.federation.fit import Fit
+from dorfl.federation.training import prepare, train
 from dorfl.guarantees.certificate import certify, group_of, saddle_gap, worst_case
 from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
 from dorfl.guarantees.theory import constrained_supremum, penalised_supremum, rate
@@ -220,7 +221,7 @@ def inexact_supremum(seed: int) -> Findings:
     sizes = 10.0 ** np.arange(-4.0, 0.0, 0.5)
     missed, turned = [], []
     for epsilon in sizes:
-        loose = prepare(clients, method, epsilon=float(epsilon))
+        loose = prepare(clients, method, tolerance=float(epsilon))
         missed.append(float((exact - loose.atoms(theta).value).max()))
         turned.append(float(np.abs(loose.evaluate(theta).gradients - gradient).max()))
     excess = max(m / (smooth * e**2) for m, e in zip(missed, sizes, strict=True))

@@ -1,35 +1,58 @@
-"""Solvers: each turns clients' messages into the next θ and λ, and sees nothing else."""
+"""Solvers: each turns clients' messages into the next θ and λ, and sees nothing else.
+
+A solver of one's own is an object with a name, `needs`, `init`, `ask` and `update` (see
+:mod:`dorfl.solvers.base`). `dorfl.train(…, solver=Mine())` takes it as it is; once it is registered
+a study can name it too:
+
+    dorfl.solvers.register(Mine)
+"""
 
 from __future__ import annotations
 
-from dorfl.solvers.base import Solver
+from collections.abc import Callable
+
+from dorfl.solvers.base import Needs, Solver
 from dorfl.solvers.noisy import Noisy
 from dorfl.solvers.optimistic import Optimistic
 from dorfl.solvers.paper import Paper
 from dorfl.solvers.radius import Radius
 from dorfl.solvers.sqp import Sqp
 
-__all__ = ["Noisy", "Optimistic", "Paper", "Radius", "Solver", "Sqp", "resolve"]
+__all__ = ["Needs", "Noisy", "Optimistic", "Paper", "Radius", "Solver", "Sqp"]
+__all__ += ["names", "register", "resolve"]
 
-_NAMED = {"sqp": Sqp, "optimistic": Optimistic, "paper": Paper}
+_NAMED: dict[str, Callable[[], Solver]] = {}
 
 
-def resolve(solver: str | Solver, *, full: bool = True, batch: int | None = None) -> Solver:
-    """The solver itself, or the one of that name; "auto" is `sqp` where everyone answers fully."""
+def register(make: Callable[[], Solver]) -> None:
+    """Let users choose the solver that `make()` gives by its name."""
+    _NAMED[make().name] = make
+
+
+def names() -> tuple[str, ...]:
+    """What a study can call a solver by: "auto", and all that end when a tolerance is reached."""
+    return ("auto", *(name for name, make in _NAMED.items() if make().needs.reports_gap))
+
+
+def resolve(solver: str | Solver, *, whole: bool = True) -> Solver:
+    """The solver itself, or the one of that name.
+
+    Args:
+        solver: a solver, the name of one that is registered, or "auto".
+        whole: whether everybody answers every round with all rows; decides what "auto" is.
+
+    >>> resolve("auto").name, resolve("auto", whole=False).name
+    ('sqp', 'optimistic')
+    """
     if not isinstance(solver, str):
         return solver
     if solver == "auto":
-        solver = "sqp" if full and batch is None else "optimistic"
+        solver = "sqp" if whole else "optimistic"
     if solver not in _NAMED:
-        raise ValueError(
-            f'solver={solver!r} is unknown; choose "auto" or one of {", ".join(_NAMED)}'
-        )
-    if solver == "optimistic":
-        return Optimistic(batch=batch)
-    if solver == "paper":
-        return Paper() if batch is None else Paper(batch=batch)
-    if batch is not None:
-        raise ValueError(
-            "solver 'sqp' needs all rows every round; use 'optimistic' for minibatches"
-        )
-    return Sqp()
+        listed = ", ".join(_NAMED)
+        raise ValueError(f'solver={solver!r} is unknown; choose "auto" or one of {listed}')
+    return _NAMED[solver]()
+
+
+for _make in (Sqp, Optimistic, Paper):
+    register(_make)

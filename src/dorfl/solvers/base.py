@@ -1,8 +1,13 @@
 """What every solver is given and gives back. A solver sees messages, never rows.
 
-A solver is a pair of pure functions over a state of its own:
+A solver is three pure functions over a state of its own, and a record of what it needs:
 
     init(setting, theta, lam) → state    ask(state) → Task    update(state, answers) → state, Info
+
+The state is a NamedTuple of numbers, texts, arrays and records of those, so that a checkpoint can
+hold it; its field `setting` is the setting that `init` was given. Nothing else is asked of a
+solver, and nobody looks at its type: what it declares in :class:`Needs` decides with which options
+it can be used. `tests/solvers/test_own_solver.py` has a whole one.
 """
 
 from __future__ import annotations
@@ -16,8 +21,34 @@ import numpy as np
 
 from dorfl.objective.mixture import Mixture
 from dorfl.oracle import curvature as packing
-from dorfl.oracle.curvature import Shape, Sizes
+from dorfl.oracle.curvature import Shape
 from dorfl.support.types import Array
+
+
+class Needs(NamedTuple):
+    """What a solver needs of clients and server, and what it can do; by default neither.
+
+    Attributes:
+        every_client: every client has to answer every round.
+        all_rows: clients have to use all their rows every round, no minibatches.
+        sums_only: of gradients and curvatures it uses Σ_i λ_i (·) alone, never a single client's.
+        trims: it takes `Setting.trim` into account.
+        radius: :class:`~dorfl.solvers.radius.Radius` can use it for its inner problem.
+        curvature: it can ask for curvature.
+        reports_gap: it ends where its estimate of the gap is below `Setting.tol`.
+        rounds: how many rounds it is given where the user does not say.
+        closing: rounds after those, which only report.
+    """
+
+    every_client: bool = False
+    all_rows: bool = False
+    sums_only: bool = False
+    trims: bool = False
+    radius: bool = False
+    curvature: bool = False
+    reports_gap: bool = False
+    rounds: int = 200
+    closing: int = 0
 
 
 class Task(NamedTuple):
@@ -69,11 +100,19 @@ class Setting:
     trim: float = 0.0  # the share of the mixture whose gradients may be lies
     shape: Shape = Shape(1, 1)  # noqa: RUF009 - how the parameters are laid out
     resolution: str = "diagonal"  # the finest curvature that clients may be asked for
+    rounds: int = 200  # how many there will be at most, closing ones not counted
+    batch: int | None = None  # rows each client draws per round; nothing: all of them
+    separable: Array | None = None  # risks (N,) below which no client has a misclassified row
 
     @cached_property
     def plain(self) -> bool:
         """Whether nothing is added to the clients' risks."""
         return not np.any(self.penalty)
+
+    @property
+    def diagonal(self) -> str:
+        """The resolution to ask for where a diagonal would do: that, or nothing."""
+        return packing.coarser("diagonal", self.resolution)
 
     def regularised(self, theta: Array, answers: Answers) -> Answers:
         """Answers with ½ Σ penalty_k θ_k² added to every client's risk."""
@@ -81,17 +120,16 @@ class Setting:
             return answers
         curvature = answers.curvature
         if curvature is not None:
-            curvature = curvature.copy()
-            places = packing.diagonal_places(self.sizes(curvature))
-            curvature[:, places] += self.penalty
+            curvature = self.bent(curvature)
         value = 0.5 * float(self.penalty @ theta**2)
         return Answers(answers.values + value, answers.vectors + self.penalty * theta, curvature)
 
-    def sizes(self, packed: Array) -> Sizes:
-        """The blocks of a packed curvature, from how many numbers it has."""
-        resolution = self.shape.resolution(packed.shape[-1])
-        assert resolution is not None
-        return self.shape.sizes(resolution)
+    def bent(self, curvature: Array) -> Array:
+        """A packed curvature, or several, with that of the penalty added."""
+        curvature = curvature.copy()
+        places = packing.diagonal_places(self.shape.sizes_of(curvature))
+        curvature[..., places] += self.penalty
+        return curvature
 
     def centred(self, theta: Array) -> Array:
         """The shortest θ with the same predictions: what all classes have in common changes none.
@@ -118,8 +156,8 @@ class Solver(Protocol):
         ...
 
     @property
-    def exact(self) -> bool:
-        """Whether it needs every client's answer, on all its rows, every round."""
+    def needs(self) -> Needs:
+        """What it needs and can do."""
         ...
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> Any:
@@ -145,17 +183,18 @@ class Pieces(NamedTuple):
 
 def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Pieces:
     """An adversarial mixture keeps clients apart; a fixed one pools them into one smooth risk."""
-    answers = setting.regularised(theta, answers)
     if setting.mixture.adversarial:
-        return Pieces(answers.values, answers.vectors, answers.curvature)
+        return Pieces(*setting.regularised(theta, answers))
+    told = answers.curvature  # of many clients: the penalty is added to their mixture alone
+    answers = setting.regularised(theta, answers._replace(curvature=None))
     tau = setting.temperature
     share = setting.mixture.shares(answers.values, lam, tau)
     gradient = trimmed_mean(answers.vectors, share, setting.trim)
     curvature = None
-    if answers.curvature is not None:
-        curvature = packing.mix(answers.curvature, share)
+    if told is not None:
+        curvature = setting.bent(packing.mix(told, share))
         if np.isfinite(tau):  # the clients' gradients differ
-            sizes = setting.sizes(curvature)
+            sizes = setting.shape.sizes_of(curvature)
             curvature = curvature + packing.outer(answers.vectors - gradient, share, sizes) / tau
         curvature = curvature[None]
     value = setting.mixture.objective(answers.values, lam, tau)
@@ -167,7 +206,17 @@ def trimmed_mean(vectors: Array, weights: Array, trim: float) -> Array:
 
     What is below the λ-weighted quantile `trim` or above 1 − `trim` counts as being there. As long
     as liars have less than `trim` of the mixture between them, they cannot take any coordinate
-    beyond what honest clients sent. No trim is the plain mean, one half the weighted median.
+    beyond what honest clients sent. No trim is the plain mean, one half the weighted median. After
+    *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates* (D. Yin, Y. Chen,
+    K. Ramchandran, P. Bartlett, 2018, arXiv 1803.01498), with weights.
+
+    Args:
+        vectors: (clients, parameters).
+        weights: (clients,) that add up to 1.
+        trim: from 0 to one half.
+
+    Returns:
+        The mean, (parameters,).
 
     >>> vectors = np.array([[1.0], [2.0], [3.0], [-1e6]])
     >>> trimmed_mean(vectors, np.full(4, 0.25), 0.3)
@@ -183,6 +232,11 @@ def trimmed_mean(vectors: Array, weights: Array, trim: float) -> Array:
 _TINY = float(np.finfo(float).tiny)
 
 
+def unit(objective: float, start: float) -> float:
+    """What a gap is measured in: the objective; where that goes to zero, a little of its start."""
+    return max(abs(objective), 1e-7 * (start - objective), _TINY)
+
+
 def relative(gap: float, objective: float, start: float) -> float:
-    """A gap in units of the objective; where that goes to zero, of a little of where it started."""
-    return gap / max(abs(objective), 1e-7 * (start - objective), _TINY)
+    """A gap in units of the objective, as a tolerance is."""
+    return gap / unit(objective, start)

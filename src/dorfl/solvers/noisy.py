@@ -2,11 +2,12 @@
 
     θ⁺ = Proj_Θ(θ − η Σ λ_i ∇F_i(θ)),      λ⁺ = Proj_Λ(λ + ν F(θ))
 
-The result is the mean of the later half. With noise, the adaptive solvers would take the length of
-their steps, and their idea of convergence, from the noise. Here nothing is adapted, and averaging
-takes the noise out again. Differential privacy needs the number of rounds beforehand in any case,
-and one more to look at the result would cost privacy too: the risks reported are the means of what
-was seen, and no gap is claimed.
+As in *Private Empirical Risk Minimization* (R. Bassily, A. Smith, A. Thakurta, 2014, arXiv
+1405.7085), with a mixture. The result is the mean of the later half. With noise, the adaptive
+solvers would take the length of their steps, and their idea of convergence, from the noise. Here
+nothing is adapted, and averaging takes the noise out again. Differential privacy needs the number
+of rounds beforehand in any case, and one more to look at the result would cost privacy too: the
+risks reported are the means of what was seen, and no gap is claimed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.solvers.base import Answers, Info, Setting, Task, pieces, trimmed_mean
+from dorfl.solvers.base import Answers, Info, Needs, Setting, Task, pieces, trimmed_mean
 from dorfl.support.types import Array
 
 
-class State(NamedTuple):
+class NoisyState(NamedTuple):
     """What is carried from round to round; the sums are over the later half."""
 
     setting: Setting
@@ -40,18 +41,22 @@ class Noisy:
     rate: float
     pace: float
     name: str = "noisy"
-    exact: bool = False
 
-    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+    @property
+    def needs(self) -> Needs:
+        """As many rounds as the steps were made for."""
+        return Needs(sums_only=True, trims=True, rounds=self.rounds)
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> NoisyState:
         """Before the first round."""
         zeros = np.zeros_like(lam)
-        return State(setting, theta, lam, np.zeros_like(theta), zeros, zeros)
+        return NoisyState(setting, theta, lam, np.zeros_like(theta), zeros, zeros)
 
-    def ask(self, state: State) -> Task:
+    def ask(self, state: NoisyState) -> Task:
         """An evaluation, never of curvature."""
         return Task(state.theta, state.lam)
 
-    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+    def update(self, state: NoisyState, answers: Answers) -> tuple[NoisyState, Info]:
         """One step, and the average so far."""
         setting, adversarial = state.setting, state.setting.mixture.adversarial
         if state.round > self.rounds // 2:

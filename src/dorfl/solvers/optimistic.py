@@ -1,8 +1,10 @@
 """`optimistic`: optimistic gradient descent–ascent on Σ_i λ_i F_i(θ).
 
-For minibatches, local steps and partial answers. The step needs only Σ λ_i ∇F_i and the numbers
-F_i, so it also suits sites whose gradients are summed under encryption. Each step repeats the last
-change of the gradient as a forecast of the next, which keeps descent–ascent from circling:
+For minibatches, local steps and partial answers. The direction of a step needs only Σ λ_i ∇F_i and
+the numbers F_i; its length and the gap are judged by single gradients. Each step repeats the last
+change of the gradient as a forecast of the next, which keeps descent–ascent from circling
+(C. Daskalakis, A. Ilyas, V. Syrgkanis, H. Zeng, *Training GANs with Optimism*, 2018,
+arXiv 1711.00141):
 
     z⁺ = Proj( z − η [2 A(z) − A(z⁻)] ),      A(θ, λ) = (Σ λ_i ∇F_i(θ), −F(θ))
 
@@ -19,7 +21,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.oracle import curvature as packing
-from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative, trimmed_mean
+from dorfl.solvers.base import (
+    Answers,
+    Info,
+    Needs,
+    Pieces,
+    Setting,
+    Task,
+    pieces,
+    relative,
+    trimmed_mean,
+)
 from dorfl.solvers.quasi_newton import model
 from dorfl.support.roots import brentq
 from dorfl.support.types import Array
@@ -39,7 +51,7 @@ class Point(NamedTuple):
     gradient: Array  # Σ λ_i ∇F_i, where gradients may be lies trimmed
 
 
-class State(NamedTuple):
+class OptimisticState(NamedTuple):
     """What is carried from round to round."""
 
     setting: Setting
@@ -57,29 +69,38 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimistic:
-    """See the module's text. `batch` rows and `local_steps` gradient steps per client and round."""
+    """See the module's text.
+
+    Attributes:
+        batch: rows a client draws per round, where the training's `batch` does not say.
+        local_steps: gradient steps a client takes per round.
+    """
 
     batch: int | None = None
     local_steps: int = 1
     name: str = "optimistic"
-    exact: bool = False
 
-    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+    @property
+    def needs(self) -> Needs:
+        """Neither everybody nor all rows; from less than that the gap cannot be told."""
+        whole = self.batch is None and self.local_steps == 1
+        return Needs(trims=True, curvature=True, reports_gap=whole, rounds=5000)
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> OptimisticState:
         """Before the first round."""
-        return State(setting, theta, lam)
+        return OptimisticState(setting, theta, lam)
 
-    def ask(self, state: State) -> Task:
+    def ask(self, state: OptimisticState) -> Task:
         """An evaluation, or local steps once a metric is known to set their length."""
         due = state.round in _REFRESH or state.round % 200 == 0
-        curvature = "diagonal" if due else "none"
+        curvature = state.setting.diagonal if due else "none"
+        batch = state.setting.batch or self.batch
         if self.local_steps == 1 or due or state.metric is None:
-            return Task(state.theta, state.lam, curvature=curvature, batch=self.batch)
+            return Task(state.theta, state.lam, curvature=curvature, batch=batch)
         rate = 0.5 * state.rate / float(state.metric.max())
-        return Task(
-            state.theta, state.lam, "local", batch=self.batch, rate=rate, steps=self.local_steps
-        )
+        return Task(state.theta, state.lam, "local", batch=batch, rate=rate, steps=self.local_steps)
 
-    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+    def update(self, state: OptimisticState, answers: Answers) -> tuple[OptimisticState, Info]:
         """One optimistic step."""
         setting, task = state.setting, self.ask(state)
         if task.kind == "local":  # how far a client went, per unit of step, is its mean gradient
@@ -90,7 +111,7 @@ class Optimistic:
         lam = state.lam if adversarial else np.ones(1)
         here = Point(state.theta, lam, seen, trimmed_mean(seen.gradients, lam, setting.trim))
         if seen.curvature is not None:
-            bends = packing.diagonal(seen.curvature, setting.sizes(seen.curvature))
+            bends = packing.diagonal(seen.curvature, setting.shape.sizes_of(seen.curvature))
             metric = np.maximum(lam @ bends, 1e-12)
             pace = _pace(seen.gradients, metric) if state.metric is None else state.pace
             state = state._replace(metric=metric, pace=pace)
@@ -117,7 +138,7 @@ class Optimistic:
         apart = max(height - float(lam @ seen.values), 0.0)
         steep = _along_edge(state, here.gradient)
         gap, done = apart + 0.5 * float(steep @ (steep / state.metric)), ""
-        if self.batch is None and self.local_steps == 1 and state.round > 3:
+        if task.batch is None and self.local_steps == 1 and state.round > 3:
             if relative(gap, height, start) <= limit:  # worth a closer look, which costs more
                 gap = apart + _shortfall(state, lam, steep)
             done = "converged" if relative(gap, height, start) <= limit else ""
@@ -138,7 +159,7 @@ def _pace(gradients: Array, metric: Array) -> float:
     return 1.0 / max(size, 1e-12)
 
 
-def _repace(state: State, here: Point) -> State:
+def _repace(state: OptimisticState, here: Point) -> OptimisticState:
     """Every so often, let λ and θ move as fast as the distances they turn out to have to cover."""
     if state.round % _LOOK or state.metric is None:
         return state
@@ -152,7 +173,7 @@ def _repace(state: State, here: Point) -> State:
     return state._replace(pace=pace, milestone=(here.theta, here.lam))
 
 
-def _adapt(state: State, here: Point) -> State:
+def _adapt(state: OptimisticState, here: Point) -> OptimisticState:
     """η from how fast A changed between the last two points, in the metric of θ and λ."""
     if state.before is None or state.metric is None:
         return state
@@ -181,7 +202,7 @@ def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
     return np.asarray(metric * theta / (metric + nu))
 
 
-def _along_edge(state: State, gradient: Array) -> Array:
+def _along_edge(state: OptimisticState, gradient: Array) -> Array:
     """The gradient; where θ is at the edge of Θ and pulled outwards, its part along the edge."""
     radius = state.setting.radius
     if math.isinf(radius) or np.linalg.norm(state.theta) < radius * (1.0 - 1e-9):
@@ -190,7 +211,7 @@ def _along_edge(state: State, gradient: Array) -> Array:
     return np.asarray(gradient - state.theta * (outward / float(state.theta @ state.theta)))
 
 
-def _shortfall(state: State, lam: Array, gradient: Array) -> float:
+def _shortfall(state: OptimisticState, lam: Array, gradient: Array) -> float:
     """How far Σ λ_i F_i is above its minimum over θ: ½ gᵀB⁻¹g, B from the last few secants."""
     assert state.metric is not None
     steps = np.array([step for step, _ in state.recent]).reshape(-1, len(gradient))

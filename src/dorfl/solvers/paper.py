@@ -1,9 +1,10 @@
-"""`paper`: Algorithm 1 as printed, for fidelity.
+"""`paper`: Algorithm 1 of *Distributionally Robust Federated Learning with Outlier Resilience*.
 
-Every round each client draws one row (or `batch`) and finds its (ε-approximate) worst place z; with
-the weight w = exp((L(θ, z) − ρ c)/ρβ) it sends θ_i = θ − η w ∇L/ρβ and g^λ_i = w. The server takes
-θ⁺ = Proj_Θ(Σ λ_i θ_i) and λ⁺ = Proj_Λ(λ + η g^λ), η = 1/√T, and after T rounds returns the averaged
-iterate θ̄. Theorem 1 is about that average, in expectation.
+arXiv 2509.24462 (2025). As printed, for fidelity: every round each client draws one row (or
+`batch`) and finds its (ε-approximate) worst place z; with the weight w = exp((L(θ, z) − ρ c)/ρβ) it
+sends θ_i = θ − η w ∇L/ρβ and g^λ_i = w. The server takes θ⁺ = Proj_Θ(Σ λ_i θ_i) and
+λ⁺ = Proj_Λ(λ + η g^λ), η = 1/√T, and after T rounds returns the averaged iterate θ̄. Theorem 1 is
+about that average, in expectation.
 
 One closing round evaluates θ̄ on all rows. It is no part of Algorithm 1: it only reports.
 """
@@ -15,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.solvers.base import Answers, Info, Setting, Task, pieces, trimmed_mean
+from dorfl.solvers.base import Answers, Info, Needs, Setting, Task, pieces, trimmed_mean
 from dorfl.support.types import Array
 
 
-class State(NamedTuple):
+class PaperState(NamedTuple):
     """What is carried from round to round; `total` and `total_lam` are sums of the iterates."""
 
     setting: Setting
@@ -32,31 +33,42 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Paper:
-    """See the module's text. `rounds` is T; `rate` replaces 1/√T for θ and λ."""
+    """See the module's text.
+
+    Attributes:
+        rounds: T, where the training's `max_rounds` does not say.
+        batch: rows a client draws per round, where the training's `batch` does not say.
+        rate: η for θ and λ, in the place of 1/√T.
+    """
 
     rounds: int = 1000
     batch: int | None = 1
     rate: float | None = None
     name: str = "paper"
-    exact: bool = False
 
     @property
-    def eta(self) -> float:
+    def needs(self) -> Needs:
+        """T rounds and one that evaluates their average."""
+        return Needs(sums_only=True, trims=True, curvature=True, rounds=self.rounds, closing=1)
+
+    def rate_of(self, setting: Setting) -> float:
         """η_θ = η_λ = 1/√T unless told otherwise."""
-        return 1.0 / float(np.sqrt(self.rounds)) if self.rate is None else self.rate
+        return 1.0 / float(np.sqrt(setting.rounds)) if self.rate is None else self.rate
 
-    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+    def init(self, setting: Setting, theta: Array, lam: Array) -> PaperState:
         """Before the first round."""
-        return State(setting, theta, lam, np.zeros_like(theta), np.zeros_like(lam))
+        return PaperState(setting, theta, lam, np.zeros_like(theta), np.zeros_like(lam))
 
-    def ask(self, state: State) -> Task:
+    def ask(self, state: PaperState) -> Task:
         """A step of Algorithm 1; after T of them, an evaluation of the average."""
-        if state.round > self.rounds:
-            lam = state.setting.mixture.snap(state.total_lam)
-            return Task(state.total / self.rounds, lam, curvature="diagonal")
-        return Task(state.theta, state.lam, "paper", batch=self.batch, rate=self.eta)
+        setting = state.setting
+        if state.round > setting.rounds:
+            lam = setting.mixture.snap(state.total_lam)
+            return Task(state.total / setting.rounds, lam, curvature=setting.diagonal)
+        batch = setting.batch or self.batch
+        return Task(state.theta, state.lam, "paper", batch=batch, rate=self.rate_of(setting))
 
-    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+    def update(self, state: PaperState, answers: Answers) -> tuple[PaperState, Info]:
         """Lines 11 and 12; in the closing round, what the average is worth."""
         setting, task = state.setting, self.ask(state)
         if task.kind == "evaluate":
@@ -69,11 +81,12 @@ class Paper:
                 short = 0.5 * float(push @ (push / np.maximum(lam @ seen.curvature, 1e-12)))
             gap = max(height - float(lam @ seen.values), 0.0) + short
             return state, Info(height, gap, answers.values, task.lam, task.theta, "budget")
-        decay = self.eta * setting.penalty * state.theta
+        eta = self.rate_of(setting)
+        decay = eta * setting.penalty * state.theta
         theta = setting.project(trimmed_mean(answers.vectors, state.lam, setting.trim) - decay)
         lam = state.lam
         if setting.mixture.adversarial:
-            lam = setting.mixture.project(lam + self.eta * answers.values)
+            lam = setting.mixture.project(lam + eta * answers.values)
         following = state._replace(
             theta=theta,
             lam=lam,

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.solvers import sqp
-from dorfl.solvers.base import Answers, Info, Setting, Task, relative
+from dorfl.solvers.base import Answers, Info, Needs, Setting, Solver, Task, relative
 from dorfl.solvers.sqp import Sqp
+from dorfl.solvers.sqp_step import SqpState
 from dorfl.support.types import Array
 
 _INNER = 0.5  # of the tolerance: how well the inner problem is solved at most
@@ -50,12 +50,12 @@ class Tangent(NamedTuple):
         return level - rate * self.rho, rate
 
 
-class State(NamedTuple):
+class RadiusState(NamedTuple):
     """What is carried from round to round."""
 
     setting: Setting
     rho: float = np.nan
-    inner: sqp.State | None = None  # at this ρ
+    inner: SqpState | None = None  # at this ρ
     spent: Array | None = None  # r̂_i at the inner problem's best point
     last: Tangent | None = None  # of the round before, at the same ρ
     solved: tuple[Tangent, ...] = ()  # one for every ρ before
@@ -67,21 +67,25 @@ class Radius:
     """See the module's text. θ has ρ as its last entry in everything that is sent and reported."""
 
     radius: float
-    inner: Sqp = field(default_factory=Sqp)
+    inner: Solver = field(default_factory=Sqp)
     name: str = "sqp"
-    exact: bool = True
 
-    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+    @property
+    def needs(self) -> Needs:
+        """What the inner solver needs."""
+        return self.inner.needs._replace(radius=False)
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> RadiusState:
         """Before the first round."""
-        return self._at(State(setting), float(theta[-1]), theta[:-1], lam)
+        return self._at(RadiusState(setting), float(theta[-1]), theta[:-1], lam)
 
-    def ask(self, state: State) -> Task:
+    def ask(self, state: RadiusState) -> Task:
         """What the inner problem asks, at the present ρ."""
         assert state.inner is not None
         task = self.inner.ask(state.inner)
         return task._replace(theta=np.append(task.theta, state.rho))
 
-    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+    def update(self, state: RadiusState, answers: Answers) -> tuple[RadiusState, Info]:
         """One round of the inner problem; then, if that shows enough, another ρ."""
         assert state.inner is not None
         plain = answers._replace(vectors=answers.vectors[:, :-1])
@@ -113,7 +117,7 @@ class Radius:
         lam, theta = state.setting.mixture.snap(lam), np.append(best.theta, best.rho)
         return state, Info(best.height, gap, best.risks, lam, theta, done)
 
-    def _tangent(self, state: State, inner: sqp.State, info: Info, spent: Array) -> Tangent:
+    def _tangent(self, state: RadiusState, inner: SqpState, info: Info, spent: Array) -> Tangent:
         assert inner.best is not None
         # A gap is an estimate, and not even that after a failure or a leap of ρ.
         rho, before = state.rho, state.solved[-1].rho if state.solved else state.rho
@@ -125,7 +129,7 @@ class Radius:
         slope, away = np.asarray(lam @ inner.best.gradients), max(float(lam @ spent), 0.0)
         return Tangent(info.theta, rho, lam, info.risks, height, gap, slope, away)
 
-    def _at(self, state: State, rho: float, theta: Array, lam: Array) -> State:
+    def _at(self, state: RadiusState, rho: float, theta: Array, lam: Array) -> RadiusState:
         """The inner problem at another ρ, from θ or, where no risk is finite, nearer to 0."""
 
         def feasible(point: Array) -> bool:

@@ -1,7 +1,7 @@
 """`sqp`: sequential quadratic programming on messages, the default for full-batch linear models.
 
 Each round the server asks for F_i and ∇F_i at one point and moves by the step of
-:mod:`~dorfl.solvers.subproblem`, with B from :mod:`~dorfl.solvers.quasi_newton`. The first round,
+:mod:`~dorfl.solvers.sqp_step`. The first round,
 and every one after the model turned out not to know enough, also asks for ∇²F_i, as finely as the
 budget admits (:mod:`dorfl.oracle.curvature`).
 
@@ -14,63 +14,20 @@ falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.oracle import curvature as packing
-from dorfl.solvers.base import Answers, Info, Pieces, Setting, Task, pieces, relative
-from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
-from dorfl.solvers.subproblem import worst_mixture
-from dorfl.support.roots import brentq
+from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
+from dorfl.solvers.quasi_newton import no_secants
+from dorfl.solvers.sqp_step import SqpState, length, metric, shortened, solve
 from dorfl.support.types import Array
 
-_CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
-_SWEEPS = 12
-_SMALL = 200  # parameters up to which B is factorised anew in every sweep
 _BUNDLE = 20  # points whose tangents are kept
-_KINK = 5  # points found worse that say so much
 _TRIALS = 60  # points found worse in a row
 _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
 _PROGRESS = 0.1  # a model that does not cut the promised decrease to this needs curvature anew
-
-
-class State(NamedTuple):
-    """What is carried from round to round."""
-
-    setting: Setting
-    theta: Array  # the best point so far
-    lam: Array
-    trial: Array  # the point asked about
-    resolution: str  # of the curvature to ask for now
-    best: Pieces | None = None
-    risks: Array | None = None
-    secants: Secants | None = None
-    curvature: Array | None = None  # of every piece, packed
-    metric: Array | None = None  # the first curvature
-    start: float = np.nan
-    asked: int = 0  # how often curvature was had
-    promise: float = np.inf  # the decrease that the model promised for the trial
-    reach: float = np.inf  # how long a step may be in the metric
-    noise: float = 0.0  # differences of the objective that rounding was seen to make
-    fallen: float = 0.0  # the last decrease
-    surprise: float = 1.0  # how far the last decrease exceeded its promise
-    failures: int = 0  # points found worse since the best was reached
-    misses: int = 0  # and ever
-    tried: tuple[tuple[Array, Pieces], ...] = ()  # these points; where there are kinks, others too
-    kinked: bool = False  # whether a piece was seen to have a kink, which no curvature shows
-
-
-class Step(NamedTuple):
-    """A solved subproblem: where to go, the mixture, and the decrease it promises."""
-
-    move: Array
-    lam: Array
-    promise: float
-    length: float  # of the move, in the metric
 
 
 @dataclass(frozen=True)
@@ -78,38 +35,47 @@ class Sqp:
     """See the module's text."""
 
     name: str = "sqp"
-    exact: bool = True
 
-    def init(self, setting: Setting, theta: Array, lam: Array) -> State:
+    @property
+    def needs(self) -> Needs:
+        """Every client's gradient over all rows, every round."""
+        return Needs(True, True, radius=True, curvature=True, reports_gap=True, rounds=200)
+
+    def init(self, setting: Setting, theta: Array, lam: Array) -> SqpState:
         """Before the first round."""
-        return State(setting, theta, lam, theta, setting.resolution)
+        nothing = np.empty((0, theta.size))
+        best = Pieces(nothing[:, 0], nothing, None)
+        return SqpState(
+            setting, theta, lam, theta, setting.resolution, best, best.values,
+            no_secants(0, theta.size), nothing, nothing,
+        )  # fmt: skip
 
-    def ask(self, state: State) -> Task:
+    def ask(self, state: SqpState) -> Task:
         """One evaluation; with curvature where the model needs it."""
         return Task(state.trial, state.lam, curvature=state.resolution)
 
-    def update(self, state: State, answers: Answers) -> tuple[State, Info]:
+    def update(self, state: SqpState, answers: Answers) -> tuple[SqpState, Info]:
         """Take the trial point or correct the model by it; then solve for the next one."""
         setting = state.setting
         seen = pieces(setting, state.trial, answers, state.lam)
-        if state.best is None:
-            state = _first(state, seen, answers.values)
+        told, seen = seen.curvature, seen._replace(curvature=None)
+        if not len(state.best.values):
+            state = _first(state, seen, answers.values, told)
         else:
             fallen, noise = _fallen(state, seen)
             state = state._replace(noise=max(state.noise, noise))
+            good = fallen > 0.0
             state = (
-                _accept(state, seen, answers.values, fallen)
-                if fallen > 0.0
-                else _reject(state, seen)
+                _accept(state, seen, answers.values, told, fallen) if good else _reject(state, seen)
             )
         before = state.promise
-        plain = _solve(state if state.kinked else state._replace(tried=()))
+        plain = solve(state if state.kinked else state._replace(tried=()))
         gap = plain.promise * max(state.surprise, 1.0)
         if not _is_whole(setting, state.curvature):  # secants may know too little: look twice
             gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
-        step = _solve(state) if state.tried and not state.kinked else plain
+        step = solve(state) if state.tried and not state.kinked else plain
         if step.length > state.reach:
-            step = _shortened(state, step)
+            step = shortened(state, step)
         trial = setting.centred(state.theta + step.move)
         while not setting.feasible(trial):
             trial = 0.5 * (state.theta + trial)
@@ -122,20 +88,18 @@ class Sqp:
             promise=step.promise,
             resolution=setting.resolution if wants else "none",
         )
-        objective = _height(state)
-        return state, Info(
-            objective, gap, _risks(state), lam, state.theta, _done(state, gap, objective)
-        )
+        done = _done(state, gap)
+        return state, Info(state.height, gap, state.risks, lam, state.theta, done)
 
 
-def _is_whole(setting: Setting, curvature: Array | None) -> bool:
+def _is_whole(setting: Setting, curvature: Array) -> bool:
     """Whether nothing is left out of a curvature: then asking anew always pays."""
-    return curvature is not None and len(setting.sizes(curvature)) == 1
+    return len(setting.shape.sizes_of(curvature)) == 1
 
 
-def _done(state: State, gap: float, objective: float) -> str:
+def _done(state: SqpState, gap: float) -> str:
     # The promise only estimates the gap; it was seen to be up to five times too small.
-    size = relative(gap, objective, state.start)
+    size = relative(gap, state.height, state.start)
     if size <= 0.15 * state.setting.tol:
         return "converged"
     if gap <= state.noise or state.failures >= _TRIALS:  # rounding has the last word
@@ -144,16 +108,15 @@ def _done(state: State, gap: float, objective: float) -> str:
     return "stalled" if still else ""
 
 
-def _fallen(state: State, seen: Pieces) -> tuple[float, float]:
+def _fallen(state: SqpState, seen: Pieces) -> tuple[float, float]:
     """How far the objective fell at the trial, and what rounding did to the values.
 
     Of a short step the mean of the slopes at its ends tells the decrease too, and rounding hardly
     touches that: where the two disagree by as much as was promised, it is the values that are off.
     """
-    assert state.best is not None
-    best, stands, mixture = state.best, _height(state), state.setting.mixture
+    best, stands, mixture = state.best, state.height, state.setting.mixture
     values, noise = seen.values, 0.0
-    scale = max(abs(stands), state.start - stands)
+    scale = unit(stands, state.start)
     if state.promise <= 1e-5 * scale:
         expected = best.values + 0.5 * (best.gradients + seen.gradients) @ (
             state.trial - state.theta
@@ -167,8 +130,7 @@ def _fallen(state: State, seen: Pieces) -> tuple[float, float]:
     return stands - mixture.height(values), noise
 
 
-def _first(state: State, seen: Pieces, risks: Array) -> State:
-    curvature = seen.curvature
+def _first(state: SqpState, seen: Pieces, risks: Array, curvature: Array | None) -> SqpState:
     if curvature is None or not curvature.any():
         # Nobody tells: a first step of about unit length, secants do the rest.
         steep = float(np.linalg.norm(seen.gradients, axis=1).max())
@@ -177,39 +139,27 @@ def _first(state: State, seen: Pieces, risks: Array) -> State:
         best=seen,
         risks=risks,
         curvature=curvature,
-        metric=_metric(state.setting, curvature),
+        metric=metric(state.setting, curvature),
         asked=1,
         secants=no_secants(*seen.gradients.shape),
         start=state.setting.mixture.height(seen.values),
     )
 
 
-def _metric(setting: Setting, curvature: Array) -> Array:
-    """The curvature, but that no move has length zero in it, whichever piece's it is."""
-    sizes = setting.sizes(curvature)
-    bends = packing.diagonal(curvature, sizes)
-    floor = np.maximum(1e-6 * bends.max(axis=0), 1e-12 * float(bends.max()))
-    if (bends >= floor).all():
-        return curvature
-    metric = curvature.copy()
-    metric[:, packing.diagonal_places(sizes)] = np.maximum(bends, floor)
-    return metric
-
-
-def _accept(state: State, seen: Pieces, risks: Array, fallen: float) -> State:
-    assert state.best is not None
-    assert state.secants is not None
+def _accept(
+    state: SqpState, seen: Pieces, risks: Array, told: Array | None, fallen: float
+) -> SqpState:
     kept = fallen / max(state.promise, 1e-300)
     step = state.trial - state.theta
-    reach, length = state.reach, _length(state, step)
+    reach, far = state.reach, length(state, step)
     if kept < 0.25:
-        reach = min(reach, 0.5 * length)
+        reach = min(reach, 0.5 * far)
     elif kept > 0.7:
-        reach = max(reach, (2.0 if kept < 1.5 else 8.0) * length)
+        reach = max(reach, (2.0 if kept < 1.5 else 8.0) * far)
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked = state.curvature, state.asked
-    if seen.curvature is not None:
-        curvature, asked = seen.curvature, asked + 1
+    if told is not None:
+        curvature, asked = told, asked + 1
         if _is_whole(state.setting, curvature):  # it knows more than secants of other points
             secants = no_secants(*seen.gradients.shape)
     return state._replace(
@@ -221,37 +171,29 @@ def _accept(state: State, seen: Pieces, risks: Array, fallen: float) -> State:
         asked=asked,
         reach=reach,
         surprise=kept,
-        fallen=max(fallen, 0.0),
+        fallen=fallen,
         failures=0,
-        tried=(*state.tried, (state.theta, _linear(state.best)))[-_BUNDLE:] if state.kinked else (),
+        tried=(*state.tried, (state.theta, state.best))[-_BUNDLE:] if state.kinked else (),
     )
 
 
-def _reject(state: State, seen: Pieces) -> State:
-    assert state.best is not None
-    assert state.secants is not None
+def _reject(state: SqpState, seen: Pieces) -> SqpState:
     step = state.trial - state.theta
     share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
     return state._replace(
         secants=state.secants.append(step, seen.gradients - state.best.gradients),
         failures=state.failures + 1,
-        tried=(*state.tried, (state.trial, _linear(seen)))[-_BUNDLE:],
+        tried=(*state.tried, (state.trial, seen))[-_BUNDLE:],
         misses=state.misses + 1,
-        kinked=state.kinked or state.misses >= _KINK,
-        reach=share * _length(state, step),
+        reach=share * length(state, step),
     )
 
 
-def _linear(seen: Pieces) -> Pieces:
-    return seen._replace(curvature=None)
-
-
-def _along(state: State, away: Array, seen: Pieces) -> float:
+def _along(state: SqpState, away: Array, seen: Pieces) -> float:
     """The best share of a step just found too long, from values and slopes at both its ends.
 
     Every piece is the cubic that meets all four; their upper envelope is looked through on a grid.
     """
-    assert state.best is not None
     before, after = state.best.gradients @ away, seen.gradients @ away
     s = np.linspace(0.01, 1.0, 100)[:, None]
     cubic = (
@@ -262,168 +204,3 @@ def _along(state: State, away: Array, seen: Pieces) -> float:
     )
     heights = [state.setting.mixture.height(row) for row in cubic]
     return float(s[int(np.argmin(heights)), 0])
-
-
-def _risks(state: State) -> Array:
-    assert state.risks is not None
-    return state.risks
-
-
-def _height(state: State) -> float:
-    assert state.best is not None
-    return state.setting.mixture.height(state.best.values)
-
-
-def _length(state: State, move: Array) -> float:
-    """How long a move is in the metric, for the mixture at hand."""
-    assert state.metric is not None
-    mixed = _mixed(state, state.metric, state.lam)
-    sizes = state.setting.sizes(mixed)
-    return float(np.sqrt(max(float(move @ packing.multiply(mixed, sizes, move)), 0.0)))
-
-
-def _mixed(state: State, table: Array, lam: Array) -> Array:
-    return packing.mix(table, lam if state.setting.mixture.adversarial else np.ones(1))
-
-
-def _shortened(state: State, step: Step) -> Step:
-    """The subproblem with as much of the metric added to B as makes the step short enough.
-
-    1/length is nearly linear in what is added, which makes for few trials.
-    """
-    assert state.curvature is not None
-    before, short = 0.0, 1.0 / step.length
-    # B along the step, in units of the metric
-    bent = float(step.promise) * 2.0 / step.length**2 or 1.0
-    nu = bent * (step.length / state.reach - 1.0)
-    for _ in range(8):
-        step = _solve(state, nu)
-        if 0.6 * state.reach <= step.length <= 1.2 * state.reach or nu == before:
-            break
-        rate = (1.0 / max(step.length, 1e-300) - short) / (nu - before)
-        before, short = nu, 1.0 / max(step.length, 1e-300)
-        wanted = nu + (1.0 / state.reach - short) / max(rate, 1e-300)
-        nu = float(np.clip(wanted, 0.1 * nu, 10.0 * nu))
-    return step
-
-
-def _solve(state: State, damping: float = 0.0) -> Step:
-    """The subproblem at the best point, inside the ball if there is one."""
-    step, setting = _solve_shifted(state, damping), state.setting
-    if np.isinf(setting.radius) or np.linalg.norm(state.theta + step.move) <= setting.radius:
-        return step
-
-    def outside(shift: float) -> float:
-        move = _solve_shifted(state, damping, shift).move
-        return float(np.linalg.norm(state.theta + move)) - setting.radius
-
-    high = 1.0
-    while outside(high) > 0.0:
-        high *= 4.0
-    step = _solve_shifted(state, damping, float(brentq(outside, 0.0, high, rtol=1e-10)))
-    return step._replace(move=setting.project(state.theta + step.move) - state.theta)
-
-
-def _models(state: State, damping: float, shift: float) -> Callable[[Array], Model]:
-    """What makes the model of a mixture, with `damping` · metric and `shift` · I added."""
-    secants, curvature, metric = state.secants, state.curvature, state.metric
-    assert secants is not None
-    assert curvature is not None
-    assert metric is not None
-    sizes = state.setting.sizes(curvature)
-    bends = packing.diagonal(curvature, sizes)
-    # A column that only a client of little weight has must not look flat: that client would be
-    # promised too much there.
-    floor = np.maximum(1e-3 * bends.max(axis=0), 1e-16 * max(float(bends.max()), 1e-280)) + shift
-    if damping:
-        coarse = packing.coarsen(metric, state.setting.sizes(metric), sizes)
-
-    def made(lam: Array) -> Model:
-        packed, changes = packing.mix(curvature, lam), np.asarray(lam @ secants.changes)
-        if damping or shift:
-            packed = packed.copy()
-            packed[packing.diagonal_places(sizes)] += shift
-            changes = changes + shift * secants.steps
-        if damping:
-            pull = packing.mix(coarse, lam)
-            packed += np.asarray(damping * pull, dtype=packed.dtype)
-            changes = changes + damping * packing.multiply(pull, sizes, secants.steps)
-        return model(packed, sizes, floor, secants.steps, changes)
-
-    return made
-
-
-def _solve_shifted(state: State, damping: float, shift: float = 0.0) -> Step:
-    """The subproblem with `shift`/2 ‖θ‖² added; λ and the models for it are found together.
-
-    One curvature common to all pieces, that of the mixture, makes it a quadratic program. A piece
-    that bends more than the mixture is caught by tangents to its own parabola at the moves the
-    program proposes, until it proposes nothing new.
-    """
-    best = state.best
-    assert best is not None
-    bent = _models(state, damping, shift)
-    count, mixture = len(best.values), state.setting.mixture
-    lam = state.lam if mixture.adversarial else np.ones(1)
-    near = np.argsort(-best.values, kind="stable")[:_CONTENDERS] if count > 1 else np.arange(0)
-    own = [bent(np.eye(count)[i]) for i in near]
-    moves = np.empty((0, state.theta.size))
-    pulls = np.empty((0, len(own), state.theta.size))  # what each piece's own model makes of them
-    stands = _height(state)
-    bend, mixed = bent(lam), lam
-    apart = 0.1 if state.theta.size > _SMALL else 0.0
-    for _ in range(_SWEEPS):
-        if np.abs(lam - mixed).max() > apart:
-            bend, mixed = bent(lam), lam
-        values, gradients, owner = _pieces(state, shift, bend, near, moves, pulls)
-        share = worst_mixture(values, gradients, bend.solve, mixture.cap, owner)
-        previous, lam = lam, np.bincount(owner, share, count)
-        slope = share @ gradients
-        move = -bend.solve(slope)
-        reached = values + gradients @ move
-        linear = np.full(count, -np.inf)
-        np.maximum.at(linear, owner, reached)
-        top = mixture.height(linear)
-        short = top - float(share @ reached)  # how far the program's own solution is from its best
-        ridge = shift * float(state.theta @ move + 0.5 * (move @ move))
-        height = top - 0.5 * float(move @ slope) - ridge
-        promise = max(stands - height + short, 0.0)
-        pull = np.array([b.multiply(move) for b in own]).reshape(pulls.shape[1:])
-        parabola = best.values[near] + (best.gradients[near] + 0.5 * pull) @ move
-        missed = parabola.max(initial=-np.inf) - 0.5 * shift * float(move @ move) - height
-        if missed <= 0.1 * promise and np.abs(lam - previous).max() < 1e-3:
-            break
-        moves, pulls = np.vstack([moves, move]), np.concatenate([pulls, pull[None]])
-    return Step(move, lam, promise, _length(state._replace(lam=lam), move))
-
-
-def _pieces(
-    state: State, shift: float, bend: Model, near: Array, moves: Array, pulls: Array
-) -> tuple[Array, Array, Array]:
-    """Every piece as value + gradientᵀp (+ ½ pᵀBp, common to all) around the best point, and whose.
-
-    A point found worse adds the parabolas that touch the pieces *there*.
-    """
-    assert state.best is not None
-    best, everyone = state.best, np.arange(len(state.best.values))
-    center = best.gradients + shift * state.theta
-    values, gradients, owner = [best.values], [center], [everyone]
-    for point, seen in state.tried:
-        away = point - state.theta
-        # A kink has no curvature: there only tangents, which lie below the piece, can be trusted.
-        pull = bend.multiply(away) if not state.kinked else np.zeros_like(away)
-        # exact in the shift's part, a parabola with the common curvature in the rest
-        touching = (
-            seen.values - seen.gradients @ away + 0.5 * float(away @ pull - shift * away @ away)
-        )
-        values.append(np.minimum(touching, best.values))
-        gradients.append(seen.gradients + shift * point - pull)
-        owner.append(everyone)
-    if len(moves):
-        extra = pulls - bend.multiply(moves)[:, None, :]
-        rise = np.einsum("mkp,mp->mk", extra, moves)
-        move, piece = np.nonzero(rise > 0.0)  # what bends less than the mixture is safe as it is
-        values.append(best.values[near[piece]] - 0.5 * rise[move, piece])
-        gradients.append(center[near[piece]] + extra[move, piece])
-        owner.append(near[piece])
-    return np.concatenate(values), np.concatenate(gradients), np.concatenate(owner)

@@ -33,6 +33,16 @@ def worst_mixture(
     Few clients bind, however many there are: the program is solved for the largest F_i, and those
     the solution turns out to favour are added until none is left.
 
+    Args:
+        values: (pieces,) F_i.
+        gradients: (pieces, parameters) ∇F_i.
+        solve: B⁻¹ v for every row v.
+        cap: the most that an owner may have.
+        owner: (pieces,) whose they are; by default each its own.
+
+    Returns:
+        λ of every piece, (pieces,).
+
     >>> import numpy as np
     >>> worst_mixture(np.zeros(2), np.array([[1.0], [-1.0]]), lambda v: v).round(6)
     array([0.5, 0.5])

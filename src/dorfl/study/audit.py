@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation.training import Fit
+from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
 from dorfl.objective.kinds import Score
 from dorfl.study.model import Model

@@ -60,7 +60,7 @@ def _load(path: Path) -> State:
     state: State = wire.read(plain["state"], State, "state", finite=False)
     if plain["server"] is None:
         return state
-    return state._replace(server=_unpack(plain["server"], new_server(state)[0]))
+    return state._replace(server=_unpack(plain["server"], new_server(state)))
 
 
 def _pack(server: Server | None) -> Any:

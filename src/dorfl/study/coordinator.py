@@ -25,6 +25,7 @@ from dorfl.data.preprocessing.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation import server as serving
 from dorfl.federation import training
+from dorfl.federation.fit import describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
@@ -66,7 +67,6 @@ class State(NamedTuple):
     edge: float | None = None
     scatter: float | None = None  # of residuals
     server: Server | None = None
-    budget: int = 0  # rounds at most
     history: tuple[Round, ...] = ()
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
@@ -177,26 +177,18 @@ def receive(
     return _NEXT[state.step](state, good, refused)
 
 
-def new_server(state: State) -> tuple[Server, int]:
-    """The server before the first round, and its budget."""
-    problem, options = meaning.problem_of(state), state.study.training
-    mechanism = meaning.mechanism_of(state.study)
+def new_server(state: State) -> Server:
+    """The server before the first round."""
+    problem = meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
-    server, budget = training.serve(
-        problem, state.roster, np.array(state.believed), start, l2=l2_of(state),
-        solver=options.solver if mechanism is None else "auto", tol=options.tol,
-        max_rounds=options.max_rounds, trim=state.study.defence.trim,
-        limits=meaning.bounds_of(state.study, problem), centers=state.centers, privacy=mechanism,
-        curvature=options.curvature, bytes_per_round=options.bytes_per_round,
+    options = meaning.options_of(state.study, sum(state.believed))
+    limits = meaning.bounds_of(state.study, problem)
+    server = training.serve(
+        problem, state.roster, np.array(state.believed), start,
+        options.changed(limits=limits), state.centers,
     )  # fmt: skip
     told = dict(zip(state.roster, state.rows, strict=True))  # which reports have to repeat
-    return server._replace(rows=told, round=len(state.history) + 1), budget
-
-
-def l2_of(state: State) -> float:
-    """As the study says, or one row's worth."""
-    l2 = state.study.training.l2
-    return 1.0 / sum(state.believed) if l2 is None else l2
+    return server._replace(rows=told, round=len(state.history) + 1)
 
 
 def certificate(state: State) -> Bound | None:
@@ -326,8 +318,7 @@ def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 
 def _start(state: State) -> State:
-    server, budget = new_server(state)
-    return state._replace(step="round", server=server, budget=state.budget or budget)
+    return state._replace(step="round", server=new_server(state))
 
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
@@ -339,18 +330,15 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
     state = state._replace(server=server, history=(*state.history, line))
-    early = training.stop_rule(
-        meaning.problem_of(state), np.array(state.believed), l2_of(state), np.inf
+    return _end(state, info) if info.done else state
+
+
+def _end(state: State, info: Info) -> State:
+    problem, options = (
+        meaning.problem_of(state),
+        meaning.options_of(state.study, sum(state.believed)),
     )
-    noisy = state.study.privacy.epsilon is not None
-    status = info.done or (early(info) if early and not noisy else "")
-    if not status and number >= state.budget:
-        status = "budget"
-    return state if not status else _end(state, info, status)
-
-
-def _end(state: State, info: Info, status: str) -> State:
-    rho = meaning.problem_of(state).method.rho
+    rho = problem.method.rho
     outcome = Outcome(
         theta=info.theta,
         lam=info.lam,
@@ -358,13 +346,13 @@ def _end(state: State, info: Info, status: str) -> State:
         rho=None if np.isinf(rho) else rho,
         objective=info.objective,
         gap=info.gap if np.isfinite(info.gap) else None,
-        l2=l2_of(state),
+        l2=options.l2,
         rounds=len(state.history),
-        status=status,
-        message=training.describe(status, info, state.study.training.tol),
+        status=info.done,
+        message=describe(info.done, info, options.tol),
     )
-    again = state.scatter is None and status != "budget"
-    refine = again and meaning.refines(state.study, meaning.problem_of(state))
+    again = state.scatter is None and info.done != "budget"
+    refine = again and meaning.refines(state.study, problem)
     return state._replace(step="residuals" if refine else "finish", outcome=outcome)
 
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dorfl import solvers
 from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.spread import Spread
 from dorfl.federation import privacy
 from dorfl.federation.defence import Limits, defend
+from dorfl.federation.options import Options
 from dorfl.federation.privacy import Gaussian
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
@@ -19,12 +21,10 @@ from dorfl.study import defaults
 from dorfl.study.defaults import Choice
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
-    CURVATURES,
     METHODS,
     MIXTURES,
     SCALINGS,
     SMALL,
-    SOLVERS,
     TASKS,
     Study,
 )
@@ -58,8 +58,7 @@ def check(study: Study) -> None:
         ("method.center", method.center, ("auto", "client")),
         ("method.mixture", method.mixture, MIXTURES),
         ("method.by", method.by, ("loss", "risk")),
-        ("training.solver", options.solver, SOLVERS),
-        ("training.curvature", options.curvature, CURVATURES),
+        ("training.solver", options.solver, solvers.names()),
         ("absent.then", study.absent.then, ("wait", "go on")),
     ):
         if value not in allowed:
@@ -70,16 +69,11 @@ def check(study: Study) -> None:
         ("absent.stand_in", study.absent.stand_in, 0),
         ("privacy.least", study.privacy.least, 1),
         ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
-        ("training.max_rounds", options.max_rounds or 1, 1),
-        ("training.bytes_per_round", options.bytes_per_round, 0),
-        ("training.l2", options.l2 or 0.0, 0.0),
         ("method.shift", method.shift, 0.0),
         ("method.outliers", method.outliers, 0.0),
     ):
         if not least <= number < np.inf:
             raise ValueError(f"{what} = {number}: must be at least {least}")
-    if options.max_rounds == 0:
-        raise ValueError("training.max_rounds = 0: must be at least 1")
     if options.bytes_per_round > _MESSAGE:
         raise ValueError(
             f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
@@ -91,21 +85,39 @@ def check(study: Study) -> None:
             "right if most rows are wrong?"
         )
     positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
-    positive |= {"training.tol": options.tol, "training.delta": options.delta}
+    positive["training.delta"] = options.delta
     for what, price in positive.items():
         if price is not None and not 0 < price < np.inf:
             raise ValueError(f"{what} = {price}: must be a positive number")
-    if not 0 <= study.defence.trim <= 0.5:
-        raise ValueError("study: defence.trim: from 0 (the mean) to 0.5 (the median)")
-    if study.defence.trim > 0 and options.solver == "sqp":
-        raise ValueError('study: defence.trim needs training.solver = "optimistic"')
     if data.task != "auto" and loss_of(study, max(len(data.classes), 2)).classifies != (
         data.task == "classification"
     ):
         raise ValueError(f"study: loss {options.loss!r} is not for {data.task}")
-    limits_of(study)
-    mechanism_of(study)
+    asked = options_of(study, 1)
+    if asked.trim > 0 and not solvers.resolve(asked.solver, whole=asked.whole).needs.trims:
+        raise ValueError('study: defence.trim needs training.solver = "optimistic"')
     plan_of(study)
+
+
+def options_of(study: Study, rows: int, seed: int = 0) -> Options:
+    """What the study says of training, as :func:`dorfl.train` takes it, for so many rows.
+
+    The `seed` is that of the noise which makes rounds private.
+    """
+    words, mechanism = study.training, mechanism_of(study, seed)
+    return Options(
+        solver=words.solver if mechanism is None else "auto",
+        tol=words.tol,
+        max_rounds=words.max_rounds,
+        curvature=words.curvature,
+        bytes_per_round=words.bytes_per_round,
+        intercept=words.intercept,
+        l2=1.0 / rows if words.l2 is None else words.l2,
+        seed=words.seed,
+        limits=limits_of(study),
+        trim=study.defence.trim,
+        privacy=mechanism,
+    )
 
 
 def task_of(study: Study) -> str:

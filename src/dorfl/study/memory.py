@@ -26,6 +26,7 @@ class Memory:
 
     file: Path | None = None
     runs: dict[str, dict[str, str]] = field(default_factory=dict)
+    data: str = ""  # the mark of the table that answers are made of; it stays here
 
     def __post_init__(self) -> None:
         if self.file is not None and self.file.exists():
@@ -40,6 +41,8 @@ class Memory:
     def agreed(self, step: str, agreement: Agreement) -> str | None:
         """What is not as this run had it before, or nothing: one question for every step."""
         marks = {"study": _mark(agreement.study), f"step {step}": _mark(agreement)}
+        if self.data:
+            marks = {"table": self.data, **marks}
         return self._same(agreement.run, marks)
 
     def asked(self, run: str, sent: Broadcast) -> str | None:

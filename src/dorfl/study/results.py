@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federation.training import Fit
+from dorfl.federation.fit import Fit
 from dorfl.oracle.group import Group
 from dorfl.study import constant, coordinator, meaning, model, serving
 from dorfl.study.audit import audit

@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from dorfl import solvers
+from dorfl.federation.options import Options, about
 from dorfl.oracle.curvature import BUDGET, RESOLUTIONS
 from dorfl.support import wire
 
@@ -18,7 +20,7 @@ METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 TASKS = ("auto", "classification", "regression")
 MIXTURES = ("auto", "fixed", "agnostic")
 SMALL = ("refuse", "drop", "merge")
-SOLVERS = ("auto", "sqp", "optimistic")
+SOLVERS = solvers.names()
 CURVATURES = ("auto", *RESOLUTIONS)
 SCALINGS = ("robust", "standard", "none")
 
@@ -77,18 +79,22 @@ class Words(NamedTuple):
 
 
 class Training(NamedTuple):
-    """What :func:`dorfl.train` takes too; l2 is by default 1 / rows."""
+    """Options of :func:`dorfl.train` that a study can set: :mod:`dorfl.federation.options`.
+
+    A study decides by itself what to minimise, and how much of l2 that takes; rows nobody looked
+    at do not deserve a finer tolerance.
+    """
 
     loss: Annotated[str, "what is made small: auto, logistic, softmax, squared or huber"] = "auto"
     delta: Annotated[float, "Huber's loss: where it turns linear, in units of residuals"] = 1.345
-    solver: Annotated[str, "how it is solved: auto, sqp or optimistic"] = "auto"
-    tol: Annotated[float, "stop at a gap of this share of the objective"] = 1e-4
-    max_rounds: Annotated[int | None, "at most so many exchanges of messages"] = None
-    curvature: Annotated[str, "the finest asked for: auto, full, blocks, diagonal or none"] = "auto"
-    bytes_per_round: Annotated[int, "… that a site can send in so many bytes"] = BUDGET
-    intercept: Annotated[bool, "whether the model has one"] = True
-    l2: Annotated[float | None, "adds ½ l2 ‖θ‖²; by default 1 / rows"] = None
-    seed: Annotated[int, "where random streams begin"] = 0
+    solver: Annotated[str, f"how it is solved: {', '.join(SOLVERS)}"] = "auto"
+    tol: Annotated[float, about("tol")] = 1e-4
+    max_rounds: Annotated[int | None, about("max_rounds")] = Options.max_rounds
+    curvature: Annotated[str, about("curvature")] = Options.curvature
+    bytes_per_round: Annotated[int, about("bytes_per_round")] = BUDGET
+    intercept: Annotated[bool, about("intercept")] = Options.intercept
+    l2: Annotated[float | None, f"{about('l2')}; by default 1 / rows"] = None
+    seed: Annotated[int, about("seed")] = Options.seed
 
 
 class Privacy(NamedTuple):
@@ -117,7 +123,7 @@ class Defence(NamedTuple):
 
     row: Annotated[float | None, "how long a scaled row can be"] = None
     target: Annotated[float | None, "how large a scaled label can be"] = None
-    trim: Annotated[float, "the share of gradients that may be lies"] = 0.0
+    trim: Annotated[float, about("trim")] = Options.trim
     most_rows: Annotated[int | None, "the most rows a site is believed to have"] = None
 
 

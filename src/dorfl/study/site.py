@@ -75,6 +75,7 @@ class Site:
     approve: tuple[str, ...] = ()
     done: Callable[[Agreement, Group, Outcome, Array], object] | None = None
     note: Callable[[str], object] = lambda _: None
+    told: Callable[[Request, bytes], object] = lambda *_: None  # what was answered
     memory: Memory = field(default_factory=Memory)
     ledger: Ledger = field(default_factory=Ledger)
     limits: Limits = DEFAULT
@@ -105,7 +106,10 @@ class Site:
             answer = Refusal("what was asked does not fit this site; its own log says why")
         if isinstance(answer, Refusal):
             self.note(f"refused {step or 'a request'}: {answer.reason}")
-        return wire.encode(Reply(run, self.name, step, answer))
+        reply = wire.encode(Reply(run, self.name, step, answer))
+        if not isinstance(answer, Refusal):
+            self.told(request, reply)
+        return reply
 
     def answer(self, request: Request) -> Answer:
         """The answer to a request; Refused or ValueError if there is none."""
@@ -119,6 +123,8 @@ class Site:
             )
         refined = "" if agreement.scatter is None else "refined "
         odd = self.memory.agreed(refined + step[:20], agreement)
+        if odd == "table":
+            raise Refused("this site's table has changed since the run began")
         if odd is not None:
             raise Refused(f"the {odd} is not what this run said before")
         rows, study = self._rows(agreement), agreement.study

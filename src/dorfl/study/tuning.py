@@ -18,7 +18,8 @@ import numpy as np
 
 from dorfl.data import validation
 from dorfl.data.validation import Clients
-from dorfl.federation.training import Fit, train
+from dorfl.federation.fit import Fit
+from dorfl.federation.training import train
 from dorfl.objective import losses
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method

@@ -15,7 +15,7 @@ import numpy as np
 
 import dorfl
 from dorfl.data.preprocessing import Numeric, Transform
-from dorfl.federation.training import Fit
+from dorfl.federation.fit import Fit
 from dorfl.oracle.problem import Problem
 from dorfl.study.model import card, facts
 from dorfl.study.model.model import Model

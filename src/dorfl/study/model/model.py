@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from dorfl.data.preprocessing import Numeric, Transform
-from dorfl.federation.training import Fit
+from dorfl.federation.fit import Fit
 from dorfl.study.model.facts import Facts
 from dorfl.support.types import Array
 

@@ -1,0 +1,51 @@
+"""Clients that differ
+===================
+
+With one class a client, a model that averages serves the hardest class worst. A worst mixture (AFL)
+gives that client more weight, until no other mixture would be worse.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import dorfl
+
+# %%
+# Three clients whose rows overlap; the third is the smallest and the hardest.
+
+rng = np.random.default_rng(0)
+middles = {"north": (-2.0, 0.0), "south": (2.0, 0.5), "east": (0.3, 0.8)}
+sizes = {"north": 600, "south": 500, "east": 150}
+clients = {
+    name: (rng.normal(middle, 1.0, (sizes[name], 2)), np.full(sizes[name], k))
+    for k, (name, middle) in enumerate(middles.items())
+}
+
+# %%
+# Both are solved to the same tolerance; ``fit.history`` has one entry a round.
+
+fits = {
+    "by size (ERM)": dorfl.train(clients, dorfl.methods.erm(), loss="softmax"),
+    "worst mixture (AFL)": dorfl.train(clients, dorfl.methods.afl(), loss="softmax"),
+}
+for name, fit in fits.items():
+    served = {client: fit.score(*rows) for client, rows in clients.items()}
+    told = ", ".join(f"{client} {accuracy:.2f}" for client, accuracy in served.items())
+    print(f"{name}: {fit.rounds} rounds; accuracy {told}")
+
+# %%
+# λ, round by round: the worst mixture finds out who is served worst.
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+path = np.array([entry.lam for entry in fits["worst mixture (AFL)"].history])
+for k, (name, style) in enumerate(zip(clients, ("-o", "--s", ":^"), strict=True)):
+    left.plot(np.arange(1, len(path) + 1), path[:, k], style, label=name)
+left.set(xlabel="round", ylabel="λ of the client", ylim=(0, 1))
+left.legend()
+place = np.arange(len(clients))
+for shift, (name, fit) in zip((-0.2, 0.2), fits.items(), strict=True):
+    accuracy = [fit.score(*rows) for rows in clients.values()]
+    right.bar(place + shift, accuracy, 0.36, label=name)
+right.set(xticks=place, xticklabels=list(clients), ylabel="accuracy", ylim=(0, 1.0))
+right.legend(loc="lower left")
+plt.show()

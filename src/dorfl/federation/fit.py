@@ -1,0 +1,94 @@
+"""What a training leaves: the model, the mixture, and how it came about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dorfl.data import validation
+from dorfl.federation.local import Round
+from dorfl.oracle.problem import Problem
+from dorfl.solvers.base import Info
+from dorfl.support.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A trained model and how it came about.
+
+    `theta` has the intercept last (softmax: one row per class). `lam` is the mixture, in the order
+    of `clients`. `gap` estimates how far max_i F_i is above the best possible. `sample_weights` has
+    the weight p of every row, by client: 1/n for an ordinary one, nearly 0 for a suspect.
+    """
+
+    theta: Array
+    lam: Array
+    clients: tuple[str, ...]
+    risks: Array
+    objective: float
+    gap: float
+    rounds: int
+    status: str
+    message: str
+    history: list[Round]
+    sample_weights: dict[str, Array]
+    centers: Array
+    problem: Problem
+    rho: float  # the price of transport: as given, or in the constrained problem as found
+    radius: float | None = None  # in the constrained problem, the radius met
+    l2: float = 0.0
+    theta_radius: float = np.inf
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap in units of the objective, which is what `tol` is compared with."""
+        gap = _share(self.gap, self.objective)
+        return gap if np.isfinite(gap) else np.inf
+
+    @property
+    def bytes_up(self) -> int:
+        """What all clients sent in all rounds, in bytes of numbers."""
+        return sum(line.bytes_up for line in self.history)
+
+    @property
+    def bytes_down(self) -> int:
+        """What was sent to all clients in all rounds, in bytes of numbers."""
+        return sum(line.bytes_down for line in self.history)
+
+    def decision(self, X: Any) -> Array:
+        """The model's outputs: (n,), or (n, classes) for softmax."""
+        return self.problem.predict(self.theta, validation.rows(X, "decision"))
+
+    def predict(self, X: Any) -> Array:
+        """Labels, or values for a regression."""
+        out = self.decision(X)
+        return self.problem.loss.predict(out, self.problem.classes)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy, or the negative mean loss for a regression."""
+        labels = np.asarray(y)
+        if self.problem.loss.classifies:
+            return float(np.mean(self.predict(X) == labels))
+        return -float(np.mean(self.problem.loss.value(self.decision(X), labels.astype(float))))
+
+
+def describe(status: str, info: Info, tol: float) -> str:
+    """How a training ended, in a sentence; a gap is said in units of the objective as well."""
+    size, share = float(np.linalg.norm(info.theta)), _share(info.gap, info.objective)
+    gap = f"gap {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
+    return {
+        "converged": f"converged (objective {info.objective:.6g}, {gap})",
+        "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
+        "larger tol",
+        "spent": "the rounds that the privacy budget was made for are over",
+        "stalled": f"not converged: no further progress in floating point ({gap})",
+        "separable": "the classes are separable: every row is classified correctly, so without "
+        "regularisation the minimiser is infinitely far away. Stopped at "
+        f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",
+    }[status]
+
+
+def _share(gap: float, objective: float) -> float:
+    return float(gap / max(abs(objective), 1e-300))

@@ -1,0 +1,26 @@
+"""Words that came from elsewhere, made fit for a terminal, a log line or a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def one_line(text: str, most: int = 500) -> str:
+    r"""Without line ends and control characters, which could forge lines or move a cursor.
+
+    >>> one_line("no\r\nround 1  gap 0\x1b[2J")
+    'no round 1 gap 0 [2J'
+    """
+    seen = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
+    return " ".join(seen.split())[:most]
+
+
+def one_line_each(value: Any) -> Any:
+    """The same for every text in lists and dictionaries, keys too."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, dict):
+        return {one_line(str(k)): one_line_each(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [one_line_each(v) for v in value]
+    return value
