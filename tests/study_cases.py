@@ -3,9 +3,13 @@
 import numpy as np
 
 import dorfl
+from dorfl.data.preprocessing.columns import table_of
 from dorfl.study import settings, toml
+from dorfl.study.ledger import Limits
 from dorfl.study.site import Site
 
+# Small tables with wild rows are studied again and again; test_attacks.py has sites as they are.
+ROOMY = Limits(told=99.0, versions=99, middles=99, alone=1.0, behind=0)
 METHODS = {
     "erm": 'name = "erm"',
     "afl": 'name = "afl"',
@@ -59,5 +63,12 @@ def make_study(
     )
 
 
+def a_site(name, table, kind=Site, **options):
+    """A site that releases its columns, approves of every study, and has so few rows to lose."""
+    released = tuple(table_of(table).column_names)
+    given = {"released": released, "approve": ("*",), "limits": ROOMY, **options}
+    return kind(name, table, **given)
+
+
 def make_sites(tables, **options):
-    return {name: Site(name, table, **options) for name, table in tables.items()}
+    return {name: a_site(name, table, **options) for name, table in tables.items()}

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from dorfl.study import coordinator, local, model, results, settings, toml
-from dorfl.study.site import Site
-from study_cases import make_sites, mixed_tables
+from study_cases import a_site, make_sites, mixed_tables
 
 LABELS = ("ill", "grade", "cost")
 
@@ -129,7 +128,7 @@ def test_a_site_of_its_own_can_look_into_its_model(tmp_path):
               for name, t in mixed_tables().items()}  # fmt: skip
     asked = settings.among(toml.parse('[data]\nlabel = "ill"\n'), tuple(tables))
     sites = {
-        name: Site(name, table, done=lambda a, *rest: results.write_site(tmp_path / a.site, a,
+        name: a_site(name, table, done=lambda a, *rest: results.write_site(tmp_path / a.site, a,
                                                                          *rest))
         for name, table in tables.items()
     }  # fmt: skip

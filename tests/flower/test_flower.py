@@ -33,7 +33,7 @@ from dorfl.flower.serving import free_port
 from dorfl.study import coordinator, local
 from dorfl.study import model as models
 from dorfl.study.site import Site
-from study_cases import METHODS, make_sites, make_study, synthetic_tables
+from study_cases import METHODS, a_site, make_sites, make_study, synthetic_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
@@ -90,7 +90,13 @@ def deployed(tmp_path_factory):
     federation = Federation.create(root / "fed", "127.0.0.1", free_port())
     homes = {name: root / f"{SECRET}-{name}" for name in TABLES}
     for name, home in homes.items():
-        SiteFolder.create(home, name)
+        SiteFolder.create(home, name, released=tuple(TABLES[name]), approve=("*",))
+        with (home / "site.toml").open(
+            "a"
+        ) as file:  # many studies, of one small table with a wild row
+            file.write(
+                "[limits]\ntold = 99\nversions = 99\nmiddles = 99\nalone = 1.0\nbehind = 0\n"
+            )
         federation.add_site(name, (home / f"{name}.pub").read_bytes())
         csv.write_csv(pa.table(TABLES[name]), home / "records.csv")
     found = Deployed(
@@ -543,7 +549,7 @@ def test_a_site_that_sends_rubbish_is_refused_recorded_and_survived(deployed):
             return honest if self.asked < 2 else rubbish[self.asked % 4]
 
     pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
-    with attending(deployed, Liar(name, pair[name]), home):
+    with attending(deployed, a_site(name, pair[name], Liar), home):
         end, folder = deployed.run(make_study(pair, training="rounds = 4", absent="stand_in = 9"))
     assert np.isfinite(end.outcome.theta).all() and np.isfinite(end.outcome.lam).all()
     refused = [line.refused.get(name) for line in end.history]

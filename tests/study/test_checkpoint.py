@@ -44,13 +44,14 @@ def test_a_regression_comes_back_before_and_after_its_residuals_are_known(tmp_pa
     tables = mixed_tables()
     study = make_study(tables, "cost", '[columns]\nuse = ["x", "ward"]')
     found = [coordinator.begin(study, "run-1")]
-    local.run(found[0], make_sites(tables), found.append)
+    sites = make_sites(tables)
+    local.run(found[0], sites, found.append)
     steps = [state.step for state in found]
     asked = steps.index("residuals")
     assert "round" in steps[:asked] and "round" in steps[asked:] and found[-1].scatter < 1
     for state in (found[asked - 1], found[asked], found[asked + 1], found[-3]):
         checkpoint.save(tmp_path / "checkpoint.json", state)
-        again = local.run(checkpoint.load(tmp_path / "checkpoint.json"), make_sites(tables))
+        again = local.run(checkpoint.load(tmp_path / "checkpoint.json"), sites)
         assert same(again, found[-1]), state.step
 
 

@@ -12,8 +12,8 @@ from dorfl import RobustClassifier, RobustRegressor
 from dorfl.cli import app
 from dorfl.data import tables
 from dorfl.study import coordinator, local, model, results, settings, toml
-from dorfl.study.site import Site
-from study_cases import METHODS, mixed_tables
+from dorfl.study.ledger import Limits
+from study_cases import METHODS, a_site, mixed_tables
 
 LABELS = {"ill": "two classes", "grade": "three classes", "cost": "a number"}
 
@@ -38,7 +38,8 @@ def at_sites(folder, frame, study):
     sites = {}
     for name, part in frame.groupby("site"):
         part.drop(columns="site").to_csv(folder / f"{name}.csv", index=False)
-        sites[name] = Site(name, tables.read(folder / f"{name}.csv"))
+        table = tables.read(folder / f"{name}.csv")
+        sites[name] = a_site(name, table, limits=Limits(told=9.0, alone=1.0, behind=0))
     asked = settings.among(toml.read(study), tuple(sites))
     return results.model_of(local.run(coordinator.begin(asked, "run-1"), sites))
 

@@ -68,9 +68,9 @@ def _prepare(folder: Path, seed: int) -> None:
     fed = Federation.create(folder / "fed", "127.0.0.1", free_port())
     clients = datasets.synthetic(seed=seed).clients
     for name, (X, y) in zip(_SITES, clients.values(), strict=True):
-        SiteFolder.create(folder / name, name)
-        fed.add_site(name, (folder / name / f"{name}.pub").read_bytes())
         columns = {f"x{k}": X[:, k] for k in range(X.shape[1])}
+        SiteFolder.create(folder / name, name, released=(*columns, "y"), approve=("demo",))
+        fed.add_site(name, (folder / name / f"{name}.pub").read_bytes())
         csv.write_csv(pa.table({**columns, "y": y.astype(int)}), folder / f"{name}.csv")
     (folder / "study.toml").write_text(
         'name = "demo"\n[data]\nlabel = "y"\n[method]\nmixture = "agnostic"\n'
@@ -116,7 +116,11 @@ def _compare(folder: Path) -> None:
     from dorfl.study.site import Site  # noqa: PLC0415
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
-    sites = {name: Site(name, tables.read(folder / f"{name}.csv")) for name in _SITES}
+    given = {name: tables.read(folder / f"{name}.csv") for name in _SITES}
+    sites = {
+        name: Site(name, table, tuple(table.column_names), approve=("demo",))
+        for name, table in given.items()
+    }
     here = local.run(coordinator.begin(asked, "here"), sites).outcome
     (run,) = Federation.open(folder / "fed").runs()
     there = model.load(run / "model").fit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dorfl.cli import demo, federation, server, site
+from dorfl.cli import demo, federation, ledger, server, site
 
 NETWORK = "Sites over a network"
 
@@ -12,6 +12,7 @@ NETWORK = "Sites over a network"
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.add_typer(server.app, name="server", rich_help_panel=NETWORK)
+    ledger.register(site.app)
     app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
     for command in (
         federation.run, federation.resume, federation.status, federation.watch, federation.stop,

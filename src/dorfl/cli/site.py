@@ -94,7 +94,7 @@ def check(
     differ = clocks(hello.ahead)
     if differ is not None:
         screen.note(differ)
-    released = ", ".join(site.released or ())
+    released = ", ".join(site.released) or "nothing; name columns in site.toml: released = [...]"
     screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
     if hello.study is None:
         screen.say("no study is running; when one is, this command says whether it fits")
@@ -104,6 +104,8 @@ def check(
         site.consent(Agreement("check", site.name, study))
     except Refused as refusal:
         raise ValueError(f"study {study.name!r}: {refusal}") from None
+    if not site.ledger.allows(study, site.approve):
+        screen.say(f"study {study.name!r} is not approved yet: dorfl site approve {folder}")
     columns, least = ", ".join(study.columns.use) or "every released column", study.privacy.least
     screen.say(f"study {study.name!r} fits. What would be sent:")
     screen.say(f"  once: how many rows there are; of {columns} and {study.data.label}: counts, and")
@@ -177,6 +179,7 @@ def _open(
     from dorfl.flower import keys  # noqa: PLC0415
     from dorfl.flower.fleet import Connection  # noqa: PLC0415
     from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.study.ledger import Ledger  # noqa: PLC0415
     from dorfl.study.memory import Memory  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
@@ -188,8 +191,9 @@ def _open(
     with data.open("rb") as file:
         rows = hashlib.file_digest(file, "sha256").hexdigest()
     site = Site(
-        home.name, table, home.released, home.least, epsilon=home.epsilon,
-        memory=Memory(folder / "asked.json", data=rows), secret=secret,
+        home.name, table, home.released, home.least, home.approve,
+        epsilon=home.epsilon, limits=home.limits, secret=secret,
+        memory=Memory(folder / "asked.json", data=rows), ledger=Ledger(folder / "ledger.json"),
         curvature=curvature or home.curvature,
     )  # fmt: skip
     return site, connection

@@ -21,6 +21,7 @@ from scipy.special import gammaincinv
 from dorfl.support.types import Array
 
 _BLOCK = 65_536  # rows
+_TOGETHER = 5  # rows that are set aside, if any are
 
 
 class Summary(NamedTuple):
@@ -30,18 +31,36 @@ class Summary(NamedTuple):
     mean: Array
 
 
-def summarise(rows: Array, share: float = 0.999, least: int = 1) -> Summary:
-    """The mean of the rows within the range that `share` of normal rows would keep to.
+def summarise(rows: Array, least: int = 1) -> Summary:
+    """The mean of the rows that are not :func:`wild`; their median where most would be.
 
     A mean of fewer than `least` rows is not given: it would tell of them.
+    """
+    far, middle = wild(rows, least=max(least, _TOGETHER))
+    majority = 2 * int(far.sum()) > len(rows)  # no such thing as a wild majority
+    kept = len(rows) if majority else int((~far).sum())
+    if kept < least:
+        raise ValueError(f"centre: a mean of fewer than {least} rows would tell of them")
+    if majority:
+        return Summary(kept, middle)
+    parts = range(0, len(rows), _BLOCK)
+    total = sum(rows[p : p + _BLOCK][~far[p : p + _BLOCK]].sum(0, np.float64) for p in parts)
+    return Summary(kept, np.asarray(total / kept))
+
+
+def wild(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
+    """Which rows are beyond the range that `share` of normal ones keep to, and the medians.
+
+    None, or `least` of them: what a mean leaves of the sum over all rows is what they add up to.
+    (A client with fewer than twice as many rows sets aside those alone.)
 
     Distances are measured from the medians in units of the median absolute deviation, which a
     minority of wild rows cannot move. A column that mostly has one value (a category, a rare
     amount) has none: there a row is wild when it is several times as far off as others that differ.
     """
     middle = np.empty(rows.shape[1])
-    squares, dims = np.zeros(len(rows)), 0
-    wild = np.zeros(len(rows), dtype=bool)
+    squares, dims, far = np.zeros(len(rows)), 0, np.zeros(len(rows))
+    odd = np.zeros(len(rows), dtype=bool)
     for k, column in enumerate(_columns(rows)):
         middle[k] = np.median(column)
         offset = np.abs(column - middle[k])
@@ -51,22 +70,16 @@ def summarise(rows: Array, share: float = 0.999, least: int = 1) -> Summary:
                 squares += (offset / unit) ** 2
             dims += 1
         elif (offset > 0).any():
-            wild |= offset > 6.0 * np.median(offset[offset > 0])
+            odd |= offset > 6.0 * np.median(offset[offset > 0])
     if dims:
         far = np.sqrt(squares / dims)
         # Scaled so that the middle row of a clean sample sits where it should: heavy tails must not
         # make half the table look wild.
         typical = float(np.median(far)) / _radius(0.5, dims)
-        wild |= far > max(typical, 1.0) * _radius(share, dims)
-    majority = 2 * int(wild.sum()) > len(rows)  # no such thing as a wild majority
-    kept = len(rows) if majority else int((~wild).sum())
-    if kept < least:
-        raise ValueError(f"centre: a mean of fewer than {least} rows would tell of them")
-    if majority:
-        return Summary(kept, middle)
-    parts = range(0, len(rows), _BLOCK)
-    total = sum(rows[p : p + _BLOCK][~wild[p : p + _BLOCK]].sum(0, np.float64) for p in parts)
-    return Summary(kept, np.asarray(total / kept))
+        odd |= far > max(typical, 1.0) * _radius(share, dims)
+    if 0 < int(odd.sum()) < least <= len(rows) // 2:
+        odd[np.lexsort((-far, ~odd))[:least]] = True  # those next to them as well
+    return odd, middle
 
 
 def _columns(rows: Array) -> Iterator[Array]:

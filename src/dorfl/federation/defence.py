@@ -120,6 +120,8 @@ def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
     value = float(np.clip(report.value, limit.low, limit.high))
     if abs(value - report.value) > _SLACK * max(1.0, abs(value)):
         beyond.append("risk")
+    else:  # as it was told: rounding is left alone
+        value = report.value
     away = report.vector - limit.middle
     length = float(np.linalg.norm(away))
     vector = report.vector

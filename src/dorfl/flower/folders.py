@@ -1,7 +1,7 @@
 """The coordinator's and a site's folders: what lies where, and who may read it.
 
 fed/    federation.toml   keys/   sites/NAME.pub   runs/RUN/   logs/   state/
-site/   site.toml         NAME.key   NAME.pub   results/RUN/   site.log
+site/   site.toml         NAME.key   NAME.pub   results/RUN/   site.log   ledger.json   asked.json
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from dorfl.flower import keys
 from dorfl.oracle.curvature import RESOLUTIONS
+from dorfl.study.ledger import DEFAULT, Limits
 from dorfl.support.files import write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -148,13 +149,17 @@ class SiteFolder:
 
     path: Path
     name: str
-    released: tuple[str, ...] | None  # none named: every column of its data file
+    released: tuple[str, ...]  # the columns that studies may use
     least: int
+    approve: tuple[str, ...] = ()  # studies approved in advance, by their names
+    limits: Limits = DEFAULT
     epsilon: float | None = None  # takes part with no weaker differential privacy than this
     curvature: str = "full"  # tells no finer curvature than this
 
     @classmethod
-    def create(cls, path: Path, name: str) -> SiteFolder:
+    def create(
+        cls, path: Path, name: str, released: Sequence[str] = (), approve: Sequence[str] = ()
+    ) -> SiteFolder:
         """A new folder with a key pair of the site's own."""
         check_name(name)
         if (path / "site.toml").exists():
@@ -165,28 +170,34 @@ class SiteFolder:
         text = (
             f'name = "{name}"\n'
             "least = 5  # no statistic of fewer rows leaves this site, whatever a study says\n"
-            "# Name the columns that studies may use; without this line, all of the data file's:\n"
-            '# released = ["age", "pressure"]\n'
-            "# Take part only in studies with differential privacy, and with no weaker one:\n"
+            '# Name the columns that studies may use, such as ["age", "pressure"], the label too:\n'
+            f"released = {json.dumps(list(released))}\n"
+            "# A person here approves of each study, once: dorfl site approve. In advance, by\n"
+            '# name ("heart-*", or "*" for any):\n'
+            f"approve = {json.dumps(list(approve))}\n"
+            "# Take part only with differential privacy, all studies together within this ε:\n"
             "# epsilon = 4.0\n"
             "# The finest curvature this site tells: full, blocks, diagonal or none; with less,\n"
             "# training takes more rounds (docs/privacy.md says what it tells of rows):\n"
             '# curvature = "full"\n'
+            "# What all studies together may learn, and how much one row may show:\n"
+            "# [limits]\n"
+            f"{DEFAULT.written}"
         )
         write_whole(path / "site.toml", text.encode())
-        return cls(path, name, None, 5)
+        return cls(path, name, tuple(released), 5, tuple(approve))
 
     @classmethod
     def open(cls, path: Path) -> SiteFolder:
         """An existing folder."""
         told = _read_toml(path / "site.toml", f"{path}: is no site's folder; see `dorfl site init`")
-        name, least, released = told.get("name"), told.get("least", 5), told.get("released")
+        name, least = told.get("name"), told.get("least", 5)
         if not isinstance(name, str) or not isinstance(least, int) or least < 1:
             raise ValueError(f"{path / 'site.toml'}: needs a name, and least as a whole number ≥ 1")
-        if released is not None and not (
-            isinstance(released, list) and all(isinstance(c, str) for c in released)
-        ):
-            raise ValueError(f"{path / 'site.toml'}: released must be a list of column names")
+        lists = {key: told.get(key, []) for key in ("released", "approve")}
+        for key, given in lists.items():
+            if not (isinstance(given, list) and all(isinstance(word, str) for word in given)):
+                raise ValueError(f"{path / 'site.toml'}: {key} must be a list of names")
         epsilon = told.get("epsilon")
         if epsilon is not None and not (isinstance(epsilon, float | int) and epsilon > 0):
             raise ValueError(f"{path / 'site.toml'}: epsilon must be a positive number")
@@ -194,8 +205,9 @@ class SiteFolder:
         if curvature not in RESOLUTIONS:
             listed = ", ".join(RESOLUTIONS)
             raise ValueError(f"{path / 'site.toml'}: curvature must be one of {listed}")
-        columns = None if released is None else tuple(released)
-        return cls(path, check_name(name), columns, least, epsilon, curvature)
+        limits = Limits.read(told.get("limits", {}), path / "site.toml")
+        released, approve = (tuple(given) for given in lists.values())
+        return cls(path, check_name(name), released, least, approve, limits, epsilon, curvature)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
         """Be the one process that answers for this site."""

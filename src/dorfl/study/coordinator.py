@@ -79,6 +79,12 @@ class State(NamedTuple):
         """Whether the sites have rows enough for a middle of their own."""
         return spreading.apart(self.rows)
 
+    @property
+    def believed(self) -> tuple[int, ...]:
+        """The rows that sites weigh by."""
+        study = self.study
+        return vetting.believed(self.rows, study.defence.most_rows, study.data.client is None)
+
 
 _ANSWERS: dict[str, type] = {
     "enrol": Enrolled,
@@ -124,7 +130,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
     if reply.step != state.step:
         raise ValueError(f"answers step {reply.step[:20]!r}, this is {state.step!r}")
     if isinstance(reply.answer, Refusal):
-        return Refusal(reply.answer.reason[:500])
+        return Refusal(vetting.plain(reply.answer.reason))
     if not isinstance(reply.answer, _ANSWERS[state.step]):
         raise ValueError(f"is no answer to step {state.step!r}")
     if isinstance(reply.answer, Report) and reply.answer.client != site:
@@ -132,7 +138,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
     wide = dims + (state.target is not None)
-    reason = vetting.wrong(reply.answer, rows, dims, wide, state.server)
+    reason = vetting.wrong(reply.answer, rows, dims, wide, state.server, site)
     if reason is None and isinstance(reply.answer, Told):
         reason = vetting.untold(reply.answer, meaning.certifying(state, thin(state))[1])
     if reason is not None:
@@ -182,11 +188,14 @@ def new_server(state: State) -> Server:
     """The server before the first round."""
     problem = meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
-    options = meaning.options_of(state.study, sum(state.rows))
+    options = meaning.options_of(state.study, sum(state.believed))
+    limits = meaning.bounds_of(state.study, problem)
     server = training.serve(
-        problem, state.roster, np.array(state.rows), start, options, state.centers
-    )
-    return server._replace(round=len(state.history) + 1)
+        problem, state.roster, np.array(state.believed), start,
+        options.changed(limits=limits), state.centers,
+    )  # fmt: skip
+    told = dict(zip(state.roster, state.rows, strict=True))  # which reports have to repeat
+    return server._replace(rows=told, round=len(state.history) + 1)
 
 
 def certificate(state: State) -> Bound | None:
@@ -216,8 +225,6 @@ def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
             )
         if told.rows < state.study.privacy.minimum_rows:
             raise ValueError(f"site {site!r}: enrols with fewer rows than the study's minimum")
-        if told.rows > (state.study.defence.most_rows or told.rows):
-            raise ValueError(f"site {site!r}: enrols with more rows than the study believes")
     rows = tuple(answers[site].rows for site in state.roster)
     return state._replace(step="columns", rows=rows, columns=columns)
 
@@ -244,6 +251,8 @@ def settle_label(state: State, told: dict[str, Column]) -> State:
     if task == "classification":
         held = {level for column in told.values() for level in column.levels}
         classes = tuple(sorted(study.data.classes or held))
+        if not study.data.classes and len(classes) > 2:
+            _check_support(label, told)
         if len(classes) < 2:
             raise ValueError(f"label {label!r}: the sites hold rows of one class only")
         return state._replace(classes=classes)
@@ -251,6 +260,18 @@ def settle_label(state: State, told: dict[str, Column]) -> State:
     if not scaled.numeric:
         raise ValueError(f"label {label!r}: {scaled.ignored.get(label, 'has too few values')}")
     return state._replace(target=scaled.numeric[0]._replace(flagged=False, missing=0.0))
+
+
+def _check_support(label: str, told: dict[str, Column]) -> None:
+    """Raise for classes that nobody confirms: one site could invent any number of them."""
+    for site, column in told.items():
+        others = [other for name, other in told.items() if name != site]
+        alone = sorted(set(column.levels) - {level for o in others for level in o.levels})
+        if others and alone:
+            raise ValueError(
+                f"label {label!r}: {len(alone)} class(es) are at site {site!r} alone; name the "
+                "classes that there are: [data] classes = [...]"
+            )
 
 
 def scale_label(state: State, told: dict[str, Deviation]) -> State:
@@ -325,7 +346,10 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
 
 
 def _end(state: State, info: Info) -> State:
-    problem, options = meaning.problem_of(state), meaning.options_of(state.study, sum(state.rows))
+    problem, options = (
+        meaning.problem_of(state),
+        meaning.options_of(state.study, sum(state.believed)),
+    )
     rho = problem.method.rho
     outcome = Outcome(
         theta=info.theta,
@@ -345,9 +369,11 @@ def _end(state: State, info: Info) -> State:
 
 
 def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    scatter = spreading.scatter([answers[s] for s in state.roster if s in answers])
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
-    if len(answers) < len(state.roster) or not scatter > 0:
+    if len(answers) < len(state.roster):
+        return state._replace(step="finish")
+    scatter = spreading.scatter([answers[site] for site in state.roster])
+    if not scatter > 0:
         return state._replace(step="finish")
     return _start(state._replace(scatter=scatter))
 

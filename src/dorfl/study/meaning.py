@@ -10,7 +10,7 @@ from dorfl import solvers
 from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.spread import Spread
 from dorfl.federation import privacy
-from dorfl.federation.defence import Limits
+from dorfl.federation.defence import Limits, defend
 from dorfl.federation.options import Options
 from dorfl.federation.privacy import Gaussian
 from dorfl.guarantees import bound, certified
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 _PRIVATE_ROUNDS = 100
+_LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
 _MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
 _SINGLE = 1e-8  # the gap, in units of the objective, that rows in single precision can show
 
@@ -232,6 +233,25 @@ def limits_of(study: Study) -> Limits | None:
     if not row > 0:
         raise ValueError(f"study: defence.row = {row}; must be positive")
     return Limits(row, np.inf if target is None else target)
+
+
+def bounds_of(study: Study, problem: Problem) -> Limits | None:
+    """What reports are held against: as the study says, or what no scaled rows go beyond.
+
+    Columns are in robust units and reports are averages: those of honest sites are far within. No
+    bounds where numbers are in units of their own, or noise is added to what is told.
+    """
+    given = limits_of(study)
+    if given is not None:
+        return given
+    if study.columns.scaling == "none" or study.privacy.epsilon is not None:
+        return None
+    limits = Limits(_LONGEST * float(np.sqrt(problem.dims)), _LONGEST)
+    try:
+        defend(problem, limits, {})
+    except (ValueError, NotImplementedError):  # a loss or score of somebody's own has none
+        return None
+    return limits
 
 
 def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:

@@ -52,8 +52,12 @@ class Memory:
         name = f"round {sent.round}"
         if name not in known and rounds and sent.round < max(rounds):
             return f"{name} comes after round {max(rounds)}"
-        odd = self._same(run, {name: _mark(sent)})
+        odd = self._same(run, {name: _mark(sent), f"model {_mark(sent.task.theta)}": ""})
         return odd and f"{name} was asked before, with another question"
+
+    def knows(self, run: str, theta: Any) -> bool:
+        """Whether a round of this run asked about θ."""
+        return f"model {_mark(theta)}" in self.runs.get(run, {})
 
     def finished(self, run: str, outcome: Any) -> str | None:
         """Whether the run has ended before, with another model."""

@@ -1,8 +1,10 @@
 """A site's side: rows stay here; what the coordinator asks is checked before it is answered.
 
-A site answers only for columns it has released, never from fewer rows than its own minimum, and
-only questions of this protocol: the coordinator sends numbers and names, never code. The reason a
-site gives for not answering is written by us and holds no value; other errors stay in its own log.
+A site answers studies that a person there has approved, for columns it has released, never from
+fewer rows than its own minimum, and only questions that the study implies: the coordinator sends
+numbers and names, never code. What each question may be is :mod:`dorfl.study.guard`'s business,
+what all of them together may be that of :mod:`dorfl.study.ledger`. The reason a site gives for not
+answering is written by us and holds no value; other errors stay in its own log.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
-from dorfl.data import preprocessing, spread, validation
+from dorfl.data import centers, preprocessing, spread, validation
 from dorfl.data.preprocessing import Plan, cells, summaries
 from dorfl.data.preprocessing import columns as reading
 from dorfl.data.preprocessing.sketch import Sketch
@@ -29,7 +31,8 @@ from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import labels, meaning, serving
+from dorfl.study import guard, labels, meaning, serving
+from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
     Agreement,
@@ -47,7 +50,7 @@ from dorfl.support import wire
 from dorfl.support.types import Array
 
 MOST_ROUNDS = 10_000
-_KINDS = ("evaluate", "local")
+_FINISHED = 24  # numbers told at the end
 
 
 class Refused(Exception):  # noqa: N818 - a decision, not an error
@@ -58,33 +61,37 @@ class Refused(Exception):  # noqa: N818 - a decision, not an error
 class Site:
     """One site: its table, what of it is released, and what it has been asked so far.
 
-    `least` is the site's own lower bound on rows behind a statistic. `done(agreement, group,
-    outcome, places)` is called with a finished model, and where each of the group's rows is in the
-    table; what it makes of them stays at the site. `secret` is where the noise of differential
-    privacy comes from; kept from one start to the next, a question asked again gets the same noise.
+    By default no column is released and no study approved: name the columns, and studies by a rule
+    on their names (`approve=("heart-*",)`) or one by one (`ledger.approve`). `least` is the site's
+    own lower bound on rows behind a statistic. `done(agreement, group, outcome, places)` is called
+    with a finished model, and where each of the group's rows is in the table; what it makes of them
+    stays at the site. `secret` is where the noise of differential privacy comes from; kept from one
+    start to the next, a question asked again gets the same noise.
     """
 
     name: str
     table: Any
-    released: tuple[str, ...] | None = None  # none named: all columns of the table
+    released: tuple[str, ...] = ()
     least: int = 5
+    approve: tuple[str, ...] = ()
     done: Callable[[Agreement, Group, Outcome, Array], object] | None = None
     note: Callable[[str], object] = lambda _: None
     told: Callable[[Request, bytes], object] = lambda *_: None  # what was answered
     memory: Memory = field(default_factory=Memory)
-    epsilon: float | None = None  # the most a study may let a row show in a run; nothing: any
+    ledger: Ledger = field(default_factory=Ledger)
+    limits: Limits = DEFAULT
+    epsilon: float | None = None  # the most a row may show in all runs together; nothing: any
     curvature: str = "full"  # the finest that is told of ∇²F, whatever is asked for
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     _groups: dict[str, Group] = field(default_factory=dict)
     _kept: tuple[Any, ...] = ()
+    _vouched: str = ""  # the transformation that was looked at
 
     def __post_init__(self) -> None:
         self.table = reading.table_of(self.table)
         if self.curvature not in RESOLUTIONS:
             listed = ", ".join(RESOLUTIONS)
             raise ValueError(f"curvature={self.curvature!r}: choose one of {listed}")
-        if self.released is None:
-            self.released = tuple(self.table.column_names)
 
     def respond(self, data: bytes) -> bytes:
         """The reply to a request, whatever the request is."""
@@ -109,6 +116,12 @@ class Site:
         """The answer to a request; Refused or ValueError if there is none."""
         agreement, step = request.agreement, request.step
         self.consent(agreement)
+        self.ledger.meet(agreement.study, agreement.run)
+        if not self.ledger.allows(agreement.study, self.approve):
+            raise Refused(
+                f"study {agreement.study.name[:60]!r} waits for approval by a person at this site "
+                f"(there: dorfl site approve, study {mark_of(agreement.study)[:12]})"
+            )
         refined = "" if agreement.scatter is None else "refined "
         odd = self.memory.agreed(refined + step[:20], agreement)
         if odd == "table":
@@ -119,6 +132,10 @@ class Site:
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if step == "columns":
+            version = (
+                f"{self._mark[:16]} {study.privacy.least}"  # which rows, in blocks of what size
+            )
+            self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
             label = rows.column(study.data.label)
             return Columns(
                 preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)),
@@ -126,17 +143,27 @@ class Site:
             )
         if agreement.transform is None:
             raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
+        self._transform(agreement, rows)
         if step == "spreads":
             told, target = None, agreement.target
+            parts = agreement.transform.numeric + ((target,) if target is not None else ())
+            middles = {part.name: float(part.center) for part in parts}
+            self._unless(self.ledger.measure(middles, self.limits.middles))
             if target is not None:
                 plan = Plan(least=study.privacy.least)
                 told = summaries.deviation(rows.column(study.data.label), target, plan)
             spreads = preprocessing.deviations(rows, agreement.transform, meaning.plan_of(study))
             return Spreads(spreads, told)
         if step == "center" and meaning.asks_where(study):
-            return serving.place(*self._features(agreement), agreement)
+            X, y = self._features(agreement)
+            far, _ = centers.wild(spread.look(X), least=max(study.privacy.least, self.least))
+            if 2 * int(far.sum()) <= len(far):
+                self._unless(self.ledger.average(self._mark, ~far, self.least))
+            return serving.place(X, y, agreement)
         if step == "edge" and agreement.spread is not None and agreement.center is not None:
             X, _ = self._features(agreement)
+            self._own_center(agreement, X)
+            self._count(agreement, step, rows.num_rows // study.privacy.least)
             return spread.distances(
                 X, self._centered(agreement), meaning.shape_of(agreement), study.privacy.least
             )
@@ -164,11 +191,13 @@ class Site:
             meaning.check(study)
         except ValueError as error:
             raise Refused(f"the study cannot be run: {error}") from None
-        assert self.released is not None
         wanted = (study.data.label, *study.columns.use, *agreement.columns)
         for column in wanted:
             if column not in self.released:
-                raise Refused(f"column {column[:60]!r} is not released by this site")
+                raise Refused(
+                    f"column {column[:60]!r} is not released by this site; a person there names "
+                    "the columns that studies may use: released = [...] in site.toml"
+                )
         if agreement.transform is not None:
             used = {part.name for part in agreement.transform.parts}
             if not used <= set(agreement.columns):
@@ -178,6 +207,8 @@ class Site:
             raise Refused(
                 f"this site takes part with differential privacy of ε ≤ {self.epsilon:g} only"
             )
+        if shown is not None and study.privacy.delta > self.limits.delta:
+            raise Refused(f"δ is above the {self.limits.delta:g} that this site allows")
         if study.privacy.least < self.least:
             raise Refused(
                 f"the study would tell of groups of {study.privacy.least} rows; "
@@ -207,41 +238,111 @@ class Site:
         return center
 
     def _report(self, agreement: Agreement, sent: Broadcast) -> Report:
-        group, task = self.group(agreement), sent.task
+        group, task, study = self.group(agreement), sent.task, agreement.study
         size = group.problem.size + group.problem.constrained
         if task.theta.shape != (size,) or task.theta.dtype != np.float64:
             raise Refused("θ has another shape than the model agreed on")
-        known = task.kind in _KINDS and task.curvature in RESOLUTIONS
-        if not known or not 1 <= task.steps <= 1000:
-            raise Refused("the task is none that this site takes on")
-        if task.batch is not None and task.batch < self.least:
-            raise Refused(
-                f"a batch of {task.batch} rows would show them; {self.least} is the least"
-            )
+        # Minibatches and local steps are in no study: few rows, drawn by a seed that others know.
+        if task.kind != "evaluate" or task.batch is not None or task.steps != 1:
+            raise Refused("the task is none that the study implies: all rows, risk and gradient")
+        wished = study.training.curvature
+        if task.curvature not in RESOLUTIONS or (
+            wished != "auto" and coarser(task.curvature, wished) != task.curvature
+        ):
+            raise Refused("the task asks for a curvature that the study does not")
         if not 1 <= sent.round <= MOST_ROUNDS:
             raise Refused("the round's number is out of range")
         # The same question may come again (a coordinator that restarted); another one under a
         # number that was used, or an earlier one that was not, is no part of a training.
-        odd = self.memory.asked(agreement.run, sent)
-        if odd is not None:
-            raise Refused(odd)
-        study = agreement.study
-        if study.privacy.epsilon is None:
-            allowed = coarser(task.curvature, self.curvature)
-            sent = sent._replace(task=task._replace(curvature=allowed))
+        self._unless(self.memory.asked(agreement.run, sent))
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
         noise = meaning.mechanism_of(study, seed)
-        told = respond(group, sent, study.training.seed, noise, self.least, strict=noise is None)
-        if told[0].curvature is None and sent.task.curvature != "none" and group.problem.bends:
+        if noise is not None:
+            limits = self.limits
+            self._unless(self.ledger.spend(agreement.run, noise, self.epsilon, limits.delta))
+            return respond(group, sent, 0, noise)[0]
+        allowed = self._affordable(group, coarser(task.curvature, self.curvature))
+        task = self._vetted(agreement, group, task._replace(curvature=allowed))
+        if task.curvature != allowed and group.problem.bends:
             self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
-        return told[0]
+        return respond(group, sent._replace(task=task), 0)[0]
+
+    def _vetted(self, agreement: Agreement, group: Group, task: Task) -> Task:
+        """The task to answer, once θ may be asked about; the ledger then has it."""
+        theta = task.theta
+        if guard.steep(group, theta, self.limits.steepest):
+            raise Refused("θ is steeper than any model of these rows")
+        task = enough(group, task, self.least)
+        pulled = guard.pull(group, theta)
+        if guard.influence(group, pulled) > self.limits.alone:
+            raise Refused("one row makes up nearly all of a number in the report; nothing is sent")
+        before = self.ledger.pulls(self._mark, pulled.slope.shape)
+        behind = self.limits.behind
+        if not guard.differs(group, pulled.slope, before, behind):
+            raise Refused(
+                f"beside an earlier report, this one would tell of fewer than {behind} rows"
+            )
+        told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
+        self._count(agreement, "round", told, theta, task.curvature)
+        self.ledger.pulled(self._mark, pulled.slope)
+        return task
+
+    def _affordable(self, group: Group, wish: str) -> str:
+        """The finest curvature that leaves half of what the site may still tell."""
+        left = 0.5 * (self.limits.told - self.ledger.told) * group.rows.size
+        finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
+        return next(
+            r for r in reversed(finer) if r == "none" or group.problem.layout.numbers(r) <= left
+        )
+
+    def _count(
+        self, agreement: Agreement, step: str, numbers: int, theta: Any = None, finest: str = ""
+    ) -> None:
+        """Enter a question into the ledger, or refuse it: its answer has so many numbers."""
+        asked = (agreement._replace(run=""), step, theta, finest)
+        mark = hashlib.sha256(b"".join(wire.encode(part) for part in asked)).hexdigest()
+        assert agreement.transform is not None
+        size = self._rows(agreement).num_rows * len(agreement.transform.names)
+        entry = {
+            "run": agreement.run, "study": mark_of(agreement.study), "step": step,
+            "numbers": numbers, "share": numbers / size,
+        }  # fmt: skip
+        self._unless(self.ledger.ask(mark, entry, self.limits.told))
+
+    def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
+        mark = mark_of(agreement._replace(run="", center=None))
+        if mark != self._vouched:
+            self._unless(guard.strange(agreement, rows))
+            self._vouched = mark
+
+    def _own_center(self, agreement: Agreement, X: Array) -> None:
+        """From another middle than this site's own, distances would be those along a column."""
+        own = agreement.apart and agreement.study.method.center == "client"
+        looked, least = spread.look(X).astype(np.float64), agreement.study.privacy.least
+        if own and (centers.summarise(looked, least).mean != self._centered(agreement)).any():
+            raise Refused("the centre is not the one that this site told")
+
+    def _asked_about(self, agreement: Agreement, outcome: Outcome) -> None:
+        if not self.memory.knows(agreement.run, outcome.theta):
+            raise Refused("the model is none of those that the rounds asked about")
+
+    @staticmethod
+    def _unless(reason: str | None) -> None:
+        if reason is not None:
+            raise Refused(reason)
+
+    @property
+    def _mark(self) -> str:
+        """What stands for the rows that take part: which of the table's they are."""
+        return hashlib.sha256(self._kept[3].tobytes()).hexdigest()
 
     def _residuals(self, agreement: Agreement, outcome: Outcome) -> Sketch:
         group = self.group(agreement)
         if not meaning.refines(agreement.study, group.problem):
             raise Refused("is no question of this protocol")
-        if outcome.theta.shape != (group.problem.size,):
-            raise Refused("θ has another shape than the model agreed on")
+        self._asked_about(agreement, outcome)
+        told = len(group.rows) // agreement.study.privacy.least
+        self._count(agreement, "residuals", told, outcome.theta)
         out = serving.outputs(group.problem, outcome.theta, group.rows)
         return spread.residuals(out, group.target, agreement.study.privacy.least)
 
@@ -256,7 +357,9 @@ class Site:
             self.done(agreement, group, outcome, self._kept[3])
         if agreement.study.privacy.epsilon is not None:
             raise Refused("the study is differentially private: exact figures are not sent")
+        self._asked_about(agreement, outcome)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
+        self._count(agreement, "finish", _FINISHED, outcome.theta)
         return serving.finish(
             group, outcome.theta, agreement.target, agreement.study.privacy.least
         )[0]
@@ -272,7 +375,6 @@ class Site:
     def _columns(self, agreement: Agreement) -> list[str]:
         """The columns agreed on; before that, those the study names, or all that are released."""
         study = agreement.study
-        assert self.released is not None
         found = agreement.columns or study.columns.use or self.released
         return [column for column in found if column not in (study.data.label, study.data.client)]
 
@@ -303,6 +405,5 @@ class Site:
                 "[data] classes = [...]"
             ) from None
         loss = meaning.loss_of(agreement.study, len(agreement.classes))
-        return agreement.transform.apply(
-            rows, meaning.dtype_of(agreement.study)
-        ).X, labels.for_training(y, loss)
+        X = agreement.transform.apply(rows, meaning.dtype_of(agreement.study)).X
+        return guard.settle(X, agreement.study.privacy.least), labels.for_training(y, loss)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from dorfl.guarantees.certificate import paper
 from dorfl.objective import methods
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import coordinator, labels, meaning, promises, results, serving
+from dorfl.study import coordinator, guard, labels, meaning, promises, results, serving
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
 from dorfl.study.messages import Answer, Enrolled
@@ -190,6 +191,10 @@ def prepare(study: Study, split: Split) -> Prepared:
     state = state._replace(transform=_explained(split, transform))
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X
+    for first, stop in pairwise(split.bounds.tolist()):  # as a site does, or models would differ
+        settled = guard.settle(X[first:stop], study.privacy.least)
+        if settled.base is not X:
+            X[first:stop] = settled
     pa.default_memory_pool().release_unused()  # what reading took, training may need
     rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes))
     return Prepared(state, rows)

@@ -26,9 +26,13 @@ _ROWS = 2**40
 _FAR = 1e6  # standard deviations
 _RISK = 1e20
 _FLOATS = 64  # that add up to an exact sum
+_TIMES = 4  # the rows of the median site
+_APART = 1e3  # risks with and without the score's level, in units of a risk
 
 
-def wrong(answer: Answer, rows: int, dims: int, wide: int, server: Server | None) -> str | None:
+def wrong(
+    answer: Answer, rows: int, dims: int, wide: int, server: Server | None, site: str = ""
+) -> str | None:
     """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing.
 
     Rows have `dims` features, `wide` of them with what is predicted, if that is a number.
@@ -49,11 +53,39 @@ def wrong(answer: Answer, rows: int, dims: int, wide: int, server: Server | None
         assert server is not None
         return serving.refuse(server, serving.broadcast(server), answer)
     if isinstance(answer, Finished):
-        return _finished(answer, rows)
+        last = server.last.get(site) if server is not None else None
+        return _finished(answer, rows, None if last is None else last[1])
     return None
 
 
+def plain(text: str) -> str:
+    """A site's words in one line that no terminal takes for a command.
+
+    >>> plain("no" + chr(10) + "round 9: converged" + chr(27) + "[2J")
+    'no round 9: converged [2J'
+    """
+    return "".join(c if c.isprintable() else " " for c in text[:500])
+
+
+def believed(rows: tuple[int, ...], most: int | None, sites: bool) -> tuple[int, ...]:
+    """What sites are taken to have: no more than `most`; by default four times the median's.
+
+    A fixed mixture weighs a site by its rows, and by nobody's word but its own. Where the rows are
+    all here (not `sites`) they are counted.
+
+    >>> believed((100, 200, 500, 2**40), None, sites=True)
+    (100, 200, 500, 800)
+    """
+    if most is None:
+        if not sites or len(rows) < 3:
+            return rows
+        most = _TIMES * sorted(rows)[(len(rows) - 1) // 2]
+    return tuple(min(own, most) for own in rows)
+
+
 def _place(told: Place, rows: int, dims: int, wide: int) -> str | None:
+    if told.mean.dtype != np.float64 or told.away.dtype != np.float64:
+        return "its centre is not made of real numbers"
     blocks, width = told.away.shape if told.away.ndim == 2 else (0, 0)
     if told.mean.shape != (dims,) or not 0 < told.kept <= rows * (1.0 + 1e-9):
         return "its centre does not fit its rows and columns"
@@ -66,7 +98,7 @@ def _place(told: Place, rows: int, dims: int, wide: int) -> str | None:
     return None if (np.diff(told.away, axis=0) >= 0.0).all() else "a sketch is not in order"
 
 
-def _finished(told: Finished, rows: int) -> str | None:
+def _finished(told: Finished, rows: int, last: Report | None) -> str | None:
     if max(abs(told.loss), abs(told.score), abs(told.learnt.loss), told.learnt.middle) > _RISK:
         return "how it is served is out of range"
     if any(not 0 <= share <= 1 + 1e-9 for share in told.learnt.classes):
@@ -78,6 +110,9 @@ def _finished(told: Finished, rows: int) -> str | None:
         sizes = (part.value, part.spent, part.attained, part.error or 0.0)
         if max(map(abs, sizes)) > _RISK or part.spent < 0.0 or (part.error or 0.0) < 0.0:
             return "its part of the certificate is out of range"
+        # What it reported while training is the same risk but for the level of its score.
+        if last is not None and abs(part.value - last.value) > _APART * (1.0 + abs(last.value)):
+            return "its part of the certificate does not fit the risk that it reported"
     return None
 
 

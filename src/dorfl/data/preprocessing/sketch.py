@@ -50,9 +50,32 @@ def of(values: Array, least: int) -> Sketch:
     return Sketch(count, tuple(np.clip(means, first, last).tolist()))
 
 
-def table(values: Array, least: int) -> Array:
-    """The block means of every column of finite values, (blocks, columns)."""
-    columns = [of(column, least).means for column in values.T]
+def around(values: Array, middle: float, least: int) -> Sketch:
+    """How far values are from a middle, in the blocks of :func:`of`, from near to far.
+
+    The same blocks whatever the middle is: with blocks of equal distance, two middles would have
+    sums that differ by one row.
+
+    >>> around(np.array([1.0, 2.0, 3.0, 9.0]), 2.0, least=2)
+    Sketch(rows=4, means=(0.5, 4.0))
+    """
+    count = len(values)
+    if count < max(least, 1):
+        return Sketch(0, ())
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    ordered -= middle
+    np.abs(ordered, out=ordered)
+    edges = _edges(count, min(BLOCKS, count // max(least, 1)))
+    lowest = np.minimum.reduceat(ordered, edges[:-1])
+    highest = np.maximum.reduceat(ordered, edges[:-1])
+    means = np.add.reduceat(ordered, edges[:-1]) / np.diff(edges)
+    return Sketch(count, tuple(np.sort(np.clip(means, lowest, highest)).tolist()))
+
+
+def table(values: Array, middle: Array, least: int) -> Array:
+    """How far every column is from its middle: block means, (blocks, columns)."""
+    pairs = zip(values.T, middle.tolist(), strict=True)
+    columns = [around(column, center, least).means for column, center in pairs]
     return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
 
 

@@ -122,9 +122,7 @@ def deviation(column: Any, part: Numeric, plan: Plan) -> Deviation:
         return Deviation()
     if plan.scaling == "standard":
         return Deviation(len(present), squares=sums.exact((present - part.center) ** 2))
-    distances = present - part.center
-    np.abs(distances, out=distances)
-    return Deviation(len(present), distances=sketch.of(distances, plan.least))
+    return Deviation(len(present), distances=sketch.around(present, part.center, plan.least))
 
 
 def _levels(found: columns.Levels, kind: str, plan: Plan) -> Column:

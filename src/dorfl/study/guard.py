@@ -1,0 +1,149 @@
+"""What a site checks in a question before it is answered: the coordinator is not to be trusted.
+
+An exact answer tells of rows by what each adds to it. Four rules, whatever a study says:
+
+- **Columns.** One in which fewer than `least` rows differ from all others is taken to be constant
+  (:func:`settle`): its numbers would be those rows' own. So a level has `least` rows, or none.
+- **Steepness.** Along a steep θ the loss is a step, and sweeping it over the rows counts them one
+  by one. The outputs of half of the site's rows stay within `steepest` (:func:`steep`), whatever
+  the transformation makes of their units.
+- **Influence.** Every number sent is a sum over rows: F, each entry of ∇F, ∇F as a vector. No row
+  may be more than `alone` of any (:func:`influence`), with or without a tilt.
+- **Differences.** Two sums tell what distinguishes them. Let W_j be what row j adds to ∇F at the
+  row's place. The change from each earlier question has to rest on `least` rows,
+  (Σ v_j)² / Σ v_j² ≥ `least` with v_j = ‖W_j − α W'_j‖ ‖x_j‖, for α = 1 and the α that fits best
+  (:func:`differs`), for every question about the same rows, over all runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.data.preprocessing import Category, columns
+from dorfl.oracle.group import Group
+from dorfl.study import labels
+from dorfl.study.messages import Agreement
+from dorfl.support.types import Array
+
+_PIECE = 16_384  # rows looked at together
+_FAR = 1e4  # ranges of a site's own column
+_ROUNDING = 1e-12  # of a sum: no difference
+
+
+class Pull(NamedTuple):
+    """What every row adds: to F (n,), and to ∇F at its own place (n, outputs)."""
+
+    value: Array
+    slope: Array
+
+
+def settle(rows: Array, least: int) -> Array:
+    """The rows with columns held constant in which fewer than `least` of them differ from the rest.
+
+    >>> settle(np.array([[0.0, 1.0], [0.0, 2.0], [7.0, 3.0], [0.0, 4.0], [0.0, 5.0]]), least=2).T
+    array([[0., 0., 0., 0., 0.],
+           [1., 2., 3., 4., 5.]])
+    """
+    if least <= 1 or not len(rows):
+        return rows
+    few = np.sort(rows[: 2 * least - 1], axis=0)  # most of them have the value that nearly all have
+    common = few[len(few) // 2]
+    differing = (rows != common).sum(axis=0)
+    rare = np.flatnonzero((differing > 0) & (differing < least))
+    if not len(rare):
+        return rows
+    rows = rows.copy()
+    rows[:, rare] = common[rare]
+    return rows
+
+
+def strange(agreement: Agreement, table: columns.Table) -> str | None:
+    """What of an agreement cannot come from what this site told of its columns, or nothing."""
+    assert agreement.transform is not None
+    if len(agreement.classes) > labels.MOST_CLASSES:
+        return f"more than {labels.MOST_CLASSES} classes"
+    if agreement.target is not None and not agreement.target.spread > 0:
+        return "the label is to be divided by what is not positive"
+    numeric = agreement.study.columns.numeric
+    for part in agreement.transform.parts:
+        column = table.column(part.name)
+        if isinstance(part, Category):
+            continue  # a level that few rows have, or none, is settled
+        values = columns.numbers(column, part.name)
+        if part.name not in numeric and columns.is_identifier(values, part.name):
+            return f"column {part.name[:60]!r} only numbers the rows of this site"
+        present = columns.present(values)
+        low, high = (present.min(), present.max()) if len(present) else (0.0, 0.0)
+        width = float(high - low)
+        if not part.spread > 0:
+            return f"column {part.name[:60]!r} is to be divided by what is not positive"
+        if width > 0:
+            away = max(low - part.center, part.center - high, 0.0)
+            if away > _FAR * width:
+                return f"column {part.name[:60]!r} is to be centred far beyond its range here"
+    return None
+
+
+def steep(group: Group, theta: Array, steepest: float) -> bool:
+    """Whether θ is no model of these rows: half of its outputs are beyond `steepest`."""
+    pieces = range(0, len(group.rows), _PIECE)
+    out = [np.abs(group.problem.predict(theta, group.rows[k : k + _PIECE])) for k in pieces]
+    largest = np.concatenate([part.reshape(len(part), -1).max(axis=1) for part in out])
+    return bool(np.median(largest) > steepest)
+
+
+def pull(group: Group, theta: Array) -> Pull:
+    """What every row of a site adds to F and ∇F at θ."""
+    value, slope, _ = group.kept(theta)
+    weights = group.weights_of(value)
+    return Pull(weights * value, weights[:, None] * slope)
+
+
+def influence(group: Group, pulled: Pull) -> float:
+    """The largest share that one row has in F, in an entry of ∇F, or in ∇F as a vector.
+
+    >>> import dorfl
+    >>> from dorfl.federation.training import prepare
+    >>> group = prepare({"a": ([[0.0], [0.0], [1.0]], [0, 1, 1])}, dorfl.methods.erm())
+    >>> influence(group, pull(group, np.zeros(2)))      # of the slope, one row is all
+    1.0
+    """
+    size, dims = np.abs(pulled.slope), group.rows.shape[1]
+    top, total = np.zeros((size.shape[1], dims)), np.zeros((size.shape[1], dims))
+    for k in range(0, len(size), _PIECE):
+        place = np.abs(group.rows[k : k + _PIECE].astype(np.float64))
+        for c in range(size.shape[1]):
+            part = size[k : k + _PIECE, c, None] * place
+            top[c] = np.maximum(top[c], part.max(axis=0))
+            total[c] += part.sum(axis=0)
+    found = np.divide(top, total, out=np.zeros_like(top), where=total > 0.0).max(initial=0.0)
+    whole = np.linalg.norm(size, axis=1) * _lengths(group)
+    return max(float(found), *(_share(np.abs(part)) for part in (pulled.value, whole, *size.T)))
+
+
+def differs(group: Group, now: Array, before: Iterable[Array], least: int) -> bool:
+    """Whether the change from every earlier question rests on `least` rows; see the module."""
+    length, size = _lengths(group), float(np.linalg.norm(now))
+    for old in before:
+        scale = float((now * old).sum()) / max(float((old * old).sum()), 1e-300)
+        for factor in {1.0, scale}:
+            change = np.linalg.norm(now - factor * old, axis=1)
+            if float(np.linalg.norm(change)) <= _ROUNDING * size:
+                continue  # the same question
+            change *= length
+            if float(change.sum()) ** 2 < least * float(change @ change):
+                return False
+    return True
+
+
+def _lengths(group: Group) -> Array:
+    rows = group.rows
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64) + 1.0))
+
+
+def _share(parts: Array) -> float:
+    total = float(parts.sum())
+    return float(parts.max(initial=0.0)) / total if total > 0.0 else 0.0

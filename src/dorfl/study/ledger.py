@@ -1,0 +1,307 @@
+"""A site's ledger: what it was asked, what it told, and what is left, over all runs and restarts.
+
+Answers add up, whoever asks and under whatever name. So a site counts over its whole life: which
+studies it saw and who approved them; which version of a column's statistics it told (two versions,
+of other rows or in blocks of another size, would show single rows by their difference); how many
+numbers its reports held, against the numbers its rows hold; ε and δ, composed by dp-accounting. The
+same question again costs nothing: it gets the same answer.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dorfl.federation.privacy import Gaussian
+from dorfl.study.settings import Study
+from dorfl.support import wire
+from dorfl.support.files import write_whole
+from dorfl.support.roots import brentq
+from dorfl.support.types import Array
+
+_KEPT = 20_000_000  # numbers of earlier questions that new ones are compared with
+
+
+class Limits(NamedTuple):
+    """What a site gives away at most; `site.toml` may say otherwise, name by name.
+
+    `told` is a share: the numbers in all reports over those in the rows, as the model sees them. Of
+    columns that are numbers, below one the rows have more unknowns than there are equations.
+    """
+
+    delta: float = 1e-5  # the largest δ that a study may ask for
+    told: float = 0.5
+    versions: int = 1  # of a column's statistics
+    middles: int = 3  # from which a column's distances are told
+    steepest: float = 50.0  # median output of a model
+    alone: float = 0.9  # the most that one row may be of a number
+    behind: int = 5  # rows that the difference of two reports rests on
+
+    @classmethod
+    def read(cls, told: Any, where: Path) -> Limits:
+        """From a table of `site.toml`; ValueError names what is wrong."""
+        known = cls._field_defaults
+        for name, value in told.items() if isinstance(told, dict) else [("", told)]:
+            kinds = (int,) if isinstance(known.get(name), int) else (int, float)
+            if name not in known or type(value) not in kinds or not value >= 0:
+                raise ValueError(f"{where}: [limits] takes numbers by these names: {list(known)}")
+        return cls(**told)
+
+    @property
+    def written(self) -> str:
+        """As lines of `site.toml`, each left to be made one."""
+        return "".join(f"# {name} = {value}\n" for name, value in self._asdict().items())
+
+
+DEFAULT = Limits()
+
+
+@dataclass
+class Ledger:
+    """See the module's text. The file is the site's own and never leaves it."""
+
+    file: Path | None = None
+    studies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)  # rows that a centre was the mean of
+    questions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    private: dict[str, dict[str, float]] = field(default_factory=dict)
+    agreed: set[str] = field(default_factory=set)  # studies approved, where there is no file
+    written: ClassVar = ("studies", "columns", "kept", "questions", "private")
+    _pulls: dict[str, list[Array]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.file is not None and self.file.exists():
+            try:
+                told = json.loads(self.file.read_text(encoding="utf-8"))
+                for name in self.written:
+                    setattr(self, name, told[name])
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(
+                    f"{self.file.name}: cannot be read. It counts what this site has told; "
+                    "put back a copy, or remove it only if nothing told before matters"
+                ) from None
+
+    # ── studies ─────────────────────────────────────────────────────────────────────────────────
+
+    def meet(self, study: Study, run: str) -> None:
+        """Note that a study was seen, and in which run."""
+        seen = self.studies.setdefault(
+            mark_of(study), {"name": study.name, "first": _now(), "runs": [], "text": plain(study)}
+        )
+        if run not in seen["runs"]:
+            seen["runs"].append(run)
+            self._keep()
+
+    def approve(self, mark: str) -> None:
+        """A person says yes to a study's text."""
+        approved = self.approved | {mark}
+        self.agreed = approved
+        if self.file is not None:
+            write_whole(self._approvals, json.dumps(sorted(approved)).encode())
+
+    @property
+    def approved(self) -> set[str]:
+        """The marks of studies that a person said yes to; read anew, for another process may."""
+        if self.file is None or not self._approvals.exists():
+            return self.agreed
+        return set(json.loads(self._approvals.read_text(encoding="utf-8")))
+
+    def allows(self, study: Study, rules: tuple[str, ...]) -> bool:
+        """Whether a person, or a rule on names such as "heart-*" set in advance, says yes."""
+        return named(study.name, rules) or mark_of(study) in self.approved
+
+    @property
+    def _approvals(self) -> Path:
+        assert self.file is not None
+        return self.file.with_name("approved.json")
+
+    # ── columns ─────────────────────────────────────────────────────────────────────────────────
+
+    def tell(self, names: tuple[str, ...], version: str, most: int) -> str | None:
+        """Why these columns cannot be told of in this version, or nothing."""
+        for name in names:
+            known = self.columns.get(name, {}).get("versions", [])
+            if version not in known and len(known) >= most:
+                return (
+                    f"column {name[:60]!r} has been told of before, for other rows or in blocks of "
+                    "another size; the difference would show single rows (`least` as then, or "
+                    "`versions` in site.toml)"
+                )
+        for name in names:
+            entry = self.columns.setdefault(name, {"versions": [], "middles": []})
+            if version not in entry["versions"]:
+                entry["versions"].append(version)
+        self._keep()
+        return None
+
+    def measure(self, centers: dict[str, float], most: int) -> str | None:
+        """Why distances from these middles cannot be told, or nothing."""
+        for name, center in centers.items():
+            known = self.columns.get(name, {}).get("middles", [])
+            if center not in known and len(known) >= most:
+                return (
+                    f"distances in column {name[:60]!r} have been told from {most} middles; from "
+                    "more they would show single rows (`middles` in site.toml)"
+                )
+        for name, center in centers.items():
+            entry = self.columns.setdefault(name, {"versions": [], "middles": []})
+            if center not in entry["middles"]:
+                entry["middles"].append(center)
+        self._keep()
+        return None
+
+    def average(self, rows: str, mask: Array, least: int) -> str | None:
+        """Why a mean of these rows cannot be told beside those told before, or nothing."""
+        written, every = (
+            f"{rows} {np.packbits(part).tobytes().hex()}" for part in (mask, np.ones_like(mask))
+        )
+        for other in (*self.kept, every):  # blocks of sorted values add up to all rows
+            name, bits = other.split()
+            if name == rows and other != written:
+                packed = np.frombuffer(bytes.fromhex(bits), np.uint8)
+                before = np.unpackbits(packed, count=len(mask)).astype(bool)
+                if int((before != mask).sum()) < least:
+                    return (
+                        f"a mean of all rows but fewer than {least} others has been told before; "
+                        "the difference would show them"
+                    )
+        if written not in self.kept:
+            self.kept.append(written)
+            self._keep()
+        return None
+
+    # ── questions ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def told(self) -> float:
+        """The numbers in all reports so far, over those in the rows."""
+        return float(sum(entry["share"] for entry in self.questions.values()))
+
+    def ask(self, mark: str, entry: dict[str, Any], most: float) -> str | None:
+        """Why a question cannot be answered any more, or nothing; asked before, it costs nothing.
+
+        >>> ledger = Ledger()
+        >>> ledger.ask("a", {"step": "round", "share": 0.3}, most=0.5) is None
+        True
+        >>> ledger.ask("b", {"step": "round", "share": 0.3}, most=0.5)[:33]
+        'this site has told what it tells;'
+        """
+        if mark in self.questions:
+            return None
+        left = most - self.told
+        if entry["share"] > left:
+            return (
+                f"this site has told what it tells; what is left is {max(left, 0.0):.1%} of the "
+                "numbers in its rows, and the answer has more (`told` in site.toml)"
+            )
+        self.questions[mark] = {**entry, "time": _now()}
+        self._keep()
+        return None
+
+    def pulls(self, rows: str, shape: tuple[int, ...]) -> list[Array]:
+        """What rows added in earlier questions about the same rows, the last first."""
+        name = f"{rows[:16]}-{shape[1]}"
+        if name not in self._pulls:
+            file, found = self._pull_file(name), []
+            if file is not None and file.exists():
+                flat = np.fromfile(file)  # a site that was stopped may leave half of one
+                whole = len(flat) // int(np.prod(shape)) * int(np.prod(shape))
+                found = list(flat[:whole].reshape(-1, *shape))
+            self._pulls[name] = found
+        most = max(_KEPT // max(int(np.prod(shape)), 1), 1)
+        return self._pulls[name][: -most - 1 : -1]
+
+    def pulled(self, rows: str, pull: Array) -> None:
+        """Remember what rows added in a question that is answered."""
+        name = f"{rows[:16]}-{pull.shape[1]}"
+        self._pulls.setdefault(name, []).append(pull)
+        file = self._pull_file(name)
+        if file is not None:
+            with file.open("ab") as out:
+                pull.astype(np.float64).tofile(out)
+
+    def _pull_file(self, name: str) -> Path | None:
+        return None if self.file is None else self.file.with_name(f"pulls-{name}.f8")
+
+    # ── differential privacy ────────────────────────────────────────────────────────────────────
+
+    def spend(self, run: str, noise: Gaussian, epsilon: float | None, delta: float) -> str | None:
+        """Why a run's noise is too little beside that of all runs before, or nothing."""
+        if run in self.private:
+            return None
+        entry = {
+            "epsilon": noise.epsilon,
+            "delta": noise.delta,
+            "multiplier": noise.multiplier / float(np.sqrt(noise.rounds)),
+        }
+        total = composed([*self.private.values(), entry], delta)
+        if epsilon is not None and total > epsilon * (1.0 + 1e-6):
+            return (
+                f"with this run, all runs together would come to ε = {total:.3g} at "
+                f"δ = {delta:g}; this site gives ε ≤ {epsilon:g}"
+            )
+        self.private[run] = entry
+        self._keep()
+        return None
+
+    def spent(self, delta: float) -> float:
+        """ε of all private runs together at this δ."""
+        return composed(list(self.private.values()), delta)
+
+    def _keep(self) -> None:
+        if self.file is not None:
+            content = {name: getattr(self, name) for name in self.written}
+            write_whole(self.file, json.dumps(content).encode())
+
+
+def composed(runs: list[dict[str, float]], delta: float) -> float:
+    """ε of several Gaussian mechanisms together: as one of multiplier (Σ z_i⁻²)^−½, exactly.
+
+    >>> round(composed([{"multiplier": 4.0}, {"multiplier": 4.0}], 1e-5), 3)
+    1.356
+    """
+    if not runs:
+        return 0.0
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss  # noqa: PLC0415
+
+    together = sum(run["multiplier"] ** -2.0 for run in runs) ** -0.5
+    loss = GaussianPrivacyLoss(together)
+
+    def over(epsilon: float) -> float:
+        return float(loss.get_delta_for_epsilon(epsilon)) - delta
+
+    high = 1.0
+    while over(high) > 0.0:
+        high *= 2.0
+    return brentq(over, 0.0, high, rtol=1e-9) if over(0.0) > 0.0 else 0.0
+
+
+def named(study: str, rules: tuple[str, ...]) -> bool:
+    """Whether a study's name is one of those approved in advance.
+
+    >>> named("heart-2", ("heart-*",))
+    True
+    """
+    return any(fnmatch.fnmatchcase(study, rule) for rule in rules)
+
+
+def mark_of(value: Any) -> str:
+    """What stands for a value of the wire in a ledger."""
+    return hashlib.sha256(wire.encode(value)).hexdigest()
+
+
+def plain(study: Study) -> Any:
+    """A study's text as plain JSON."""
+    return json.loads(wire.encode(study))
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,321 @@
+"""A hostile coordinator against one unmodified site: it may send whatever the wire carries.
+
+Every attack ends in records that the coordinator claims to know. One counts if all its numbers are
+within 1 % of a standard deviation of those of a row. The leak is such rows per hundred questions.
+"""
+
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.special import expit
+
+from dorfl.data.preprocessing import Category, Transform, sketch
+from dorfl.federation.messages import Broadcast
+from dorfl.solvers.base import Task
+from dorfl.study import coordinator, toml
+from dorfl.study.ledger import Limits
+from dorfl.study.messages import Agreement, Refusal, Reply, Request
+from dorfl.study.site import Site
+from dorfl.support import wire
+
+COLUMNS = ("age", "pressure", "sugar", "weight")
+OPEN = Limits(
+    delta=1.0, told=np.inf, versions=999, middles=999, steepest=np.inf, alone=1.0, behind=0
+)
+
+
+def patients(n=188, seed=0):
+    """A hospital's table: four measurements, a ward that one patient alone is in, a label."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal([60.0, 130.0, 5.5, 75.0], [12.0, 18.0, 1.1, 13.0], (n, 4))
+    ill = (X @ [0.03, 0.03, 0.5, 0.01] + rng.normal(scale=1.0, size=n)) > 9.2
+    ward = rng.choice(["north", "south"], n).astype(object)
+    ward[17] = "isolation"
+    table = dict(zip(COLUMNS, X.T, strict=True))
+    return {**table, "ward": ward.tolist(), "ill": np.where(ill, "yes", "no").tolist()}
+
+
+def victim(limits=None, table=None, **options):
+    """A site as it is by default, its columns released and its studies approved."""
+    table = table or patients()
+    given = {} if limits is None else {"limits": limits}
+    return Site("s", table, tuple(table), approve=("*",), **given, **options)
+
+
+@dataclass
+class Attacker:
+    """Counts its questions; `claims` are records in the order of COLUMNS."""
+
+    site: Site
+    asked: int = 0
+    refused: list = field(default_factory=list)
+    claims: list = field(default_factory=list)
+
+    def study(self, extra="", use=(*COLUMNS, "ward"), method='name = "erm"', privacy=""):
+        names = ", ".join(f'"{name}"' for name in use)
+        return toml.parse(
+            f'name = "trial"\nsites = ["s"]\n[data]\nlabel = "ill"\n[columns]\nuse = [{names}]\n'
+            f"{extra}\n[method]\n{method}\n[privacy]\n{privacy}\n"
+        )
+
+    def send(self, request):
+        self.asked += 1
+        answer = wire.decode(self.site.respond(wire.encode(request)), Reply).answer
+        if isinstance(answer, Refusal):
+            self.refused.append(answer.reason)
+            return None
+        return answer
+
+    def agree(self, study, run="run"):
+        """The honest steps up to the first round, or as far as the site goes along."""
+        state = coordinator.begin(study, run)
+        while state.step != "round":
+            answer = self.send(coordinator.request(state, "s"))
+            if answer is None:
+                return None
+            state = coordinator.receive(state, {"s": answer})
+        return coordinator.request(state, "s").agreement
+
+    def ask(self, agreement, theta, number, **task):
+        question = Broadcast(number, Task(np.asarray(theta, float), np.ones(1), **task))
+        return self.send(Request(agreement, "round", question))
+
+    def recovered(self):
+        """How many different rows are among the claims."""
+        rows = np.column_stack([self.site.table.column(c).to_numpy() for c in COLUMNS])
+        found = set()
+        for claim in self.claims:
+            known = [k for k, value in enumerate(claim) if value is not None]
+            off = np.abs(rows[:, known] - [claim[k] for k in known]) / rows.std(axis=0)[known]
+            found |= set(np.flatnonzero(off.max(axis=1) < 0.01).tolist())
+        return len(found)
+
+    def leak(self):
+        return 100.0 * self.recovered() / max(self.asked, 1)
+
+    def unscaled(self, agreement, vector):
+        parts = {part.name: part for part in agreement.transform.numeric}
+        places = [agreement.transform.names.index(name) for name in COLUMNS]
+        return [
+            vector[k] * parts[name].spread + parts[name].center
+            for k, name in zip(places, COLUMNS, strict=True)
+        ]
+
+    def claim_differences(self, agreement, vectors):
+        """Two gradients that differ by one row's pull show it: its place over its intercept."""
+        for one, two in combinations(vectors, 2):
+            change = one - two
+            if abs(change[-1]) > 1e-12:
+                self.claims.append(self.unscaled(agreement, change / change[-1]))
+
+
+def small_batches(attacker):
+    """Five rows a question, of a seed that the study tells."""
+    agreement = attacker.agree(attacker.study())
+    for number in range(1, 101):
+        attacker.ask(agreement, np.zeros(7), number, batch=5)
+    return attacker
+
+
+def lonely_level(attacker):
+    """A level of one patient, and two θ that differ there alone."""
+    agreement = attacker.agree(attacker.study())
+    parts = tuple(p for p in agreement.transform.parts if p.name != "ward")
+    sneaky = Transform((*parts, Category("ward", ("isolation",))), {})
+    agreement = agreement._replace(transform=sneaky, run="other")
+    told = []
+    for number, size in enumerate((0.0, 8.0), start=1):
+        theta = np.zeros(6)
+        theta[4] = size
+        told.append(attacker.ask(agreement, theta, number))
+    attacker.claim_differences(agreement, [t.vector for t in told if t is not None])
+    return attacker
+
+
+def sweep(attacker, steep=3000.0, questions=287):
+    """A step along one column, moved over the rows."""
+    agreement = attacker.agree(attacker.study())
+    values = np.sort(np.linspace(-3.0, 3.0, questions))
+    told = []
+    for number, level in enumerate(values, start=1):
+        theta = np.zeros(7)
+        theta[agreement.transform.names.index("age")] = steep
+        theta[-1] = -steep * level
+        answer = attacker.ask(agreement, theta, number)
+        if answer is not None:
+            told.append(answer.vector)
+    attacker.claim_differences(agreement, told if len(told) < 60 else told[:60])
+    for one, two in pairwise(told):
+        attacker.claim_differences(agreement, [one, two])
+    return attacker
+
+
+def targeted(attacker, target=3, questions=60, steep=8.0):
+    """A plane that an outlying row alone is beyond, moved through it step by step."""
+    agreement = attacker.agree(attacker.study())
+    rows = agreement.transform.apply(attacker.site.table).X
+    far = np.argsort(-np.linalg.norm(rows[:, :4], axis=1))[target]
+    direction = np.r_[rows[far, :4] / np.linalg.norm(rows[far, :4]), np.zeros(2)]
+    top, told = float(rows[far] @ direction), []
+    for number, shift in enumerate(np.linspace(-0.4, 0.4, questions), start=1):
+        theta = np.r_[steep * direction, -steep * (top + shift)]
+        answer = attacker.ask(agreement, theta, number)
+        if answer is not None:
+            told.append(answer.vector)
+    attacker.claim_differences(agreement, told)
+    return attacker
+
+
+def many_studies(attacker, questions=89):
+    """Blocks of 5, 6, 7, … rows: their sums differ by single values."""
+    n, sums = attacker.site.table.num_rows, {0: 0.0}
+    for least in range(5, 5 + questions):
+        study = attacker.study(privacy=f"least = {least}\nminimum_rows = {least}")
+        agreement = Agreement(f"run-{least}", "s", study, (*COLUMNS, "ward"))
+        answer = attacker.send(Request(agreement, "columns"))
+        if answer is not None:
+            _add_up(sums, answer.columns["age"].values)
+    return _single_values(attacker, sums, n)
+
+
+def moved_middle(attacker, questions=40):
+    """Distances from a middle beyond all values, or anywhere: blocks that begin elsewhere."""
+    study = attacker.study()
+    agreed = attacker.agree(study)
+    values = attacker.site.table.column("age").to_numpy()
+    sums = {0: 0.0}
+    _add_up(sums, sketch.of(values, 5))  # the site told as much
+    low = values.min() - 1.0
+    for k in range(questions):
+        part = agreed.transform.parts[0]._replace(center=low - k)
+        moved = Transform((part, *agreed.transform.parts[1:]), {})
+        answer = attacker.send(Request(agreed._replace(transform=moved, run=f"r-{k}"), "spreads"))
+        if answer is not None:
+            told = answer.spreads["age"].distances
+            _add_up(sums, told._replace(means=tuple(m + low - k for m in told.means)))
+    return _single_values(attacker, sums, len(values))
+
+
+def chosen_columns(attacker):
+    """Centres over other columns leave other rows out: the means differ by single rows."""
+    total, told = None, []
+    for size in (4, 3, 2):
+        for use in combinations(COLUMNS, size):
+            study = attacker.study(use=use, method='name = "dorfl"')
+            run = "-".join(use)
+            state = coordinator.begin(study, run)
+            answer = True
+            while state.step != "edge" and answer is not None:
+                request = coordinator.request(state, "s")
+                answer = attacker.send(request)
+                if request.step == "center" and answer is not None:
+                    parts = {p.name: p for p in request.agreement.transform.numeric}
+                    mean = {c: m * parts[c].spread + parts[c].center
+                            for c, m in zip(use, answer.mean, strict=True)}  # fmt: skip
+                    told.append((answer.kept, mean))
+                if request.step == "columns" and answer is not None:
+                    total = total or {}
+                    for name in use:
+                        found = answer.columns[name].values
+                        total[name] = float(np.dot(found.means, found.sizes)) / found.rows
+                if answer is not None:
+                    state = coordinator.receive(state, {"s": answer})
+    n = attacker.site.table.num_rows
+    pairs = [*combinations(told, 2), *(((float(n), total), one) for one in told)]
+    for (kept, mean), (fewer, other) in pairs:
+        shared = [c for c in COLUMNS if c in mean and c in other]
+        if abs(kept - fewer) == 1 and shared == list(COLUMNS):
+            sign = np.sign(kept - fewer)
+            attacker.claims.append([sign * (kept * mean[c] - fewer * other[c]) for c in COLUMNS])
+    return attacker
+
+
+def bent(attacker):
+    """Full curvature where all rows but a few are certain: what is left is those rows."""
+    agreement = attacker.agree(attacker.study())
+    rows = agreement.transform.apply(attacker.site.table).X[:, :4]
+    for number, far in enumerate(np.argsort(-np.linalg.norm(rows, axis=1))[:50], start=1):
+        direction = np.r_[rows[far] / np.linalg.norm(rows[far]), np.zeros(2)]
+        top = float(np.linalg.norm(rows[far]))
+        theta = np.r_[8.0 * direction, -8.0 * top]
+        answer = attacker.ask(agreement, theta, number, curvature="full")
+        if answer is not None and answer.curvature is not None:
+            last = answer.curvature[-7:]  # its last row: a weighted sum of rows, and of ones
+            attacker.claims.append(attacker.unscaled(agreement, last / last[-1]))
+    return attacker
+
+
+def solved(attacker, questions=40):
+    """As many gentle questions as are answered, and the rows that fit all answers best.
+
+    The labels are known, and rows are sought from near where they are: more than is given.
+    """
+    use = COLUMNS[:2]
+    agreement = attacker.agree(attacker.study(use=use))
+    rows = agreement.transform.apply(attacker.site.table).X
+    sign = np.where(np.array(attacker.site.table.column("ill").to_pylist()) == "yes", 1.0, -1.0)
+    rng, n = np.random.default_rng(0), len(rows)
+    asked, told = [], []
+    for number in range(1, questions + 1):
+        theta = rng.normal(scale=2.0, size=3)
+        answer = attacker.ask(agreement, theta, number)
+        if answer is not None:
+            asked.append(theta)
+            told.append(np.r_[answer.value, answer.vector])
+    asked, told = np.array(asked), np.array(told)
+
+    def off(guess):
+        place = np.column_stack([guess.reshape(n, 2), np.ones(n)])
+        margin = sign[:, None] * (place @ asked.T)
+        slope = -sign[:, None] * expit(-margin)
+        value = np.logaddexp(0.0, -margin).mean(axis=0)
+        return (np.column_stack([value, slope.T @ place / n]) - told).ravel() * n
+
+    start = rows + 0.3 * rng.normal(size=rows.shape)
+    found = least_squares(off, start.ravel(), max_nfev=60, xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    parts = agreement.transform.numeric
+    for guess in found.x.reshape(n, 2):
+        known = [guess[k] * part.spread + part.center for k, part in enumerate(parts)]
+        attacker.claims.append([*known, None, None])
+    return attacker
+
+
+def _add_up(sums, told):
+    """The sums over the least values that a sketch shows, by how many values there are in them."""
+    edges, parts = np.cumsum(told.sizes), np.array(told.means) * told.sizes
+    sums.update(zip(edges.tolist(), np.cumsum(parts).tolist(), strict=True))
+
+
+def _single_values(attacker, sums, n):
+    """Values known alone: records of one column, counted as if they were whole."""
+    values = np.sort(attacker.site.table.column("age").to_numpy())
+    rows = np.column_stack([attacker.site.table.column(c).to_numpy() for c in COLUMNS])
+    for k in range(n):
+        if k in sums and k + 1 in sums:
+            single = sums[k + 1] - sums[k]
+            near = int(np.abs(values - single).argmin())
+            if abs(values[near] - single) < 1e-6 * values.std():
+                attacker.claims.append(rows[np.abs(rows[:, 0] - values[near]).argmin()])
+    return attacker
+
+
+ATTACKS = {
+    "five rows a question (`batch`)": small_batches,
+    "a level of one patient, two θ": lonely_level,
+    "a steep step swept along a column": sweep,
+    "the same, as steep as is allowed": lambda a: sweep(a, steep=45.0),
+    "a plane moved through an outlying row": targeted,
+    "89 studies with other blocks": many_studies,
+    "distances from chosen middles": moved_middle,
+    "centres over chosen columns": chosen_columns,
+    "curvature of a few uncertain rows": bent,
+    "rows that fit all answers (40 rows, two columns)": solved,
+}
+
+
+def against(name, limits=None):
+    """The attack of that name on a site with these limits, or as sites are."""
+    table = patients(40) if ATTACKS[name] is solved else None
+    return ATTACKS[name](Attacker(victim(limits, table)))

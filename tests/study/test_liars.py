@@ -1,0 +1,125 @@
+"""One site lies, and the study says nothing of defence: what is on by default has to do."""
+
+import numpy as np
+import pytest
+
+import dorfl
+from dorfl.data.preprocessing import Column
+from dorfl.federation.messages import Report
+from dorfl.guarantees.certificate import Part
+from dorfl.study import coordinator, vetting
+from dorfl.study.messages import Enrolled, Finished, Refusal
+from dorfl.support import wire
+from study_cases import METHODS, make_sites, make_study, synthetic_tables
+
+TABLES = synthetic_tables()
+LIAR = "site-1"  # an eighth of the rows
+
+
+def with_lies(study, tamper, tables=TABLES):
+    """The study with every answer of one site passed through `tamper(state, answer)`."""
+    state, sites = coordinator.begin(study, "run-1"), make_sites(tables)
+    while state.step != "done":
+        answers, refused = {}, {}
+        for name in state.roster:
+            asked = wire.encode(coordinator.request(state, name))
+            data = sites[name].respond(asked)
+            if name == LIAR:
+                reply = wire.decode(data, coordinator.Reply)
+                data = wire.encode(reply._replace(answer=tamper(state, reply.answer)))
+            try:
+                answers[name] = coordinator.read(state, name, data)
+            except ValueError as error:
+                refused[name] = str(error)
+        state = coordinator.receive(state, answers, refused)
+    return state
+
+
+def accuracy(end):
+    """On the honest sites' test rows."""
+    data = dorfl.datasets.synthetic(seed=0)
+    X = np.concatenate([data.test[c][0] for c in ("client-2", "client-3")])
+    y = np.concatenate([data.test[c][1] for c in ("client-2", "client-3")])
+    table = {f"x{k}": X[:, k] for k in range(5)}
+    rows = end.transform.apply(table).X
+    theta = end.outcome.theta
+    return float(((rows @ theta[:-1] + theta[-1] > 0) == (y > 0)).mean())
+
+
+def once(**changes):
+    def lie(state, answer):
+        first = isinstance(answer, Report) and answer.round == 1
+        return answer._replace(**{k: f(answer) for k, f in changes.items()}) if first else answer
+
+    return lie
+
+
+def always(**changes):
+    def lie(_, answer):
+        if not isinstance(answer, Report):
+            return answer
+        return answer._replace(**{k: f(answer) for k, f in changes.items()})
+
+    return lie
+
+
+LIES = {
+    "curvature of 1e20 once": once(curvature=lambda r: np.full_like(r.curvature, 1e20)),
+    "risk of 1e20 once": once(value=lambda _: 1e20),
+    "risk of 1e3": always(value=lambda _: 1e3),
+    "gradient times -20": always(vector=lambda r: -20.0 * r.vector),
+    "risk of -1e20": always(value=lambda _: -1e20),
+}
+
+
+@pytest.mark.parametrize("words", [METHODS["erm"], 'name = "dorfl"'])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_site_with_an_eighth_of_the_rows_does_little_harm(lie, words):
+    study = make_study(TABLES, method=words)
+    honest, lied = with_lies(study, lambda _, a: a), with_lies(study, LIES[lie])
+    assert accuracy(lied) > accuracy(honest) - 0.02
+    said = [line.clipped.get(LIAR, "") + line.refused.get(LIAR, "") for line in lied.history]
+    assert any(said)
+
+
+def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
+    def lie(_, answer):
+        claims = isinstance(answer, Enrolled | Report)
+        return answer._replace(rows=2**40) if claims else answer
+
+    end = with_lies(make_study(TABLES, method=METHODS["erm"]), lie)
+    assert end.believed == (2000, 200, 500)
+    assert end.outcome.lam.tolist() == pytest.approx([20 / 27, 2 / 27, 5 / 27])
+    assert vetting.believed((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
+    assert vetting.believed((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)
+
+
+def test_a_class_that_one_site_alone_has_is_named_not_learnt():
+    told = {name: Column("category", 100, levels={"no": 50, "yes": 50}) for name in TABLES}
+    state = coordinator.begin(make_study(TABLES), "run-1")
+    assert coordinator.settle_label(state, told).classes == ("no", "yes")
+    told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
+    with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
+        coordinator.settle_label(state, told)
+    named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
+    assert len(coordinator.settle_label(state._replace(study=named), told).classes) == 3
+
+
+def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():
+    place = coordinator.Place(100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1)))
+    assert "real numbers" in vetting.wrong(place, 100, 1, 1, None)
+
+    def lie(_, answer):
+        if not isinstance(answer, Finished):
+            return answer
+        return answer._replace(part=Part(-1e20, 0.0, -1e20, 0.0))
+
+    end = with_lies(make_study(TABLES), lie)
+    assert LIAR not in end.finished and coordinator.certificate(end) is None
+
+
+def test_what_a_site_says_is_one_printable_line():
+    state = coordinator.begin(make_study(TABLES), "run-1")
+    words = "no\nround 9: converged\x1b[2J\r"
+    reply = coordinator.Reply("run-1", LIAR, "enrol", Refusal(words))
+    assert coordinator.read(state, LIAR, wire.encode(reply)).reason == "no round 9: converged [2J "
