@@ -64,7 +64,7 @@ def test_without_every_site_nothing_is_promised():
 
 
 def test_nothing_is_told_under_differential_privacy():
-    private = "epsilon = 50\ndelta = 1e-4"
+    private = "epsilon = 50"
     study = make_study(TABLES, method="outliers = 0", privacy=private, training="max_rounds = 3")
     end = run(study, TABLES)
     assert end.told == {} and promises.of_study(end) is None
@@ -95,6 +95,6 @@ def test_a_site_tells_whole_blocks_and_of_its_own_model_only():
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
     told = end.told["site-1"]
-    _, asked = meaning.certifying(end, coordinator.thin(end))
+    _, asked = meaning.certifying(end, meaning.thin(end))
     assert vetting.untold(told, asked) is None
     assert "certificate" in vetting.untold(told._replace(**lie), asked)

@@ -511,7 +511,7 @@ def accuracy(end):
 
 
 @pytest.mark.slow
-def test_a_liar_takes_over_unless_the_study_defends_itself(tmp_path):
+def test_a_liar_does_not_take_over(tmp_path):
     tables = {**TABLES, "site-4": synthetic_tables(seed=1)["site-2"]}
     method = 'name = "dorfl"\nmixture = "agnostic"\nby = "risk"\n'
     honest = run(make_study(tables, method=method + "cap = 0.3"), tables)
@@ -520,8 +520,8 @@ def test_a_liar_takes_over_unless_the_study_defends_itself(tmp_path):
         sites = {**make_sites(TABLES), "site-4": a_site("site-4", tables["site-4"], Liar)}
         return local.run(coordinator.begin(study, "run-1"), sites, keep)
 
-    fooled = with_a_liar(make_study(tables, method=method, training="rounds = 40"))
-    assert accuracy(fooled) < 0.5
+    bounded = with_a_liar(make_study(tables, method=method, training="rounds = 40"))
+    assert accuracy(bounded) > accuracy(honest) - 0.02  # no scaled rows have such a risk
 
     kept = []
     study = make_study(tables, method=method + "cap = 0.3", extra="[defence]\nrow = 8.0")

@@ -90,7 +90,7 @@ def certify(
             screen.say(_surely(name, confidence, least))
     if out is not None:
         from dorfl.report import page  # noqa: PLC0415
-        from dorfl.study.pages import of_promises  # noqa: PLC0415
+        from dorfl.study.promise_pages import of_promises  # noqa: PLC0415
 
         page.write(of_promises(found, loaded.label), out)
         screen.say(f"the curves are in {out}")

@@ -29,7 +29,6 @@ from dorfl.federation.fit import describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
-from dorfl.guarantees import bound as bounding
 from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Bound
@@ -114,7 +113,7 @@ def request(state: State, site: str) -> Request:
     )  # fmt: skip
     sent = serving.broadcast(_training(state)) if state.step == "round" else None
     outcome = state.outcome if state.step in _AFTER else None
-    return Request(agreement, state.step, sent, outcome, thin(state))
+    return Request(agreement, state.step, sent, outcome, meaning.thin(state))
 
 
 def read(state: State, site: str, data: bytes) -> Answer:
@@ -140,7 +139,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
     wide = dims + (state.target is not None)
     reason = vetting.wrong(reply.answer, rows, dims, wide, state.server, site)
     if reason is None and isinstance(reply.answer, Told):
-        reason = vetting.untold(reply.answer, meaning.certifying(state, thin(state))[1])
+        reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])
     if reason is not None:
         raise ValueError(reason)
     return reply.answer
@@ -206,11 +205,6 @@ def certificate(state: State) -> Bound | None:
     if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
         return None
     return certifying.combine(parts, state.outcome.lam, method)
-
-
-def thin(state: State) -> int:
-    """The grid of the certificate: a coarser one where there are many rows."""
-    return bounding.thinness(sum(state.rows), max(len(state.classes) - 1, 1))
 
 
 def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:

@@ -204,6 +204,11 @@ def certifies(study: Study) -> bool:
     return scaled and study.privacy.epsilon is None
 
 
+def thin(state: State) -> int:
+    """The grid of the certificate: a coarser one where there are many rows."""
+    return bound.thinness(sum(state.rows), max(len(state.classes) - 1, 1))
+
+
 def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     """In which units rows drift for the certificate, and what clients are asked for it."""
     assert agreed.transform is not None

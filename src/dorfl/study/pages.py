@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.guarantees.certified import floored
 from dorfl.report.content import (
-    Beside,
     Block,
     Cell,
     Details,
@@ -24,10 +22,11 @@ from dorfl.report.content import (
     Text,
     measured,
 )
+from dorfl.study import promise_pages
 from dorfl.study.audit import Audit
 from dorfl.study.comparison import Comparison
 from dorfl.study.model import Model
-from dorfl.study.model.facts import Guarantee, Promise, Promised, Served, Weights
+from dorfl.study.model.facts import Guarantee, Served, Weights
 from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
@@ -62,7 +61,7 @@ def of_model(model: Model) -> Page:
         cards.append(Finding(f"{measure} of the worst served client", f"{worst:.4g}"))
     certificate, promise = facts.certificate, facts.promise
     if promise:
-        card = _promised(promise)
+        card = promise_pages.promised(promise)
         cards.append(card if sound else card._replace(holds=None))
     sections = [Section("Rows held out of training", [_held_out(model, measure)])]
     sections = sections if facts.held_out else []
@@ -72,8 +71,8 @@ def of_model(model: Model) -> Page:
         sections.append(Section("Rows and their weights", [_weights(facts.weights)]))
     told: list[Block] = []
     if promise:
-        told = [Text([promise.words, promise.assumption]), *_curves({"": promise})]
-        told.append(_by_client({"": promise}))
+        told = [Text([promise.words, promise.assumption]), *promise_pages.curves({"": promise})]
+        told.append(promise_pages.by_client({"": promise}))
     if certificate:
         told.append(Details("The certificate as the paper has it", _guarantee(certificate)))
     if told:
@@ -180,87 +179,6 @@ def _weights(histogram: Weights) -> Figure:
         note="Rows near 0 are held for wrong: `dorfl outliers` lists them. "
         "Bars of fewer than five rows are left out.",
         alt="Bars of how many rows have which weight.",
-    )  # fmt: skip
-
-
-def of_promises(found: dict[str, Promise], label: str) -> Page:
-    """What models guarantee, beside each other, on one page."""
-    words = [
-        Text([f"{name}: {promise.words}", promise.assumption]) for name, promise in found.items()
-    ]
-    sections = [
-        Section("What is certified", [*words, _by_client(found)]),
-        Section("How far it reaches", _curves(found)),
-    ]
-    lead = "How bad it can get if some rows are wrong and the others drift: bounds, not estimates."
-    cards = [_promised(promise, name) for name, promise in found.items()]
-    return Page(f"What is guaranteed for {label}", lead, cards, sections)
-
-
-def _promised(promise: Promise, name: str = "") -> Finding:
-    at, of = promise.overall[0], f"{name}: " if name else ""
-    terms = f"{100 * promise.outliers:.3g} % of rows wrong, drift {promise.drift:.3g}"
-    if at.accuracy is not None:
-        return Finding(f"{of}certified accuracy, {terms}", f"≥ {floored(at.accuracy)}", True)
-    error = "no bound" if at.error is None else f"≤ {at.error:.4g}"
-    return Finding(f"{of}certified mean absolute error, {terms}", error, at.error is not None)
-
-
-def _curves(found: dict[str, Promise]) -> list[Block]:
-    """Certified score and loss over the drift and over the share of wrong rows."""
-    first = next(iter(found.values()))
-    classifies = first.overall[0].accuracy is not None
-    score = "accuracy" if classifies else "mean absolute error"
-    least = "accuracy at least, in %" if classifies else "mean absolute error at most"
-    blocks: list[Block] = []
-    for part, x_label, scale, at, note in (
-        ("over_drift", "drift in standard deviations", 1.0,
-         f"{100 * first.outliers:.3g} % of rows wrong", ""),
-        ("over_outliers", "wrong rows in %", 100.0, f"a drift of {first.drift:.3g}",
-         "With fewer rows held for wrong, far ones count as good and as what is to come."),
-    ):  # fmt: skip
-        figures = []
-        for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
-            series = [
-                Series(name or "certified", *zip(*known, strict=True))
-                for name, promise in found.items()
-                if (known := _known(getattr(promise, part), kind, scale))
-            ]
-            figure = Figure(
-                f"{part.replace('_', '-')}-{kind}", f"Certified {what}, {at}", x_label, y_label,
-                series, note=note, alt=f"{y_label} against {x_label}.",
-            )  # fmt: skip
-            figures += [figure] if series else []
-        blocks.append(Beside(figures))
-    return blocks
-
-
-def _known(lines: Sequence[Promised], kind: str, scale: float) -> list[tuple[float, float]]:
-    """The points of a curve, where there is a bound."""
-    heights = [(scale * float(line.name), _height(line, kind)) for line in lines]
-    return [(x, y) for x, y in heights if y is not None]
-
-
-def _height(line: Promised, kind: str) -> float | None:
-    if kind == "loss":
-        return line.loss
-    return line.error if line.accuracy is None else float(np.floor(1e4 * line.accuracy)) / 1e2
-
-
-def _by_client(found: dict[str, Promise]) -> Table:
-    first = next(iter(found.values()))
-    measure = "mean abs. error ≤" if first.overall[0].accuracy is None else "accuracy ≥ in %"
-    lines = [(*promise.clients, *promise.overall) for promise in found.values()]
-    rows = [
-        (at[0].name, *(value for line in at for value in (_height(line, "score"), line.loss)))
-        for at in zip(*lines, strict=True)
-    ]
-    heads = [f"{what} {name}".rstrip() for name in found for what in (measure, "loss ≤")]
-    return Table(
-        "certified", "What is certified, by client", ("client", *heads), rows, ".4g",
-        note=f"At most {100 * first.outliers:.3g} % of rows wrong, a drift of at most "
-        f"{first.drift:.3g} standard deviations (root mean square); columns of categories and "
-        "flags do not move.",
     )  # fmt: skip
 
 

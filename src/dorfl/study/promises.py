@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dorfl.guarantees.certified import DRIFT, Bounds, Certified, certify
-from dorfl.study import coordinator, meaning
+from dorfl.study import meaning
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Promise, Promised
@@ -19,7 +19,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.told or set(state.told) != set(state.roster):
         return None
     rows = np.array(state.rows, dtype=float)
-    _, asked = meaning.certifying(state, coordinator.thin(state))
+    _, asked = meaning.certifying(state, meaning.thin(state))
     found = Certified(
         state.study.method.outliers, drift, state.roster, state.rows, rows / rows.sum(),
         tuple(state.told[site] for site in state.roster), asked, meaning.problem_of(state).loss,

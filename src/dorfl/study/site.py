@@ -10,7 +10,6 @@ answering is written by us and holds no value; other errors stay in its own log.
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import guard, labels, meaning, serving
+from dorfl.study.consent import Policy, objection
 from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
@@ -179,42 +179,10 @@ class Site:
 
     def consent(self, agreement: Agreement) -> None:
         """Raise Refused where the study asks for what this site does not give."""
-        study = agreement.study
-        if not re.fullmatch(r"\w[\w.-]{0,119}", agreement.run):
-            raise Refused("the run's name is not one that a folder can have")
-        if agreement.site != self.name:
-            raise Refused(
-                f"the key of this site is registered for {agreement.site[:60]!r}, "
-                f"but the site is called {self.name!r}"
-            )
-        try:
-            meaning.check(study)
-        except ValueError as error:
-            raise Refused(f"the study cannot be run: {error}") from None
-        wanted = (study.data.label, *study.columns.use, *agreement.columns)
-        for column in wanted:
-            if column not in self.released:
-                raise Refused(
-                    f"column {column[:60]!r} is not released by this site; a person there names "
-                    "the columns that studies may use: released = [...] in site.toml"
-                )
-        if agreement.transform is not None:
-            used = {part.name for part in agreement.transform.parts}
-            if not used <= set(agreement.columns):
-                raise Refused("the transformation uses columns that were not agreed on")
-        shown = study.privacy.epsilon
-        if self.epsilon is not None and (shown is None or shown > self.epsilon):
-            raise Refused(
-                f"this site takes part with differential privacy of ε ≤ {self.epsilon:g} only"
-            )
-        if shown is not None and study.privacy.delta > self.limits.delta:
-            raise Refused(f"δ is above the {self.limits.delta:g} that this site allows")
-        if study.privacy.least < self.least:
-            raise Refused(
-                f"the study would tell of groups of {study.privacy.least} rows; "
-                f"this site tells of {self.least} at least"
-            )
-        if self._rows(agreement).num_rows < max(study.privacy.minimum_rows, self.least):
+        policy = Policy(self.name, self.released, self.least, self.epsilon, self.limits)
+        self._unless(objection(agreement, policy))
+        least = max(agreement.study.privacy.minimum_rows, self.least)
+        if self._rows(agreement).num_rows < least:
             raise Refused("has fewer rows than the study's minimum")
 
     def group(self, agreement: Agreement) -> Group:
@@ -370,7 +338,12 @@ class Site:
             raise Refused("θ has another shape than the model agreed on")
         if self.memory.finished(agreement.run, outcome) is not None:
             raise Refused("this run has ended before, with another model")
-        return serving.certify(group, outcome.theta, agreement, thin)[0]
+        self._asked_about(agreement, outcome)
+        told = serving.certify(group, outcome.theta, agreement, thin)[0]
+        # All of it is made of two numbers a row: its loss, and how far out it lies.
+        numbers = min(sum(part.size for part in told), 2 * len(group.rows))
+        self._count(agreement, "certify", numbers, outcome.theta, str(thin))
+        return told
 
     def _columns(self, agreement: Agreement) -> list[str]:
         """The columns agreed on; before that, those the study names, or all that are released."""

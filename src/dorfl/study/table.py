@@ -96,7 +96,7 @@ def model_of(
         keep(made)
     if state.step == "certify":
         assert state.outcome is not None
-        told = serving.certify(group, state.outcome.theta, state, coordinator.thin(state))
+        told = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
         state = coordinator.receive(state, dict(zip(group.names, told, strict=True)))
     return replace(made, facts=made.facts._replace(promise=promises.of_study(state)))
 

@@ -1,0 +1,57 @@
+"""What a site agrees to before it looks at its rows: its policy against a study's words."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dorfl.study import meaning
+from dorfl.study.ledger import Limits
+from dorfl.study.messages import Agreement
+
+
+class Policy(NamedTuple):
+    """What a site is called, what of its table studies may use, and the least they keep to."""
+
+    name: str
+    released: tuple[str, ...]
+    least: int
+    epsilon: float | None
+    limits: Limits
+
+
+def objection(agreement: Agreement, policy: Policy) -> str | None:
+    """Why the study asks for what the site does not give, or nothing."""
+    study = agreement.study
+    if not re.fullmatch(r"\w[\w.-]{0,119}", agreement.run):
+        return "the run's name is not one that a folder can have"
+    if agreement.site != policy.name:
+        return (
+            f"the key of this site is registered for {agreement.site[:60]!r}, "
+            f"but the site is called {policy.name!r}"
+        )
+    try:
+        meaning.check(study)
+    except ValueError as error:
+        return f"the study cannot be run: {error}"
+    for column in (study.data.label, *study.columns.use, *agreement.columns):
+        if column not in policy.released:
+            return (
+                f"column {column[:60]!r} is not released by this site; a person there names "
+                "the columns that studies may use: released = [...] in site.toml"
+            )
+    if agreement.transform is not None:
+        used = {part.name for part in agreement.transform.parts}
+        if not used <= set(agreement.columns):
+            return "the transformation uses columns that were not agreed on"
+    shown = study.privacy.epsilon
+    if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
+        return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"
+    if shown is not None and study.privacy.delta > policy.limits.delta:
+        return f"δ is above the {policy.limits.delta:g} that this site allows"
+    if study.privacy.least < policy.least:
+        return (
+            f"the study would tell of groups of {study.privacy.least} rows; "
+            f"this site tells of {policy.least} at least"
+        )
+    return None

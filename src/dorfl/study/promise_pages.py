@@ -1,0 +1,94 @@
+"""What a model promises, as parts of a page: curves over drift and wrong rows, bounds by client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dorfl.guarantees.certified import floored
+from dorfl.report.content import Beside, Block, Figure, Finding, Page, Section, Series, Table, Text
+from dorfl.study.model.facts import Promise, Promised
+
+
+def of_promises(found: dict[str, Promise], label: str) -> Page:
+    """What models guarantee, beside each other, on one page."""
+    words = [
+        Text([f"{name}: {promise.words}", promise.assumption]) for name, promise in found.items()
+    ]
+    sections = [
+        Section("What is certified", [*words, by_client(found)]),
+        Section("How far it reaches", curves(found)),
+    ]
+    lead = "How bad it can get if some rows are wrong and the others drift: bounds, not estimates."
+    cards = [promised(promise, name) for name, promise in found.items()]
+    return Page(f"What is guaranteed for {label}", lead, cards, sections)
+
+
+def promised(promise: Promise, name: str = "") -> Finding:
+    """The first thing to be read: what is certified under which words."""
+    at, of = promise.overall[0], f"{name}: " if name else ""
+    terms = f"{100 * promise.outliers:.3g} % of rows wrong, drift {promise.drift:.3g}"
+    if at.accuracy is not None:
+        return Finding(f"{of}certified accuracy, {terms}", f"≥ {floored(at.accuracy)}", True)
+    error = "no bound" if at.error is None else f"≤ {at.error:.4g}"
+    return Finding(f"{of}certified mean absolute error, {terms}", error, at.error is not None)
+
+
+def curves(found: dict[str, Promise]) -> list[Block]:
+    """Certified score and loss over the drift and over the share of wrong rows."""
+    first = next(iter(found.values()))
+    classifies = first.overall[0].accuracy is not None
+    score = "accuracy" if classifies else "mean absolute error"
+    least = "accuracy at least, in %" if classifies else "mean absolute error at most"
+    blocks: list[Block] = []
+    for part, x_label, scale, at, note in (
+        ("over_drift", "drift in standard deviations", 1.0,
+         f"{100 * first.outliers:.3g} % of rows wrong", ""),
+        ("over_outliers", "wrong rows in %", 100.0, f"a drift of {first.drift:.3g}",
+         "With fewer rows held for wrong, far ones count as good and as what is to come."),
+    ):  # fmt: skip
+        figures = []
+        for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
+            series = [
+                Series(name or "certified", *zip(*known, strict=True))
+                for name, promise in found.items()
+                if (known := _known(getattr(promise, part), kind, scale))
+            ]
+            figure = Figure(
+                f"{part.replace('_', '-')}-{kind}", f"Certified {what}, {at}", x_label, y_label,
+                series, note=note, alt=f"{y_label} against {x_label}.",
+            )  # fmt: skip
+            figures += [figure] if series else []
+        blocks.append(Beside(figures))
+    return blocks
+
+
+def _known(lines: Sequence[Promised], kind: str, scale: float) -> list[tuple[float, float]]:
+    """The points of a curve, where there is a bound."""
+    heights = [(scale * float(line.name), _height(line, kind)) for line in lines]
+    return [(x, y) for x, y in heights if y is not None]
+
+
+def _height(line: Promised, kind: str) -> float | None:
+    if kind == "loss":
+        return line.loss
+    return line.error if line.accuracy is None else float(np.floor(1e4 * line.accuracy)) / 1e2
+
+
+def by_client(found: dict[str, Promise]) -> Table:
+    """Certified score and loss of every client, and of mixtures of them."""
+    first = next(iter(found.values()))
+    measure = "mean abs. error ≤" if first.overall[0].accuracy is None else "accuracy ≥ in %"
+    lines = [(*promise.clients, *promise.overall) for promise in found.values()]
+    rows = [
+        (at[0].name, *(value for line in at for value in (_height(line, "score"), line.loss)))
+        for at in zip(*lines, strict=True)
+    ]
+    heads = [f"{what} {name}".rstrip() for name in found for what in (measure, "loss ≤")]
+    return Table(
+        "certified", "What is certified, by client", ("client", *heads), rows, ".4g",
+        note=f"At most {100 * first.outliers:.3g} % of rows wrong, a drift of at most "
+        f"{first.drift:.3g} standard deviations (root mean square); columns of categories and "
+        "flags do not move.",
+    )  # fmt: skip
