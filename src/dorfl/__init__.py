@@ -7,15 +7,17 @@
 True
 """
 
+import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from dorfl import solvers
 from dorfl.data import datasets
 from dorfl.federation import privacy
 from dorfl.federation.fit import Fit
 from dorfl.federation.options import Options
-from dorfl.federation.training import risk, train
+from dorfl.federation.training import risk
+from dorfl.federation.training import train as _train_linear
 from dorfl.guarantees import certificate, theory
 from dorfl.guarantees.certificate import Certificate, WorstCase, saddle_gap, worst_case
 from dorfl.guarantees.certified import Certified, certify
@@ -27,6 +29,7 @@ from dorfl.study.tuning import Tuning, tune
 
 if TYPE_CHECKING:
     from dorfl.estimators import RobustClassifier, RobustRegressor
+    from dorfl.networks.training import NetworkFit
 
 __version__ = "0.1.0"
 
@@ -67,12 +70,50 @@ for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, s
     sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
 
 
+@overload
+def train(
+    clients: Any,
+    method: methods.Method | None = None,
+    options: Options | None = None,
+    *,
+    model: None = None,
+    **given: Any,
+) -> Fit: ...
+@overload
+def train(
+    clients: Any, method: methods.Method, options: Any = None, *, model: Any, **given: Any
+) -> "NetworkFit": ...
+def train(
+    clients: Any, method: Any = None, options: Any = None, *, model: Any = None, **given: Any
+) -> Any:
+    """Train one model over clients that keep their rows to themselves.
+
+    A linear model, as :func:`dorfl.federation.training.train` says, unless a `model` is given: a
+    `torch.nn.Module`, or a function that makes one. For that see :func:`dorfl.networks.train`.
+
+    >>> import dorfl
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> dorfl.train(data.clients, dorfl.methods.afl(), l2=0.1).status
+    'converged'
+    """
+    if model is None:
+        return _train_linear(clients, method, options, **given)
+    from dorfl import networks  # noqa: PLC0415 - brings in torch
+
+    return networks.train(clients, method, model, options, **given)
+
+
 def __getattr__(name: str) -> Any:
-    """The estimators bring in scikit-learn, which takes a while: only when asked for."""
+    """The estimators bring in scikit-learn, which takes a while: only when asked for.
+
+    So do networks, which need PyTorch.
+    """
     if name in ("RobustClassifier", "RobustRegressor"):
         from dorfl import estimators as estimator  # noqa: PLC0415
 
         return getattr(estimator, name)
+    if name == "networks":
+        return importlib.import_module("dorfl.networks")
     raise AttributeError(f"module 'dorfl' has no attribute {name!r}")
 
 

@@ -1,0 +1,11 @@
+"""Doctests of what needs PyTorch wait until it is there."""
+
+import importlib.util
+
+TORCH = importlib.util.find_spec("torch") is not None
+collect_ignore_glob = [] if TORCH else ["src/dorfl/networks/*"]
+
+
+def pytest_report_header() -> str:
+    """Say what is left out, and why."""
+    return "" if TORCH else "networks are not tested: PyTorch is missing (dorfl[torch])"

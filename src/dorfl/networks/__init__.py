@@ -1,0 +1,51 @@
+"""Networks: the same methods for any PyTorch model (extra `torch`).
+
+>>> import dorfl
+>>> data = dorfl.datasets.synthetic(seed=0)
+>>> fit = dorfl.train(
+...     data.clients, dorfl.methods.afl(), model=lambda: dorfl.networks.mlp(5, (8,), 2), rounds=3
+... )
+>>> fit.lam.shape, fit.model[0]
+((3,), Linear(in_features=5, out_features=8, bias=True))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PUBLIC = {
+    "NetworkFit": "training",
+    "Plan": "plan",
+    "adam": "rules",
+    "distance": "scores",
+    "eight_bits": "compression",
+    "load": "saving",
+    "mlp": "model",
+    "oracle": "training",
+    "reference": "scores",
+    "save": "saving",
+    "sgd": "rules",
+    "top": "compression",
+    "train": "training",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    """What is asked for, and torch with it: the rest of dorfl does without."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'dorfl.networks' has no attribute {name!r}")
+    require()
+    return getattr(importlib.import_module(f"dorfl.networks.{_PUBLIC[name]}"), name)
+
+
+def require() -> None:
+    """Say what to install where PyTorch is missing."""
+    try:
+        importlib.import_module("torch")
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "networks need PyTorch; install it with: pip install 'dorfl[torch]'"
+        ) from None

@@ -1,0 +1,148 @@
+"""What clients do in a round: some steps on their own rows from the server's θ. Rows stay here.
+
+Clients whose parameters fit into memory together step together, each along its own gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dorfl.networks.data import Rows
+from dorfl.networks.model import Network
+from dorfl.networks.plan import Plan
+from dorfl.networks.rows import Climb, Robust
+from dorfl.networks.tilt import Tilt
+from dorfl.support.types import Array
+
+
+class Answer(NamedTuple):
+    """What some clients found: their ways θ − θ_i (clients, P), risks, and running means."""
+
+    who: list[int]
+    ways: Tensor
+    seen: Tensor  # (clients,) of the tilt; stays at the client
+    risks: Tensor  # (clients,) F_i at the server's θ
+
+
+class Batches(NamedTuple):
+    """Row numbers (clients, steps, batch), and 1 where there is a row or 0 for padding."""
+
+    numbers: Tensor
+    there: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """All clients of this process, and what they have agreed to train."""
+
+    network: Network
+    rows: Rows
+    robust: Robust
+    tilt: Tilt
+    plan: Plan
+    centers: Tensor | None = None  # ξ̄ of a quadratic score: one for each client
+
+    def answers(
+        self, theta: Tensor, number: int, who: Sequence[int], seen: Tensor, pull: Tensor | None
+    ) -> Iterator[Answer]:
+        """The answers of `who` in this round, as many clients at a time as memory admits.
+
+        `pull` (clients, P) is added to the gradients: what drift correction asks for.
+        """
+        most = max(1, self.plan.at_once // self.network.size)
+        sizes = self.rows.counts
+        order = sorted(who, key=lambda i: (-sizes[i], i))  # alike together: less padding
+        for first in range(0, len(order), most):
+            some = order[first : first + most]
+            yield self._answer(
+                theta, number, some, seen[some], None if pull is None else pull[some]
+            )
+
+    def _answer(
+        self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
+    ) -> Answer:
+        plan, batches = self.plan, self._batches(number, who)
+        own = theta.expand(len(who), -1).clone()
+        carried = plan.local.start(own)
+        risks = seen
+        for step in range(batches.numbers.shape[1]):
+            index, there = batches.numbers[:, step], batches.there[:, step]
+            climb = self.climb(own if step else theta[None], who, index)
+            gradient, seen = self._gradient(own, climb, index, there, seen)
+            if step == 0:
+                risks = self.tilt.risk(seen)
+            if plan.l2 > 0:
+                gradient.add_(own, alpha=plan.l2)
+            if pull is not None:
+                gradient.add_(pull)
+            working = there.any(1, keepdim=True)
+            if bool(working.all()):
+                plan.local.step(own, gradient, carried, step + 1)
+            else:  # some have no rows left in this round: they stay where they are
+                stay = own.clone()
+                plan.local.step(own, gradient, carried, step + 1)
+                own = torch.where(working, own, stay)
+        return Answer(who, torch.sub(theta, own, out=own), seen, risks)
+
+    def climb(self, theta: Tensor, who: Sequence[int], index: Tensor) -> Climb:
+        """Rows (clients, n) of `who` at their worst, each client at its θ (clients or 1, P)."""
+        x, center = self.rows.x[index], None
+        if self.centers is not None:
+            center = self.centers[list(who)].view(len(who), 1, *x.shape[2:])
+        with self.network.evaluating():
+            return self.robust.climb(self.network, theta, x, self.rows.y[index], center)
+
+    def losses(self, theta: Tensor, climb: Climb, index: Tensor) -> Tensor:
+        """l of the moved rows."""
+        y = self.rows.y[index]
+        return self.robust.losses(self.network, theta, climb.x.detach(), y, climb.shift)
+
+    def _gradient(
+        self, own: Tensor, climb: Climb, index: Tensor, there: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """∇F_i on a minibatch of every client, at its own θ, and the running means after it."""
+        at = own.detach().requires_grad_(True)
+        loss = self.losses(at, climb, index)
+        seen, weights = self.tilt.weigh(loss.detach() + climb.level, there, seen)
+        (gradient,) = torch.autograd.grad((weights * loss).sum(), at)
+        return gradient, seen
+
+    def _batches(self, number: int, who: list[int]) -> Batches:
+        """Row numbers for this round: every client has a random stream of its own."""
+        plan, counts = self.plan, self.rows.counts[who]
+        batch = int(min(plan.batch, counts.max()))
+        steps = plan.steps or plan.epochs * -(-int(counts.max()) // batch)
+        index = np.zeros((len(who), steps * batch), dtype=np.int64)
+        there = np.zeros((len(who), steps * batch), dtype=np.float32)
+        for row, (i, count) in enumerate(zip(who, counts.tolist(), strict=True)):
+            rng = np.random.default_rng([plan.seed, number, i])
+            drawn = _order(rng, count, batch, plan.epochs, steps if plan.steps else 0)
+            places = np.flatnonzero(drawn >= 0)
+            index[row, places] = self.rows.bounds[i] + drawn[places]
+            there[row, places] = 1.0
+        shape = (len(who), steps, batch)
+        return Batches(torch.from_numpy(index).view(shape), torch.from_numpy(there).view(shape))
+
+
+def _order(rng: np.random.Generator, count: int, batch: int, epochs: int, steps: int) -> Array:
+    """Row numbers in the order they are used; −1 where a batch is not full.
+
+    A batch never has the same row twice: what an epoch leaves is not filled up from the next.
+    """
+    size = min(batch, count)
+    full = -(-count // size)  # batches in an epoch
+    if steps:
+        whole = max(1, count // size)  # of a stream of full batches
+        passes = [rng.permutation(count)[: whole * size] for _ in range(-(-steps // whole))]
+        drawn = np.concatenate(passes)[: steps * size].reshape(steps, size)
+    else:
+        padded = [np.pad(rng.permutation(count), (0, full * size - count), constant_values=-1)
+                  for _ in range(epochs)]  # fmt: skip
+        drawn = np.concatenate(padded).reshape(-1, size)
+    return np.pad(drawn, ((0, 0), (0, batch - size)), constant_values=-1).ravel()

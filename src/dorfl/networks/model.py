@@ -1,0 +1,137 @@
+"""A module as a function of one vector θ, so that clients, servers and files handle numbers only.
+
+>>> network = Network(mlp(4, (8,), 3))
+>>> theta = network.start()
+>>> rows = torch.zeros(2, 5, 4)                            # two clients, five rows each
+>>> network.outputs(theta.expand(2, -1), rows).shape
+torch.Size([2, 5, 3])
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
+    """A fully connected network with ReLU between its layers."""
+    widths = [inputs, *hidden]
+    layers: list[nn.Module] = []
+    for one, next_one in itertools.pairwise(widths):
+        layers += [nn.Linear(one, next_one), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+class Network:
+    """A module whose trainable parameters are one vector; see :meth:`outputs`.
+
+    `at` names a submodule: what it puts out is then what transport moves, instead of the inputs.
+    """
+
+    def __init__(self, module: nn.Module, at: str | None = None) -> None:
+        self.module = copy.deepcopy(module)
+        trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        if not trained:
+            raise ValueError("model: it has no parameters to train")
+        _refuse_batch_statistics(self.module)
+        self.names = tuple(trained)
+        self.shapes = tuple(tuple(p.shape) for p in trained.values())
+        self.sizes = tuple(p.numel() for p in trained.values())
+        self.size = sum(self.sizes)
+        self.at = at
+        self._place = None if at is None else self.module.get_submodule(at)
+
+    def start(self) -> Tensor:
+        """θ as the module came."""
+        trained = dict(self.module.named_parameters())
+        return torch.cat([trained[name].detach().reshape(-1) for name in self.names])
+
+    def parameters(self, theta: Tensor) -> dict[str, Tensor]:
+        """θ by parameter."""
+        pieces = theta.split(self.sizes)
+        return {n: v.view(s) for n, v, s in zip(self.names, pieces, self.shapes, strict=True)}
+
+    def outputs(self, theta: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """What the model puts out for rows (clients, n, …), each client at its own θ (clients, P).
+
+        One θ for all is given as (1, P). `shift` is added to what the submodule `at` puts out.
+        """
+        clients, count = x.shape[:2]
+        if len(theta) == 1:
+            moved = None if shift is None else shift.flatten(0, 1)
+            return self._call(theta[0], x.flatten(0, 1), moved).unflatten(0, (clients, count))
+        if shift is None:
+            return vmap(self._call, randomness="different")(theta, x)
+        return vmap(self._call, randomness="different")(theta, x, shift)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """What the submodule `at` puts out for rows (clients, n, …); without one, the rows."""
+        if self._place is None:
+            return x
+        seen: list[Tensor] = []
+        hook = self._place.register_forward_hook(lambda _m, _i, out: seen.append(out))
+        try:
+            self.module(x.flatten(0, 1))
+        finally:
+            hook.remove()
+        return seen[0].detach().unflatten(0, x.shape[:2])
+
+    def module_at(self, theta: Tensor) -> nn.Module:
+        """A module of its own with the parameters θ, ready to predict."""
+        made = copy.deepcopy(self.module).eval()
+        with torch.no_grad():
+            own = dict(made.named_parameters())
+            for name, value in self.parameters(theta).items():
+                own[name].copy_(value)
+        return made
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Dropout rests in here: a row's worst place is sought for the model as it predicts."""
+        before = self.module.training
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train(before)
+
+    def _call(self, theta: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        hook = None
+        if shift is not None and self._place is not None:
+            hook = self._place.register_forward_hook(lambda _m, _i, out: out + shift)
+        try:
+            return functional_call(self.module, self.parameters(theta), (x,))
+        finally:
+            if hook is not None:
+                hook.remove()
+
+
+def make(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The module itself, or what the function makes, with random numbers of its own."""
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model):
+        raise ValueError(f"model={model!r}: give a torch.nn.Module or a function that makes one")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: Any = model()
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"model={model!r}: it made a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _refuse_batch_statistics(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if getattr(part, "running_mean", None) is not None or "BatchNorm" in type(part).__name__:
+            raise ValueError(
+                f"model: {name or 'it'} is {type(part).__name__}: what it puts out for a row hangs "
+                "on the batch's other rows, so a row has no worst place of its own, and clients "
+                "that differ have no common statistics; use GroupNorm or LayerNorm"
+            )

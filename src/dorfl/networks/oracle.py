@@ -1,0 +1,148 @@
+"""All rows of all clients at one θ: F_i, ∇F_i, the weights of rows, and how well rows climbed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dorfl.networks.client import Fleet
+from dorfl.networks.model import Network
+from dorfl.networks.rows import Climb
+from dorfl.objective.mixture import tilted_mean
+from dorfl.oracle.base import Evaluation, Terms
+from dorfl.support.types import Array
+
+_BLOCK = 4096  # rows at a time
+_FEW = 0.01  # of the rows may cross a kink, as of ReLU, without a word
+
+
+class Found(NamedTuple):
+    """The clients' risks at one θ."""
+
+    values: Array  # (clients,)
+    gradients: Array | None  # (clients, P), where asked for
+    sample_weights: list[Array]  # p of every row, by client
+    error: float  # about how far the mean row is below its supremum
+    bent: float  # the share of rows on whose way the problem was not concave
+    steps: int  # of ascent, at most
+
+
+def evaluate(fleet: Fleet, theta: Tensor, *, gradients: bool = False) -> Found:
+    """F_i(θ) of every client from all its rows, with ∇F_i where asked for.
+
+    A warning says where transport was not concave: f is then what a local maximum gives.
+    """
+    rows, tau = fleet.rows, fleet.tilt.temperature
+    values, weights, slopes = [], [], []
+    error, bent, steps = 0.0, 0, 0
+    for i in range(len(rows.names)):
+        blocks, found = [], []
+        for index in _blocks(rows.client(i)):
+            climb = fleet.climb(theta[None], [i], index)
+            with torch.no_grad(), fleet.network.evaluating():
+                f = fleet.losses(theta[None], climb, index) + climb.level
+            found.append(f[0].double().numpy())
+            error += float(climb.error[climb.bend > 0].sum())
+            bent += int((climb.bend <= 0).sum())
+            steps = max(steps, climb.steps)
+            if gradients:
+                blocks.append((index, climb))
+        f_all = np.concatenate(found)
+        values.append(tilted_mean(f_all, tau))
+        share = np.exp((f_all - f_all.max()) / tau)  # all 1 for τ = ∞
+        weights.append(share / share.sum())
+        if gradients:
+            slopes.append(_gradient(fleet, theta, blocks, weights[-1]).double().numpy())
+    if bent > _FEW * len(rows.y):
+        warnings.warn(
+            f"on the way of {bent} of {len(rows.y)} rows to their worst place the problem is not "
+            "concave: it may be a local one, and what is computed from it an estimate, not a "
+            "bound; a larger rho helps",
+            stacklevel=2,
+        )
+    count = len(rows.y)
+    table = np.array(slopes) if gradients else None
+    return Found(np.array(values), table, weights, error / count, bent / count, steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement(Terms):
+    """What server and clients of a network agree on: also what the network puts out."""
+
+    network: Network
+
+    def predict(self, theta: Array, rows: Array) -> Array:
+        """The network's outputs for rows."""
+        with torch.no_grad(), self.network.evaluating():
+            at = torch.as_tensor(theta).to(self.network.start())
+            return np.asarray(
+                self.network.outputs(at[None], torch.as_tensor(rows).to(at)[None])[0].numpy()
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkOracle:
+    """Clients with a network, as solvers, server and engines see any: an oracle of all rows."""
+
+    problem: Agreement
+    fleet: Fleet
+    levels: Array  # (clients,) what takes a score's level out of the risks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names."""
+        return self.fleet.rows.names
+
+    @property
+    def counts(self) -> Array:
+        """How many rows each client has."""
+        return self.fleet.rows.counts
+
+    def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
+        """F_i and ∇F_i at θ; there is no curvature to tell."""
+        del curvature
+        at = torch.as_tensor(theta).to(self.fleet.network.start())
+        found = evaluate(self.fleet, at, gradients=True)
+        assert found.gradients is not None
+        weights = found.sample_weights if rows else None
+        values = found.values + self.levels
+        return Evaluation(values, found.gradients, found.error, weights=weights)
+
+    def take(self, indices: Sequence[Array]) -> NetworkOracle:
+        """The same clients with only the given rows of each."""
+        return replace(self, fleet=replace(self.fleet, rows=self.fleet.rows.take(indices)))
+
+    def select(self, clients: Sequence[int]) -> NetworkOracle:
+        """Only some of the clients."""
+        who = list(clients)
+        centers = None if self.fleet.centers is None else self.fleet.centers[who]
+        part = replace(self.fleet, rows=self.fleet.rows.select(who), centers=centers)
+        return replace(self, fleet=part, levels=self.levels[who])
+
+
+def _gradient(
+    fleet: Fleet, theta: Tensor, blocks: list[tuple[Tensor, Climb]], weights: Array
+) -> Tensor:
+    """Σ_j p_j ∇l(θ, z_j) of one client."""
+    at = theta.detach().clone().requires_grad_(True)
+    total = torch.zeros_like(theta)
+    first = blocks[0][0][0, 0]
+    for index, climb in blocks:
+        p = torch.from_numpy(weights[(index[0] - first).numpy()]).to(theta)
+        with fleet.network.evaluating():
+            loss = fleet.losses(at[None], climb, index)
+        total += torch.autograd.grad((p * loss[0]).sum(), at)[0]
+    return total
+
+
+def _blocks(part: slice) -> list[Tensor]:
+    return [
+        torch.arange(first, min(first + _BLOCK, part.stop))[None]
+        for first in range(part.start, part.stop, _BLOCK)
+    ]

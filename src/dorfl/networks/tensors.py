@@ -1,0 +1,81 @@
+"""Named arrays in one file, in the safetensors format: a JSON header, then plain numbers.
+
+Nothing in such a file can run, and any library for the format reads it. What is read is untrusted:
+sizes and places are checked against the file before a number is looked at.
+
+>>> data = pack({"weight": np.arange(3, dtype=np.float32)}, {"model": "mlp"})
+>>> arrays, words = unpack(data)
+>>> arrays["weight"].tolist(), words
+([0.0, 1.0, 2.0], {'model': 'mlp'})
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dorfl.support.types import Array
+
+_CODES: dict[str, Any] = {
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "I64": np.dtype("<i8"), "U8": np.dtype("u1"),
+}  # fmt: skip
+_HEADER = 100_000_000  # bytes, the format's own limit
+
+
+def pack(arrays: Mapping[str, Array], words: Mapping[str, str] | None = None) -> bytes:
+    """Arrays by name, and words about them, as bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(words)} if words else {}
+    parts, place = [], 0
+    for name, array in arrays.items():
+        code = next(c for c, d in _CODES.items() if d == array.dtype.newbyteorder("<"))
+        content = np.ascontiguousarray(array, dtype=_CODES[code]).tobytes()
+        ends = [place, place + len(content)]
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": ends}
+        parts.append(content)
+        place += len(content)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *parts])
+
+
+def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays and words of :func:`pack`; ValueError where the bytes are none of that."""
+    size = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else _HEADER
+    if size > min(_HEADER, len(data) - 8):
+        raise ValueError("safetensors: the file is shorter than its header says")
+    try:
+        header = json.loads(data[8 : 8 + size])
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        raise ValueError("safetensors: the header is not JSON") from None
+    if not isinstance(header, dict):
+        raise ValueError("safetensors: the header is no object")
+    words, body, arrays, place = header.pop("__metadata__", {}), data[8 + size :], {}, 0
+    if not isinstance(words, dict) or not all(isinstance(v, str) for v in words.values()):
+        raise ValueError("safetensors: the words about the arrays are not text")
+    for name, entry in header.items():
+        arrays[name], place = _array(name, entry, body, place)
+    if place != len(body):
+        raise ValueError("safetensors: there is more in the file than the header says")
+    return arrays, words
+
+
+def _array(name: str, entry: Any, body: bytes, place: int) -> tuple[Array, int]:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"safetensors: {name!r} is not described as an array")
+    shape, ends, dtype = entry["shape"], entry["data_offsets"], _CODES.get(str(entry["dtype"]))
+    whole = all(
+        isinstance(part, list) and all(type(n) is int and 0 <= n < 2**48 for n in part)
+        for part in (shape, ends)
+    )
+    if dtype is None or not whole or len(ends) != 2 or len(shape) > 16:
+        raise ValueError(f"safetensors: {name!r} has a type or a shape that is not known here")
+    size = math.prod(shape) * dtype.itemsize
+    if ends != [place, place + size] or ends[1] > len(body):
+        raise ValueError(f"safetensors: {name!r} does not lie where its shape needs it to")
+    content = np.frombuffer(body, dtype, math.prod(shape), place).reshape(shape)
+    return content.astype(dtype.newbyteorder("=")), ends[1]

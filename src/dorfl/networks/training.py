@@ -1,0 +1,277 @@
+"""`train` for networks: from clients, a method and a model to a fitted one, in this process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dorfl.federation.local import Round
+from dorfl.federation.training import find_centers
+from dorfl.networks import checkpoint as keeping
+from dorfl.networks import model as models
+from dorfl.networks import server
+from dorfl.networks.client import Fleet
+from dorfl.networks.data import Rows, gather, inputs
+from dorfl.networks.model import Network
+from dorfl.networks.oracle import Agreement, NetworkOracle, evaluate
+from dorfl.networks.plan import Plan
+from dorfl.networks.rows import LOSSES, Robust, RowLoss, place
+from dorfl.networks.scores import row_score
+from dorfl.networks.tilt import Tilt
+from dorfl.objective.methods import Method
+from dorfl.support.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkFit:
+    """A trained network and how it came about; the fields are those of a linear model's fit.
+
+    `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still
+    gain nobody knows for a model that is not convex, so this is no bound. `inner_error` is about
+    how far the mean row is below its supremum, `inner_steps` the steps of ascent it had.
+    """
+
+    model: nn.Module
+    theta: Array
+    lam: Array
+    clients: tuple[str, ...]
+    risks: Array
+    objective: float
+    gap_estimate: float
+    rounds: int
+    history: list[Round]
+    sample_weights: dict[str, Array]
+    inner_error: float
+    inner_steps: int
+    classes: Array
+    method: Method
+    plan: Plan
+    loss: str | RowLoss
+
+    @property
+    def bytes_up(self) -> int:
+        """What all clients sent in all rounds, in bytes of numbers."""
+        return sum(line.bytes_up for line in self.history)
+
+    @property
+    def bytes_down(self) -> int:
+        """What was sent to all clients in all rounds, in bytes of numbers."""
+        return sum(line.bytes_down for line in self.history)
+
+    def decision(self, X: Any) -> Array:
+        """What the model puts out: (n, outputs)."""
+        dtype = next(self.model.parameters()).dtype
+        with torch.no_grad():
+            parts = [self.model(part) for part in inputs(X, dtype).split(4096)]
+        return np.asarray(torch.cat(parts).numpy())
+
+    def predict(self, X: Any) -> Array:
+        """Labels, or values for a regression."""
+        out = self.decision(X)
+        if not len(self.classes):
+            return np.asarray(out[:, 0])
+        return np.asarray(
+            self.classes[out.argmax(1) if out.shape[1] > 1 else (out[:, 0] > 0).astype(int)]
+        )
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy, or the negative mean squared error of a regression."""
+        if len(self.classes):
+            return float(np.mean(self.predict(X) == np.asarray(y)))
+        return -float(np.mean((self.predict(X) - np.asarray(y, dtype=float)) ** 2))
+
+
+def train(
+    clients: Any,
+    method: Method,
+    model: nn.Module | Callable[[], nn.Module],
+    plan: Plan | None = None,
+    *,
+    loss: str | RowLoss = "softmax",
+    score: Any = None,
+    classes: Any = None,
+    at: str | None = None,
+    checkpoint: str | Path | None = None,
+    progress: Callable[[Round], object] | None = None,
+    **given: Any,
+) -> NetworkFit:
+    """Train one network over clients that keep their rows to themselves.
+
+    Args:
+        clients: a list of (X, y) or of data sets, or a mapping of client name to these.
+        method: one of :mod:`dorfl.methods`, or any combination of their parts.
+        model: a `torch.nn.Module`, or a function that makes one.
+        plan: how it is trained; see :class:`~dorfl.networks.Plan`.
+        loss: "softmax", "logistic", "squared", "huber", or a function of (outputs, labels) that
+            gives one number per row.
+        score: h as a function of (rows, labels) on tensors, instead of the method's.
+        classes: the labels, where the clients do not have them all.
+        at: the submodule whose output transport moves, instead of the inputs.
+        checkpoint: a file to write after every round, and to go on from where it exists.
+        progress: called with every round as it ends.
+        **given: words of the plan by name, as in `train(…, rounds=10, batch=32)`.
+
+    >>> import dorfl
+    >>> from dorfl.networks import mlp, train
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> fit = train(data.clients, dorfl.methods.erm(), lambda: mlp(5, (8,), 2), rounds=2)
+    >>> fit.rounds, fit.predict(data.test["client-1"][0][:3]).shape
+    (2, (3,))
+    """
+    plan = (plan or Plan()).changed(**given)
+    fleet = prepare(clients, method, model, plan, loss=loss, score=score, classes=classes, at=at)
+    offsets = score_levels(fleet, method)
+    state = server.begin(fleet, method, fleet.network.start())
+    history: list[Round] = []
+    file = None if checkpoint is None else Path(checkpoint)
+    words = repr(
+        (method.name, method.rho, method.temperature, fleet.rows.names, replace(plan, rounds=1))
+    )
+    if file is not None and file.exists():
+        state, history = keeping.read(file, state, words)
+    while state.round < plan.rounds:
+        state, line = server.play(fleet, method, offsets, state)
+        history.append(line)
+        if file is not None:
+            keeping.write(file, state, history, words)
+        if progress is not None:
+            progress(line)
+    return _fit(fleet, method, offsets, state, history, loss)
+
+
+def prepare(
+    clients: Any,
+    method: Method,
+    model: nn.Module | Callable[[], nn.Module],
+    plan: Plan,
+    *,
+    loss: str | RowLoss = "softmax",
+    score: Any = None,
+    classes: Any = None,
+    at: str | None = None,
+) -> Fleet:
+    """Clients checked, their centres found, the model made: ready for the first round."""
+    if method.radius is not None:
+        raise ValueError("radius: the constrained problem is for linear models; give rho")
+    if np.isfinite(method.cost.label_price):
+        raise ValueError("label_price: a network's rows keep their labels")
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
+    network = Network(models.make(model, plan.seed), at)
+    dtype = network.start().dtype
+    classify = loss in ("softmax", "logistic")
+    rows = gather(clients, dtype, classify=classify, classes=classes)
+    _check_outputs(network, rows, loss)
+    bend = None
+    if score is None and method.score is not None:
+        bend = method.score.bend(rows.dims)
+    if at is not None and bend is not None:
+        raise ValueError("at: a quadratic score is on the inputs, transport is not; give `score`")
+    moving = rows.dims if at is None else int(network.embed(rows.x[None, :1]).numel())
+    robust = Robust(
+        LOSSES[loss] if isinstance(loss, str) else loss,
+        place(method.rho, method.cost, bend, moving, dtype),
+        row_score(method.score if score is None else score, rows),
+        plan.most,
+        plan.climb,
+        plan.accuracy,
+        plan.bounds,
+    )
+    centers = None if bend is None else _centers(method, rows)
+    tilt = Tilt(method.temperature, plan.memory, plan.trim)
+    return Fleet(network, rows, robust, tilt, plan, centers)
+
+
+def oracle(
+    clients: Any,
+    method: Method,
+    model: nn.Module | Callable[[], nn.Module],
+    plan: Plan | None = None,
+    **given: Any,
+) -> NetworkOracle:
+    """The clients as an oracle, for the solvers of linear models: `dorfl.train(oracle(…))`.
+
+    For networks small enough to evaluate all rows in every round; words are those of :func:`train`.
+
+    >>> import dorfl
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> small = oracle(data.clients, dorfl.methods.afl(), lambda: models.mlp(5, (2,), 2))
+    >>> small.evaluate(small.problem.start).gradients.shape
+    (3, 18)
+    """
+    named = {word: given.pop(word) for word in ("loss", "score", "classes", "at") if word in given}
+    fleet = prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
+    theta = fleet.network.start().double().numpy()
+    return NetworkOracle(
+        Agreement(method, theta, fleet.network), fleet, score_levels(fleet, method)
+    )
+
+
+def score_levels(fleet: Fleet, method: Method) -> Array:
+    """What is added to F_i so that mixtures compare losses alone; zero unless they should.
+
+    It is −F_i of a model without any loss: what score and transport alone make of the rows.
+    """
+    scored = fleet.robust.score is not None or fleet.centers is not None
+    if method.mixture.by != "loss" or not scored:
+        return np.zeros(len(fleet.rows.names))
+    lossless = replace(fleet.robust, loss=lambda out, y: 0.0 * out.sum(1) * y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the training itself will say so
+        return -evaluate(replace(fleet, robust=lossless), fleet.network.start()).values
+
+
+def _fit(
+    fleet: Fleet, method: Method, offsets: Array, state: server.State, history: list[Round],
+    loss: str | RowLoss,
+) -> NetworkFit:  # fmt: skip
+    found, rows, rule = evaluate(fleet, state.mean), fleet.rows, method.mixture
+    risks = found.values + offsets
+    gap = rule.height(risks) - float(state.lam @ risks) if rule.adversarial else 0.0
+    return NetworkFit(
+        model=fleet.network.module_at(state.mean),
+        theta=state.mean.numpy(),
+        lam=state.lam,
+        clients=rows.names,
+        risks=risks,
+        objective=rule.objective(risks, state.lam, method.temperature),
+        gap_estimate=gap,
+        rounds=state.round,
+        history=history,
+        sample_weights=dict(zip(rows.names, found.sample_weights, strict=True)),
+        inner_error=found.error,
+        inner_steps=found.steps,
+        classes=rows.classes,
+        method=method,
+        plan=fleet.plan,
+        loss=loss,
+    )
+
+
+def _centers(method: Method, rows: Rows) -> Tensor:
+    """ξ̄ of every client, as it is found for linear models."""
+    x = rows.x.flatten(1).numpy()
+    tables = {name: x[rows.client(i)] for i, name in enumerate(rows.names)}
+    return torch.from_numpy(find_centers(method, tables)).to(rows.x.dtype)
+
+
+def _check_outputs(network: Network, rows: Rows, loss: str | RowLoss) -> None:
+    """One pass of one row: does the model fit the rows and the labels?"""
+    try:
+        with torch.no_grad(), network.evaluating():
+            out = network.outputs(network.start()[None], rows.x[None, :1])[0]
+    except RuntimeError as error:
+        shape = tuple(rows.x.shape[1:])
+        raise ValueError(f"model: does not take rows of shape {shape}: {error}") from None
+    width = {"softmax": len(rows.classes)}.get(loss, 1) if isinstance(loss, str) else None
+    if width is not None and out.shape[1:] != (width,):
+        raise ValueError(
+            f"model: puts out {tuple(out.shape[1:])} for a row, {loss} loss here needs ({width},)"
+        )

@@ -1,0 +1,56 @@
+"""Minibatches are weighed against the client's running mean, not against themselves."""
+
+import numpy as np
+import pytest
+import torch
+
+from dorfl.networks.tilt import Tilt
+
+
+def batches(f, size, rounds, memory, tau=1.0):
+    """The mean weight that every row gets over many minibatches, times n."""
+    rng, count = np.random.default_rng(0), len(f)
+    tilt, seen = Tilt(tau, memory), torch.tensor([torch.nan], dtype=torch.float64)
+    total = np.zeros(count)
+    for step in range(rounds + 200):
+        index = rng.permutation(count)[:size]
+        seen, weights = tilt.weigh(f[index][None], torch.ones(1, size), seen)
+        if step >= 200:
+            total[index] += weights[0].numpy() * count
+    return total / rounds, tilt.risk(seen)
+
+
+def test_weights_of_rows_are_those_of_all_rows_on_average():
+    f = torch.tensor(np.random.default_rng(1).normal(size=50) * 2.0)
+    exact = torch.softmax(f, 0).numpy() * 50
+    running, _ = batches(f, 8, 4000, memory=0.98)
+    alone, _ = batches(f, 8, 4000, memory=0.0)
+    worst = int(f.argmax())
+    assert abs(running[worst] / exact[worst] - 1) < 0.15
+    assert alone[worst] < 0.6 * exact[worst]  # its weight cannot exceed one batch's
+    assert np.abs(running - exact).max() < 0.2 * exact.max()
+
+
+def test_the_risk_is_the_log_mean_exp():
+    f = torch.tensor([0.0, 1.0, 2.0])
+    seen, weights = Tilt(2.0).weigh(f[None], torch.ones(1, 3), torch.tensor([torch.nan]))
+    assert float(Tilt(2.0).risk(seen)) == pytest.approx(2 * np.log(np.mean(np.exp(f.numpy() / 2))))
+    assert weights[0].tolist() == pytest.approx(torch.softmax(f / 2, 0).tolist())
+
+
+def test_padding_does_not_count():
+    there = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    f = torch.tensor([[0.0, 1.0, 90.0], [1.0, 2.0, 3.0]])
+    before = torch.tensor([torch.nan, 0.7])
+    for tilt in (Tilt(1.0), Tilt()):
+        seen, weights = tilt.weigh(f, there, before)
+        assert weights[0, 2] == 0
+        assert (weights[1] == 0).all()
+        assert float(seen[1]) == pytest.approx(0.7)
+    assert weights[0].tolist() == [0.5, 0.5, 0.0]
+
+
+def test_trimming_leaves_out_the_largest():
+    f = torch.tensor([[5.0, 1.0, 2.0, 9.0]])
+    _, weights = Tilt(trim=0.25).weigh(f, torch.ones(1, 4), torch.tensor([torch.nan]))
+    assert weights[0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
