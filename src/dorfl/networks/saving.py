@@ -1,0 +1,100 @@
+"""A trained network as a folder: `model.safetensors`, `model.json`, `score.py`. Never pickle.
+
+The numbers are in the safetensors format, so PyTorch users read them with any library for it. A
+network of Linear and ReLU is scored by `score.py` with NumPy alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dorfl.networks import tensors
+from dorfl.networks.model import make
+from dorfl.networks.training import NetworkFit
+from dorfl.support.files import write_whole
+
+FORMAT, VERSION = "dorfl.network", 1
+
+
+def save(fit: NetworkFit, folder: str | Path) -> Path:
+    """Write the network into `folder`, and how it came about."""
+    place = Path(folder)
+    arrays = {name: value.cpu().numpy() for name, value in fit.model.state_dict().items()}
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "layers": _layers(fit.model),
+        "classes": fit.classes.tolist(),
+        "loss": fit.loss if isinstance(fit.loss, str) else "custom",
+        "method": fit.method.name,
+        "clients": list(fit.clients),
+        "lam": fit.lam.tolist(),
+        "risks": fit.risks.tolist(),
+        "gap_estimate": fit.gap_estimate,
+        "rounds": fit.rounds,
+        "bytes_up": fit.bytes_up,
+        "bytes_down": fit.bytes_down,
+    }
+    scorer = resources.files("dorfl.networks").joinpath("score.py").read_bytes()
+    write_whole(place / "score.py", scorer)
+    write_whole(place / "model.safetensors", tensors.pack(arrays, {"format": FORMAT}))
+    write_whole(place / "model.json", f"{json.dumps(about, indent=1)}\n".encode())
+    return place
+
+
+def load(folder: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> nn.Module:
+    """The network in a folder; one that is not made of Linear and ReLU alone needs its `model`."""
+    place = Path(folder)
+    about: Any = json.loads((place / "model.json").read_text(encoding="utf-8"))
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ValueError(f"{place}: holds no network of dorfl")
+    if about.get("version") != VERSION:
+        raise ValueError(f"{place}: written by another version of dorfl ({about.get('version')})")
+    arrays, _ = tensors.unpack((place / "model.safetensors").read_bytes())
+    if model is not None:
+        made = make(model, 0)
+    elif about.get("layers"):
+        made = _made(about["layers"], arrays)
+    else:
+        raise ValueError(f"{place}: give the `model` that these numbers are of")
+    own = made.state_dict()
+    for name, value in own.items():
+        if name not in arrays or arrays[name].shape != tuple(value.shape):
+            raise ValueError(f"{place}: has no numbers for the model's {name}")
+        if arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{place}: {name} is not made of finite numbers")
+    made.load_state_dict({name: torch.from_numpy(arrays[name].copy()) for name in own})
+    return made.eval()
+
+
+def _layers(model: nn.Module) -> list[str]:
+    """Names of Linear layers and "relu" in their order; empty where there is anything else."""
+    if isinstance(model, nn.Linear):
+        return []
+    found = []
+    for name, part in model.named_children():
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            found.append(name)
+        elif isinstance(part, nn.ReLU):
+            found.append("relu")
+        elif not isinstance(part, nn.Dropout):
+            return []
+    return found if isinstance(model, nn.Sequential) else []
+
+
+def _made(layers: list[str], arrays: dict[str, Any]) -> nn.Module:
+    parts = []
+    for k, layer in enumerate(layers):
+        weight = arrays.get(f"{layer}.weight", np.empty(0))
+        if layer != "relu" and (weight.ndim != 2 or layer != str(k)):
+            raise ValueError(f"model.json: there is no layer {layer!r} in model.safetensors")
+        parts.append(nn.ReLU() if layer == "relu" else nn.Linear(weight.shape[1], len(weight)))
+    return nn.Sequential(*parts)
