@@ -8,6 +8,7 @@ import typer
 
 import dorfl
 from dorfl.cli import networked, own_table
+from dorfl.cli.benchmark import benchmark
 from dorfl.cli.reproduce import reproduce
 from dorfl.cli.screen import EPILOG, Commands
 from dorfl.cli.theory import theory
@@ -40,5 +41,5 @@ def _main(
 
 own_table.register(app)
 networked.register(app)
-for command in (reproduce, theory):
+for command in (reproduce, theory, benchmark):
     app.command(rich_help_panel="The paper")(command)
