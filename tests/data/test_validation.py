@@ -157,7 +157,7 @@ def test_a_method_that_does_not_fit_the_data(method, loss, words):
     [
         {"solver": "adam"}, {"tol": 0}, {"tol": np.nan}, {"max_rounds": 0}, {"l2": -1},
         {"l2": np.inf}, {"theta_radius": 0}, {"batch": 0}, {"participation": 0},
-        {"participation": 1.5}, {"epsilon": -1}, {"start": np.zeros(7)},
+        {"participation": 1.5}, {"tolerance": -1}, {"start": np.zeros(7)},
         {"start": np.full(3, np.nan)},
     ],
     ids=str,

@@ -165,7 +165,7 @@ def test_a_fresh_process_does_not_compile_again():
     """The disk cache serves every kernel: the second process compiles nothing."""
     script = """
 import dorfl
-from dorfl import kernels
+from dorfl.oracle import kernels
 dorfl.train(dorfl.datasets.synthetic(seed=0).clients, dorfl.methods.dorfl())
 stats = kernels.one_pass.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))

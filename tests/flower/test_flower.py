@@ -604,7 +604,7 @@ def test_words_of_a_site_forge_no_lines(deployed):
 def test_a_site_can_leave_a_run_and_is_not_waited_for(deployed):
     name = "leaver"
     home = deployed.root / f"{SECRET}-{name}"
-    SiteFolder.create(home, name)
+    SiteFolder.create(home, name, released=tuple(TABLES["site-2"]), approve=("*",))
     deployed.federation.add_site(name, (home / "leaver.pub").read_bytes())
     pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
 
@@ -613,7 +613,7 @@ def test_a_site_can_leave_a_run_and_is_not_waited_for(deployed):
             deployed.federation.remove_site(name)
 
     study = make_study(pair, training="rounds = 4", absent="answer_within = 1\nstand_in = 0")
-    with attending(deployed, Patient(name, pair[name]), home):
+    with attending(deployed, a_site(name, pair[name], Patient), home):
         _, folder = deployed.run(study, watch)
     record = json.loads((folder / "record.json").read_text())
     assert record["stood in"] == {name: [2, 3, 4]}

@@ -110,7 +110,7 @@ def test_lines_are_told_once_and_a_cut_one_is_left_out(run):
 def test_a_browser_sees_rounds_as_they_come(run):
     refused = {"event": "answer refused", "step": "round", "site": "west", "reason": FORGED}
     run.log({"event": "began", "step": "enrol", "round": 1}, a_round(1), refused, a_round(2))
-    text = "document.body.innerText"
+    text = "document.body?.innerText"
     with Served(run.federation) as page, browser() as tab:
         for width, height in ((1200, 900), (390, 800)):
             tab.resize(width, height)
@@ -164,8 +164,8 @@ def test_a_site_sees_what_it_has_sent(run, tmp_path):
     with Served(home) as page, browser() as tab:
         tab.resize(390, 800)
         tab.send("Page.navigate", url=page.url)
-        tab.wait_for("document.body.innerText.includes('a risk and its slope')")
-        text = tab.evaluate("document.body.innerText")
+        tab.wait_for("document.body?.innerText?.includes('a risk and its slope')")
+        text = tab.evaluate("document.body?.innerText")
         assert "site north" in text and "not running" in text and "512 B" in text
         assert tab.evaluate("document.querySelectorAll('#events img').length") == 0
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390

@@ -72,6 +72,7 @@ class State(NamedTuple):
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
     told: dict[str, Told] = {}  # noqa: RUF012 - so is this
+    here: bool = False  # whether all rows are in this process: nothing is a site's word alone
 
     @property
     def apart(self) -> bool:
@@ -81,8 +82,7 @@ class State(NamedTuple):
     @property
     def believed(self) -> tuple[int, ...]:
         """The rows that sites weigh by."""
-        study = self.study
-        return vetting.believed(self.rows, study.defence.most_rows, study.data.client is None)
+        return vetting.believed(self.rows, self.study.defence.most_rows, sites=not self.here)
 
 
 _ANSWERS: dict[str, type] = {
@@ -188,10 +188,12 @@ def new_server(state: State) -> Server:
     problem = meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     options = meaning.options_of(state.study, sum(state.believed))
-    limits = meaning.bounds_of(state.study, problem)
+    bounds = (
+        meaning.limits_of(state.study) if state.here else meaning.bounds_of(state.study, problem)
+    )
     server = training.serve(
         problem, state.roster, np.array(state.believed), start,
-        options.changed(limits=limits), state.centers,
+        options.changed(limits=bounds), state.centers,
     )  # fmt: skip
     told = dict(zip(state.roster, state.rows, strict=True))  # which reports have to repeat
     return server._replace(rows=told, round=len(state.history) + 1)
@@ -245,7 +247,7 @@ def settle_label(state: State, told: dict[str, Column]) -> State:
     if task == "classification":
         held = {level for column in told.values() for level in column.levels}
         classes = tuple(sorted(study.data.classes or held))
-        if not study.data.classes and len(classes) > 2:
+        if not (study.data.classes or state.here) and len(classes) > 2:
             _check_support(label, told)
         if len(classes) < 2:
             raise ValueError(f"label {label!r}: the sites hold rows of one class only")
@@ -259,9 +261,8 @@ def settle_label(state: State, told: dict[str, Column]) -> State:
 def _check_support(label: str, told: dict[str, Column]) -> None:
     """Raise for classes that nobody confirms: one site could invent any number of them."""
     for site, column in told.items():
-        others = [other for name, other in told.items() if name != site]
-        alone = sorted(set(column.levels) - {level for o in others for level in o.levels})
-        if others and alone:
+        others = [set(other.levels) for name, other in told.items() if name != site]
+        if others and (alone := set(column.levels).difference(*others)):
             raise ValueError(
                 f"label {label!r}: {len(alone)} class(es) are at site {site!r} alone; name the "
                 "classes that there are: [data] classes = [...]"

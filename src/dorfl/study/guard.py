@@ -73,7 +73,8 @@ def strange(agreement: Agreement, table: columns.Table) -> str | None:
         if isinstance(part, Category):
             continue  # a level that few rows have, or none, is settled
         values = columns.numbers(column, part.name)
-        if part.name not in numeric and columns.is_identifier(values, part.name):
+        guessed = part.name not in numeric and not part.date
+        if guessed and columns.is_identifier(values, part.name):
             return f"column {part.name[:60]!r} only numbers the rows of this site"
         present = columns.present(values)
         low, high = (present.min(), present.max()) if len(present) else (0.0, 0.0)

@@ -244,12 +244,15 @@ def bounds_of(study: Study, problem: Problem) -> Limits | None:
     """What reports are held against: as the study says, or what no scaled rows go beyond.
 
     Columns are in robust units and reports are averages: those of honest sites are far within. No
-    bounds where numbers are in units of their own, or noise is added to what is told.
+    bounds where numbers are in units of their own or predicted, for these may be of any size, or
+    where noise is added to what is told.
     """
     given = limits_of(study)
     if given is not None:
         return given
     if study.columns.scaling == "none" or study.privacy.epsilon is not None:
+        return None
+    if not problem.loss.classifies:
         return None
     limits = Limits(_LONGEST * float(np.sqrt(problem.dims)), _LONGEST)
     try:

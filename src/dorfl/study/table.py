@@ -167,7 +167,7 @@ def prepare(study: Study, split: Split) -> Prepared:
     names = tuple(name for name in split.column_names if name not in skipped)
     study = study._replace(sites=split.names)
     # Who has too few rows was decided when the table was split.
-    state = coordinator.begin(study.changed(privacy_minimum_rows=1), "table")
+    state = coordinator.begin(study.changed(privacy_minimum_rows=1), "table")._replace(here=True)
     split = split.only(state.roster)
     counts = dict(zip(split.names, np.diff(split.bounds).tolist(), strict=True))
     try:
