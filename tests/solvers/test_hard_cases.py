@@ -183,3 +183,19 @@ def test_separable_rows_with_transport_reach_their_tolerance(l2):
     fit = dorfl.train(clients, methods.gdrfl(20), l2=l2)
     assert fit.status == "converged"
     assert dorfl.saddle_gap(fit, clients) < 1e-5 * fit.objective
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", [methods.erm(), methods.afl()], ids=["erm", "afl"])
+def test_all_levels_of_categories_and_an_intercept_without_any_penalty(method, dtype):
+    rng = np.random.default_rng(0)
+    clients = {}
+    for name in ("a", "b"):
+        levels = [np.eye(k)[rng.integers(k, size=3000)] for k in (3, 7, 12)]
+        X = np.column_stack([rng.normal(size=(3000, 2)), *levels])
+        y = X @ rng.normal(size=X.shape[1]) + rng.logistic(size=3000) > 0.5
+        clients[name] = (X.astype(dtype), y)
+    fit = dorfl.train(clients, method, l2=0.0)
+    assert fit.status == "converged" and fit.rounds <= 15
+    assert np.abs(fit.theta).max() < 1e3

@@ -28,6 +28,7 @@ from dorfl.support.types import Array
 RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
 BUDGET = 16 * 2**20  # bytes a client sends in a round, where nobody says otherwise
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
+_COLLINEAR = 1e-9  # of the diagonal
 _DOUBLE = 2**17  # numbers up to which they travel in double precision
 
 Sizes = tuple[int, ...]
@@ -247,8 +248,14 @@ class Base:
 
 
 def base(packed: Array, sizes: Sizes, floor: Array, scale: float = 1.0) -> Base:
-    """D = scale · H, with no entry of its diagonal below the floor."""
-    return Base(packed, sizes, np.maximum(floor - diagonal(packed, sizes), 0.0), scale)
+    """D = scale · H, with no entry of its diagonal below the floor, and a little added to all.
+
+    Where columns are collinear (all levels of a category and an intercept), H is zero along a
+    direction but for rounding, and so is a gradient: their quotient would be a step to anywhere.
+    """
+    bend = diagonal(packed, sizes)
+    least = np.maximum(floor, bend)
+    return Base(packed, sizes, least - bend + _COLLINEAR * least, scale)
 
 
 def _factor(block: Array) -> Array:

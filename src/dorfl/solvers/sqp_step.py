@@ -107,6 +107,8 @@ def shortened(state: SqpState, step: Step) -> Step:
 
     1/length is nearly linear in what is added, which makes for few trials.
     """
+    if state.reach <= 0.0:  # no shorter step can be told from none
+        return step._replace(move=np.zeros_like(step.move), length=0.0)
     before, short = 0.0, 1.0 / step.length
     # B along the step, in units of the metric
     bent = float(step.promise) * 2.0 / step.length**2 or 1.0
