@@ -21,6 +21,7 @@ suppress_warnings = ["config.cache", "myst.xref_missing"]  # links to source fil
 autodoc_typehints = "none"  # signatures say them
 autodoc_member_order = "bysource"
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_use_ivar = True  # fields of records are listed once
 default_role = "code"
 
 sphinx_gallery_conf = {
@@ -39,7 +40,7 @@ html_title = "dorfl"
 html_theme_options = {
     "show_prev_next": True,
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 4,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],

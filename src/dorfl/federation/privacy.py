@@ -14,10 +14,10 @@ and replacing one row moves
     ∇F = Σ_j p_j g_j            by at most    2 C p,                          without a tilt 2C/n
 
 Proof. Let A ≥ n − 1 be the sum of exp((f − lo)/τ) over the other rows, and a, b ∈ [1, e^{w/τ}] the
-replaced row's before and after. F changes by τ |log (A + a)/(A + b)|, most for A = n − 1,
+replaced row's before and after. F changes by `τ |log (A + a)/(A + b)|`, most for A = n − 1,
 a = e^{w/τ} and b = 1. With q = a/(A + a), q' = b/(A + b) and ḡ the others' weighted mean, the
 gradients are (1 − q) ḡ + q g and (1 − q') ḡ + q' g'; they differ by (q' − q) ḡ + q g − q' g', no
-longer than C (|q − q'| + q + q') = 2C max(q, q'). Both bounds are attained.
+longer than `C (|q − q'| + q + q') = 2C max(q, q')`. Both bounds are attained.
 
 Each round sends F and ∇F with Gaussian noise of √2 z times these sensitivities: together they are
 one Gaussian mechanism of noise multiplier z. T rounds of it, each chosen in view of the last, are

@@ -62,14 +62,16 @@ def unbalanced_wasserstein(
 ) -> Transport:
     """UW(P‖Q) = min over γ ≥ 0 with γ1 = p of ⟨C, γ⟩ + β KL(γᵀ1 ‖ q), with a certified gap.
 
-    P, Q: points (n, d) of equal weight, or a pair (points, weights); weights are scaled to one.
-    beta: price of moving Q's own weights; inf forbids it and gives :func:`wasserstein`.
-    cost: "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix, or
-        the matrix itself, (len P, len Q). To forbid a pair, price it far above the others.
-    tol: stop once gap ≤ tol · |value|; 1e-8 can be had. Where the distance is nearly zero, |value|
-        is replaced by 10⁻⁴ Σ_i p_i (−β log Σ_j q_j e^{−C_ij/β}), an upper bound of it (here with
-        each row's smallest cost subtracted).
-    max_iterations: Newton steps before giving up, with a warning that states the gap reached.
+    Args:
+        P: points (n, d) of equal weight, or a pair (points, weights); weights are scaled to one.
+        Q: the same.
+        beta: price of moving Q's own weights; inf forbids it and gives :func:`wasserstein`.
+        cost: "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix,
+            or the matrix itself, (len P, len Q). To forbid a pair, price it far above the others.
+        tol: stop once gap ≤ tol · abs(value); 1e-8 can be had. Where the distance is nearly zero,
+            abs(value) is replaced by 10⁻⁴ Σ_i p_i (−β log Σ_j q_j e^{−C_ij/β}), an upper bound of
+            it (here with each row's smallest cost subtracted).
+        max_iterations: Newton steps before giving up, with a warning that states the gap reached.
 
     >>> import numpy as np
     >>> clean = np.arange(10.0)[:, None]
