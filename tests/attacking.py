@@ -11,7 +11,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import expit
 
-from dorfl.data.preprocessing import Category, Transform, sketch
+from dorfl.data import sketch
+from dorfl.data.preprocessing import Category, Transform
 from dorfl.federation.messages import Broadcast
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, toml

@@ -16,7 +16,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from dorfl.data import preprocessing as pre
-from dorfl.data.preprocessing import Category, Plan, sketch, sums
+from dorfl.data import sketch
+from dorfl.data.preprocessing import Category, Plan, sums
 from dorfl.support import wire
 
 RNG = np.random.default_rng

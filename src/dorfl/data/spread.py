@@ -1,7 +1,7 @@
 """Where rows lie and how far they spread, found without pooling them and unmoved by bad ones.
 
 Every client tells its robust centre (:mod:`dorfl.data.centers`) and, column by column, a sketch of
-how far its rows lie from their middle (:mod:`dorfl.data.preprocessing.sketch`): no number in it is
+how far its rows lie from their middle (:mod:`dorfl.data.sketch`): no number in it is
 of fewer than `least` rows. Sketches are read together, so the answer is nearly that of the pooled
 table, however rows are divided among clients.
 
@@ -21,9 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from dorfl.data import centers
-from dorfl.data.preprocessing import sketch
-from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data import centers, sketch
+from dorfl.data.sketch import Sketch
 from dorfl.support.types import Array
 
 FEW = 20  # rows below which a client has no centre of its own

@@ -1,4 +1,4 @@
-"""What users bring, checked once at the door: errors say which client, what, and what to do."""
+"""What users bring, checked once: errors say which client, what, and what to do."""
 
 from __future__ import annotations
 

@@ -421,12 +421,12 @@ def _softmax_start(spread, label, vertex, j, g, pulled):
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_try(queue, count, spread, accuracy, label, value, slope, room):
     """Climb in the lanes of the queue, and keep what gets higher than its row did before."""
-    (a, g, pulled), (row, climbing, toll, reached) = queue
+    (a, g, pulled), (row, climbing, paid, reached) = queue
     _softmax_climb(a, climbing, count, spread, accuracy, g, pulled, reached, room)
     for i in range(count):
         j = int(row[i])
-        if reached[i] - toll[i] > value[j]:
-            value[j] = reached[i] - toll[i]
+        if reached[i] - paid[i] > value[j]:
+            value[j] = reached[i] - paid[i]
             label[j] = climbing[i]
             slope[:, j] = g[:, i]
 
@@ -443,7 +443,7 @@ def _softmax_block(
     """
     classes = len(a)
     climb_room, queue, (w, reach, pulled), (top, total, own, other) = room
-    (some_a, some_g, some_pulled), (row, climbing, toll, _) = queue
+    (some_a, some_g, some_pulled), (row, climbing, paid, _) = queue
     own[:] = label
     slope[:] = 0.0
     pulled[:] = 0.0
@@ -474,7 +474,7 @@ def _softmax_block(
                     least = line if w[c, j] == 1.0 else max(line, 1.0)
                     if concave or reach[c, j] <= least:
                         continue
-                row[waiting], climbing[waiting], toll[waiting] = j, other[j], fee
+                row[waiting], climbing[waiting], paid[waiting] = j, other[j], fee
                 some_a[:, waiting] = a[:, j]
                 _softmax_start(spread, other[j], c, waiting, some_g, some_pulled)
                 waiting += 1
@@ -555,9 +555,7 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
     low = x + (min(0.0, -label * theta) - 0.25 * weight / softness) / stiffness
     high = x + max(0.0, -label * theta) / stiffness
     if spread < 4.0 and plain <= level:
-        best = _threshold_root(
-            low, plain, plain, row, score
-        )  # the score is often a mere whiff there
+        best = _threshold_root(low, plain, plain, row, score)  # the score is often negligible there
     else:
         half = 97
         grid = np.empty(2 * half + 4)

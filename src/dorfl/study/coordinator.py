@@ -21,7 +21,7 @@ import numpy as np
 from dorfl.data import preprocessing
 from dorfl.data import spread as spreading
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Plan, Transform
-from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation import server as serving
 from dorfl.federation import training

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
-from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.guarantees.bound import Told

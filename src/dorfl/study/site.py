@@ -22,7 +22,7 @@ import dorfl
 from dorfl.data import centers, preprocessing, spread, validation
 from dorfl.data.preprocessing import Plan, cells, summaries
 from dorfl.data.preprocessing import columns as reading
-from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.sketch import Sketch
 from dorfl.federation import training
 from dorfl.federation.client import TooFewError, enough, respond
 from dorfl.federation.messages import Broadcast, Report

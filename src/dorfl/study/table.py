@@ -21,7 +21,7 @@ import pyarrow as pa
 import dorfl
 from dorfl.data import preprocessing, spread, validation
 from dorfl.data.preprocessing import Numeric, Plan, Transform, cells, columns, summaries
-from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data.sketch import Sketch
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.data.validation import Clients

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from dorfl.data.preprocessing import Column, Deviation
-from dorfl.data.preprocessing.sketch import BLOCKS, Sketch
+from dorfl.data.sketch import BLOCKS, Sketch
 from dorfl.data.spread import LOOK, Place
 from dorfl.federation import server as serving
 from dorfl.federation.messages import Report

@@ -1,7 +1,7 @@
 """The server's side: from what clients tell of their columns to one transformation for all.
 
 Sums are exact and levels are counted, so these come out as on the pooled table; medians do within
-:func:`dorfl.data.preprocessing.sketch.rank_error`. What is told is put together in the clients'
+:func:`dorfl.data.sketch.rank_error`. What is told is put together in the clients'
 order, which makes no difference to sums and counts.
 """
 
@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dorfl.data.preprocessing import sketch, sums
+from dorfl.data import sketch
+from dorfl.data.preprocessing import sums
 from dorfl.data.preprocessing.summaries import Column, Deviation, Plan
 from dorfl.data.preprocessing.transform import MISSING, Category, Numeric, Part, Transform
 

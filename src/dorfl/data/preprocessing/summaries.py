@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.data.preprocessing import columns, sketch, sums
-from dorfl.data.preprocessing.sketch import Sketch
+from dorfl.data import sketch
+from dorfl.data.preprocessing import columns, sums
 from dorfl.data.preprocessing.transform import Numeric, Transform
+from dorfl.data.sketch import Sketch
 
 SCALINGS = ("robust", "standard", "none")
 KINDS = ("numeric", "category", "ignore")
