@@ -11,6 +11,8 @@ import pytest
 from dorfl.study import coordinator, local, model, results, settings, toml
 from study_cases import a_site, make_sites, mixed_tables
 
+pytestmark = pytest.mark.slow  # every test is a process or several
+
 LABELS = ("ill", "grade", "cost")
 
 

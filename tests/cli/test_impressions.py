@@ -14,6 +14,8 @@ from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
 
 from dorfl.study import model
 
+pytestmark = pytest.mark.slow  # every test is a process or several
+
 WORDS = ("--label", "ill", "--client", "ward")
 
 

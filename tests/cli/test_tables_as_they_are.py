@@ -11,6 +11,8 @@ import pytest
 
 from dorfl.study import model
 
+pytestmark = pytest.mark.slow  # every test is a process or several
+
 
 def dorfl_(*arguments, cwd, **environment):
     """As a process of its own: what it printed must never be a traceback."""
