@@ -1,6 +1,7 @@
 # `make run` and `make test` set up everything they need: Python 3.11+, pip and make are enough.
 PYTHON ?= python3
 BIN := .venv/bin
+LONG := test_every_shape.py test_perturbation.py  # each test is short, but there are many
 
 .PHONY: help setup docs run readme test test-fast test-portable lint bench tables clean
 .DEFAULT_GOAL := help
@@ -26,7 +27,7 @@ test: lint      ## lint, types and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-fast: setup  ## the tests that take no more than a few seconds
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' $(addprefix --ignore=tests/solvers/,$(LONG))
 
 test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py

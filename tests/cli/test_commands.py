@@ -24,6 +24,8 @@ from dorfl.cli import app
 from dorfl.data.datasets.adult import NUMERIC, adult_table
 from dorfl.study import model
 
+pytestmark = pytest.mark.slow
+
 
 def dorfl_(*arguments, cwd=None, env=None):
     """As a process of its own: what it printed must never be a traceback."""

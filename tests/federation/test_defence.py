@@ -235,6 +235,7 @@ def test_sqp_does_not_trim_and_says_so(data):
 # On seeds that the cap and the trim were not chosen on.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["huge", "ceiling"])
 @pytest.mark.parametrize("seed", [100, 101, 102])
 def test_a_takeover_costs_less_than_a_point_with_the_defence_and_the_model_without(

@@ -320,6 +320,7 @@ def test_any_model_is_certified(data, method):
         found.at(0.123)
 
 
+@pytest.mark.slow
 def test_with_confidence_it_holds_for_the_population():
     """Rows drawn many times: the true accuracy is below the stated one in fewer than one in ten."""
     theta, broken = np.array([1.0, -0.5, 0.2]), 0
