@@ -1,7 +1,6 @@
 """Nobody is left with the wrong impression: what commands say, and in which order they work."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,20 +12,11 @@ import pytest
 from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
 
 from dorfl.study import model
+from processes import dorfl_
 
 pytestmark = pytest.mark.slow  # every test is a process or several
 
 WORDS = ("--label", "ill", "--client", "ward")
-
-
-def dorfl_(*arguments, cwd, **environment):
-    """As a process of its own: what it printed must never be a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dorfl", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def wards(rows=300, clients=3, seed=0, lean=2.0):

@@ -1,7 +1,6 @@
 """Tables as people have them, and what is said of them: every case a small file and a process."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -10,18 +9,9 @@ import pandas as pd
 import pytest
 
 from dorfl.study import model
+from processes import dorfl_
 
 pytestmark = pytest.mark.slow  # every test is a process or several
-
-
-def dorfl_(*arguments, cwd, **environment):
-    """As a process of its own: what it printed must never be a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dorfl", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def incomes(rows=240, seed=0):

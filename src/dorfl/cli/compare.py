@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _LISTED = 10  # clients, and trainings that fell short
 
 
-@options.takes(*(word for word in options.TABLE if word != "method"))
+@options.takes(*options.ANY_METHOD)
 def compare(
     data: options.Table,
     words: dict[str, Any],
-    folds: Annotated[int, typer.Option("--folds", min=2, help="How many folds.")] = 5,
+    folds: options.Folds = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the page, table and radar.")
     ] = None,

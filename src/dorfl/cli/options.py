@@ -27,6 +27,7 @@ Table = Annotated[
     Path,
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
 ]
+Folds = Annotated[int, typer.Option("--folds", min=2, help="How many folds.")]
 Force = Annotated[
     bool,
     typer.Option(
@@ -57,6 +58,7 @@ _CHOICES = {
     "curvature": CURVATURES,
 }
 TABLE = tuple(_WORDS)  # of a command that trains on a table
+ANY_METHOD = tuple(word for word in TABLE if word != "method")  # … by several methods
 FEDERATION = ("tol", "max_rounds", "solver", "curvature", "bytes_per_round")
 
 

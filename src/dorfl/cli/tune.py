@@ -12,11 +12,11 @@ from dorfl.cli import options
 from dorfl.cli.screen import Screen, heading
 
 
-@options.takes(*(word for word in options.TABLE if word != "method"))
+@options.takes(*options.ANY_METHOD)
 def tune(
     data: options.Table,
     words: dict[str, Any],
-    folds: Annotated[int, typer.Option("--folds", min=2, help="How many folds.")] = 5,
+    folds: options.Folds = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A study.toml with what was chosen.")
     ] = None,
