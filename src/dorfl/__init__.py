@@ -9,11 +9,12 @@ True
 
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from dorfl import solvers
 from dorfl.data import datasets
-from dorfl.federation import privacy
+from dorfl.federation import privacy, saving
 from dorfl.federation.fit import Fit
 from dorfl.federation.options import Options
 from dorfl.federation.training import risk
@@ -49,9 +50,11 @@ __all__ = [
     "costs",
     "datasets",
     "defaults",
+    "load",
     "losses",
     "methods",
     "mixture",
+    "plot",
     "privacy",
     "risk",
     "saddle_gap",
@@ -103,17 +106,33 @@ def train(
     return networks.train(clients, method, model, options, **given)
 
 
+def load(path: str | Path) -> Any:
+    """What was saved: the fit of `Fit.save`, or the model in a folder that `dorfl train` wrote.
+
+    A model takes tables (`model.predict(table)`) and has its fit as `model.fit`; for networks see
+    :func:`dorfl.networks.load`. Whatever the file holds, no code in it is run.
+    """
+    from dorfl.study import model  # noqa: PLC0415 - reads tables, which takes a while to import
+
+    place = Path(path)
+    if place.is_file():
+        written = saving.read(place)
+        if isinstance(written, dict) and written.get("format") == saving.FORMAT:
+            return saving.load(place, written)
+    return model.load(place)
+
+
 def __getattr__(name: str) -> Any:
     """The estimators bring in scikit-learn, which takes a while: only when asked for.
 
-    So do networks, which need PyTorch.
+    So do networks, which need PyTorch, and plots, which need Matplotlib.
     """
     if name in ("RobustClassifier", "RobustRegressor"):
         from dorfl import estimators as estimator  # noqa: PLC0415
 
         return getattr(estimator, name)
-    if name == "networks":
-        return importlib.import_module("dorfl.networks")
+    if name in ("networks", "plot"):
+        return importlib.import_module(f"dorfl.{name}")
     raise AttributeError(f"module 'dorfl' has no attribute {name!r}")
 
 

@@ -12,7 +12,7 @@ from dorfl import losses, methods, scores
 from dorfl.federation import local
 from dorfl.federation.training import prepare, serve
 from dorfl.objective.kinds import Loss, Score
-from dorfl.study.model.written import read_loss, read_method, write_loss, write_method
+from dorfl.objective.written import read_loss, read_method, write_loss, write_method
 
 
 @dataclass(frozen=True)

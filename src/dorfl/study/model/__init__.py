@@ -1,7 +1,8 @@
 """A trained model as a folder: plain JSON, a card to read, and a scorer that needs no dorfl."""
 
+from dorfl.federation.saving import ModelError
 from dorfl.study.model.facts import Facts
-from dorfl.study.model.folder import ModelError, load, save
+from dorfl.study.model.folder import load, save
 from dorfl.study.model.model import Model
 
 __all__ = ["Facts", "Model", "ModelError", "load", "save"]

@@ -15,23 +15,16 @@ import numpy as np
 
 import dorfl
 from dorfl.data.preprocessing import Numeric, Transform
-from dorfl.federation.fit import Fit
-from dorfl.oracle.problem import Problem
+from dorfl.federation import saving
+from dorfl.federation.saving import ModelError
 from dorfl.study.model import card, facts
 from dorfl.study.model.model import Model
-from dorfl.study.model.written import read_loss, read_method, write_loss, write_method
 from dorfl.support import files
-from dorfl.support.plain import number, text, whole
-from dorfl.support.types import Array
+from dorfl.support.plain import number, text
 
 FORMAT, VERSION = "dorfl.model", 1
 NAME = "model.json"
 REPORT = "report.html"  # that `dorfl report` puts beside it
-_LARGEST = 500_000_000  # bytes
-
-
-class ModelError(ValueError):
-    """A model folder that cannot be read or written; the message says why."""
 
 
 def save(model: Model, folder: str | Path) -> Path:
@@ -61,12 +54,7 @@ def load(folder: str | Path) -> Model:
     path = path / NAME if path.is_dir() else path
     if not path.is_file():
         raise ModelError(f"{folder}: holds no {NAME}; is it a folder that `dorfl train` wrote?")
-    if path.stat().st_size > _LARGEST:
-        raise ModelError(f"{path}: is too large for a model")
-    try:
-        written = json.loads(path.read_bytes(), parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise ModelError(f"{path}: is cut short or no JSON") from None
+    written = saving.read(path)
     try:
         return from_json(written)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
@@ -75,8 +63,6 @@ def load(folder: str | Path) -> Model:
 
 def to_json(model: Model) -> dict[str, Any]:
     """A model as plain JSON; numbers come back to the last bit."""
-    fit, problem = model.fit, model.fit.problem
-    common = bool((fit.centers == fit.centers[0]).all())
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -86,23 +72,8 @@ def to_json(model: Model) -> dict[str, Any]:
         "classes": list(model.classes),
         "target": None if model.target is None else model.target._asdict(),
         "features": list(model.transform.names),
-        "intercept": problem.intercept,
-        "theta": fit.theta.reshape(problem.outputs, -1).tolist(),
         "transform": model.transform.to_json(),
-        "loss": write_loss(problem.loss),
-        "method": write_method(problem.method),
-        "clients": list(fit.clients),
-        "lambda": fit.lam.tolist(),
-        "risks": fit.risks.tolist(),
-        "centers": (fit.centers[:1] if common else fit.centers).tolist(),
-        "rho": None if np.isinf(fit.rho) else fit.rho,
-        "radius": fit.radius,
-        "l2": fit.l2,
-        "objective": fit.objective,
-        "gap": None if not np.isfinite(fit.gap) else fit.gap,
-        "rounds": fit.rounds,
-        "status": fit.status,
-        "message": fit.message,
+        **saving.to_json(model.fit),
         "facts": model.facts.to_json(),
     }
 
@@ -117,48 +88,10 @@ def from_json(written: Any) -> Model:
             f"{VERSION}; use dorfl {written.get('dorfl')}"
         )
     transform = Transform.from_json(written["transform"])
-    loss, method = read_loss(written["loss"]), read_method(written["method"])
     classes = [text(name) for name in written["classes"]]
-    if bool(classes) != loss.classifies or len(set(classes)) < len(classes):
-        raise ValueError("its classes do not go with its loss")
-    if loss.classifies and (len(classes) < 2 or sorted(classes) != classes):
+    if sorted(set(classes)) != classes:
         raise ValueError("its classes are not two or more in order")
-    if len(classes) > 2 and loss.outputs(len(classes)) == 1:
-        raise ValueError("its classes do not go with its loss")
-    intercept = written["intercept"]
-    if not isinstance(intercept, bool):
-        raise TypeError("intercept is no yes or no")
-    dims = len(transform.names)
-    problem = Problem(method, loss, dims, np.arange(len(classes)), intercept)
-    problem.check()
-    clients = tuple(text(name) for name in written["clients"])
-    lam = _numbers(written["lambda"], "lambda", (len(clients),))
-    if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
-        raise ValueError("its clients and their weights do not go together")
-    rows = len(written["centers"])
-    centers = _numbers(written["centers"], "centers", (rows, dims))
-    if rows not in (1, len(clients)):
-        raise ValueError("its centers do not go with its clients")
-    fit = Fit(
-        theta=_numbers(written["theta"], "theta", (problem.outputs, dims + intercept)).reshape(
-            problem.shape
-        ),
-        lam=lam,
-        clients=clients,
-        risks=_numbers(written["risks"], "risks", (len(clients),)),
-        objective=number(written["objective"]),
-        gap=np.nan if written["gap"] is None else number(written["gap"]),
-        rounds=whole(written["rounds"]),
-        status=text(written["status"]),
-        message=text(written["message"]),
-        history=[],
-        sample_weights={},
-        centers=np.repeat(centers, len(clients), axis=0) if rows == 1 else centers,
-        problem=problem,
-        rho=np.inf if written["rho"] is None else number(written["rho"]),
-        radius=None if written["radius"] is None else number(written["radius"]),
-        l2=number(written["l2"]),
-    )
+    fit = saving.from_json(written, np.arange(len(classes)), len(transform.names))
     client = None if written["client"] is None else text(written["client"])
     return Model(
         fit, transform, text(written["label"]), client, tuple(classes), _target(written["target"]),
@@ -173,21 +106,3 @@ def _target(written: Any) -> Numeric | None:
     if not spread > 0:
         raise ValueError("its label has no spread")
     return Numeric(text(written["name"]), center, spread, number(written["fill"]))
-
-
-def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
-    def check(value: Any, depth: int) -> None:
-        if depth == len(shape):
-            number(value)
-            return
-        if not isinstance(value, list) or len(value) != shape[depth]:
-            raise ValueError(f"{name} has the wrong shape")
-        for entry in value:
-            check(entry, depth + 1)
-
-    check(values, 0)
-    return np.array(values, dtype=np.float64).reshape(shape)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")

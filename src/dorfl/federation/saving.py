@@ -1,0 +1,191 @@
+"""A fit as plain JSON, and back with every field checked. Never pickle; numbers to the last bit.
+
+The folder that `dorfl train` writes holds these fields and more (:mod:`dorfl.study.model`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dorfl.federation.fit import Fit
+from dorfl.federation.local import Round
+from dorfl.objective.written import read_loss, read_method, write_loss, write_method
+from dorfl.oracle.problem import Problem
+from dorfl.support import files
+from dorfl.support.plain import number, short, text, whole
+from dorfl.support.types import Array
+
+FORMAT, VERSION = "dorfl.fit", 1
+_LARGEST = 500_000_000  # bytes
+
+
+class ModelError(ValueError):
+    """A model that cannot be read or written; the message says why."""
+
+
+def save(fit: Fit, path: str | Path) -> Path:
+    """Write a fit into one file; see :meth:`~dorfl.federation.fit.Fit.save`."""
+    if not isinstance(fit.problem, Problem):
+        raise ModelError("save: a linear model is written down; this one is its oracle's own")
+    labels = fit.problem.classes.tolist()
+    if {type(label) for label in labels} - {bool, int, float, str}:
+        raise ModelError("save: labels are written as text or numbers; these are neither")
+    about = {
+        "format": FORMAT, "version": VERSION, "labels": labels, "dims": fit.problem.dims,
+        **to_json(fit), "theta_radius": _finite(fit.theta_radius),
+        "history": [_write_round(line) for line in fit.history],
+    }  # fmt: skip
+    written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
+    files.write_whole(Path(path), f"{written}\n".encode())
+    return Path(path)
+
+
+def read(path: Path) -> Any:
+    """The JSON in a file that may come from anywhere."""
+    if path.stat().st_size > _LARGEST:
+        raise ModelError(f"{path}: is too large for a model")
+    try:
+        return json.loads(path.read_bytes(), parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise ModelError(f"{path}: is cut short or no JSON") from None
+
+
+def load(path: Path, written: Any) -> Fit:
+    """The fit that was saved as `written`, JSON of the file `path`."""
+    try:
+        if written["version"] != VERSION:
+            raise ValueError(f"is written in version {short(written['version'])}, not {VERSION}")
+        labels = written["labels"]
+        if len({type(label) for label in labels}) > 1:
+            raise TypeError("its labels are not all of one kind")
+        known = np.array([text(v) if isinstance(v, str) else v for v in labels])
+        if (known.ndim != 1 or known.dtype.kind not in "biufU") and len(known):
+            raise TypeError("its labels are neither text nor numbers")
+        fit = from_json(written, known, whole(written["dims"]))
+        widest, count = written["theta_radius"], len(fit.clients)
+        return replace(
+            fit,
+            history=[_read_round(line, count) for line in written["history"]],
+            theta_radius=np.inf if widest is None else number(widest),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
+        raise ModelError(f"{path}: {problem}") from None
+
+
+def to_json(fit: Fit) -> dict[str, Any]:
+    """What is known of any linear model, as plain JSON."""
+    problem = fit.problem
+    common = bool((fit.centers == fit.centers[0]).all())
+    return {
+        "intercept": problem.intercept,
+        "theta": fit.theta.reshape(problem.outputs, -1).tolist(),
+        "loss": write_loss(problem.loss),
+        "method": write_method(problem.method),
+        "clients": list(fit.clients),
+        "lambda": fit.lam.tolist(),
+        "risks": fit.risks.tolist(),
+        "centers": (fit.centers[:1] if common else fit.centers).tolist(),
+        "rho": _finite(fit.rho),
+        "radius": fit.radius,
+        "l2": fit.l2,
+        "objective": fit.objective,
+        "gap": _finite(fit.gap),
+        "rounds": fit.rounds,
+        "status": fit.status,
+        "message": fit.message,
+    }
+
+
+def from_json(written: Any, classes: Array, dims: int) -> Fit:
+    """The fit written down; raises ValueError, KeyError or TypeError where it is damaged."""
+    loss, method = read_loss(written["loss"]), read_method(written["method"])
+    if bool(len(classes)) != loss.classifies or len(np.unique(classes)) < len(classes):
+        raise ValueError("its classes do not go with its loss")
+    if loss.classifies and (len(classes) < 2 or (np.sort(classes) != classes).any()):
+        raise ValueError("its classes are not two or more in order")
+    if len(classes) > 2 and loss.outputs(len(classes)) == 1:
+        raise ValueError("its classes do not go with its loss")
+    intercept = written["intercept"]
+    if not isinstance(intercept, bool):
+        raise TypeError("intercept is no yes or no")
+    problem = Problem(method, loss, dims, classes, intercept)
+    problem.check()
+    clients = tuple(text(name) for name in written["clients"])
+    lam = numbers(written["lambda"], "lambda", (len(clients),))
+    if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
+        raise ValueError("its clients and their weights do not go together")
+    rows = len(written["centers"])
+    centers = numbers(written["centers"], "centers", (rows, dims))
+    if rows not in (1, len(clients)):
+        raise ValueError("its centers do not go with its clients")
+    theta = numbers(written["theta"], "theta", (problem.outputs, dims + intercept))
+    return Fit(
+        theta=theta.reshape(problem.shape),
+        lam=lam,
+        clients=clients,
+        risks=numbers(written["risks"], "risks", (len(clients),)),
+        objective=number(written["objective"]),
+        gap=np.nan if written["gap"] is None else number(written["gap"]),
+        rounds=whole(written["rounds"]),
+        status=text(written["status"]),
+        message=text(written["message"]),
+        history=[],
+        sample_weights={},
+        centers=np.repeat(centers, len(clients), axis=0) if rows == 1 else centers,
+        problem=problem,
+        rho=np.inf if written["rho"] is None else number(written["rho"]),
+        radius=None if written["radius"] is None else number(written["radius"]),
+        l2=number(written["l2"]),
+    )
+
+
+def numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
+    """Finite numbers of that shape."""
+
+    def check(value: Any, depth: int) -> None:
+        if depth == len(shape):
+            number(value)
+            return
+        if not isinstance(value, list) or len(value) != shape[depth]:
+            raise ValueError(f"{name} has the wrong shape")
+        for entry in value:
+            check(entry, depth + 1)
+
+    check(values, 0)
+    return np.array(values, dtype=np.float64).reshape(shape)
+
+
+def _write_round(line: Round) -> dict[str, Any]:
+    arrays = {"risks": line.risks.tolist(), "lam": line.lam.tolist()}
+    return {**line._asdict(), **arrays, "gap": _finite(line.gap)}
+
+
+def _read_round(written: Any, clients: int) -> Round:
+    def words(given: Any) -> dict[str, str]:
+        return {text(name): text(why) for name, why in given.items()}
+
+    return Round(
+        whole(written["round"]),
+        number(written["objective"]),
+        np.inf if written["gap"] is None else number(written["gap"]),
+        numbers(written["risks"], "risks", (clients,)),
+        numbers(written["lam"], "lam", (clients,)),
+        tuple(text(name) for name in written["answered"]),
+        words(written["refused"]),
+        words(written["clipped"]),
+        whole(written["bytes_up"]),
+        whole(written["bytes_down"]),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
