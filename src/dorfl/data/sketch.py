@@ -42,7 +42,7 @@ def of(values: Array, least: int) -> Sketch:
     count = len(values)
     if count < max(least, 1):
         return Sketch(0, ())
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    ordered = _ordered(values)
     edges = _edges(count, min(BLOCKS, count // max(least, 1)))
     first, last = ordered[edges[:-1]], ordered[edges[1:] - 1]
     means = np.add.reduceat(ordered, edges[:-1]) / np.diff(edges)
@@ -62,8 +62,7 @@ def around(values: Array, middle: float, least: int) -> Sketch:
     count = len(values)
     if count < max(least, 1):
         return Sketch(0, ())
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    ordered -= middle
+    ordered = _ordered(values) - middle
     np.abs(ordered, out=ordered)
     edges = _edges(count, min(BLOCKS, count // max(least, 1)))
     lowest = np.minimum.reduceat(ordered, edges[:-1])
@@ -113,3 +112,9 @@ def sizes_of(count: int, blocks: int) -> Array:
 
 def _edges(count: int, blocks: int) -> Array:
     return np.arange(blocks + 1) * count // max(blocks, 1)
+
+
+def _ordered(values: Array) -> Array:
+    """From small to large; values that are in order are left as they are, which is soon seen."""
+    values = np.asarray(values, dtype=np.float64)
+    return values if (values[1:] >= values[:-1]).all() else np.sort(values)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from dorfl.objective import costs, methods, scores
 from dorfl.oracle.group import Group
 from dorfl.oracle.inner import apply
 from dorfl.oracle.problem import Problem
+from dorfl.support.threads import each
 from dorfl.support.types import Array
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
@@ -40,7 +42,7 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
 _RHO = (512.0, 128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.06, 0.015, 0.001)
 _T = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 3.0, 30.0)
 _WORK = 20_000_000  # points times rows times outputs: some seconds
-_BLOCK = 65_536
+_BLOCK = 4096  # rows; what is made of them stays in the cache
 NO_BOUND = 1e30  # told where the supremum is infinite
 
 
@@ -117,24 +119,45 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
     larger, never smaller.
     """
     plain, parameter = reduced(group, np.ravel(theta), units)
-    cuts = plain.bounds[1:-1]
-    far = [np.sort(h) for h in np.split(_priced(plain, np.inf, 1.0).penalty, cuts)]
-    kept = [[_kept(len(h), share, least) for share in asked.shares] for h in far]
+    parts = [slice(first, stop) for first, stop in pairwise(plain.bounds.tolist())]
+    far = _priced(plain, np.inf, 1.0).penalty
+    kept = [[_kept(at.stop - at.start, share, least) for share in asked.shares] for at in parts]
     nowhere = np.full((len(asked.points), len(asked.shares)), NO_BOUND)
     told = [
-        Told(np.array([h[:outer].mean() for _, outer in own]), nowhere.copy(), nowhere.copy())
-        for h, own in zip(far, kept, strict=True)
+        Told(-_largest(-far[at], [outer for _, outer in own]), nowhere.copy(), nowhere.copy())
+        for at, own in zip(parts, kept, strict=True)
     ]
     for k, (price, weight) in enumerate(asked.points):
-        for what, unit, supremum in (("loss", asked.loss, _loss), ("error", asked.error, _error)):
+        for unit in {asked.loss, asked.error}:
             at = _priced(plain, np.inf if price is None else unit * price, unit * weight)
             if not at.problem.is_finite(parameter):
                 continue
-            for i, f in enumerate(np.split(supremum(at, parameter), cuts)):
-                total = np.cumsum(np.sort(f)[::-1])
-                means = [total[inner - 1] / inner if inner else NO_BOUND for inner, _ in kept[i]]
-                getattr(told[i], what)[k] = np.minimum(means, NO_BOUND)
+            worst = _loss(at, parameter) if unit == asked.loss else None
+
+            def one(i: int, k: int = k, at: Group = at, unit: float = unit,
+                    worst: Array | None = worst) -> None:  # fmt: skip
+                inner = [count for count, _ in kept[i]]
+                if worst is not None:
+                    told[i].loss[k] = np.minimum(_largest(worst[parts[i]], inner), NO_BOUND)
+                if unit == asked.error:
+                    f = _error(at, parameter, i)
+                    told[i].error[k] = np.minimum(_largest(f, inner), NO_BOUND)
+
+            each(one, range(len(parts)))
     return told
+
+
+def _largest(f: Array, counts: Sequence[int]) -> Array:
+    """The means of so many of the largest of f; of none, no bound.
+
+    >>> _largest(np.array([1.0, 5.0, 3.0]), [1, 2, 3])
+    array([5., 4., 3.])
+    """
+    cuts = sorted({len(f) - count for count in counts} - {0, len(f)})
+    parts = np.split(np.partition(f, cuts) if cuts else f, cuts)[::-1]
+    edges = [len(f) - cut for cut in [*cuts[::-1], 0]]  # how many have been added up
+    sums = dict(zip(edges, np.cumsum([part.sum() for part in parts]).tolist(), strict=True))
+    return np.array([sums[count] / count if count else NO_BOUND for count in counts])
 
 
 def bound(
@@ -176,18 +199,23 @@ def reduced(group: Group, theta: Array, units: Units) -> tuple[Group, Array]:
     span, outputs = basis.shape[1], problem.outputs
     rows = np.empty((len(group.rows), span + 2 + outputs))
     centers = np.zeros((len(group.names), rows.shape[1]))
+    onto = np.zeros((len(free), span + outputs))  # along the span, and to what cannot move
+    onto[free, :span] = scale[:, None] * basis
+    onto[~free, span:] = weights[:, ~free].T
+    lengths = np.column_stack([np.where(free, units.moves, 0.0), np.where(still, units.tells, 0.0)])
     for i, center in enumerate(group.centers):
-        centers[i, :span] = (center[free] * scale) @ basis
+        middle = center @ onto
+        centers[i, :span] = middle[:span]
         for start in range(group.bounds[i], group.bounds[i + 1], _BLOCK):
             part = slice(start, min(start + _BLOCK, group.bounds[i + 1]))
-            X = np.asarray(group.rows[part], dtype=np.float64)
-            offset = (X - center)[:, free] * scale
-            along = offset @ basis
-            across = np.einsum("ij,ij->i", offset, offset) - np.einsum("ij,ij->i", along, along)
-            rows[part, :span] = along + centers[i, :span]
-            rows[part, span] = np.sqrt(np.maximum(across, 0.0))
-            rows[part, span + 1] = np.sqrt((X - center)[:, still] ** 2 @ units.tells[still])
-            rows[part, span + 2 :] = X[:, ~free] @ weights[:, ~free].T + intercept
+            offset = group.rows[part] - center
+            found = offset @ onto
+            along = found[:, :span]
+            squares = np.square(offset, out=offset) @ lengths
+            squares[:, 0] -= np.einsum("ij,ij->i", along, along)
+            rows[part, :span] = along + middle[:span]
+            rows[part, span : span + 2] = np.sqrt(np.maximum(squares, 0.0))
+            rows[part, span + 2 :] = found[:, span:] + middle[span:] + intercept
     parameter = np.zeros((outputs, rows.shape[1]))
     parameter[:, :span] = slopes.T
     parameter[:, span + 2 :] = np.eye(outputs)
@@ -221,41 +249,45 @@ def _loss(at: Group, theta: Array) -> Array:
     return np.asarray(atoms.value + atoms.error)
 
 
-def _error(at: Group, theta: Array) -> Array:
-    """f of the 0–1 loss, of every row; for a regression, of the absolute error.
+def _error(at: Group, theta: Array, i: int) -> Array:
+    """f of the 0–1 loss, of every row of a client; for a regression, of the absolute error.
 
     A row is pulled to m, at no more than its penalty. From there the nearest boundary costs
     a²/2S, a being the margin at m and S what a unit of it takes; a row on a boundary is an error.
     For the absolute error |a − y| the best is to move on by S, and gains ½ S.
     """
-    problem, shape = at.problem, at.problem.geometry
-    weights, _ = problem.split(theta)
-    pulled = apply(shape.shrink, at.rows) + np.repeat(at.anchors, at.counts, axis=0)
-    out, spread = problem.predict(theta, pulled), shape.spread(weights)
+    problem, shape, rows = at.problem, at.problem.geometry, slice(*at.bounds[i : i + 2])
+    weights, intercept = problem.split(theta)
+    target, penalty = at.target[rows], at.penalty[rows]
+    out = at.rows[rows] @ apply(shape.shrink, weights).T  # θᵀm, as in a pass over rows
+    out += weights @ at.anchors[i] + intercept
+    spread = shape.spread(weights)
     if not problem.loss.classifies:
-        return np.asarray(np.abs(out - at.target) + 0.5 * spread[0, 0] - at.penalty)
-    if problem.outputs == 1:  # of two classes the first has the output 0
-        out = np.column_stack([np.zeros(len(out)), out])
-        spread = np.diag([0.0, spread[0, 0]])
+        return np.asarray(np.abs(out[:, 0] - target) + 0.5 * spread[0, 0] - penalty)
+    labels, classes = problem.decode(target), problem.classes
     chords = np.diag(spread)[:, None] + np.diag(spread) - 2.0 * spread
-    label = np.searchsorted(problem.classes, problem.decode(at.target))
-    gain = _nearest(out, label, chords)
+
+    def gain(labels: Array) -> Array:
+        if problem.outputs == 1:  # of two classes the first has the output 0
+            return _nearest(out[:, 0] * (2.0 * (labels == classes[1]) - 1.0), spread[0, 0])
+        own = np.searchsorted(classes, labels)[:, None]
+        margin = np.take_along_axis(out, own, axis=1) - out
+        np.put_along_axis(margin, own, np.inf, axis=1)
+        return np.asarray(_nearest(margin, chords[own[:, 0]]).max(axis=1))
+
+    found = gain(labels)
     price = problem.method.rho * problem.method.cost.label_price
     if np.isfinite(price):
-        for other in range(len(problem.classes)):
-            found = _nearest(out, np.full(len(out), other), chords)
-            gain = np.maximum(gain, np.where(label == other, 0.0, found - price))
-    return np.asarray(gain - at.penalty)
+        for other in classes:
+            changed = gain(np.full_like(labels, other)) - price
+            found = np.maximum(found, np.where(labels == other, 0.0, changed))
+    return np.asarray(found - penalty)
 
 
-def _nearest(out: Array, label: Array, chords: Array) -> Array:
-    """max(0, 1 − what it takes to reach the nearest other class) of every row."""
-    rows = np.arange(len(out))
-    margin = out[rows, label][:, None] - out
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cost = np.where(margin > 0, margin**2 / (2.0 * np.maximum(chords, 0.0)[label]), 0.0)
-    cost[rows, label] = np.inf
-    return np.asarray(np.maximum(1.0 - cost.min(axis=1), 0.0))
+def _nearest(margin: Array, chord: Array) -> Array:
+    """max(0, 1 − what it takes to reach a boundary), by its margin and what a unit of it takes."""
+    ahead = np.maximum(margin, 0.0)
+    return np.asarray(np.maximum(1.0 - ahead * ahead / (2.0 * np.maximum(chord, 1e-300)), 0.0))
 
 
 def _kept(rows: int, share: float, least: int) -> tuple[int, int]:

@@ -34,10 +34,10 @@ from dorfl.data.preprocessing.summaries import (
     Column,
     Deviation,
     Plan,
-    deviation,
+    deviation_of,
     deviations,
+    read_column,
     summarise,
-    summarise_column,
 )
 from dorfl.data.preprocessing.transform import Category, Features, Numeric, Part, Transform
 from dorfl.support.threads import each
@@ -68,11 +68,10 @@ def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
 
     def column(name: str) -> Part | str:
         """A column's exchanges do not concern the others: it is read once for both."""
-        values = {client: table.column(name) for client, table in given.items()}
-        told = {c: summarise_column(v, name, plan) for c, v in values.items()}
-        part = agree_on(name, told, plan)
+        read = {c: read_column(table.column(name), name, plan) for c, table in given.items()}
+        part = agree_on(name, {client: told for client, (told, _) in read.items()}, plan)
         if isinstance(part, Numeric) and plan.scaling != "none":
-            far = [deviation(v, part, plan) for v in values.values()]
+            far = [deviation_of(numbers, part, plan) for _, numbers in read.values()]
             return part._replace(spread=spread_of(far, plan))
         return part
 

@@ -17,6 +17,7 @@ from dorfl.data import sketch
 from dorfl.data.preprocessing import columns, sums
 from dorfl.data.preprocessing.transform import Numeric, Transform
 from dorfl.data.sketch import Sketch
+from dorfl.support.types import Array
 
 SCALINGS = ("robust", "standard", "none")
 KINDS = ("numeric", "category", "ignore")
@@ -87,27 +88,34 @@ def summarise(table: Any, plan: Plan) -> dict[str, Column]:
 
 def summarise_column(column: Any, name: str, plan: Plan) -> Column:
     """What is told of one column."""
+    return read_column(column, name, plan)[0]
+
+
+def read_column(column: Any, name: str, plan: Plan) -> tuple[Column, Array]:
+    """What is told of one column, and its numbers in order: what the second exchange is about."""
+    none = np.empty(0)
     seen = columns.kind_of(column)
     kind = seen if seen == "empty" else plan.kinds.get(name, seen)
     if kind == "numeric" and seen == "date":
         kind = seen
     if kind in ("empty", "other"):
-        return Column(kind, missing=len(column) if kind == "empty" else 0)
+        return Column(kind, missing=len(column) if kind == "empty" else 0), none
     if kind == "category":
-        return _levels(columns.levels(column, name), "category", plan)
+        return _levels(columns.levels(column, name), "category", plan), none
     values = columns.numbers(column, name)
     present = columns.present(values)
     missing = _enough(len(values) - len(present), plan)
     if len(present) < plan.least:
-        return Column("empty", missing=len(values))
+        return Column("empty", missing=len(values)), none
     told = Column(kind, len(present), missing)
     if name not in plan.kinds and kind == "numeric":
         if columns.at_most_two(present):  # perhaps a yes and a no: the server sees what others have
             told = told._replace(levels=_levels(columns.levels(column, name), "", plan).levels)
         told = told._replace(numbering=columns.is_identifier(values, name))
     if plan.scaling == "standard":
-        return told._replace(total=sums.exact(present))
-    return told._replace(values=sketch.of(present, plan.least))
+        return told._replace(total=sums.exact(present)), present
+    ordered = np.sort(present)
+    return told._replace(values=sketch.of(ordered, plan.least)), ordered
 
 
 def deviations(table: Any, transform: Transform, plan: Plan) -> dict[str, Deviation]:
@@ -118,7 +126,11 @@ def deviations(table: Any, transform: Transform, plan: Plan) -> dict[str, Deviat
 
 def deviation(column: Any, part: Numeric, plan: Plan) -> Deviation:
     """How far one column's values are from its centre."""
-    present = columns.present(columns.numbers(column, part.name))
+    return deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
+
+
+def deviation_of(present: Array, part: Numeric, plan: Plan) -> Deviation:
+    """How far numbers are from their column's centre."""
     if len(present) < plan.least:
         return Deviation()
     if plan.scaling == "standard":
