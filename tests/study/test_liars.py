@@ -122,4 +122,4 @@ def test_what_a_site_says_is_one_printable_line():
     state = coordinator.begin(make_study(TABLES), "run-1")
     words = "no\nround 9: converged\x1b[2J\r"
     reply = coordinator.Reply("run-1", LIAR, "enrol", Refusal(words))
-    assert coordinator.read(state, LIAR, wire.encode(reply)).reason == "no round 9: converged [2J "
+    assert coordinator.read(state, LIAR, wire.encode(reply)).reason == "no round 9: converged [2J"

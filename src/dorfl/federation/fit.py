@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,24 @@ from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 
 
+class Exchanged:
+    """What was sent in a training, from the lines of its `history`."""
+
+    history: Sequence[Round]
+
+    @property
+    def bytes_up(self) -> int:
+        """What all clients sent in all rounds, in bytes of numbers."""
+        return sum(line.bytes_up for line in self.history)
+
+    @property
+    def bytes_down(self) -> int:
+        """What was sent to all clients in all rounds, in bytes of numbers."""
+        return sum(line.bytes_down for line in self.history)
+
+
 @dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(Exchanged):
     """A trained model and how it came about.
 
     `theta` has the intercept last (softmax: one row per class). `lam` is the mixture, in the order
@@ -62,16 +79,6 @@ class Fit:
         """The gap in units of the objective, which is what `tol` is compared with."""
         gap = _share(self.gap, self.objective)
         return gap if np.isfinite(gap) else np.inf
-
-    @property
-    def bytes_up(self) -> int:
-        """What all clients sent in all rounds, in bytes of numbers."""
-        return sum(line.bytes_up for line in self.history)
-
-    @property
-    def bytes_down(self) -> int:
-        """What was sent to all clients in all rounds, in bytes of numbers."""
-        return sum(line.bytes_down for line in self.history)
 
     def decision(self, X: Any) -> Array:
         """The model's outputs: (n,), or (n, classes) for softmax."""

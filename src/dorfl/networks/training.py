@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dorfl.federation.fit import Exchanged
 from dorfl.federation.local import Round
 from dorfl.federation.training import find_centers
 from dorfl.networks import checkpoint as keeping
@@ -30,7 +31,7 @@ from dorfl.support.types import Array
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkFit:
+class NetworkFit(Exchanged):
     """A trained network and how it came about; the fields are those of a linear model's fit.
 
     `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still
@@ -54,16 +55,6 @@ class NetworkFit:
     method: Method
     plan: Plan
     loss: str | RowLoss
-
-    @property
-    def bytes_up(self) -> int:
-        """What all clients sent in all rounds, in bytes of numbers."""
-        return sum(line.bytes_up for line in self.history)
-
-    @property
-    def bytes_down(self) -> int:
-        """What was sent to all clients in all rounds, in bytes of numbers."""
-        return sum(line.bytes_down for line in self.history)
 
     def decision(self, X: Any) -> Array:
         """What the model puts out: (n, outputs)."""

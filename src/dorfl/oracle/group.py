@@ -74,7 +74,7 @@ class Group:
     centers: Array  # (clients, d) ξ̄ of a quadratic score, else zeros
     penalty: Array = field(init=False)
     chunks: Array = field(init=False)
-    epsilon: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
+    tolerance: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "penalty", self._penalty())
@@ -316,7 +316,7 @@ class Group:
     def _ascends(self) -> bool:
         """Whether rows climb to their worst place; where nothing moves, none is left on its way."""
         moves = bool(np.isfinite(self.problem.method.rho))
-        return self.problem.approximate or (moves and self.epsilon > 0)
+        return self.problem.approximate or (moves and self.tolerance > 0)
 
     def _placed(
         self, theta: Array, value: Array, slope: Array, target: Array, shift: Array
@@ -368,7 +368,7 @@ class Group:
             found = ascend(
                 weights, intercept, rows, target, problem.loss, problem.stiffness,
                 _of_rows(score.at, centers, labels), _of_rows(score.gradient, centers, labels),
-                dent=score.dent(problem.stiffness), distance=self.epsilon,
+                dent=score.dent(problem.stiffness), distance=self.tolerance,
             )  # fmt: skip
             value = found.value - np.where(target == self.target, 0.0, self._label_price)
             candidate = (value, found.atoms, target, found.slope, found.error)

@@ -47,7 +47,7 @@ from dorfl.study.messages import (
     Spreads,
 )
 from dorfl.study.settings import Study
-from dorfl.support import wire
+from dorfl.support import text, wire
 from dorfl.support.types import Array
 
 
@@ -129,7 +129,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
     if reply.step != state.step:
         raise ValueError(f"answers step {reply.step[:20]!r}, this is {state.step!r}")
     if isinstance(reply.answer, Refusal):
-        return Refusal(vetting.plain(reply.answer.reason))
+        return Refusal(text.one_line(reply.answer.reason))
     if not isinstance(reply.answer, _ANSWERS[state.step]):
         raise ValueError(f"is no answer to step {state.step!r}")
     if isinstance(reply.answer, Report) and reply.answer.client != site:

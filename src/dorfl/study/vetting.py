@@ -58,15 +58,6 @@ def wrong(
     return None
 
 
-def plain(text: str) -> str:
-    """A site's words in one line that no terminal takes for a command.
-
-    >>> plain("no" + chr(10) + "round 9: converged" + chr(27) + "[2J")
-    'no round 9: converged [2J'
-    """
-    return "".join(c if c.isprintable() else " " for c in text[:500])
-
-
 def believed(rows: tuple[int, ...], most: int | None, sites: bool) -> tuple[int, ...]:
     """What sites are taken to have: no more than `most`; by default four times the median's.
 
