@@ -41,6 +41,7 @@ import numpy as np
 
 from dorfl.oracle.problem import Problem
 from dorfl.solvers.noisy import Noisy
+from dorfl.support import extras
 from dorfl.support.types import Array
 
 _DISTANCE = 5.0  # ‖θ‖ of a confident model of scaled columns
@@ -185,7 +186,7 @@ def _multiplier(epsilon: float, delta: float) -> float:
         from dp_accounting.pld import common, privacy_loss_mechanism  # noqa: PLC0415
     except ImportError:
         raise ValueError(
-            "privacy: needs the package dp-accounting; install it with: pip install 'dorfl[flower]'"
+            f"privacy: needs the package dp-accounting; install it with: {extras.install('flower')}"
         ) from None
     wanted = common.DifferentialPrivacyParameters(epsilon, delta)
     found = privacy_loss_mechanism.GaussianPrivacyLoss.from_privacy_guarantee(wanted)

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import importlib.util
 
+from dorfl.support import extras
+
 
 def require() -> None:
     """Raise with what to install where the extra is missing."""
     if importlib.util.find_spec("flwr") is None:
-        raise ValueError("this needs the extra 'flower': pip install 'dorfl[flower]'")
+        raise ValueError(f"this needs the extra 'flower': {extras.install('flower')}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from dorfl.flower.running import Watch
 from dorfl.study.coordinator import State
+from dorfl.support import extras
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
         from tensorboardX import SummaryWriter  # noqa: PLC0415 - an extra
     except ImportError:
         raise ValueError(
-            "--tensorboard needs a package more: pip install 'dorfl[tensorboard]'"
+            f"--tensorboard needs a package more: {extras.install('tensorboard')}"
         ) from None
 
     with SummaryWriter(str(folder)) as board:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from dorfl.support import extras
+
 _PUBLIC = {
     "NetworkFit": "training",
     "Plan": "plan",
@@ -47,5 +49,5 @@ def require() -> None:
         importlib.import_module("torch")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "networks need PyTorch; install it with: pip install 'dorfl[torch]'"
+            f"networks need PyTorch; install it with: {extras.install('torch')}"
         ) from None
