@@ -82,6 +82,46 @@ def test_a_site_with_an_eighth_of_the_rows_does_little_harm(lie, words):
     assert any(said)
 
 
+def four_tables(seed=0, wrong=()):
+    """The three clients' tables and a fourth; sites in `wrong` have every label flipped."""
+    other = synthetic_tables(seed + 1000)["site-2"]
+    tables = {**synthetic_tables(seed), "site-4": other}
+    flip = {"yes": "no", "no": "yes"}
+    for name in wrong:
+        tables[name] = {**tables[name], "y": [flip[y] for y in tables[name]["y"]]}
+    return tables
+
+
+def test_converged_is_not_said_of_a_model_that_the_other_sites_contradict():
+    study = make_study(four_tables(), method='name = "dorfl"')
+    honest = with_lies(study, lambda _, a: a, four_tables())
+    assert honest.outcome.status == "converged"
+    end = with_lies(study, lambda _, a: a, four_tables(wrong=[LIAR]))
+    assert end.outcome.status == "contested"
+    assert "'site-1' pulls" in end.outcome.message
+    assert not any("site-2" in part for part in end.outcome.message.split(";")[1:])
+
+
+def test_a_site_with_all_labels_wrong_is_set_aside_if_the_study_says_that_some_may_lie():
+    study = make_study(four_tables(), method='name = "dorfl"')
+    wary = study._replace(defence=study.defence._replace(liars=0.25))
+    honest = with_lies(study, lambda _, a: a, four_tables())
+    end = with_lies(wary, lambda _, a: a, four_tables(wrong=[LIAR]))
+    assert end.outcome.status == "converged"
+    assert "set aside" in end.history[-1].clipped[LIAR]
+    assert "'site-1' set aside" in end.outcome.message
+    assert accuracy(end) > accuracy(honest) - 0.02
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_lie_ends_in_converged_far_from_where_the_others_are(lie):
+    study = make_study(four_tables(), method=METHODS["erm"])
+    honest = with_lies(study, lambda _, a: a, four_tables())
+    lied = with_lies(study, LIES[lie], four_tables())
+    worse = accuracy(honest) - accuracy(lied)
+    assert lied.outcome.status != "converged" or worse < 0.02
+
+
 def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
     def lie(_, answer):
         claims = isinstance(answer, Enrolled | Report)

@@ -133,6 +133,8 @@ def describe(status: str, info: Info, tol: float) -> str:
         "stopped": f"stopped, as `progress` asked ({gap})",
         "spent": "the rounds that the privacy budget was made for are over",
         "stalled": f"not converged: no further progress in floating point ({gap})",
+        "contested": f"contested: some clients pull apart from the others, who would be better "
+        f"served without them ({gap})",
         "separable": "the classes are separable: every row is classified correctly, so without "
         "regularisation the minimiser is infinitely far away. Stopped at "
         f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",

@@ -63,6 +63,10 @@ class Options:
         "clip reports to what rows within these can give, and leave out clients that contradict "
         "themselves: see :mod:`dorfl.federation.defence`",
     )
+    liars: float = _option(
+        0.0,
+        "the share of clients that may lie; as many that pull apart from the others are set aside",
+    )
     trim: float = _option(0.0, "the share of the mixture whose gradients may be lies")
     privacy: Gaussian | None = _option(
         None, "differential privacy for every row: see :func:`dorfl.privacy.gaussian`"
@@ -80,6 +84,7 @@ class Options:
             ("batch", batch is None or batch >= 1, "must be at least 1 row"),
             ("participation", 0 < self.participation <= 1, "must be above 0 and at most 1"),
             ("tolerance", 0 <= self.tolerance < np.inf, "must be a number of at least 0"),
+            ("liars", 0 <= self.liars < 0.5, "must be from 0 (none) to below 0.5"),
             ("trim", 0 <= self.trim <= 0.5, "must be from 0 (the mean) to 0.5 (the median)"),
         ):
             if not fine:

@@ -6,7 +6,8 @@ report, extended along its gradient to the new θ: by convexity never more than 
 
 With a :class:`~dorfl.federation.defence.Defence` reports are also clipped to what honest ones can
 be, and a client whose reports contradict each other is left out from then on. It is represented by
-the mean of the others, which pulls at no mixture: the mean is never above the worst.
+the mean of the others, which pulls at no mixture: the mean is never above the worst. The same goes
+for clients that pull apart from the others (:mod:`~dorfl.federation.apart`), where some may lie.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.federation import apart
 from dorfl.federation import defence as defending
+from dorfl.federation.apart import Doubt
 from dorfl.federation.defence import Defence
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.oracle import curvature
@@ -28,6 +31,8 @@ from dorfl.support.types import Array
 
 _STIFFEST = 1e3  # times the median client's curvature
 _LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow
+_LOOKS = 6  # suspicions that are looked into
+_HARM = 0.02  # of the objective: what the others lose by those who pull apart
 _EXPOSED = "contradicts its own earlier report: no one set of rows gives both; left out"
 
 
@@ -43,6 +48,7 @@ class Server(NamedTuple):
     exposed: tuple[str, ...] = ()  # clients caught lying
     stiffest: float = np.inf  # no curvature is believed beyond
     budget: int | None = None  # the last round there is
+    doubt: Doubt = Doubt()
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -99,12 +105,55 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
     if caught:  # what the solver has learnt, it has learnt from lies too: it starts anew from here
         solving = server.solver.init(server.solving.setting, info.theta, info.lam)
         info = info._replace(done="")
+    if server.doubt.most and (info.done or (sent.round == 1 and server.doubt.leave)):
+        server, solving, info = _doubted(server, solving, info, sent.task)
+    clipped.update({name: why for name, why in server.doubt.aside.items() if name in good})
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and len(good) + len(server.exposed) < len(server.rows):
         info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
     info = info._replace(done=info.done or _over(server, sent.round, info))
     up = sum(report.bytes for report in good.values())
     return server, info, Heard(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
+
+
+def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
+    """Look for clients that pull apart where training would end, and go on without them if so told.
+
+    The solver starts anew from there, a few times at most: where now these and now those pull
+    apart, or where nobody is to be left out and the others lose by it, θ is "contested".
+    """
+    doubt, setting = server.doubt, server.solving.setting
+    names = [name for name in server.roster if name not in server.exposed]
+    most = min(doubt.most - len(server.exposed), len(names) - 3)
+    if most < 1 or (not doubt.aside and len(doubt.cleared) >= _LOOKS):
+        return server, solving, info
+    heard = [server.last[name][1] for name in names]
+    bends = _common(setting.shape, [report.curvature for report in heard])
+    vectors = np.array([report.vector for report in heard])
+    _, vectors, bends = setting.regularised(task.theta, Answers(vectors[:, 0], vectors, bends))
+    rows = np.array([server.rows[name] for name in names])
+    told = apart.pulls(vectors, bends, setting.shape, rows, most)
+    trying = tuple(names.index(name) for name in doubt.aside if name in names)
+    cleared = [tuple(names.index(n) for n in some if n in names) for some in doubt.cleared]
+    found = told.without(trying) if trying else apart.find(told, most, cleared)
+    words = "set aside: pulls" if doubt.leave else "pulls"
+    aside = {
+        names[i]: f"{words} {times:.0f} times as far away as others do"
+        for i, times in zip(found.who, found.times, strict=True)
+    }
+    if not doubt.leave:
+        if not found.sure or found.harm < _HARM * abs(info.objective):
+            return server, solving, info
+        server = server._replace(doubt=doubt._replace(aside=aside))
+        return server, solving, info._replace(done="contested")
+    if found.sure if trying else not aside:
+        return server._replace(doubt=doubt._replace(aside=aside)), solving, info
+    if trying:
+        doubt = doubt._replace(cleared=(*doubt.cleared, tuple(doubt.aside)))
+        aside = {}
+    server = server._replace(doubt=doubt._replace(aside=aside))
+    solving = server.solver.init(setting, info.theta, info.lam)
+    return server, solving, info._replace(done="")
 
 
 def _over(server: Server, number: int, info: Info) -> str:
@@ -262,9 +311,11 @@ def _stiffest(shape: Shape, reports: Iterable[Report]) -> float:
 
 def _without(server: Server, answers: Answers) -> Answers:
     """The answers with the mean of the others in the place of every client left out."""
-    if not server.exposed:
+    doubt = server.doubt
+    gone = (*server.exposed, *(doubt.aside if doubt.leave else ()))
+    if not gone:
         return answers
-    out = np.isin(server.roster, server.exposed)
+    out = np.isin(server.roster, gone)
 
     def level(array: Array) -> Array:
         array = array.copy()

@@ -15,6 +15,7 @@ from dorfl.data import validation
 from dorfl.data.validation import Clients
 from dorfl.federation import local
 from dorfl.federation import privacy as keeping
+from dorfl.federation.apart import doubting
 from dorfl.federation.defence import defend
 from dorfl.federation.fit import Fit, describe
 from dorfl.federation.local import Round
@@ -172,7 +173,8 @@ def serve(
         defence = defend(problem, options.limits, known, convex=steady)
     rows = dict(zip(names, counts.tolist(), strict=True))
     state = solver.init(setting, setting.project(theta), lam)
-    return Server(rows, solver, state, defence=defence, budget=rounds + needs.closing)
+    doubt = doubting(options, method.mixture, len(names))
+    return Server(rows, solver, state, defence=defence, budget=rounds + needs.closing, doubt=doubt)
 
 
 def _solver_for(problem: Problem, counts: Array, lam: Array, options: Options) -> Solver:

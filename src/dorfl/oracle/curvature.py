@@ -178,8 +178,8 @@ def is_plausible(packed: Array, sizes: Sizes) -> bool:
     return True
 
 
-def limited(packed: Array, sizes: Sizes, limit: float) -> Array:
-    """Packed blocks with no entry of their diagonal above the limit.
+def limited(packed: Array, sizes: Sizes, limit: float | Array) -> Array:
+    """Packed blocks with no entry of their diagonal above the limit, or above its own.
 
     Rows and columns are scaled alike, D H D: what is beyond the limit is cut to it, what is not
     stays, and the blocks remain as definite as they were.
@@ -188,7 +188,7 @@ def limited(packed: Array, sizes: Sizes, limit: float) -> Array:
     array([4., 1., 1.])
     """
     if max(sizes) == 1:
-        return np.asarray(np.minimum(packed, packed.dtype.type(limit)))
+        return np.asarray(np.minimum(packed, limit).astype(packed.dtype))
     bend = diagonal(packed, sizes).astype(np.float64)
     shrink = np.sqrt(limit / np.maximum(bend, limit))
     scaled = [

@@ -23,8 +23,8 @@ from dorfl.data import spread as spreading
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Plan, Transform
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
+from dorfl.federation import apart, training
 from dorfl.federation import server as serving
-from dorfl.federation import training
 from dorfl.federation.fit import describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
@@ -196,6 +196,8 @@ def new_server(state: State) -> Server:
         options.changed(limits=bounds), state.centers,
     )  # fmt: skip
     told = dict(zip(state.roster, state.rows, strict=True))  # which reports have to repeat
+    if not (server.doubt.most or state.here):  # who pulls apart is named at least
+        server = server._replace(doubt=apart.watching(options, problem.method.mixture, len(told)))
     return server._replace(rows=told, round=len(state.history) + 1)
 
 
@@ -341,22 +343,20 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
 
 
 def _end(state: State, info: Info) -> State:
-    problem, options = (
-        meaning.problem_of(state),
-        meaning.options_of(state.study, sum(state.believed)),
-    )
-    rho = problem.method.rho
+    options = meaning.options_of(state.study, sum(state.believed))
+    problem, doubted = meaning.problem_of(state), _training(state).doubt.aside
+    words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     outcome = Outcome(
         theta=info.theta,
         lam=info.lam,
         risks=info.risks,
-        rho=None if np.isinf(rho) else rho,
+        rho=None if np.isinf(problem.method.rho) else problem.method.rho,
         objective=info.objective,
         gap=info.gap if np.isfinite(info.gap) else None,
         l2=options.l2,
         rounds=len(state.history),
         status=info.done,
-        message=describe(info.done, info, options.tol),
+        message="; ".join(words),
     )
     again = state.scatter is None and info.done != "budget"
     refine = again and meaning.refines(state.study, problem)

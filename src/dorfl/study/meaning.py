@@ -117,6 +117,7 @@ def options_of(study: Study, rows: int, seed: int = 0) -> Options:
         l2=1.0 / rows if words.l2 is None else words.l2,
         seed=words.seed,
         limits=limits_of(study),
+        liars=study.defence.liars,
         trim=study.defence.trim,
         privacy=mechanism,
     )

@@ -117,13 +117,15 @@ class Defence(NamedTuple):
     """Against a site that lies: see docs/attacks.md.
 
     `row` is how long a row can be once columns are scaled (`target`: how large what is predicted);
-    reports are then clipped to what is possible. `trim` is the share of the mixture whose gradients
-    may be lies (solver "optimistic"). A fixed mixture weighs sites by the rows they say they have:
-    `most_rows` is the most that is believed.
+    reports are then clipped to what is possible. `liars` is the share of sites that may lie: as
+    many that pull apart from the others are set aside. `trim` is the share of the mixture whose
+    gradients may be lies (solver "optimistic"). A fixed mixture weighs sites by the rows they say
+    they have: `most_rows` is the most that is believed.
     """
 
     row: Annotated[float | None, "how long a scaled row can be"] = None
     target: Annotated[float | None, "how large a scaled label can be"] = None
+    liars: Annotated[float, about("liars")] = Options.liars
     trim: Annotated[float, about("trim")] = Options.trim
     most_rows: Annotated[int | None, "the most rows a site is believed to have"] = None
 
