@@ -4,8 +4,8 @@ import numpy as np
 
 import dorfl
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.study import settings, toml
-from dorfl.study.ledger import Limits
+from dorfl.study import settings, summing, toml
+from dorfl.study.ledger import Limits, mark_of
 from dorfl.study.site import Site
 
 # Small tables with wild rows are studied again and again; test_attacks.py has sites as they are.
@@ -61,6 +61,21 @@ def make_study(
         ),
         (),
     )
+
+
+def summed_among(study, key_of):
+    """The study with secure sums; `key_of(name)` is a site's private key."""
+    listed = tuple(summing.peer(n, key_of(n).public_key()) for n in sorted(study.sites))
+    return study.changed(privacy_secure_sum=True, privacy_peers=listed)
+
+
+def secure_sites(tables, study, key_of, **options):
+    """Sites with their keys, where a person has approved of a study of secure sums."""
+    sites = make_sites(tables, **options)
+    for name, site in sites.items():
+        site.key = key_of(name)
+        site.ledger.approve(mark_of(study))
+    return sites
 
 
 def a_site(name, table, kind=Site, **options):

@@ -32,8 +32,17 @@ from dorfl.flower.folders import Federation, SiteFolder
 from dorfl.flower.serving import free_port
 from dorfl.study import coordinator, local
 from dorfl.study import model as models
+from dorfl.study.ledger import Ledger, mark_of
 from dorfl.study.site import Site
-from study_cases import METHODS, a_site, make_sites, make_study, synthetic_tables
+from study_cases import (
+    METHODS,
+    a_site,
+    make_sites,
+    make_study,
+    secure_sites,
+    summed_among,
+    synthetic_tables,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
@@ -150,6 +159,58 @@ def test_the_deployed_result_is_the_one_in_process_to_the_bit(deployed, method):
     end, _ = deployed.run(study)
     assert end.outcome.rounds <= 4
     assert same(end.outcome, alone(study))
+
+
+def summed(deployed, method):
+    """A study of secure sums that a person at every site has approved, and what it gives here."""
+
+    def key_of(name):
+        return keys.read_private(deployed.homes[name] / f"{name}.key")
+
+    plain = make_study(TABLES, method=METHODS[method], extra='[columns]\nscaling = "standard"')
+    study = summed_among(plain, key_of)
+    for home in deployed.homes.values():
+        Ledger(home / "ledger.json").approve(mark_of(study))
+    read = {name: {**t, "y": list(t["y"])} for name, t in TABLES.items()}
+    here = local.run(coordinator.begin(study, "alone"), secure_sites(read, study, key_of))
+    return plain.changed(privacy_secure_sum=True), here.outcome
+
+
+@pytest.mark.parametrize("method", ["erm", "afl"])
+def test_secure_sums_give_the_result_in_process_to_the_bit(deployed, method):
+    study, here = summed(deployed, method)
+    end, folder = deployed.run(study)
+    assert here.status == end.outcome.status == "converged"
+    assert same(end.outcome, here) and end.outcome.rounds == here.rounds
+    assert models.load(folder / "model").fit.clients == ("all sites",)
+    rounds = [line for line in read_log(folder) if line["event"] == "round"]
+    assert [line["round"] for line in rounds] == [*range(1, here.rounds + 1)]
+    assert all([*line["sites"]] == ["all sites"] for line in rounds)
+
+
+def test_a_secure_sum_waits_for_a_site_that_was_killed_and_gives_the_same_bits(deployed):
+    study, here = summed(deployed, "erm")
+
+    def restart():
+        deployed.stop_site("site-2", signal.SIGKILL)
+        deployed.start_site("site-2")
+
+    def watch(state, event, _):
+        if event == "step" and state.step == "sum masked" and len(state.history) == 1:
+            deployed.sites["site-2"].send_signal(signal.SIGSTOP)
+            threading.Timer(2.0, restart).start()
+
+    end, _ = deployed.run(study, watch)
+    assert same(end.outcome, here)
+
+
+def test_with_whom_to_sum_takes_a_person(deployed):
+    study = make_study(TABLES, method=METHODS["erm"], extra='[columns]\nscaling = "standard"')
+    study = study._replace(name="unseen").changed(privacy_secure_sum=True)
+    with pytest.raises(ValueError, match="waits for approval by a person"):
+        deployed.run(study)
+    shown = dorfl("site", "approve", deployed.homes["site-1"]).stdout
+    assert "unseen" in shown and "site-3 " in shown  # with its key
 
 
 def test_a_run_that_went_nowhere_leaves_no_model_unless_forced(deployed, tmp_path):

@@ -7,7 +7,7 @@ import dorfl
 from dorfl.data.preprocessing import Column
 from dorfl.federation.messages import Report
 from dorfl.guarantees.certificate import Part
-from dorfl.study import coordinator, vetting
+from dorfl.study import coordinator, settling, vetting
 from dorfl.study.messages import Enrolled, Finished, Refusal
 from dorfl.support import wire
 from study_cases import METHODS, make_sites, make_study, synthetic_tables
@@ -137,12 +137,12 @@ def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
 def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     told = {name: Column("category", 100, levels={"no": 50, "yes": 50}) for name in TABLES}
     state = coordinator.begin(make_study(TABLES), "run-1")
-    assert coordinator.settle_label(state, told).classes == ("no", "yes")
+    assert settling.settle_label(state, told).classes == ("no", "yes")
     told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
     with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
-        coordinator.settle_label(state, told)
+        settling.settle_label(state, told)
     named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
-    assert len(coordinator.settle_label(state._replace(study=named), told).classes) == 3
+    assert len(settling.settle_label(state._replace(study=named), told).classes) == 3
 
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():

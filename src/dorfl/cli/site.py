@@ -20,6 +20,7 @@ from dorfl.support.text import one_line_each
 if TYPE_CHECKING:
     from dorfl.flower.fleet import Connection
     from dorfl.study.messages import Request
+    from dorfl.study.settings import Study
     from dorfl.study.site import Site
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Take part in a federation.")
@@ -44,6 +45,11 @@ _SENT = {
     "round": "a risk and its slope",
     "residuals": "a sketch of how far predictions are off",
     "finish": "how the model serves the site",
+    "levels": "of which kind columns are, and the names of their frequent levels",
+    "sum keys": "public keys for a secure sum",
+    "sum shares": "sealed shares of this site's secrets for the sum",
+    "sum masked": "masked numbers, of which only the sum over sites can be read",
+    "sum open": "shares that open the sum",
 }
 _TOLD = {
     "diagonal": "one number per parameter",
@@ -106,6 +112,9 @@ def check(
         raise ValueError(f"study {study.name!r}: {refusal}") from None
     if not site.ledger.allows(study, site.approve):
         screen.say(f"study {study.name!r} is not approved yet: dorfl site approve {folder}")
+    if study.privacy.secure_sum:
+        _say_sums(screen, study)
+        return
     columns, least = ", ".join(study.columns.use) or "every released column", study.privacy.least
     screen.say(f"study {study.name!r} fits. What would be sent:")
     screen.say(f"  once: how many rows there are; of {columns} and {study.data.label}: counts, and")
@@ -126,6 +135,18 @@ def check(
         "nothing" if private else "how the model serves the site: loss, score, counts, certificate"
     )
     screen.say(f"  at the end: {end}")
+
+
+def _say_sums(screen: Screen, study: Study) -> None:
+    """What a study of secure sums would have this site send, and with whom it sums."""
+    from dorfl.flower import keys  # noqa: PLC0415
+    from dorfl.study import summing  # noqa: PLC0415
+
+    screen.say(f"study {study.name!r} fits, and sums among these sites and keys:")
+    for name, key in summing.peers_of(study.privacy.peers).items():
+        screen.say(f"  {name}: {keys.fingerprint(keys.public_bytes(key))}")
+    screen.say("  once, in the open: how many rows there are, of which kind columns are, levels'")
+    screen.say("  names; counts, sums and every round's numbers masked: only sums can be read")
 
 
 @app.command()
@@ -194,7 +215,7 @@ def _open(
         home.name, table, home.released, home.least, home.approve,
         epsilon=home.epsilon, limits=home.limits, secret=secret,
         memory=Memory(folder / "asked.json", data=rows), ledger=Ledger(folder / "ledger.json"),
-        curvature=curvature or home.curvature,
+        curvature=curvature or home.curvature, key=keys.read_private(home.key),
     )  # fmt: skip
     return site, connection
 

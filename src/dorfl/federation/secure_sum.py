@@ -29,7 +29,7 @@ are taken in, so results repeat to the last bit. A number too large for the sum 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from dorfl.federation.messages import Advert
 from dorfl.support.types import Array
 
 LEAST = 3  # sites: of two, each would know the other's part
@@ -56,15 +57,6 @@ class Secrets(NamedTuple):
     mask: bytes  # X25519: agrees on pairwise masks
     seal: bytes  # X25519: agrees on what shares are sealed with
     seed: bytes  # b_u
-
-
-class Advert(NamedTuple):
-    """What a site tells of its secrets: two public keys and a digest; `signature` covers them."""
-
-    mask: bytes
-    seal: bytes
-    promise: bytes
-    signature: bytes = b""
 
 
 class Opened(NamedTuple):
@@ -182,6 +174,7 @@ def total(
     told: Mapping[str, Mapping[str, bytes]],
     least: int,
     question: bytes,
+    dealt: Sequence[str],
 ) -> tuple[Array, tuple[str, ...]]:
     """The sum of those whose numbers arrived, and who lied about shares.
 
@@ -191,6 +184,7 @@ def total(
         told: by site, its shares of the others' secrets.
         least: how many shares open a secret.
         question: what the sum answers.
+        dealt: all that shares were dealt to, some of whom may have gone before masks were put on.
 
     Raises:
         ValueError: where a secret cannot be opened; it says whose. A wrong sum is never returned.
@@ -198,11 +192,11 @@ def total(
     size = next(iter(masked.values())).size
     found, liars = np.zeros(size, dtype=np.uint64), set[str]()
     for name, numbers in masked.items():
-        seed = _open(name, adverts, told, least, _digest, adverts[name].promise)
+        seed = _open(name, dealt, told, least, _digest, adverts[name].promise)
         liars.update(seed.liars)
         found = found + numbers - _stream(_derive(seed.secret, b"self", question), size)
     for name in set(adverts) - set(masked):
-        key = _open(name, adverts, told, least, _public, adverts[name].mask)
+        key = _open(name, dealt, told, least, _public, adverts[name].mask)
         liars.update(key.liars)
         for other in masked:  # what the site that is gone would have added, of pairs with others
             pair = _pairwise(key.secret, name, other, adverts[other], question, size)
@@ -212,14 +206,14 @@ def total(
 
 def _open(
     name: str,
-    adverts: Mapping[str, Advert],
+    dealt: Sequence[str],
     told: Mapping[str, Mapping[str, bytes]],
     least: int,
     image: Callable[[bytes], bytes],
     promised: bytes,
 ) -> Opened:
     """A secret of site `name` that fits what it promised, from as many sets of shares as needed."""
-    places = {site: i + 1 for i, site in enumerate(sorted(adverts))}
+    places = {site: i + 1 for i, site in enumerate(sorted(dealt))}
     shares = {
         site: own[name]
         for site, own in told.items()

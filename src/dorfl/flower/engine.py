@@ -80,7 +80,7 @@ class _Step:
     def collect(self) -> None:
         """Ask and listen until the step can end: all have answered, or time is up."""
         began = time.monotonic()
-        self.again = dict.fromkeys(self.state.roster, began)
+        self.again = dict.fromkeys(coordinator.asked(self.state), began)
         told: tuple[str, ...] = ()
         while True:
             now = time.monotonic()
@@ -91,7 +91,7 @@ class _Step:
                 self.note(**event)
             for answer in heard.answers:
                 self._hear(answer)
-            silent = set(self.state.roster) - {*self.answers} - {*self.refused}
+            silent = set(coordinator.asked(self.state)) - {*self.answers} - {*self.refused}
             if not silent or left <= 0:
                 waiting = self._waiting()
                 if not waiting:

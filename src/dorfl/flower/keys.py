@@ -108,6 +108,13 @@ def read_public(text: bytes, what: str) -> bytes:
     return public_bytes(key)
 
 
+def public_key(pem: bytes) -> ec.EllipticCurvePublicKey:
+    """A public key from its PEM."""
+    key = serialization.load_pem_public_key(pem)
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key
+
+
 def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
     """A public key as PEM."""
     return key.public_bytes(

@@ -22,7 +22,7 @@ from dorfl.federation.local import Round
 from dorfl.flower import engine, keys
 from dorfl.flower.folders import Federation
 from dorfl.flower.superlink import Link
-from dorfl.study import checkpoint, coordinator, model, results
+from dorfl.study import checkpoint, coordinator, model, results, summing
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
 from dorfl.study.settings import Study
@@ -41,9 +41,17 @@ def begin(
         if site not in federation.sites():
             raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
     _served(federation)
+    if study.privacy.secure_sum:
+        study = study.changed(privacy_peers=_peers(federation, study))
     with federation.holding("run", {}):
         folder = _new(federation, study)
         return _go(federation, folder, watch, vet), folder
+
+
+def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
+    """Who sums with whom: every site's registered key, for the others to see."""
+    known = federation.sites()
+    return tuple(summing.peer(site, keys.public_key(known[site])) for site in sorted(study.sites))
 
 
 def go_on(
@@ -137,8 +145,8 @@ def _conduct(
         checkpoint.save(folder / "checkpoint.json", following)
         before, current = current, following
         seconds, began = round(time.monotonic() - began, 3), time.monotonic()
-        if before.step == "round":
-            described = _described(state.roster, following.history[-1])
+        if len(following.history) > len(before.history):
+            described = _described(following, following.history[-1])
             note("round", **described, seconds=seconds, took=took)
         else:
             note("done" if following.step == "done" else "step", seconds=seconds)
@@ -146,7 +154,7 @@ def _conduct(
     logged = _mended(folder / "log.jsonl")
     note("resumed" if logged else "began", round=len(state.history) + 1)
     for line in state.history[logged.count("round") :]:  # kept, but not logged: it was killed
-        note("round", **_described(state.roster, line), seconds=None, took={})
+        note("round", **_described(state, line), seconds=None, took={})
     return engine.conduct(state, connect, registered, keep, note)
 
 
@@ -172,9 +180,9 @@ def _mended(log: Path) -> list[str]:
     return [line["event"] for line in read_log(log.parent)]
 
 
-def _described(roster: tuple[str, ...], line: Round) -> dict[str, Any]:
+def _described(state: State, line: Round) -> dict[str, Any]:
     """A round as one line of a log: numbers by site, no rows."""
-    by_site = zip(roster, line.lam.tolist(), line.risks.tolist(), strict=True)
+    by_site = zip(state.shown, line.lam.tolist(), line.risks.tolist(), strict=True)
     return {
         "round": line.round,
         "objective": _number(line.objective),
@@ -183,7 +191,7 @@ def _described(roster: tuple[str, ...], line: Round) -> dict[str, Any]:
         "bytes_down": line.bytes_down,
         "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},
         "answered": list(line.answered),
-        "stood in": [site for site in roster if site not in line.answered],
+        "stood in": [site for site in state.roster if site not in line.answered],
         "refused": line.refused,
         "clipped": line.clipped,
     }
@@ -215,8 +223,8 @@ def _ending(state: State) -> dict[str, Any]:
         "rounds": outcome.rounds,
         "objective": outcome.objective,
         "gap": outcome.gap,
-        "lambda": dict(zip(state.roster, outcome.lam.tolist(), strict=True)),
-        "risks": dict(zip(state.roster, outcome.risks.tolist(), strict=True)),
+        "lambda": dict(zip(state.shown, outcome.lam.tolist(), strict=True)),
+        "risks": dict(zip(state.shown, outcome.risks.tolist(), strict=True)),
         "rows": dict(zip(state.roster, state.rows, strict=True)),
         "stood in": stood_in,
         "certificate": None if bound is None else bound._asdict(),

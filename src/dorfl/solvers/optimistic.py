@@ -84,7 +84,7 @@ class Optimistic:
     def needs(self) -> Needs:
         """Neither everybody nor all rows; from less than that the gap cannot be told."""
         whole = self.batch is None and self.local_steps == 1
-        return Needs(trims=True, curvature=True, reports_gap=whole, rounds=5000)
+        return Needs(pools=True, trims=True, curvature=True, reports_gap=whole, rounds=5000)
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> OptimisticState:
         """Before the first round."""

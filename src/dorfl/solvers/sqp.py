@@ -39,7 +39,9 @@ class Sqp:
     @property
     def needs(self) -> Needs:
         """Every client's gradient over all rows, every round."""
-        return Needs(True, True, radius=True, curvature=True, reports_gap=True, rounds=200)
+        return Needs(
+            True, True, pools=True, radius=True, curvature=True, reports_gap=True, rounds=200
+        )
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> SqpState:
         """Before the first round."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from dorfl.data import preprocessing
 from dorfl.data import spread as spreading
-from dorfl.data.preprocessing import Column, Deviation, Numeric, Plan, Transform
+from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation import apart, training
@@ -33,9 +33,8 @@ from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Bound
 from dorfl.solvers.base import Info
-from dorfl.study import defaults, labels, meaning, vetting
+from dorfl.study import defaults, meaning, secure, settling, summing, vetting
 from dorfl.study.messages import (
-    Agreement,
     Answer,
     Columns,
     Enrolled,
@@ -46,7 +45,9 @@ from dorfl.study.messages import (
     Request,
     Spreads,
 )
+from dorfl.study.secure import Sum
 from dorfl.study.settings import Study
+from dorfl.study.settling import scale_label, settle_label
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -72,12 +73,20 @@ class State(NamedTuple):
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
     told: dict[str, Told] = {}  # noqa: RUF012 - so is this
+    sum: Sum = Sum()  # of a study of secure sums
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
 
     @property
     def apart(self) -> bool:
         """Whether the sites have rows enough for a middle of their own."""
         return spreading.apart(self.rows)
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """Whose λ and risk are known, with their rows: every site's, or that of all together."""
+        if self.study.privacy.secure_sum:
+            return {summing.ALL: sum(self.rows)}
+        return dict(zip(self.roster, self.rows, strict=True))
 
     @property
     def believed(self) -> tuple[int, ...]:
@@ -88,6 +97,8 @@ class State(NamedTuple):
 _ANSWERS: dict[str, type] = {
     "enrol": Enrolled,
     "columns": Columns,
+    "levels": Columns,
+    **secure.ANSWERS,
     "spreads": Spreads,
     "center": Place,
     "edge": Sketch,
@@ -106,14 +117,17 @@ def begin(study: Study, run: str) -> State:
 
 def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
-    center = None if state.centers is None else state.centers[state.roster.index(site)]
-    agreement = Agreement(
-        state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
-        state.apart, state.spread, center, state.edge, state.scatter,
-    )  # fmt: skip
-    sent = serving.broadcast(_training(state)) if state.step == "round" else None
+    sent = serving.broadcast(_training(state)) if state.step == "round" else secure.sent(state)
     outcome = state.outcome if state.step in _AFTER else None
-    return Request(agreement, state.step, sent, outcome, meaning.thin(state))
+    return Request(
+        meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
+        meaning.thin(state),
+    )  # fmt: skip
+
+
+def asked(state: State) -> tuple[str, ...]:
+    """Whom to ask now: the roster, or who takes part in a secure sum."""
+    return secure.asked(state)
 
 
 def read(state: State, site: str, data: bytes) -> Answer:
@@ -137,7 +151,9 @@ def read(state: State, site: str, data: bytes) -> Answer:
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
     wide = dims + (state.target is not None)
-    reason = vetting.wrong(reply.answer, rows, dims, wide, state.server, site)
+    reason = secure.wrong(state, reply.answer) or vetting.wrong(
+        reply.answer, rows, dims, wide, state.server, site
+    )
     if reason is None and isinstance(reply.answer, Told):
         reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])
     if reason is not None:
@@ -147,6 +163,8 @@ def read(state: State, site: str, data: bytes) -> Answer:
 
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without, although time is up: see :class:`~.study.Absent`."""
+    if state.step in secure.STEPS:
+        return secure.waiting(state, answered)
     missing = tuple(site for site in state.roster if site not in answered)
     if state.step in _AFTER:
         return ()
@@ -173,20 +191,23 @@ def receive(
     training the site counts as absent.
     """
     refused = dict(refused or {})
+    step = state.sum.of if state.step in secure.STEPS else state.step
     for site in state.roster:
         answer = answers.get(site)
         if isinstance(answer, Refusal):
-            if state.step not in ("round", *_AFTER):
+            if step not in ("round", *_AFTER):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
-    return _NEXT[state.step](state, good, refused)
+    return secure.begin(_NEXT[state.step](state, good, refused))
 
 
 def new_server(state: State) -> Server:
     """The server before the first round."""
     problem = meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
+    if state.study.privacy.secure_sum:
+        return secure.server_of(state, start)
     options = meaning.options_of(state.study, sum(state.believed))
     bounds = (
         meaning.limits_of(state.study) if state.here else meaning.bounds_of(state.study, problem)
@@ -240,47 +261,18 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     return state._replace(step="spreads") if scales else prepared(state)
 
 
-def settle_label(state: State, told: dict[str, Column]) -> State:
-    """Which classes there are, or where the middle of a number is; if left open, what it is."""
-    study, label = state.study, state.study.data.label
-    task = meaning.task_of(study)
-    if task == "auto":
-        task = labels.task_from(list(told.values()))
-    if task == "classification":
-        held = {level for column in told.values() for level in column.levels}
-        classes = tuple(sorted(study.data.classes or held))
-        if not (study.data.classes or state.here) and len(classes) > 2:
-            _check_support(label, told)
-        if len(classes) < 2:
-            raise ValueError(f"label {label!r}: the sites hold rows of one class only")
-        return state._replace(classes=classes)
-    scaled = preprocessing.agree({s: {label: c} for s, c in told.items()}, _label_plan(study))
-    if not scaled.numeric:
-        raise ValueError(f"label {label!r}: {scaled.ignored.get(label, 'has too few values')}")
-    return state._replace(target=scaled.numeric[0]._replace(flagged=False, missing=0.0))
-
-
-def _check_support(label: str, told: dict[str, Column]) -> None:
-    """Raise for classes that nobody confirms: one site could invent any number of them."""
-    for site, column in told.items():
-        others = [set(other.levels) for name, other in told.items() if name != site]
-        if others and (alone := set(column.levels).difference(*others)):
-            raise ValueError(
-                f"label {label!r}: {len(alone)} class(es) are at site {site!r} alone; name the "
-                "classes that there are: [data] classes = [...]"
-            )
-
-
-def scale_label(state: State, told: dict[str, Deviation]) -> State:
-    """The unit of a label that is a number, from how far its values are from the middle."""
-    assert state.target is not None
-    far = {site: {state.target.name: deviation} for site, deviation in told.items()}
-    scaled = preprocessing.scale(Transform((state.target,), {}), far, _label_plan(state.study))
-    return state._replace(target=scaled.numeric[0])
-
-
-def _label_plan(study: Study) -> Plan:
-    return Plan(kinds={study.data.label: "numeric"}, least=study.privacy.least)
+def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
+    state, total, liars = secure.receive(state, answers)
+    if total is None:
+        return state
+    refused |= dict.fromkeys(liars, "its shares of others' secrets are wrong")
+    if state.step == "columns":
+        state, told = secure.columns_of(state, total)
+        return _columns(state, {summing.ALL: told}, refused)
+    if state.step == "spreads":
+        return _spreads(state, {summing.ALL: secure.spreads_of(state, total)}, refused)
+    state, info = secure.round_of(state, total, refused)
+    return state if info is None else _end(state, info)
 
 
 def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -327,6 +319,8 @@ def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 
 def _start(state: State) -> State:
+    if state.study.privacy.secure_sum:
+        state = secure.tilted(state)
     return state._replace(step="round", server=new_server(state))
 
 
@@ -389,6 +383,8 @@ def _training(state: State) -> Server:
 
 _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "enrol": _enrol,
+    "levels": lambda state, answers, _: settling.levels(state, answers),
+    **dict.fromkeys(secure.STEPS, _sum),
     "columns": _columns,
     "spreads": _spreads,
     "center": _center,

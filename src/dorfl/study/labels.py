@@ -24,7 +24,16 @@ def plan_of(study: Study) -> Plan:
     kinds = {"classification": "category", "regression": "numeric"}
     task = task_of(study)
     named = {study.data.label: kinds[task]} if task != "auto" else {}
-    return Plan(kinds=named, least=study.privacy.least)
+    return Plan(_scaling(study), named, least=study.privacy.least)
+
+
+def unit_plan(study: Study) -> Plan:
+    """How the unit of a label that is a number is found."""
+    return Plan(_scaling(study), {study.data.label: "numeric"}, least=study.privacy.least)
+
+
+def _scaling(study: Study) -> str:
+    return "standard" if study.privacy.secure_sum else "robust"  # a median is no sum
 
 
 def summarise(column: Any, study: Study) -> Column:

@@ -115,8 +115,12 @@ class Ledger:
         return set(json.loads(self._approvals.read_text(encoding="utf-8")))
 
     def allows(self, study: Study, rules: tuple[str, ...]) -> bool:
-        """Whether a person, or a rule on names such as "heart-*" set in advance, says yes."""
-        return named(study.name, rules) or mark_of(study) in self.approved
+        """Whether a person, or a rule on names such as "heart-*" set in advance, says yes.
+
+        No rule on names says with whom to sum: that takes a person, who sees the others' keys.
+        """
+        by_rule = named(study.name, rules) and not study.privacy.secure_sum
+        return by_rule or mark_of(study) in self.approved
 
     @property
     def _approvals(self) -> Path:

@@ -17,7 +17,7 @@ def run(
     """From any state to the end; `keep` is given every state on the way."""
     while state.step != "done":
         answers: dict[str, Answer] = {}
-        for name in state.roster:
+        for name in coordinator.asked(state):
             asked = wire.encode(coordinator.request(state, name))
             answers[name] = coordinator.read(state, name, sites[name].respond(asked))
         state = coordinator.receive(state, answers)

@@ -99,6 +99,42 @@ def check(study: Study) -> None:
     if asked.trim > 0 and not solvers.resolve(asked.solver, whole=asked.whole).needs.trims:
         raise ValueError('study: defence.trim needs training.solver = "optimistic"')
     plan_of(study)
+    if study.privacy.secure_sum:
+        _check_sums(study)
+
+
+def _check_sums(study: Study) -> None:
+    """Raise where a study of secure sums asks for what is no sum."""
+    solver, defence = options_of(study, 1).solver, study.defence
+    single = defence.row is not None or defence.target is not None
+    single = single or defence.trim > 0 or defence.liars > 0
+    for wrong, reason in (
+        (0 < len(study.sites) < 3, "needs three sites at least"),
+        (study.data.file is not None, "is for sites elsewhere: of one table nothing is hidden"),
+        (
+            study.columns.scaling != "standard",
+            'medians are no sums: set columns.scaling = "standard"',
+        ),
+        (study.method.scores, "where rows lie is no sum: set method.outliers = 0"),
+        (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
+        (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
+        (single, "no single report is seen, so [defence] can judge none: leave it out"),
+        (
+            not solvers.resolve(solver, whole=True).needs.pools,
+            f"solver {solver!r} needs single reports",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"privacy.secure_sum: {reason}")
+
+
+def agreed(state: State, site: str) -> Agreement:
+    """What is settled so far, as `site` is told."""
+    center = None if state.centers is None else state.centers[state.roster.index(site)]
+    return Agreement(
+        state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
+        state.apart, state.spread, center, state.edge, state.scatter,
+    )  # fmt: skip
 
 
 def options_of(study: Study, rows: int, seed: int = 0) -> Options:
@@ -190,19 +226,24 @@ def _loss(agreed: Agreement | State) -> Loss:
 
 
 def asks_where(study: Study) -> bool:
-    """Whether sites tell where their rows lie: not under differential privacy."""
-    return study.method.measures and study.privacy.epsilon is None
+    """Whether sites tell where their rows lie: not under differential privacy or secure sums."""
+    return study.method.measures and _tells(study)
 
 
 def refines(study: Study, problem: Problem) -> bool:
     """Whether residuals set the unit of the loss: Huber's, unless they must not be told."""
-    return problem.loss.name == "huber" and study.privacy.epsilon is None
+    return problem.loss.name == "huber" and _tells(study)
 
 
 def certifies(study: Study) -> bool:
     """Whether the finished model is certified: columns need a unit, and rows may be told of."""
     scaled = study.columns.scaling != "none" or study.method.measures
-    return scaled and study.privacy.epsilon is None
+    return scaled and _tells(study)
+
+
+def _tells(study: Study) -> bool:
+    """Whether a site may tell more of its rows, in the open, than training takes."""
+    return study.privacy.epsilon is None and not study.privacy.secure_sum
 
 
 def thin(state: State) -> int:

@@ -43,7 +43,7 @@ class Memory:
         marks = {"study": _mark(agreement.study), f"step {step}": _mark(agreement)}
         if self.data:
             marks = {"table": self.data, **marks}
-        return self._same(agreement.run, marks)
+        return self.same(agreement.run, marks)
 
     def asked(self, run: str, sent: Broadcast) -> str | None:
         """Why a round's question cannot be part of the training, or nothing."""
@@ -52,7 +52,7 @@ class Memory:
         name = f"round {sent.round}"
         if name not in known and rounds and sent.round < max(rounds):
             return f"{name} comes after round {max(rounds)}"
-        odd = self._same(run, {name: _mark(sent), f"model {_mark(sent.task.theta)}": ""})
+        odd = self.same(run, {name: _mark(sent), f"model {_mark(sent.task.theta)}": ""})
         return odd and f"{name} was asked before, with another question"
 
     def knows(self, run: str, theta: Any) -> bool:
@@ -61,9 +61,15 @@ class Memory:
 
     def finished(self, run: str, outcome: Any) -> str | None:
         """Whether the run has ended before, with another model."""
-        return self._same(run, {"outcome": _mark(outcome)})
+        return self.same(run, {"outcome": _mark(outcome)})
 
-    def _same(self, run: str, marks: dict[str, str]) -> str | None:
+    def has(self, run: str, marks: dict[str, str]) -> bool:
+        """Whether the run has these marks."""
+        known = self.runs.get(run, {})
+        return all(known.get(name) == mark for name, mark in marks.items())
+
+    def same(self, run: str, marks: dict[str, str]) -> str | None:
+        """Set marks of a run, unless one has been set otherwise before: that is returned."""
         known = self.runs.setdefault(run, {})
         for name, mark in marks.items():
             if known.get(name, mark) != mark:

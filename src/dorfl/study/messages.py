@@ -10,7 +10,8 @@ from typing import NamedTuple
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
-from dorfl.federation.messages import Broadcast, Report
+from dorfl.federation.messages import Advert, Broadcast, Report
+from dorfl.federation.pooled import Tilt
 from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Part
 from dorfl.study.constant import Learnt
@@ -50,6 +51,23 @@ class Outcome(NamedTuple):
     message: str
 
 
+class Summing(NamedTuple):
+    """What goes with the steps of a secure sum: :mod:`dorfl.federation.secure_sum`.
+
+    But for `boxes` and `alive` it is the same for all sites, which their masks make sure of.
+    """
+
+    number: int  # of this sum among those of the run
+    of: str  # the step whose answers are summed
+    adverts: dict[str, Advert] = {}  # noqa: RUF012 - who takes part; never changed in place
+    boxes: dict[str, bytes] = {}  # noqa: RUF012 - shares sealed for this site, by dealer; nor this
+    alive: tuple[str, ...] = ()  # whose numbers have arrived
+    rows: int = 0  # of all sites, by which weights are divided
+    tilt: Tilt = Tilt()  # how the reports of a round are weighed
+    levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - of columns and, as "", the label
+    units: dict[str, float] = {}  # noqa: RUF012 - what distances in columns are divided by
+
+
 class Request(NamedTuple):
     """Coordinator to site."""
 
@@ -57,6 +75,7 @@ class Request(NamedTuple):
     step: str
     broadcast: Broadcast | None = None
     outcome: Outcome | None = None
+    summing: Summing | None = None
     thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.guarantees.bound`
 
 
@@ -96,6 +115,24 @@ class Finished(NamedTuple):
     part: Part | None
 
 
+class Dealt(NamedTuple):
+    """Answer to `sum shares`: for every site that takes part, a sealed share."""
+
+    boxes: dict[str, bytes]
+
+
+class Masked(NamedTuple):
+    """Answer to `sum masked`: integers modulo 2⁶⁴ that look like noise."""
+
+    numbers: Array
+
+
+class Shares(NamedTuple):
+    """Answer to `sum open`: for every site that took part, one share of one of its secrets."""
+
+    shares: dict[str, bytes]
+
+
 class Refusal(NamedTuple):
     """Instead of an answer: why the site does not give one."""
 
@@ -104,8 +141,12 @@ class Refusal(NamedTuple):
 
 # Answer to `center`: a Place, where the site's rows are and how far they lie apart; to `edge`: a
 # Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `residuals`: a Sketch;
-# to `certify`: what the site tells for the certificate.
-Answer = Enrolled | Columns | Spreads | Place | Sketch | Report | Finished | Told | Refusal
+# to `certify`: what the site tells for the certificate. Of a secure sum, to `levels`: Columns with
+# names alone; to `sum keys`: an Advert.
+Answer = (
+    Enrolled | Columns | Spreads | Place | Sketch | Report | Finished | Told | Advert | Dealt
+    | Masked | Shares | Refusal
+)  # fmt: skip
 
 
 class Reply(NamedTuple):

@@ -34,8 +34,8 @@ def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...
     assert transform is not None
     problem = meaning.problem_of(state)
     if centers is None:
-        centers = np.zeros((len(state.roster), problem.dims))
-    fit = _fit(outcome, problem, state.roster, outcome.lam, outcome.risks, centers)
+        centers = np.zeros((len(state.shown), problem.dims))
+    fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
     fit.history.extend(state.history)
     data = state.study.data
     return Model(
@@ -98,9 +98,11 @@ def _fit(
 
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
-    told, rows = state.finished, dict(zip(state.roster, state.rows, strict=True))
+    told, rows = state.finished, state.shown
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
-    if stood_in:
+    if stood_in and state.study.privacy.secure_sum:
+        notes += (f"{len(stood_in)} rounds were sums without a site that did not answer",)
+    elif stood_in:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
         notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
@@ -112,7 +114,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         Served(name, rows[name], told[name].loss, told[name].score)
         if name in told
         else Served(name, rows[name])
-        for name in state.roster
+        for name in rows
     ]
     weights = learnt = None
     if set(told) == set(state.roster):
@@ -122,7 +124,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         weights = Weights(serving.EDGES, shown)
         parts = [told[name].learnt for name in state.roster]
         learnt = Learnt(*constant.against(parts, state.outcome.lam))
-    common = np.average(centers, axis=0, weights=state.rows)
+    common = np.average(centers, axis=0, weights=list(rows.values()))
     return Facts(
         sum(state.rows), notes, meaning.chosen(state).words, tuple(served),
         tuple(common.tolist()), weights, learnt, _guarantee(state),

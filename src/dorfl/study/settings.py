@@ -102,7 +102,8 @@ class Privacy(NamedTuple):
     """A client with fewer rows takes no part; a statistic of fewer than `least` is not sent.
 
     With `epsilon`, the rounds are differentially private: see :mod:`dorfl.privacy`, also for
-    `clip`, and `highest`, the most that a row's loss counts for.
+    `clip`, and `highest`, the most that a row's loss counts for. With `secure_sum` the coordinator
+    learns sums over sites, and no site's own numbers: see :mod:`dorfl.federation.secure_sum`.
     """
 
     minimum_rows: Annotated[int, "how many rows a client needs"] = 10
@@ -111,6 +112,8 @@ class Privacy(NamedTuple):
     delta: Annotated[float, "… and with what probability more"] = 1e-5
     clip: Annotated[float, "… the longest gradient of a row"] = 1.0
     highest: Annotated[float, "… the most that a row's loss counts for"] = 2.0
+    secure_sum: Annotated[bool, "sites' numbers are masked: the coordinator sees sums only"] = False
+    peers: Annotated[Names, "… among whom: each site and its key; `dorfl run` fills it in"] = ()
 
 
 class Defence(NamedTuple):

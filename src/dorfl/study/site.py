@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl.data import centers, preprocessing, spread, validation
-from dorfl.data.preprocessing import Plan, cells, summaries
+from dorfl.data.preprocessing import cells, summaries
 from dorfl.data.preprocessing import columns as reading
 from dorfl.data.sketch import Sketch
 from dorfl.federation import training
@@ -30,7 +30,7 @@ from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import guard, labels, meaning, serving
+from dorfl.study import guard, labels, masking, meaning, serving
 from dorfl.study.consent import Policy, objection
 from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of
 from dorfl.study.memory import Memory
@@ -83,6 +83,7 @@ class Site:
     epsilon: float | None = None  # the most a row may show in all runs together; nothing: any
     curvature: str = "full"  # the finest that is told of ∇²F, whatever is asked for
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    key: Any = field(default=None, repr=False)  # the registered private key, which secure sums need
     _groups: dict[str, Group] = field(default_factory=dict)
     _kept: tuple[Any, ...] = ()
     _vouched: str = ""  # the transformation that was looked at
@@ -100,7 +101,7 @@ class Site:
             request = wire.decode(data, Request)
             run, step = request.agreement.run, request.step
             answer: Answer = self.answer(request)
-        except (Refused, TooFewError) as refusal:
+        except (Refused, TooFewError, masking.Unsafe) as refusal:
             answer = Refusal(str(refusal))
         except Exception as error:  # whatever is asked, the site stays up
             self.note(f"{step or 'request'}: {type(error).__name__}: {error}")
@@ -123,12 +124,26 @@ class Site:
                 f"(there: dorfl site approve, study {mark_of(agreement.study)[:12]})"
             )
         refined = "" if agreement.scatter is None else "refined "
-        odd = self.memory.agreed(refined + step[:20], agreement)
+        summing = request.summing
+        which = step[:20] if summing is None else f"{step[:20]} {summing.number}"
+        odd = self.memory.agreed(refined + which, agreement)
         if odd == "table":
             raise Refused("this site's table has changed since the run began")
         if odd is not None:
             raise Refused(f"the {odd} is not what this run said before")
-        rows, study = self._rows(agreement), agreement.study
+        secure = agreement.study.privacy.secure_sum
+        if secure and step == "levels":
+            return masking.names(self, request)
+        if secure and step.startswith("sum "):
+            return masking.answer(self, request)
+        if secure and step not in ("enrol", "finish"):
+            raise Refused("the study is one of secure sums: what one site tells is not sent")
+        return self.plainly(request)
+
+    def plainly(self, request: Request) -> Answer:
+        """The answer in the open, by all the site's rules but those on who may ask."""
+        agreement, step = request.agreement, request.step
+        rows, study = self.rows(agreement), agreement.study
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if step == "columns":
@@ -150,7 +165,7 @@ class Site:
             middles = {part.name: float(part.center) for part in parts}
             self._unless(self.ledger.measure(middles, self.limits.middles))
             if target is not None:
-                plan = Plan(least=study.privacy.least)
+                plan = labels.unit_plan(study)
                 told = summaries.deviation(rows.column(study.data.label), target, plan)
             spreads = preprocessing.deviations(rows, agreement.transform, meaning.plan_of(study))
             return Spreads(spreads, told)
@@ -181,8 +196,10 @@ class Site:
         """Raise Refused where the study asks for what this site does not give."""
         policy = Policy(self.name, self.released, self.least, self.epsilon, self.limits)
         self._unless(objection(agreement, policy))
+        if agreement.study.privacy.secure_sum:
+            self._unless(masking.objection(agreement.study, self.name, self.key))
         least = max(agreement.study.privacy.minimum_rows, self.least)
-        if self._rows(agreement).num_rows < least:
+        if self.rows(agreement).num_rows < least:
             raise Refused("has fewer rows than the study's minimum")
 
     def group(self, agreement: Agreement) -> Group:
@@ -270,7 +287,7 @@ class Site:
         asked = (agreement._replace(run=""), step, theta, finest)
         mark = hashlib.sha256(b"".join(wire.encode(part) for part in asked)).hexdigest()
         assert agreement.transform is not None
-        size = self._rows(agreement).num_rows * len(agreement.transform.names)
+        size = self.rows(agreement).num_rows * len(agreement.transform.names)
         entry = {
             "run": agreement.run, "study": mark_of(agreement.study), "step": step,
             "numbers": numbers, "share": numbers / size,
@@ -321,10 +338,11 @@ class Site:
         if self.memory.finished(agreement.run, outcome) is not None:
             raise Refused("this run has ended before, with another model")
         if self.done is not None:
-            self._rows(agreement)
+            self.rows(agreement)
             self.done(agreement, group, outcome, self._kept[3])
-        if agreement.study.privacy.epsilon is not None:
-            raise Refused("the study is differentially private: exact figures are not sent")
+        private = agreement.study.privacy
+        if private.epsilon is not None or private.secure_sum:
+            raise Refused("the study is private: a site's exact figures are not sent")
         self._asked_about(agreement, outcome)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
         self._count(agreement, "finish", _FINISHED, outcome.theta)
@@ -351,7 +369,7 @@ class Site:
         found = agreement.columns or study.columns.use or self.released
         return [column for column in found if column not in (study.data.label, study.data.client)]
 
-    def _rows(self, agreement: Agreement) -> pa.Table:
+    def rows(self, agreement: Agreement) -> pa.Table:
         """The rows that have a label, in the columns of the study."""
         names = [*self._columns(agreement), agreement.study.data.label]
         for name in names:
@@ -369,7 +387,7 @@ class Site:
 
     def _features(self, agreement: Agreement) -> tuple[Array, Array]:
         assert agreement.transform is not None
-        rows, name = self._rows(agreement), agreement.study.data.label
+        rows, name = self.rows(agreement), agreement.study.data.label
         try:
             y, _ = labels.encode(rows.column(name), name, agreement.classes, agreement.target)
         except labels.UnknownClassError:

@@ -40,6 +40,7 @@ from dorfl.study.messages import Answer, Enrolled
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows, left_out, open_split
 from dorfl.study.settings import Study
+from dorfl.study.settling import scale_label, settle_label
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -243,15 +244,15 @@ def _label(state: State, split: Split) -> State:
     """Classes, or middle and spread of the label, from what each client would tell of it."""
     study, name = state.study, state.study.data.label
     if study.data.task == "classification":
-        return coordinator.settle_label(state, {})
+        return settle_label(state, {})
     own = {client: table.column(name) for client, table in split.clients([name]).items()}
-    state = coordinator.settle_label(
+    state = settle_label(
         state, {client: labels.summarise(column, study) for client, column in own.items()}
     )
     assert state.target is not None
     plan = Plan(least=study.privacy.least)
     far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
-    return coordinator.scale_label(state, far)
+    return scale_label(state, far)
 
 
 def _remarks(split: Split, transform: Transform) -> list[str]:

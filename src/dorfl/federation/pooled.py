@@ -1,0 +1,184 @@
+"""What can be learnt from sums over clients alone: their pooled risk, as if it were one client's.
+
+A client of weight w_i answers with numbers that only their sum over clients is looked at of
+
+    a_i,   a_i (F_i − c),   a_i ∇F_i,   a_i (∇²F_i + ∇F_i ∇F_iᵀ / τ),    a_i = w_i exp((F_i − c)/τ)
+
+and these sums give value, gradient and curvature of Φ(θ) = τ log Σ w_i exp(F_i/τ), for τ = ∞ of
+Σ w_i F_i. Whatever solver can train one client can minimise Φ. The level c is the same for all and
+changes nothing but the size of the numbers.
+
+**A fixed mixture** is that with w_i = n_i/n. **The worst mixture** min_θ max_i F_i is found by the
+exponential method of multipliers (P. Tseng and D. Bertsekas, *On the convergence of the exponential
+multiplier method for convex programming*, 1993), which is multiplicative ascent: each client keeps
+its own weight λ_i. A stage minimises Φ for the present λ; then
+
+    λ_i ← λ_i exp((F_i − Φ)/τ),    which adds up to 1 again: Φ is the normaliser, and a sum
+
+As Φ ≤ max_i F_i for every λ, min Φ is a lower bound; and max_i F_i ≤ c + s log Σ exp((F_i − c)/s)
+for every s > 0 is an upper one, from sums too. Their difference is the gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.federation.messages import Report
+from dorfl.oracle import curvature as packing
+from dorfl.oracle.curvature import Shape
+from dorfl.solvers.base import Task
+from dorfl.support.types import Array
+
+_LADDER = 7  # temperatures s, each eight times the one before
+_MOST = 2.0**12  # what a client adds to a sum for the upper bound at most; as much says nothing
+_LEAST = 2.0**-20  # … and in all at least; of less, rounding is too much
+_HEAD = 4 + _LADDER
+_FAINT = 2.0**-10  # sums that are smaller have lost digits
+
+
+class Stage(NamedTuple):
+    """Where the multipliers moved: λ_i was multiplied by exp((F_i(θ) − level)/τ)."""
+
+    theta: Array
+    level: float
+    tau: float
+
+
+class Tilt(NamedTuple):
+    """How a round's sum is asked for: the same for all clients.
+
+    `tau` is None where there is no tilt; `finest` is the least temperature s of the upper bound,
+    None where none is needed.
+    """
+
+    level: float = 0.0
+    tau: float | None = None
+    finest: float | None = None
+    stages: tuple[Stage, ...] = ()
+
+
+class Pooled(NamedTuple):
+    """What a sum says."""
+
+    report: Report
+    upper: float  # no client's risk is above; infinite where the sum does not tell
+    weight: float  # Σ a_i: see :func:`relevel`
+
+
+def size(task: Task, shape: Shape) -> int:
+    """How many numbers a client adds for a task."""
+    return _HEAD + shape.size + shape.numbers(task.curvature)
+
+
+def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -> float:
+    """log λ_i after the stages, from the client's own F_i at each of them.
+
+    >>> stage = Stage(np.zeros(1), level=0.5, tau=0.1)
+    >>> round(float(np.exp(multiplier(0.5, [0.6], [stage]))), 6)     # 0.5 e
+    1.359141
+    """
+    moved = sum((F - s.level) / s.tau for F, s in zip(risks, stages, strict=True))
+    return float(np.log(weight)) + moved
+
+
+def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shape) -> Array:
+    """What a client adds to the sum; OverflowError where the level is far too low for it."""
+    up = report.value - tilt.level
+    scaled = 0.0 if tilt.tau is None else up / tilt.tau
+    with np.errstate(over="raise", under="ignore"):
+        try:
+            a = float(np.exp(log_weight + scaled))
+        except FloatingPointError:
+            raise OverflowError("the level is too low") from None
+    numbers = np.zeros(size(task, shape))
+    numbers[2:4] = a, a * up
+    if tilt.finest is not None:
+        steps = up / _ladder(tilt.finest)
+        numbers[4:_HEAD] = np.exp(np.minimum(steps, np.log(_MOST)))
+    numbers[_HEAD : _HEAD + shape.size] = a * report.vector
+    if task.curvature != "none":
+        bent, sizes = report.curvature, shape.sizes(task.curvature)
+        if bent is None or bent.size != shape.numbers(task.curvature):
+            numbers[1] = 1.0  # one client without is enough for all to go without
+        else:
+            whole = bent.astype(np.float64)
+            if tilt.tau is not None:
+                outer = packing.outer(report.vector[None], np.ones(1), sizes)
+                whole = whole + outer / tilt.tau
+            numbers[_HEAD + shape.size :] = a * whole
+    return numbers
+
+
+def beyond(task: Task, shape: Shape) -> Array:
+    """What a client adds whose numbers are out of range: it only says so."""
+    numbers = np.zeros(size(task, shape))
+    numbers[0] = 1.0
+    return numbers
+
+
+def is_beyond(total: Array) -> bool:
+    """Whether some client's numbers were out of range: the sum is none."""
+    return bool(total[0] != 0.0)
+
+
+def combine(
+    total: Array, task: Task, tilt: Tilt, shape: Shape, number: int, name: str, rows: int,
+    share: float = 1.0,
+) -> Pooled:  # fmt: skip
+    """The sum as the report of one client; `share` is the weight Σ w_i of those in the sum."""
+    a, rise = float(total[2]), float(total[3])
+    gradient = total[_HEAD : _HEAD + shape.size] / a
+    if tilt.tau is None:
+        value = tilt.level + rise / a
+    else:
+        value = tilt.level + tilt.tau * float(np.log(a / share))
+    bent = None
+    if task.curvature != "none" and total[1] == 0.0:
+        sizes = shape.sizes(task.curvature)
+        bent = total[_HEAD + shape.size :] / a
+        if tilt.tau is not None:
+            bent = bent - packing.outer(gradient[None], np.ones(1), sizes) / tilt.tau
+        places = packing.diagonal_places(sizes)
+        bent[places] = np.maximum(bent[places], 0.0)  # rounding
+        bent = bent.astype(packing.precision(bent.size))
+    upper = np.inf
+    if tilt.finest is not None:
+        usable = (total[4:_HEAD] >= _LEAST) & (total[4:_HEAD] < 0.5 * _MOST)
+        most = total[4:_HEAD][usable] * (1.0 + 1e-4)  # rounding, for up to 200 clients
+        bounds = tilt.level + _ladder(tilt.finest)[usable] * np.log(most)
+        upper = float(bounds.min(initial=np.inf))
+    return Pooled(Report(name, number, rows, float(value), gradient, bent), upper, a)
+
+
+class Levels(NamedTuple):
+    """Levels tried: at `low` numbers were out of range, at `high` the sum was lost in rounding."""
+
+    low: float | None = None
+    high: float | None = None
+    times: int = 0
+
+
+def relevel(tilt: Tilt, weight: float | None, tried: Levels) -> tuple[Tilt, Levels] | None:
+    """How to ask again where the level was off; `weight` None: some clients were out of range.
+
+    A level too high leaves few digits, one too low goes beyond what a sum can hold.
+    """
+    if tilt.tau is None or (weight is not None and weight >= _FAINT):
+        return None
+    if weight:
+        level = tilt.level + tilt.tau * float(np.log(weight))
+        return tilt._replace(level=level), tried._replace(times=tried.times + 1)
+    low, high = (tilt.level, tried.high) if weight is None else (tried.low, tilt.level)
+    if low is None or high is None:
+        step = 16.0 * tilt.tau * 2.0**tried.times
+        level = tilt.level + (step if weight is None else -step)
+    else:
+        level = 0.5 * (low + high)
+    return tilt._replace(level=level), Levels(low, high, tried.times + 1)
+
+
+def _ladder(finest: float) -> Array:
+    return np.asarray(finest * 8.0 ** np.arange(_LADDER))

@@ -1,0 +1,190 @@
+"""What of a study is summed, as vectors of numbers; the same on both sides of a secure sum.
+
+Counts, sums and squares of columns, and the reports of a round. What is no sum is told by name only
+(:func:`names_of`: of which kind a column is, and which levels occur) or not asked for: sketches,
+where rows lie, how far they are off, and what every site would tell of itself at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dorfl.data.preprocessing import Column, Deviation, columns
+from dorfl.federation import pooled
+from dorfl.federation.messages import Broadcast, Report
+from dorfl.oracle.curvature import Shape
+from dorfl.study.messages import Agreement, Columns, Spreads, Summing
+from dorfl.support import wire
+from dorfl.support.types import Array
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+ALL = "all sites"
+BITS = {"columns": 20, "spreads": 32, "round": 40}  # 2^-bits is the unit of a sum's numbers
+_PLAIN = 4  # numbers of a column beside its levels: rows, missing, Σx, Σ|x|
+
+
+def context_of(agreement: Agreement, summing: Summing) -> bytes:
+    """What one sum of one run of one study is called, for keys to depend on."""
+    return wire.encode([agreement.run, summing.number, summing.of, agreement.study])
+
+
+def question_of(agreement: Agreement, summing: Summing, sent: Broadcast | None) -> bytes:
+    """A digest of all that an answer depends on: whoever is asked something else adds noise."""
+    adverts = {name: one._replace(signature=b"") for name, one in summing.adverts.items()}
+    asked = summing._replace(adverts=adverts, boxes={}, alive=())
+    common = agreement._replace(site="", center=None), asked, sent
+    return hashlib.sha256(wire.encode(common)).digest()
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def peer(name: str, key: ec.EllipticCurvePublicKey) -> str:
+    """A site and its registered key, as a study names them."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
+    point = key.public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+    )
+    return f"{name} {b64encode(point).decode()}"
+
+
+@lru_cache(maxsize=64)
+def peers_of(listed: tuple[str, ...]) -> dict[str, ec.EllipticCurvePublicKey]:
+    """The registered keys by site, as the study has them; ValueError if it is no list of those."""
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    found = {}
+    for line in listed:
+        name, _, point = line.rpartition(" ")
+        try:
+            key = ec.EllipticCurvePublicKey.from_encoded_point(
+                ec.SECP384R1(), b64decode(point, validate=True)
+            )
+        except ValueError:
+            raise ValueError("privacy.peers: is no list of sites with their keys") from None
+        found[name] = key
+    return found
+
+
+# ── columns ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def names_of(told: Columns, rows: int) -> Columns:
+    """Of what a site could tell of its columns, the kinds and the names of levels alone."""
+
+    def bare(column: Column) -> Column:
+        there = 0 if column.kind == "empty" else rows
+        return Column(
+            column.kind, there, levels=dict.fromkeys(column.levels, 1), numbering=column.numbering
+        )
+
+    return Columns({name: bare(one) for name, one in told.columns.items()}, bare(told.label))
+
+
+def levels_of(named: dict[str, Columns]) -> dict[str, tuple[str, ...]]:
+    """The levels of every column that counts are summed of; the label is "" here.
+
+    Of a number that some site has more than two values of, none.
+    """
+    first = next(iter(named.values()))
+    found = {
+        name: _levels([told.columns[name] for told in named.values()]) for name in first.columns
+    }
+    return {**found, "": _levels([told.label for told in named.values()])}
+
+
+def _levels(told: list[Column]) -> tuple[str, ...]:
+    used = [column for column in told if column.kind != "empty"]
+    if not all(column.levels or column.kind == "category" for column in used):
+        return ()
+    return tuple(sorted({level for column in used for level in column.levels}))
+
+
+def counts(told: Columns, rows: Any, label: str, levels: dict[str, tuple[str, ...]]) -> Array:
+    """A site's numbers for `columns`."""
+    numbers: list[float] = []
+    for name, wanted in sorted(levels.items()):
+        column = told.columns[name] if name else told.label
+        size = 0.0
+        if column.total:
+            present = columns.present(columns.numbers(rows.column(name or label), name or label))
+            size = float(np.abs(present).sum())
+        numbers += [column.rows, column.missing, sum(column.total), size]
+        numbers += [column.levels.get(level, 0) for level in wanted]
+    return np.array(numbers, dtype=np.float64)
+
+
+def columns_from(
+    total: Array, levels: dict[str, tuple[str, ...]], named: dict[str, Columns]
+) -> tuple[Columns, dict[str, float]]:
+    """The sum as what one site would tell that had all rows, and a unit for every number."""
+    found, units, at = dict[str, Column](), dict[str, float](), 0
+    for name, wanted in sorted(levels.items()):
+        told = [one.columns[name] if name else one.label for one in named.values()]
+        kinds = [column.kind for column in told if column.kind != "empty"] or ["empty"]
+        rows, missing, sum_, size = total[at : at + _PLAIN].tolist()
+        counted = total[at + _PLAIN : at + _PLAIN + len(wanted)].tolist()
+        at += _PLAIN + len(wanted)
+        held = {level: round(n) for level, n in zip(wanted, counted, strict=True) if n > 0}
+        alone = all(column.numbering for column in told if column.kind != "empty")
+        found[name] = Column(
+            kinds[0], round(rows), round(missing), (sum_,), levels=held, numbering=alone
+        )
+        units[name] = size / rows if rows > 0 and size > 0 else 1.0
+    label = found.pop("")
+    return Columns(found, label), units
+
+
+def disagree(named: dict[str, Columns]) -> str | None:
+    """Which column is read as different kinds, if any."""
+    first = next(iter(named.values()))
+    for name in first.columns:
+        kinds = {told.columns[name].kind for told in named.values()} - {"empty"}
+        if len(kinds) > 1:
+            return name
+    return None
+
+
+def squares(told: Spreads, units: dict[str, float]) -> Array:
+    """A site's numbers for `spreads`, in units of the columns' own size."""
+    numbers = []
+    for name, far in _far(told):
+        numbers += [float(far.rows), sum(far.squares) / units[name] ** 2]
+    return np.array(numbers, dtype=np.float64)
+
+
+def spreads_from(total: Array, names: list[str], label: bool, units: dict[str, float]) -> Spreads:
+    """The sum as what one site would tell that had all rows."""
+    pairs = total.reshape(-1, 2).tolist()
+    far = {
+        name: Deviation(round(rows), (max(square, 0.0) * units[name] ** 2,))
+        for name, (rows, square) in zip([*names, ""], pairs, strict=False)
+    }
+    return Spreads({name: far[name] for name in names}, far[""] if label else None)
+
+
+def _far(told: Spreads) -> list[tuple[str, Deviation]]:
+    return [*sorted(told.spreads.items()), *([("", told.label)] if told.label is not None else [])]
+
+
+# ── rounds ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def report(told: Report, log_weight: float, sent: Broadcast, summing: Summing, shape: Shape) -> Any:
+    """A site's numbers for a round, or that they are out of range, which is not said of whom."""
+    from dorfl.federation import secure_sum  # noqa: PLC0415
+
+    bits, sites = BITS["round"], len(summing.adverts)
+    try:
+        numbers = pooled.terms(told, log_weight, sent.task, summing.tilt, shape)
+        return secure_sum.encode(numbers, bits, sites)
+    except (OverflowError, ValueError):
+        return secure_sum.encode(pooled.beyond(sent.task, shape), bits, sites)

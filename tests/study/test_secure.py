@@ -1,0 +1,421 @@
+"""Studies of secure sums, in process: the plain model from sums alone, whoever lies or is gone."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from scipy import stats
+
+import dorfl
+from dorfl.federation import pooled, training
+from dorfl.federation import server as serving
+from dorfl.federation.secure_sum import threshold
+from dorfl.solvers import Sqp
+from dorfl.solvers.base import Needs
+from dorfl.study import checkpoint, coordinator, local, meaning, results, secure, summing, toml
+from dorfl.study.ledger import mark_of
+from dorfl.study.messages import Masked, Refusal, Reply, Shares
+from dorfl.support import wire
+from study_cases import (
+    METHODS,
+    make_sites,
+    make_study,
+    mixed_tables,
+    secure_sites,
+    summed_among,
+    synthetic_tables,
+)
+
+STANDARD = '[columns]\nscaling = "standard"'
+
+
+@cache
+def key_of(name):
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def among(study, key=key_of):
+    return summed_among(study, key)
+
+
+def run(tables, study, **options):
+    study = among(study)
+    return local.run(
+        coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of, **options)
+    )
+
+
+def split(sites, seed=0):
+    """The paper's rows, dealt out to so many sites of equal size."""
+    tables = synthetic_tables().values()
+    joined = {c: np.concatenate([np.array(t[c]) for t in tables]) for c in next(iter(tables))}
+    order = np.random.default_rng(seed).permutation(800)
+    parts = np.array_split(order, sites)
+    return {
+        f"site-{k}": {c: joined[c][part].tolist() for c in joined} for k, part in enumerate(parts)
+    }
+
+
+def conduct(state, sites, gone=lambda state, site: False, tamper=lambda state, site, data: data):
+    """To the end, with sites that do not answer and a network that changes answers."""
+    while state.step != "done":
+        answers, refused = {}, {}
+        for name in coordinator.asked(state):
+            if not gone(state, name):
+                reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
+                try:
+                    answers[name] = coordinator.read(state, name, tamper(state, name, reply))
+                except ValueError as error:
+                    refused[name] = str(error)
+        usable = {name for name, answer in answers.items() if not isinstance(answer, Refusal)}
+        assert not coordinator.waiting(state, usable)
+        state = coordinator.receive(state, answers, refused)
+    return state
+
+
+def clients_of(end, tables):
+    rows = {s: {n: v for n, v in t.items() if n != "y"} for s, t in tables.items()}
+    return {
+        s: (end.transform.apply(r, np.float32).X, np.array(tables[s]["y"]) == "yes")
+        for s, r in rows.items()
+    }
+
+
+def trained(end, tables):
+    """What `dorfl.train` makes of the same rows by the same method."""
+    method = meaning.problem_of(end).method
+    return dorfl.train(clients_of(end, tables), method, l2=1.0 / sum(end.rows), tol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["erm", "wafl"])
+def test_a_fixed_mixture_gives_the_plain_model_within_rounding(method):
+    tables = synthetic_tables()
+    end = run(tables, make_study(tables, method=METHODS[method], extra=STANDARD))
+    fit = trained(end, tables)
+    assert end.outcome.status == "converged" and end.outcome.rounds == fit.rounds
+    assert np.abs(end.outcome.theta - fit.theta).max() < 1e-7
+    assert end.outcome.objective == pytest.approx(fit.objective, abs=1e-10)
+    plain = make_study(tables, method=METHODS[method], extra=STANDARD)
+    told = local.run(coordinator.begin(plain, "run-2"), make_sites(tables))
+    for one, other in zip(end.transform.numeric, told.transform.numeric, strict=True):
+        assert one.center == pytest.approx(other.center, abs=1e-8)
+        assert one.spread == pytest.approx(other.spread, rel=1e-7)
+
+
+def test_a_tilted_fixed_mixture_gives_the_plain_model():
+    tables = synthetic_tables()
+    words = 'name = "dorfl"\noutliers = 0\nmixture = "fixed"\nrho = 20\nbeta = 0.05'
+    end = run(tables, make_study(tables, method=words, extra=STANDARD))
+    assert np.isfinite(meaning.problem_of(end).method.temperature)
+    fit = trained(end, tables)
+    assert end.outcome.status == "converged"
+    assert np.abs(end.outcome.theta - fit.theta).max() < 1e-6
+    assert end.outcome.objective == pytest.approx(fit.objective, abs=1e-8)
+
+
+@pytest.mark.parametrize("method", ["afl", "gdrfl"])
+def test_the_worst_mixture_is_found_although_every_site_keeps_its_weight(method):
+    tables = synthetic_tables()
+    end = run(tables, make_study(tables, method=METHODS[method], extra=STANDARD))
+    fit = trained(end, tables)
+    assert end.outcome.status == "converged"
+    assert 0 <= end.outcome.gap <= 1e-4 * end.outcome.objective
+    # what is said to be an upper bound on the worst site's risk is one, and a close one
+    risks = training.prepare(clients_of(end, tables), meaning.problem_of(end).method).evaluate(
+        end.outcome.theta
+    )
+    penalty = 0.5 / sum(end.rows) * np.sum(end.outcome.theta[:-1] ** 2)
+    worst = risks.values.max() + penalty
+    assert worst <= end.outcome.objective <= worst * (1 + 1e-4)
+    assert end.outcome.objective <= fit.objective * (1 + 2e-4)
+    assert end.outcome.lam.shape == (1,) and end.outcome.risks.shape == (1,)
+
+
+def test_columns_with_gaps_and_categories_and_a_number_to_predict():
+    tables = mixed_tables(sizes=(90, 140, 70))
+    extra = 'task = "regression"\n[columns]\nuse = ["x", "ward"]\nscaling = "standard"'
+    study = make_study(tables, "cost", extra, METHODS["erm"])
+    end = run(tables, study)
+    told = local.run(coordinator.begin(study, "run-2"), make_sites(tables))
+    assert end.transform.names == told.transform.names
+    assert end.transform.numeric[0].missing == told.transform.numeric[0].missing
+    model = results.model_of(end)
+    assert model.fit.clients == (summing.ALL,) and model.facts.rows == sum(end.rows)
+    guess = np.concatenate([model.predict(t) for t in tables.values()])
+    true = np.concatenate([np.array(t["cost"], dtype=float) for t in tables.values()])
+    assert np.nanmean(np.abs(guess - true)) < 0.7 * np.nanmean(np.abs(true - np.nanmedian(true)))
+
+
+def test_only_sums_reach_the_solver_and_how_rows_are_split_makes_no_difference(monkeypatch):
+    seen, totals = [], []
+    receive, decode = serving.receive, pooled.combine
+
+    def spy(server, reports):
+        seen.append({report.client for report in reports})
+        return receive(server, reports)
+
+    def note(total, *rest):
+        totals.append(total)
+        return decode(total, *rest)
+
+    monkeypatch.setattr(serving, "receive", spy)
+    monkeypatch.setattr(pooled, "combine", note)
+    ends, sums = [], []
+    for seed in (1, 2):
+        tables, totals[:] = split(4, seed), []
+        ends.append(run(tables, make_study(tables, method=METHODS["erm"], extra=STANDARD)))
+        sums.append([total.copy() for total in totals])
+    assert all(clients == {summing.ALL} for clients in seen)
+    assert np.abs(ends[0].outcome.theta - ends[1].outcome.theta).max() < 1e-6
+    assert len(sums[0]) == len(sums[1])
+    for one, other in zip(*sums, strict=True):
+        assert np.abs(one - other).max() < 1e-6
+
+
+def test_what_sites_send_looks_like_noise():
+    tables = split(4)
+    sent = []
+
+    def watch(state, site, data):
+        answer = wire.decode(data, Reply).answer
+        if isinstance(answer, Masked):
+            sent.append(answer.numbers)
+        return data
+
+    study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
+    conduct(coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of), tamper=watch)
+    counts = np.bincount(np.concatenate(sent).view(np.uint8), minlength=256)
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("step", secure.STEPS)
+@pytest.mark.parametrize("method", ["erm", pytest.param("afl", marks=pytest.mark.slow)])
+def test_a_site_may_drop_out_at_every_step_of_a_round(step, method):
+    tables = split(5)
+    study = make_study(tables, method=METHODS[method], extra=STANDARD)
+    whole = run(tables, study)
+
+    def gone(state, site):
+        return site == "site-2" and state.step == step and len(state.history) == 2
+
+    study = among(study)
+    end = conduct(coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of), gone)
+    assert end.outcome.status == "converged"
+    assert end.outcome.objective == pytest.approx(whole.outcome.objective, rel=1.1e-4)
+    away = [line.round for line in end.history if "site-2" not in line.answered]
+    assert away == ([] if step == "sum open" else [3])
+
+
+def test_before_training_nobody_may_be_missing_and_with_three_sites_never():
+    tables = split(5)
+    study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
+    state = coordinator.begin(study, "run-1")
+    state = state._replace(
+        step="sum keys", sum=state.sum._replace(of="columns", number=1), rows=(160,) * 5
+    )
+    assert coordinator.waiting(state, set(state.roster[1:])) == state.roster[:1]
+    assert threshold(3) == 3
+
+
+def test_a_liar_among_the_shares_is_named_and_does_no_harm():
+    tables = split(5)
+    study = make_study(tables, method=METHODS["erm"], extra=STANDARD)
+    honest = run(tables, study)
+
+    def lie(state, site, data):
+        reply = wire.decode(data, Reply)
+        if site == "site-0" and isinstance(reply.answer, Shares):
+            false = {name: bytes(32) for name in reply.answer.shares}
+            data = wire.encode(reply._replace(answer=Shares(false)))
+        return data
+
+    study = among(study)
+    end = conduct(
+        coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of), tamper=lie
+    )
+    assert np.array_equal(end.outcome.theta, honest.outcome.theta)  # to the last bit
+    assert all("shares" in line.refused["site-0"] for line in end.history)
+
+
+def test_a_sum_that_cannot_be_opened_is_tried_again_and_then_an_error():
+    tables = split(3)
+    study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
+
+    def lie(state, site, data):
+        reply = wire.decode(data, Reply)
+        if site == "site-0" and isinstance(reply.answer, Shares):
+            return wire.encode(reply._replace(answer=Shares(dict.fromkeys(tables, bytes(32)))))
+        return data
+
+    with pytest.raises(ValueError, match="do not fit what it promised; tried 4 times"):
+        conduct(coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of), tamper=lie)
+
+
+def at_step(step, sites=4, method="erm", rounds=1):
+    """A study stopped at a step of a round's sum, and its sites."""
+    tables = split(sites)
+    study = among(make_study(tables, method=METHODS[method], extra=STANDARD))
+    homes, state = secure_sites(tables, study, key_of), coordinator.begin(study, "run-1")
+    while not (state.step == step and state.sum.of == "round" and len(state.history) == rounds):
+        answers = {}
+        for name in coordinator.asked(state):
+            reply = homes[name].respond(wire.encode(coordinator.request(state, name)))
+            answers[name] = coordinator.read(state, name, reply)
+        state = coordinator.receive(state, answers)
+    return state, homes
+
+
+def reason(site, request):
+    answer = wire.decode(site.respond(wire.encode(request)), Reply).answer
+    return answer.reason if isinstance(answer, Refusal) else None
+
+
+def changed(request, **fields):
+    return request._replace(summing=request.summing._replace(**fields))
+
+
+def test_a_site_never_gives_both_shares_of_another():
+    state, sites = at_step("sum open")
+    asked = coordinator.request(state, "site-0")
+    assert reason(sites["site-0"], asked) is None
+    without = changed(asked, alive=("site-0", "site-1", "site-2"))
+    assert "opened before" in reason(sites["site-0"], without)
+    assert reason(sites["site-0"], asked) is None  # the same again tells nothing new
+
+
+def test_a_site_opens_nothing_that_it_did_not_add_to_or_of_too_few():
+    state, sites = at_step("sum open")
+    asked = coordinator.request(state, "site-0")
+    assert "too few" in reason(sites["site-0"], changed(asked, alive=("site-0", "site-1")))
+    others = ("site-1", "site-2", "site-3")
+    assert "not of this one" in reason(sites["site-0"], changed(asked, alive=others))
+    assert "not all shares" in reason(sites["site-0"], changed(asked, boxes={}))
+    task = asked.broadcast.task
+    other = asked.broadcast._replace(task=task._replace(theta=task.theta + 0.1))
+    assert "none that this site added to" in reason(
+        sites["site-0"], asked._replace(broadcast=other)
+    )
+
+
+def test_one_sum_is_one_question_and_among_enough_sites():
+    state, sites = at_step("sum masked")
+    asked = coordinator.request(state, "site-0")
+    assert reason(sites["site-0"], asked) is None
+    again = changed(asked, rows=asked.summing.rows + 1)
+    assert "another question" in reason(sites["site-0"], again)
+    two = {name: asked.summing.adverts[name] for name in ("site-0", "site-1")}
+    assert "too few sites" in reason(sites["site-0"], changed(asked, adverts=two))
+    tilt = asked.summing.tilt._replace(tau=1e-6)
+    later = changed(asked, number=asked.summing.number + 9, tilt=tilt)
+    assert reason(sites["site-0"], later) is not None
+
+
+def test_keys_that_a_site_did_not_sign_are_refused():
+    state, sites = at_step("sum shares")
+    asked = coordinator.request(state, "site-0")
+    adverts = asked.summing.adverts
+    forged = {**adverts, "site-1": adverts["site-1"]._replace(mask=adverts["site-2"].mask)}
+    assert "not signed" in reason(sites["site-0"], changed(asked, adverts=forged))
+    swapped = {**adverts, "site-1": adverts["site-2"]}
+    assert "not signed" in reason(sites["site-0"], changed(asked, adverts=swapped))
+    stranger = {**adverts, "site-9": adverts["site-2"]}
+    assert "study names" in reason(sites["site-0"], changed(asked, adverts=stranger))
+
+
+def test_a_site_tells_nothing_in_the_open_and_sums_with_whom_a_person_approved():
+    state, sites = at_step("sum masked")
+    asked = coordinator.request(state, "site-0")
+    plain = asked._replace(step="round", summing=None)
+    assert "one site tells is not sent" in reason(sites["site-0"], plain)
+    tables = split(4)
+    study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
+    first = coordinator.begin(study, "run-1")
+    (site,) = make_sites({"site-0": tables["site-0"]}).values()
+    hello = coordinator.request(first, "site-0")
+    assert "no key to sign with" in reason(site, hello)
+    site.key = key_of("site-0")
+    assert "waits for approval" in reason(site, hello)  # although a rule approves of any name
+    site.ledger.approve(mark_of(study))
+    assert reason(site, hello) is None
+    fake = among(study, lambda name: key_of(name if name == "site-0" else f"fake {name}"))
+    assert "waits for approval" in reason(
+        site, coordinator.request(coordinator.begin(fake, "run-2"), "site-0")
+    )
+    others = among(study, lambda name: key_of("one for all"))
+    assert "one key for two" in reason(
+        site, coordinator.request(coordinator.begin(others, "run-3"), "site-0")
+    )
+    wrong = among(study, lambda name: key_of(f"fake {name}"))
+    assert "another key for this site" in reason(
+        site, coordinator.request(coordinator.begin(wrong, "run-4"), "site-0")
+    )
+
+
+def test_weights_are_the_sites_own_business():
+    state, sites = at_step("sum masked", method="afl")
+    asked = coordinator.request(state, "site-0")
+    tilt, theta = asked.summing.tilt, asked.broadcast.task.theta
+    stage = pooled.Stage(theta + 1.0, 0.5, 0.1)
+    strange = changed(asked, tilt=tilt._replace(stages=(stage,)))
+    assert "never asked about" in reason(sites["site-0"], strange)
+
+
+@pytest.mark.parametrize("step", secure.STEPS)
+def test_a_checkpoint_in_the_middle_of_a_sum_goes_on_to_the_same_bits(step, tmp_path):
+    method, rounds = ("afl", 6) if step == "sum open" else ("erm", 2)
+    state, sites = at_step(step, method=method, rounds=rounds)
+    whole = local.run(state, sites)
+    checkpoint.save(tmp_path / "state.json", state)
+    back = checkpoint.load(tmp_path / "state.json")
+    end = local.run(back, sites)
+    assert np.array_equal(end.outcome.theta, whole.outcome.theta)
+    assert end.outcome.rounds == whole.outcome.rounds
+
+
+def test_a_number_out_of_range_is_an_error_that_says_what_to_do():
+    tables = split(3)
+    for table in tables.values():
+        table["x0"] = [v * 1e13 for v in table["x0"]]
+    study = make_study(tables, method=METHODS["erm"], extra=STANDARD)
+    with pytest.raises(ValueError, match="too large for a secure sum: give the column"):
+        run(tables, study)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('sites = ["a", "b"]', "three sites"),
+        ("[columns]\nscaling = 'robust'", "medians are no sums"),
+        ('[method]\nname = "dorfl"', "where rows lie is no sum"),
+        ('[method]\nname = "afl"\ncap = 0.5', "cap"),
+        ("[defence]\nrow = 9.0", "no single report is seen"),
+        ("[defence]\nliars = 0.25", "no single report is seen"),
+        ("[defence]\ntrim = 0.2\n[training]\nsolver = 'optimistic'", "no single report is seen"),
+    ],
+)
+def test_what_needs_more_than_sums_is_refused(text, words):
+    parts = ["[privacy]\nsecure_sum = true", '[data]\nlabel = "y"']
+    if "[columns]" not in text:
+        parts.append(STANDARD)
+    if "[method]" not in text:
+        parts.append('[method]\nname = "erm"')
+    head, rest = (text, "") if text.startswith("sites") else ("", text)
+    with pytest.raises(ValueError, match=words):
+        toml.parse("\n".join([head, *parts, rest]))
+
+
+def test_a_solver_that_does_not_pool_is_refused(monkeypatch):
+    monkeypatch.setattr(Sqp, "needs", Needs(True, True))
+    with pytest.raises(ValueError, match="solver 'auto' needs single reports"):
+        toml.parse(
+            f'[data]\nlabel = "y"\n[method]\nname = "erm"\n[privacy]\nsecure_sum = true\n{STANDARD}'
+        )
+
+
+def test_epsilon_is_refused_beside_sums():
+    with pytest.raises(ValueError, match="epsilon"):
+        toml.parse(
+            '[data]\nlabel = "y"\n[method]\nname = "erm"\n'
+            f"[privacy]\nsecure_sum = true\nepsilon = 1.0\n{STANDARD}"
+        )
