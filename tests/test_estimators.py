@@ -16,6 +16,7 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dorfl
@@ -31,9 +32,22 @@ def rows():
     return X, y, np.where(rng.random(400) < 0.7, "north", "south")
 
 
-@parametrize_with_checks([RobustClassifier(), RobustRegressor()])
+# Rows are kept in single precision, where sums depend on the rows' order: predictions agree to 1e-5
+# with rows repeated and shuffled, and the check asks for 1e-7. In double precision it holds.
+SHUFFLED = "check_sample_weight_equivalence_on_dense_data"
+
+
+@parametrize_with_checks(
+    [RobustClassifier(), RobustRegressor()],
+    expected_failed_checks=lambda _: {SHUFFLED: "sums in single precision depend on the order"},
+)
 def test_scikit_learn_approves(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("model", [RobustClassifier(tol=9e-9), RobustRegressor(tol=9e-9)])
+def test_weights_are_repeated_rows_in_any_order(model):
+    getattr(estimator_checks, SHUFFLED)(type(model).__name__, model)
 
 
 def test_without_robustness_it_is_logistic_regression(rows):
@@ -169,10 +183,59 @@ def test_a_plain_regression_is_least_squares():
     assert found.error > 0 and wide.error == pytest.approx(100.0 * found.error, rel=1e-3)
 
 
+@pytest.mark.parametrize("method", ["erm", "dorfl"])
+def test_whole_weights_are_repeated_rows_and_zero_is_no_row(rows, method):
+    X, y, who = rows
+    w = np.random.default_rng(5).integers(0, 4, size=400)
+    for make, target in ((RobustClassifier, y), (RobustRegressor, X[:, 0] + 0.01 * X[:, 1])):
+        one = make(method, tol=1e-7).fit(X, target, clients=who, sample_weight=w)
+        again = [np.repeat(part, w, axis=0) for part in (X, target, who)]
+        other = make(method, tol=1e-7).fit(*again[:2], clients=again[2])
+        np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-6)
+        assert one.client_weights_ == pytest.approx(other.client_weights_)
+        np.testing.assert_allclose(np.repeat(one.sample_weights_, w), other.sample_weights_, 1e-4)
+        assert (one.sample_weights_[w == 0] == 0).all()
+
+
+def test_other_weights_are_those_of_scikit_learn(rows):
+    X, y, who = rows
+    scaled = StandardScaler().fit_transform(X)
+    w = np.random.default_rng(6).exponential(size=400) + 0.01
+    for own, theirs in (
+        ({}, LogisticRegression(tol=1e-10)),
+        ({"class_weight": "balanced"}, LogisticRegression(tol=1e-10, class_weight="balanced")),
+        ({"class_weight": {"yes": 5.0}}, LogisticRegression(tol=1e-10, class_weight={"yes": 5.0})),
+    ):
+        ours = RobustClassifier("erm", tol=1e-10, l2=1e-6, **own).fit(scaled, y, sample_weight=w)
+        theirs.set_params(C=np.inf).fit(scaled, y, sample_weight=w)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=2e-3)
+    share = RobustClassifier().fit(X, y, clients=who, sample_weight=w).client_weights_
+    assert share == pytest.approx({n: w[who == n].sum() / w.sum() for n in share})
+    with pytest.raises(ValueError, match="one weight each"):
+        RobustClassifier().fit(X, y, sample_weight=w[1:])
+    with pytest.raises(ValueError, match="all weights are zero"):
+        RobustClassifier().fit(X, y, sample_weight=np.zeros(400))
+
+
+def test_a_score_of_ones_own_says_what_is_suspect(rows):
+    X, y, who = rows
+    high = dorfl.scores.custom(lambda rows, labels: 900.0 * (rows[:, 0] > 1.0))
+    model = RobustClassifier(outlier_score=high, frozen=[0, 1, 2, 3]).fit(X, y, clients=who)
+    far = X[:, 0] > np.median(X[:, 0]) + 1.4826 * 1.2 * np.median(abs(X[:, 0] - np.median(X[:, 0])))
+    assert model.sample_weights_[far].max() < 0.01 < model.sample_weights_[~far].mean()
+    assert clone(model).outlier_score.function is high.function
+    near = RobustClassifier(outlier_score=dorfl.scores.quadratic(0.5)).fit(X, y, clients=who)
+    assert near.certificate().is_certificate
+
+
 def test_errors_say_what_to_do(rows):
     X, y, who = rows
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        RobustClassifier().fit(csr_array(X), y)
+    for call in (
+        lambda table: RobustClassifier().fit(table, y),
+        RobustClassifier().fit(X, y).predict,
+    ):
+        with pytest.raises(TypeError, match=r"toarray.*0\.0 GB.*dorfl\.train"):
+            call(csr_array(X))
     with pytest.raises(ValueError, match="one class"):
         RobustClassifier().fit(X, np.full(400, "yes"))
     with pytest.raises(ValueError, match="give 400 names"):

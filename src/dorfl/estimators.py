@@ -16,12 +16,11 @@ True
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -29,14 +28,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dorfl.data import weighing
 from dorfl.data.tables import Split
 from dorfl.data.validation import Clients
 from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import Certificate, paper
 from dorfl.guarantees.certified import Certified, certify
+from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
+from dorfl.study import given, meaning, results
 from dorfl.study import labels as labelling
-from dorfl.study import meaning, results
 from dorfl.study import table as engine
 from dorfl.study.coordinator import State
 from dorfl.study.settings import Data, Privacy, Study, Used
@@ -74,13 +75,20 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_rounds = max_rounds
 
-    def _fit(self, X: Array, y: Any, clients: Any, words: Study) -> State:
+    def _fit(self, X: Array, y: Any, clients: Any, weights: Array | None, words: Study) -> State:
         """Run the study `words` over these rows; give θ back in the units of X."""
         if max(float(X.max()), -float(X.min())) > _LARGEST:
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
-        owners, places = _owners(clients, len(X))
+        owners, places = given.owners(clients, len(X))
+        if weights is not None:  # where quantiles are taken, copies stand for weights
+            places = [rows[weights[rows] > 0] for rows in places]
+            owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
+            whole = np.zeros(len(X), dtype=np.int64)
+            whole[weights > 0] = weighing.copies(weights[weights > 0])
+            places = [np.repeat(rows, whole[rows]) for rows in places if len(rows)]
         names = [f"x{k}" for k in range(X.shape[1])]
-        frozen = self._frozen(X)
+        known = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        frozen = given.frozen(self.frozen, known, X if weights is None else X[weights > 0])
         fewest = min(len(rows) for rows in places)
         study = words._replace(
             columns=Used(numeric=tuple(names), frozen=tuple(names[k] for k in frozen)),
@@ -89,7 +97,7 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         ).changed(
             method_name=self.method, method_outliers=self.outliers, method_shift=self.shift,
             method_rho=self.rho, method_beta=self.beta, training_l2=self.l2, training_tol=self.tol,
-            training_max_rounds=self.max_rounds, **_mixture(self.mixture),
+            training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
         )  # fmt: skip
         meaning.check(study)
         order = np.concatenate(places)
@@ -97,23 +105,29 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         columns = {name: X[:, k] for k, name in enumerate(names)}
         split = Split(pa.table({**columns, LABEL: y}), tuple(owners), bounds, order)
         prepared = engine.prepare(study, split)
-        state, group = engine.fit(study, prepared)
+        order, mass = prepared.rows.order, None
+        if weights is not None:
+            mass = (weights / np.maximum(whole, 1))[order]  # copies share the row's weight
+            sizes = np.add.reduceat(mass, prepared.rows.bounds[:-1]).tolist()
+            prepared = replace(prepared, state=prepared.state._replace(sizes=tuple(sizes)))
+            mass = None if (mass == mass[0]).all() else mass
+        state, group = engine.fit(study, prepared, mass=mass, score=self.outlier_score)
         assert state.outcome is not None
         assert state.transform is not None
         if state.outcome.status != "converged":
             warnings.warn(state.outcome.message, ConvergenceWarning, stacklevel=3)
 
         fit = results.model_of(state).fit
+        fit = replace(fit, problem=group.problem, centers=group.centers)
         theta, parts = np.atleast_2d(fit.theta), state.transform.numeric
         self.coef_: Any = np.zeros((len(theta), X.shape[1]))
         used = [names.index(part.name) for part in parts]
         self.coef_[:, used] = theta[:, :-1] / [part.spread for part in parts]
         middle = [part.center for part in parts]
         self.intercept_: Any = theta[:, -1] - self.coef_[:, used] @ middle
-        self.sample_weights_ = np.empty(len(X))
-        weights = dict(zip(group.names, group.sample_weights(state.outcome.theta), strict=True))
-        for owner, rows in zip(owners, places, strict=True):
-            self.sample_weights_[rows] = weights[owner] * len(rows)
+        counted = np.concatenate(group.sample_weights(state.outcome.theta)) * group.lots
+        self.sample_weights_ = np.zeros(len(X))
+        self.sample_weights_[order] = counted
         self.client_weights_ = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
         self.choice_ = meaning.chosen(state).words
         self.n_iter_ = fit.rounds
@@ -145,6 +159,7 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         found = certify(*self._seen(X, y, clients), outliers, drift)
         return replace(found, unit=self._unit)
 
+    outlier_score: Score | None = None  # in place of the study's own
     _unit = 1.0  # of what is predicted, in that of y
 
     def _seen(self, X: Any, y: Any, clients: Any) -> tuple[Fit, Clients]:
@@ -157,9 +172,11 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
                     "certificate: a pickled model does not keep its training rows; give X and y"
                 )
             return fit, self._rows
-        given, target = validate_data(self, X, y, reset=False, dtype=[np.float64, np.float32])
-        owners, places = _owners(clients, len(given))
-        rows = transform.apply({f"x{k}": column for k, column in enumerate(given.T)}, np.float32).X
+        table, target = validate_data(
+            self, given.dense(X), y, reset=False, dtype=[np.float64, np.float32]
+        )
+        owners, places = given.owners(clients, len(table))
+        rows = transform.apply({f"x{k}": column for k, column in enumerate(table.T)}, np.float32).X
         target = self._encode(target)
         return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
 
@@ -169,22 +186,8 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
 
     def _output(self, X: Any) -> Array:
         check_is_fitted(self)
-        table = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        table = validate_data(self, given.dense(X), reset=False, dtype=[np.float64, np.float32])
         return np.asarray(table @ self.coef_.T + self.intercept_)
-
-    def _frozen(self, X: Array) -> list[int]:
-        """Columns that cannot drift: as given, by place or name, or those with two values."""
-        if self.frozen is None:
-            two = ((X.min(axis=0) == X) | (X.max(axis=0) == X)).all(axis=0)
-            return [int(k) for k in np.flatnonzero(two)]
-        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
-        for column in self.frozen:
-            if isinstance(column, str) and column not in names:
-                raise ValueError(
-                    f"frozen: there is no column {column!r}; "
-                    + (f"the columns are {', '.join(names)}" if names else "X has no column names")
-                )
-        return [names.index(c) if isinstance(c, str) else int(c) for c in self.frozen]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
@@ -211,29 +214,68 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
         l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, what C = 1 is to LogisticRegression.
         tol: stop when the relative gap is below this.
         max_rounds: stop after so many rounds in any case (none: as many as the solver needs).
+        class_weight: a weight for each label, or "balanced": it multiplies those of its rows.
+        outlier_score: what makes a row suspect, one of :mod:`dorfl.scores` or one's own, in place
+            of how far out it lies; it sees columns scaled, each by its middle and robust spread.
 
     Attributes:
         coef_: (1, d), or (classes, d) for more than two, in the units of X.
         intercept_: (1,) or (classes,).
         classes_: the labels.
-        sample_weights_: of every training row, in their order: 1 counts in full, 0 not at all.
+        sample_weights_: of every training row, in their order: 1 counts in full (its
+            `sample_weight`, if one was given), 0 not at all.
         client_weights_: λ by client.
         choice_: what was chosen and why, in words.
         n_iter_: rounds used.
     """
 
-    def fit(self, X: Any, y: Any, clients: Any = None) -> RobustClassifier:
-        """Fit to rows `X` with labels `y`; `clients` says who each row belongs to (one if none)."""
-        table, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
+    def __init__(
+        self,
+        method: str = "dorfl",
+        *,
+        outliers: float = 0.1,
+        shift: float = 0.25,
+        frozen: Sequence[int | str] | None = None,
+        rho: float | None = None,
+        beta: float | None = None,
+        mixture: str | Mixture | None = None,
+        l2: float | None = None,
+        tol: float = 1e-4,
+        max_rounds: int | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        outlier_score: Score | None = None,
+    ) -> None:
+        super().__init__(
+            method, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
+            mixture=mixture, l2=l2, tol=tol, max_rounds=max_rounds,
+        )  # fmt: skip
+        self.class_weight = class_weight
+        self.outlier_score = outlier_score
+
+    def fit(
+        self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
+    ) -> RobustClassifier:
+        """Fit to rows `X` with labels `y`; `clients` says who each row belongs to (one if none).
+
+        `sample_weight` is how much rows count in their client's distribution P̂_i, inside the
+        log-mean-exp: the tilt multiplies it (:mod:`dorfl.data.weighing`). Whole weights are as many
+        rows, zero is none; units and centres of columns take others to a quarter of their mean.
+        """
+        table, labels = validate_data(self, given.dense(X), y, dtype=[np.float64, np.float32])
         check_classification_targets(labels)
-        self.classes_ = np.unique(labels)
+        weights = given.weights(sample_weight, len(labels))
+        if self.class_weight is not None:
+            base = np.ones(len(labels)) if weights is None else weights
+            weights = base * weighing.by_class(labels, base, self.class_weight)
+        self.classes_ = np.unique(labels if weights is None else labels[weights > 0])
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
             raise ValueError(f"y has one class only ({only!r}); a classifier needs at least two")
         # By number, with as many digits each: text in the classes' own order.
         names = [f"class {k:06d}" for k in range(len(self.classes_))]
-        coded = pa.DictionaryArray.from_arrays(pa.array(self._encode(labels)), pa.array(names))
-        self._fit(table, coded, clients, Study(Data(LABEL, task="classification")))
+        codes = np.minimum(np.searchsorted(self.classes_, labels), len(names) - 1)
+        coded = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names))
+        self._fit(table, coded, clients, weights, Study(Data(LABEL, task="classification")))
         return self
 
     def _encode(self, y: Array) -> Array:
@@ -285,7 +327,8 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
     Attributes:
         coef_: (d,), in the units of X and y.
         intercept_: a number.
-        sample_weights_: of every training row, in their order: 1 counts in full, 0 not at all.
+        sample_weights_: of every training row, in their order: 1 counts in full (its
+            `sample_weight`, if one was given), 0 not at all.
         client_weights_: λ by client.
         choice_: what was chosen and why, in words.
         n_iter_: rounds used.
@@ -314,17 +357,24 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         self.loss = loss
         self.epsilon = epsilon
 
-    def fit(self, X: Any, y: Any, clients: Any = None) -> RobustRegressor:
-        """Fit to rows `X` with values `y`; `clients` says who each row belongs to (one if none)."""
+    def fit(
+        self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
+    ) -> RobustRegressor:
+        """Fit to rows `X` with values `y`; `clients` says who each row belongs to (one if none).
+
+        `sample_weight` is how much rows count, as in :meth:`RobustClassifier.fit`.
+        """
         if self.loss not in ("huber", "squared"):
             raise ValueError(f'loss={self.loss!r}: a regression has "huber" or "squared"')
         table, values = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
-        )
+            self, given.dense(X), y, dtype=[np.float64, np.float32], y_numeric=True,
+            ensure_min_samples=2,
+        )  # fmt: skip
         words = Study(Data(LABEL, task="regression")).changed(
             training_loss=self.loss, training_delta=self.epsilon
         )
-        state = self._fit(table, np.asarray(values, dtype=np.float64), clients, words)
+        weights = given.weights(sample_weight, len(values))
+        state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, words)
         self._target = state.target, state.study
         assert state.target is not None
         self._unit = state.target.spread
@@ -341,34 +391,3 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """The value of every row."""
         return self._output(X)
-
-
-def _mixture(rule: str | Mixture | None) -> dict[str, Any]:
-    """How clients count, as a study says it."""
-    if not isinstance(rule, Mixture):
-        return {"method_mixture": rule}
-    if rule.weights is not None:
-        raise ValueError(
-            "mixture: weights of your own are for dorfl.train; here clients count by size"
-        )
-    kind = "agnostic" if rule.adversarial else "fixed"
-    return {"method_mixture": kind, "method_cap": rule.cap, "method_by": rule.by}
-
-
-def _owners(clients: Any, count: int) -> tuple[list[str], list[Array]]:
-    """The clients' names, and the places of their rows."""
-    if clients is None:
-        return ["all"], [np.arange(count)]
-    given = np.asarray(clients)
-    if given.shape != (count,):
-        raise ValueError(
-            f"clients: X has {count} rows, so give {count} names, not shape {given.shape}"
-        )
-    owner, found = pd.factorize(given)
-    if owner.min() < 0:
-        raise ValueError(
-            f"clients: row {int(owner.argmin())} belongs to nobody; name its client or drop it"
-        )
-    places = {str(name): np.flatnonzero(owner == k) for k, name in enumerate(found)}
-    names = sorted(places)
-    return names, [places[name] for name in names]

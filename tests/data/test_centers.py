@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.data.centers import combine, summarise
-from dorfl.federation.training import find_centers
+from dorfl.data.centers import combine, find_centers, summarise
 
 pytestmark = pytest.mark.portable
 

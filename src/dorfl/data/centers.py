@@ -13,11 +13,14 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 from scipy.special import gammaincinv
 
+from dorfl.objective.methods import Method
+from dorfl.support.threads import each
 from dorfl.support.types import Array
 
 _BLOCK = 65_536  # rows
@@ -37,13 +40,13 @@ def summarise(rows: Array, least: int = 1) -> Summary:
     A mean of fewer than `least` rows is not given: it would tell of them.
     """
     far, middle = wild(rows, least=max(least, _TOGETHER))
-    majority = 2 * int(far.sum()) > len(rows)  # no such thing as a wild majority
-    kept = len(rows) if majority else int((~far).sum())
+    majority = 2 * int(far.sum()) > len(far)  # no such thing as a wild majority
+    kept = len(far) if majority else int((~far).sum())
     if kept < least:
         raise ValueError(f"centre: a mean of fewer than {least} rows would tell of them")
     if majority:
         return Summary(kept, middle)
-    parts = range(0, len(rows), _BLOCK)
+    parts = range(0, len(far), _BLOCK)
     total = sum(rows[p : p + _BLOCK][~far[p : p + _BLOCK]].sum(0, np.float64) for p in parts)
     return Summary(kept, np.asarray(total / kept))
 
@@ -59,8 +62,9 @@ def wild(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Arra
     amount) has none: there a row is wild when it is several times as far off as others that differ.
     """
     middle = np.empty(rows.shape[1])
-    squares, dims, far = np.zeros(len(rows)), 0, np.zeros(len(rows))
-    odd = np.zeros(len(rows), dtype=bool)
+    count = rows.shape[0]
+    squares, dims, far = np.zeros(count), 0, np.zeros(count)
+    odd = np.zeros(count, dtype=bool)
     for k, column in enumerate(_columns(rows)):
         middle[k] = np.median(column)
         offset = np.abs(column - middle[k])
@@ -77,15 +81,17 @@ def wild(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Arra
         # make half the table look wild.
         typical = float(np.median(far)) / _radius(0.5, dims)
         odd |= far > max(typical, 1.0) * _radius(share, dims)
-    if 0 < int(odd.sum()) < least <= len(rows) // 2:
+    if 0 < int(odd.sum()) < least <= count // 2:
         odd[np.lexsort((-far, ~odd))[:least]] = True  # those next to them as well
     return odd, middle
 
 
-def _columns(rows: Array) -> Iterator[Array]:
+def _columns(rows: Any) -> Iterator[Array]:
     """The columns in float64, a few turned at a time: quick, and no second table."""
+    rows = rows.tocsc() if sparse.issparse(rows) else rows
     for first in range(0, rows.shape[1], 16):
-        for column in np.ascontiguousarray(rows[:, first : first + 16].T):
+        few = rows[:, first : first + 16]
+        for column in np.ascontiguousarray((few.toarray() if sparse.issparse(few) else few).T):
             yield column.astype(np.float64)
 
 
@@ -93,6 +99,32 @@ def combine(summaries: Sequence[Summary]) -> Array:
     """The clients' centres averaged, each by the rows it kept."""
     kept = np.array([s.kept for s in summaries], dtype=float)
     return np.asarray(np.average([s.mean for s in summaries], axis=0, weights=kept))
+
+
+def find_centers(method: Method, tables: dict[str, Array]) -> Array:
+    """ξ̄ of every client (clients, d): given, found together, or each its own; else zero."""
+    dims = next(iter(tables.values())).shape[1]
+    center = None if method.score is None else method.score.center
+    if center is None:
+        return np.zeros((len(tables), dims))
+    if isinstance(center, str):
+        summaries = each(summarise, tables.values())
+        if center == "client":
+            return np.array([summary.mean for summary in summaries])
+        return np.tile(combine(summaries), (len(tables), 1))
+    if isinstance(center, dict):
+        missing = [name for name in tables if name not in center]
+        if missing:
+            raise ValueError(f"quadratic(center=…): there is none for client {missing[0]!r}")
+        found = [center[name] for name in tables]
+    else:
+        found = [center] * len(tables)
+    for name, vector in zip(tables, found, strict=True):
+        if len(vector) != dims:
+            raise ValueError(
+                f"quadratic(center=…): {len(vector)} numbers for client {name!r}, not {dims}"
+            )
+    return np.array(found)
 
 
 def _radius(share: float, dims: int) -> float:

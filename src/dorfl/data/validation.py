@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from scipy import sparse
 
 from dorfl.objective.kinds import Loss
 from dorfl.support.types import Array
@@ -43,7 +44,16 @@ def clients(given: Any) -> Clients:
 
 
 def rows(X: Any, what: str) -> Array:
-    """A table of finite numbers, float32 kept and everything else made float64."""
+    """A table of finite numbers, float32 kept and everything else made float64; sparse: CSR."""
+    if sparse.issparse(X):
+        table = sparse.csr_array(X)
+        if table.dtype.kind not in "fiub":
+            raise ValueError(f"{what}: X is not numeric but {table.dtype}; turn it into numbers")
+        if not np.isfinite(table.data).all():
+            raise ValueError(
+                f"{what}: X has values that are NaN or infinite; remove or impute them"
+            )
+        return cast("Array", table if table.dtype == np.float32 else table.astype(np.float64))
     table = _array(X, what, "X")
     if table.ndim != 2:
         raise ValueError(f"{what}: X must be a table (rows × columns), not of shape {table.shape}")
@@ -65,6 +75,25 @@ def rows(X: Any, what: str) -> Array:
                 f"{row}, column {column}; remove or impute them"
             )
     return np.ascontiguousarray(table)
+
+
+def joined(tables: list[Array]) -> Array:
+    """The tables one below the other; no copy where they are pieces of one table, in order."""
+    if len(tables) == 1:
+        return tables[0]
+    if any(map(sparse.issparse, tables)):
+        return cast("Array", sparse.vstack(tables, format="csr"))
+    whole = tables[0].base
+    if not isinstance(whole, np.ndarray) or whole.shape[1:] != tables[0].shape[1:]:
+        return np.concatenate(tables)
+    row = tables[0].strides[0]
+    first = place = (tables[0].ctypes.data - whole.ctypes.data) // row
+    for X in tables:
+        at = whole.ctypes.data + place * row
+        if X.base is not whole or X.dtype != whole.dtype or X.ctypes.data != at:
+            return np.concatenate(tables)
+        place += len(X)
+    return np.ascontiguousarray(whole[first:place])
 
 
 def _array(values: Any, what: str, name: str) -> Array:
@@ -95,9 +124,9 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
         raise ValueError(
             f"client {name!r}: y must be one label per row, not of shape {labels.shape}"
         )
-    if len(table) != len(labels):
-        raise ValueError(f"client {name!r}: X has {len(table)} rows and y has {len(labels)}")
-    if not len(table):
+    if table.shape[0] != len(labels):
+        raise ValueError(f"client {name!r}: X has {table.shape[0]} rows and y has {len(labels)}")
+    if not len(labels):
         raise ValueError(f"client {name!r}: has no rows; leave it out")
     if not table.shape[1]:
         raise ValueError(f"client {name!r}: X has no columns")

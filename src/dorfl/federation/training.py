@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from dorfl import solvers
-from dorfl.data import centers as centering
-from dorfl.data import validation
+from dorfl.data import validation, weighing
+from dorfl.data.centers import find_centers
 from dorfl.data.validation import Clients
+from dorfl.data.weighing import Weighed
 from dorfl.federation import local
 from dorfl.federation import privacy as keeping
 from dorfl.federation.apart import doubting
@@ -30,7 +31,6 @@ from dorfl.oracle.group import Group, Risk
 from dorfl.oracle.problem import Problem
 from dorfl.solvers import Radius, Solver
 from dorfl.solvers.base import Setting
-from dorfl.support.threads import each
 from dorfl.support.types import Array
 
 
@@ -43,14 +43,17 @@ def train(
     absent: Callable[[int, str], bool] | None = None,
     tamper: Callable[[Broadcast, Report], Report] | None = None,
     progress: Callable[[Round], object] | None = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
     **given: Any,
 ) -> Fit:
     """Train one model over clients that keep their rows to themselves.
 
     Args:
         clients: a list of (X, y), or a mapping of client name to (X, y); X is (n, d), y is (n,).
-            Or, for a model that is not linear, an :class:`~dorfl.oracle.base.Oracle`, which has its
-            own method and loss.
+            X may be sparse (SciPy): it stays so, and the supremum is exact all the same. Or, for a
+            model that is not linear, an :class:`~dorfl.oracle.base.Oracle`, which has its own
+            method and loss.
         method: one of :mod:`dorfl.methods`, or any combination of their parts.
         options: how it is trained: see :class:`~dorfl.federation.options.Options`.
         start: a fit or a θ to go on from.
@@ -58,6 +61,10 @@ def train(
         tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
         progress: called with every :class:`~dorfl.federation.local.Round` as it ends; True from it
             ends the training.
+        sample_weight: how much rows count, (n,) for each client, in a list or by name. They are the
+            parts of P̂_i, inside the log-mean-exp: see :mod:`dorfl.data.weighing`.
+        class_weight: a weight for each label, by which those of its rows are multiplied; or
+            "balanced", so that all classes weigh alike.
         **given: options by name, as in `train(clients, method, l2=0.1, tol=1e-4)`.
 
     Returns:
@@ -70,20 +77,29 @@ def train(
     ('converged', True)
     """
     options = (options or Options()).changed(**given)
-    group, centers = clients, None
+    group, centers, weighs = clients, None, not (sample_weight is None and class_weight is None)
+    weighed = Weighed(clients)
     if not hasattr(clients, "evaluate"):
+        weighed = weighing.weigh(clients, sample_weight, class_weight)
         group = prepare(
-            clients, _checked(method), options.loss, intercept=options.intercept,
-            tolerance=options.tolerance,
+            weighed.clients, _checked(method), options.loss, intercept=options.intercept,
+            tolerance=options.tolerance, mass=weighed.mass,
         )  # fmt: skip
         centers = group.centers
-    elif method is not None or options.limits is not None:
-        raise ValueError("train(oracle): it has its own method, and no limits; leave both out")
+    elif method is not None or options.limits is not None or weighs:
+        raise ValueError(
+            "train(oracle): it has its own method and weights, and no limits; leave them out"
+        )
+    if weighs and options.privacy is not None:
+        raise ValueError("privacy: what a row may show is bounded for rows that count alike")
     problem, method, tol = group.problem, group.problem.method, options.tol
     theta = _starting_point(start, problem)
     if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
         theta = np.append(theta, _starting_price(start, group))
-    server = serve(problem, group.names, group.counts, theta, options, centers)
+    sizes = getattr(group, "sizes", group.counts)
+    server = serve(problem, group.names, sizes, theta, options, centers)
+    rows = dict(zip(group.names, group.counts.tolist(), strict=True))  # that reports repeat
+    server = server._replace(rows=rows)
     info, history = local.run(
         server, group, seed=options.seed, participation=options.participation, absent=absent,
         tamper=tamper, privacy=options.privacy, progress=progress,
@@ -115,7 +131,10 @@ def train(
         status=info.done,
         message=message,
         history=history,
-        sample_weights=dict(zip(group.names, found.weights, strict=True)),
+        sample_weights={
+            name: weighed.spread(name, p)
+            for name, p in zip(group.names, found.weights, strict=True)
+        },
         centers=np.zeros((len(group.names), 0)) if centers is None else centers,
         problem=group.problem,
         rho=rho,
@@ -138,7 +157,7 @@ def serve(
     Args:
         problem: what is trained.
         names: the clients, in the order that all sums are taken in.
-        counts: (clients,) how many rows each has.
+        counts: (clients,) how many rows each has, or what they weigh together.
         theta: (parameters,) where to start; with a radius, ρ is the last entry.
         options: how it is trained.
         centers: (clients, d) ξ̄ of every client, which the limits of a quadratic score need.
@@ -207,6 +226,7 @@ def risk(
     loss: str | Loss = "logistic",
     classes: Any = None,
     tolerance: float = 0.0,
+    sample_weight: Any = None,
 ) -> Risk:
     """One client's robust risk F(θ): value, gradient and sample weights, so that anyone can check.
 
@@ -218,6 +238,7 @@ def risk(
         loss: as in :class:`~dorfl.federation.options.Options`.
         classes: the labels, where `y` does not have them all.
         tolerance: how far from its worst place a row may be left; 0: solved exactly.
+        sample_weight: (n,) how much rows count in P̂; see :mod:`dorfl.data.weighing`.
 
     Returns:
         The risk's `value`, its `gradient` in the shape of θ, and the rows' `weights` (n,).
@@ -229,6 +250,7 @@ def risk(
     """
     _checked(method)
     checked = validation.clients({"client": (X, y)})
+    weighed = weighing.weigh(checked, None if sample_weight is None else [sample_weight])
     chosen = losses.resolve(loss)
     parameters = np.asarray(theta, dtype=np.float64)
     dims = checked["client"][0].shape[1]
@@ -239,8 +261,9 @@ def risk(
             f"it has shape {parameters.shape}"
         )
     group = prepare(
-        checked, method, chosen, intercept=width == dims + 1, classes=classes, tolerance=tolerance
-    )
+        weighed.clients, method, chosen, intercept=width == dims + 1, classes=classes,
+        tolerance=tolerance, mass=weighed.mass,
+    )  # fmt: skip
     if parameters.shape != group.problem.shape:
         raise ValueError(
             f"theta: has shape {parameters.shape}, {chosen.name} loss with these classes needs "
@@ -250,7 +273,7 @@ def risk(
     return Risk(
         float(risks.values[0]),
         risks.gradients[0].reshape(parameters.shape),
-        group.sample_weights(parameters.ravel())[0],
+        weighed.spread("client", group.sample_weights(parameters.ravel())[0]),
     )
 
 
@@ -262,8 +285,12 @@ def prepare(
     intercept: bool = True,
     classes: Any = None,
     tolerance: float = 0.0,
+    mass: dict[str, Array] | None = None,
 ) -> Group:
-    """Clients checked, labels encoded, centres found, rows stacked: ready to be evaluated."""
+    """Clients checked, labels encoded, centres found, rows stacked: ready to be evaluated.
+
+    `mass` is what rows count, all positive; see :func:`dorfl.data.weighing.weigh`.
+    """
     checked = validation.clients(clients)
     chosen = losses.resolve(loss)
     known = validation.classes(checked, chosen, classes)
@@ -271,62 +298,32 @@ def prepare(
     dims = tables[0].shape[1]
     problem = Problem(method, chosen, dims, known, intercept)
     problem.check()
-    centers = find_centers(method, dict(zip(checked, tables, strict=True)))
-    return stack(problem, checked, centers, tolerance)
+    known_rows = dict(zip(checked, tables, strict=True))
+    if mass is not None and method.score is not None:
+        known_rows = {
+            n: X[np.repeat(np.arange(X.shape[0]), weighing.copies(mass[n]))]
+            for n, X in known_rows.items()
+        }
+    centers = find_centers(method, known_rows)
+    together = None if mass is None else np.concatenate([mass[name] for name in checked])
+    return stack(problem, checked, centers, tolerance, together)
 
 
-def stack(problem: Problem, checked: Clients, centers: Array, tolerance: float = 0.0) -> Group:
+def stack(
+    problem: Problem,
+    checked: Clients,
+    centers: Array,
+    tolerance: float = 0.0,
+    mass: Array | None = None,
+) -> Group:
     """Checked clients as one group: rows stacked, labels encoded."""
-    tables = [X for X, _ in checked.values()]
-    rows = _joined(tables)
-    if not rows.flags.writeable:  # a read-only table would be a type of its own to the kernel
+    rows = validation.joined([X for X, _ in checked.values()])
+    # A read-only table would be a type of its own to the kernel.
+    if isinstance(rows, np.ndarray) and not rows.flags.writeable:
         rows = rows.copy()
-    target = [problem.encode(y) for _, y in checked.values()]
-    bounds = np.concatenate([[0], np.cumsum([len(X) for X in tables])])
-    return Group(problem, tuple(checked), rows, np.concatenate(target), bounds, centers, tolerance)
-
-
-def _joined(tables: list[Array]) -> Array:
-    """The tables one below the other; no copy where they are pieces of one table, in order."""
-    whole = tables[0].base
-    if len(tables) == 1:
-        return tables[0]
-    if not isinstance(whole, np.ndarray) or whole.shape[1:] != tables[0].shape[1:]:
-        return np.concatenate(tables)
-    row = tables[0].strides[0]
-    first = place = (tables[0].ctypes.data - whole.ctypes.data) // row
-    for X in tables:
-        at = whole.ctypes.data + place * row
-        if X.base is not whole or X.dtype != whole.dtype or X.ctypes.data != at:
-            return np.concatenate(tables)
-        place += len(X)
-    return np.ascontiguousarray(whole[first:place])
-
-
-def find_centers(method: Method, tables: dict[str, Array]) -> Array:
-    """ξ̄ of every client (clients, d): given, found together, or each its own; else zero."""
-    dims = next(iter(tables.values())).shape[1]
-    center = None if method.score is None else method.score.center
-    if center is None:
-        return np.zeros((len(tables), dims))
-    if isinstance(center, str):
-        summaries = each(centering.summarise, tables.values())
-        if center == "client":
-            return np.array([summary.mean for summary in summaries])
-        return np.tile(centering.combine(summaries), (len(tables), 1))
-    if isinstance(center, dict):
-        missing = [name for name in tables if name not in center]
-        if missing:
-            raise ValueError(f"quadratic(center=…): there is none for client {missing[0]!r}")
-        found = [center[name] for name in tables]
-    else:
-        found = [center] * len(tables)
-    for name, vector in zip(tables, found, strict=True):
-        if len(vector) != dims:
-            raise ValueError(
-                f"quadratic(center=…): {len(vector)} numbers for client {name!r}, not {dims}"
-            )
-    return np.array(found)
+    target = np.concatenate([problem.encode(y) for _, y in checked.values()])
+    bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in checked.values()])])
+    return Group(problem, tuple(checked), rows, target, bounds, centers, tolerance, mass)
 
 
 def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:

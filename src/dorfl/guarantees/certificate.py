@@ -25,7 +25,8 @@ from dorfl.federation.fit import Fit
 from dorfl.federation.training import stack, train
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed, tilted_mean
-from dorfl.oracle.group import Atoms, Group
+from dorfl.oracle.base import Atoms
+from dorfl.oracle.group import Group
 from dorfl.support.roots import brentq
 from dorfl.support.types import Array
 
@@ -316,7 +317,7 @@ def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
 
 def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:
     """p over all rows: λ_i / n_i exp(f/ρβ), normalised."""
-    before = np.repeat(lam / group.counts, group.counts)
+    before = np.repeat(lam, group.counts) / group.lots
     tau = group.problem.method.temperature
     if np.isinf(tau):
         return before

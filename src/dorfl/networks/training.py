@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dorfl.data.centers import find_centers
 from dorfl.federation.fit import Exchanged
 from dorfl.federation.local import Round
-from dorfl.federation.training import find_centers
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import server

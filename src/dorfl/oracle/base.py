@@ -32,6 +32,25 @@ class Evaluation(NamedTuple):
     spent: Array | None = None  # (clients,) r̂_i = −∂F_i/∂ρ, where the method has a radius
 
 
+class Kept(NamedTuple):
+    """What a pass keeps of every row at its worst: its f, ∂l/∂t there, its label."""
+
+    value: Array
+    slope: Array
+    target: Array
+
+
+class Atoms(NamedTuple):
+    """Every row at its worst: where it went, with which label, its f, and its sample weight."""
+
+    rows: Array
+    target: Array
+    value: Array
+    weights: Array
+    slope: Array
+    error: float
+
+
 class Agreed:
     """What server and clients agree on; the answers here hold for a plain vector of parameters."""
 

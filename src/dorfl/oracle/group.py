@@ -10,19 +10,20 @@ its own is a group of one, and gets the same numbers to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 from scipy.special import xlogy
 
 from dorfl.objective.mixture import tilted_mean
-from dorfl.oracle import hessian, kernels
-from dorfl.oracle.base import Evaluation
-from dorfl.oracle.inner import apply, ascend, check_finite, is_concave
+from dorfl.oracle import hessian, kernels, rowwise
+from dorfl.oracle.base import Atoms, Evaluation, Kept
+from dorfl.oracle.inner import apply, check_finite, is_concave
 from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
 from dorfl.support.types import Array
@@ -43,40 +44,27 @@ class Risk(NamedTuple):
     sample_weights: Array
 
 
-class Kept(NamedTuple):
-    """What a pass keeps of every row at its worst: its f, ∂l/∂t there, its label."""
-
-    value: Array
-    slope: Array
-    target: Array
-
-
-class Atoms(NamedTuple):
-    """Every row at its worst: where it went, with which label, its f, and its sample weight."""
-
-    rows: Array
-    target: Array
-    value: Array
-    weights: Array
-    slope: Array
-    error: float
-
-
 @dataclass(frozen=True, eq=False)
 class Group:
     """Clients that live in one process: rows stacked, and what never changes computed once."""
 
     problem: Problem
     names: tuple[str, ...]
-    rows: Array  # (n, d) float32 or float64, C order
+    rows: Array  # (n, d) float32 or float64, C order; or a sparse array (CSR)
     target: Array  # (n,) float64, as the loss encodes it
     bounds: Array  # (clients + 1,) where each client's rows begin and end
     centers: Array  # (clients, d) ξ̄ of a quadratic score, else zeros
     penalty: Array = field(init=False)
     chunks: Array = field(init=False)
     tolerance: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
+    mass: Array | None = None  # (n,) what each row counts in P̂_i, in any unit; none: all alike
 
     def __post_init__(self) -> None:
+        if self.sparse and (self._ascends or any(self.problem.threshold)):
+            raise ValueError(
+                "sparse rows: the supremum needs a closed form and no threshold score; give rows "
+                "as an array (`.toarray()`)"
+            )
         object.__setattr__(self, "penalty", self._penalty())
         table = [
             (start, min(start + kernels.CHUNK, stop), i)
@@ -91,6 +79,30 @@ class Group:
         return np.diff(self.bounds)
 
     @cached_property
+    def sizes(self) -> Array:
+        """What each client weighs among all: its rows, or their masses in units of the least."""
+        if self.mass is None:
+            return self.counts
+        return np.asarray(np.add.reduceat(self.mass, self.bounds[:-1]) / self.mass.min())
+
+    @cached_property
+    def lots(self) -> Array:
+        """1 / P̂_i of every row: n_i where all count alike."""
+        if self.mass is None:
+            return np.repeat(self.counts, self.counts)
+        return np.repeat(np.add.reduceat(self.mass, self.bounds[:-1]), self.counts) / self.mass
+
+    @property
+    def sparse(self) -> bool:
+        """Whether rows are sparse."""
+        return bool(sparse.issparse(self.rows))
+
+    @property
+    def _apart(self) -> bool:
+        """Whether rows are summed one by one rather than in the compiled pass."""
+        return self.mass is not None or self.sparse
+
+    @cached_property
     def anchors(self) -> Array:
         """(I − A) ξ̄_i of each client."""
         return self.problem.geometry.anchor(self.centers)
@@ -98,17 +110,17 @@ class Group:
     def _penalty(self) -> Array:
         """What the score costs every row before any loss, where that can be told apart."""
         problem, rows = self.problem, self.rows
-        out = np.zeros(len(rows))
+        out = np.zeros(rows.shape[0])
         if problem.score.bend(problem.dims) is not None:
             blocks = [
-                (slice(start, min(start + 65536, stop)), self.centers[i])
-                for i, (first, stop) in enumerate(pairwise(self.bounds))
-                for start in range(first, stop, 65536)
+                (at, self.centers[i])
+                for i, (first, stop) in enumerate(pairwise(self.bounds.tolist()))
+                for at in rowwise.blocks(rows, first, stop)
             ]
 
             def work(part: slice) -> None:
                 for at, center in blocks[part]:
-                    out[at] = problem.geometry.penalty(rows[at], center)
+                    out[at] = problem.geometry.penalty(rowwise.dense(rows[at]), center)
 
             share(work, len(blocks), rows.size)
         elif not problem.closed and not problem.approximate:
@@ -135,8 +147,10 @@ class Group:
 
     def average(self, f: Array) -> Array:
         """ρβ log mean exp(f/ρβ) of each client."""
-        tau = self.problem.method.temperature
-        return np.array([tilted_mean(part, tau) for part in np.split(f, self.bounds[1:-1])])
+        tau, ends = self.problem.method.temperature, self.bounds[1:-1]
+        parts = np.split(f, ends)
+        each = repeat(None) if self.mass is None else np.split(self.mass, ends)
+        return np.array([tilted_mean(part, tau, w) for part, w in zip(parts, each, strict=False)])
 
     def take(self, indices: Sequence[Array]) -> Group:
         """The group with only the given rows of each client (minibatches)."""
@@ -144,7 +158,7 @@ class Group:
             [first + part for first, part in zip(self.bounds, indices, strict=False)]
         )
         bounds = np.concatenate([[0], np.cumsum([len(part) for part in indices])])
-        return replace(self, rows=self.rows[flat], target=self.target[flat], bounds=bounds)
+        return replace(self, **self._rows(flat), bounds=bounds)
 
     def select(self, clients: Sequence[int]) -> Group:
         """The group with only some of its clients (partial participation)."""
@@ -156,11 +170,14 @@ class Group:
         return replace(
             self,
             names=tuple(self.names[i] for i in clients),
-            rows=self.rows[flat],
-            target=self.target[flat],
+            **self._rows(flat),
             bounds=bounds,
             centers=self.centers[list(clients)],
         )
+
+    def _rows(self, flat: Array) -> dict[str, Any]:
+        mass = None if self.mass is None else self.mass[flat]
+        return {"rows": self.rows[flat], "target": self.target[flat], "mass": mass}
 
     def priced(self, rho: float) -> Group:
         """The same clients at another price ρ."""
@@ -172,7 +189,7 @@ class Group:
         beta = self.problem.method.beta
         if np.isinf(beta):
             return np.asarray(cost)
-        relative = xlogy(atoms.weights, atoms.weights * np.repeat(self.counts, self.counts))
+        relative = xlogy(atoms.weights, atoms.weights * self.lots)
         return np.asarray(cost + beta * np.add.reduceat(relative, self.bounds[:-1]))
 
     def moved(self, atoms: Atoms) -> Array:
@@ -202,8 +219,9 @@ class Group:
             atoms = self._ascend(theta)
             found, kept = self._gather(atoms), Kept(atoms.value, atoms.slope, atoms.target)
         else:
-            sums, per_row = self._pass(theta, keep=rows or bends or priced)
-            found, kept = self._combine(theta, sums), Kept(*per_row[:3])
+            keep = rows or bends or priced or self._apart
+            sums, per_row = self._pass(theta, keep=keep)
+            found, kept = self._combine(theta, sums, per_row), Kept(*per_row[:3])
         if priced:
             found = found._replace(spent=self.spent(atoms or self._placed(theta, *per_row)))
         if rows:
@@ -242,7 +260,11 @@ class Group:
         effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
         # Not by BLAS, whose rounding depends on how many clients there are.
         bias = intercept + np.einsum("id,od->io", self.anchors, weights)
-        count, outputs, dims = len(self.chunks), problem.outputs, problem.dims
+        rows: Array = self.rows
+        if self.sparse:  # the supremum needs the outputs alone
+            rows = np.asarray(rows @ effective.T, dtype=np.float64, order="C")
+            effective = np.eye(problem.outputs)
+        count, outputs, dims = len(self.chunks), *effective.shape
         sums = (
             np.empty(count),
             np.empty(count),
@@ -251,7 +273,7 @@ class Group:
             np.zeros((count, outputs, outputs)),
             np.empty(count),
         )
-        n = len(self.rows) if keep else 0
+        n = len(rows) if keep else 0
         per_row = (np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n))
         fixed = (
             np.ascontiguousarray(effective), np.ascontiguousarray(bias),
@@ -261,11 +283,11 @@ class Group:
 
         def work(part: slice) -> None:
             kernels.one_pass(
-                self.rows, self.target, self.penalty, self.chunks, part.start, part.stop, *fixed,
+                rows, self.target, self.penalty, self.chunks, part.start, part.stop, *fixed,
                 *sums, *per_row,
             )  # fmt: skip
 
-        share(work, count, self.rows.size, blas=outputs > 1)
+        share(work, count, rows.size, blas=outputs > 1)
         return sums, per_row
 
     def _check_finite(self, weights: Array) -> None:
@@ -284,12 +306,17 @@ class Group:
             return np.inf
         return float(method.rho * price)
 
-    def _combine(self, theta: Array, sums: tuple[Array, ...]) -> Evaluation:
+    def _combine(
+        self, theta: Array, sums: tuple[Array, ...], per_row: tuple[Array, ...]
+    ) -> Evaluation:
         """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
         problem, tau = self.problem, self.problem.method.temperature
-        values, moment, slope, square, shift = kernels.combine(
-            self.chunks, self.counts, 1.0 / tau, *sums
-        )
+        if not self._apart:
+            values, *rest = kernels.combine(self.chunks, self.counts, 1.0 / tau, *sums)
+            values = values if np.isinf(tau) else tau * values
+        else:
+            values, *rest = rowwise.sums(self, per_row[0], per_row[1], per_row[3])
+        moment, slope, square, shift = rest
         weights, _ = problem.split(theta)
         shape = problem.geometry
         gradient = apply(shape.shrink, moment)
@@ -297,7 +324,7 @@ class Group:
         gradient += square @ apply(shape.inverse, weights)
         if any(problem.threshold):
             gradient[:, 0, int(problem.threshold[0])] += shift
-        return self._told(values if np.isinf(tau) else tau * values, gradient, slope)
+        return self._told(values, gradient, slope)
 
     def _told(self, values: Array, gradient: Array, slope: Array, error: float = 0.0) -> Evaluation:
         if self.problem.intercept:
@@ -323,6 +350,8 @@ class Group:
     ) -> Atoms:
         """Where a pass found the rows' worst places to be."""
         problem, shape = self.problem, self.problem.geometry
+        if self.sparse:
+            raise ValueError("sparse rows: where each goes is a dense table; give `.toarray()`")
         weights, _ = problem.split(theta)
         rows = apply(shape.shrink, np.asarray(self.rows, np.float64))
         rows += np.repeat(self.anchors, self.counts, axis=0)
@@ -336,7 +365,7 @@ class Group:
         tau = self.problem.method.temperature
         level = np.repeat(self.average(value), self.counts)
         tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
-        return np.asarray(np.exp(tilt) / np.repeat(self.counts, self.counts))
+        return np.asarray(np.exp(tilt) / self.lots)
 
     def kept(self, theta: Array) -> Kept:
         """f, ∂l/∂t and the label of every row at its worst, without its place."""
@@ -352,41 +381,5 @@ class Group:
         return self._told(self.average(atoms.value), gradient, slope, atoms.error)
 
     def _ascend(self, theta: Array) -> Atoms:
-        """The supremum by ascent, over the labels too where they have a price."""
-        problem, score = self.problem, self.problem.score
-        weights, intercept = problem.split(theta)
-        self._check_finite(weights)
-        centers = np.repeat(self.centers, self.counts, axis=0)
-        rows = np.asarray(self.rows, np.float64)
-        targets = [self.target]
-        if np.isfinite(self._label_price):
-            codes = problem.encode(problem.classes)
-            targets += [np.full_like(self.target, code) for code in codes]
-        best: tuple[Array, ...] | None = None
-        for target in targets:
-            labels = problem.decode(target)
-            found = ascend(
-                weights, intercept, rows, target, problem.loss, problem.stiffness,
-                _of_rows(score.at, centers, labels), _of_rows(score.gradient, centers, labels),
-                dent=score.dent(problem.stiffness), distance=self.tolerance,
-            )  # fmt: skip
-            value = found.value - np.where(target == self.target, 0.0, self._label_price)
-            candidate = (value, found.atoms, target, found.slope, found.error)
-            if best is None:
-                best = candidate
-            else:
-                wins = value > best[0]
-                best = (
-                    np.where(wins, value, best[0]),
-                    np.where(wins[:, None], found.atoms, best[1]),
-                    np.where(wins, target, best[2]),
-                    np.where(wins[:, None], found.slope, best[3]),
-                    np.maximum(found.error, best[4]),
-                )
-        assert best is not None
-        value, place, target, slope, error = best
-        return Atoms(place, target, value, self.weights_of(value), slope, float(error.max()))
-
-
-def _of_rows(function: Callable[..., Array], *given: Array) -> Callable[[Array], Array]:
-    return lambda rows: function(rows, *given)
+        self._check_finite(self.problem.split(theta)[0])
+        return rowwise.climb(self, theta, self._label_price)

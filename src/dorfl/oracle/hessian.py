@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dorfl.oracle import curvature as packing
-from dorfl.oracle import kernels
+from dorfl.oracle import kernels, rowwise
 from dorfl.oracle.inner import apply
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.oracle.group import Group, Kept
+    from dorfl.oracle.base import Kept
+    from dorfl.oracle.group import Group
 
-_PIECE = 4096  # rows moved and weighted at once
+_PIECE = 4096  # rows moved and weighted at once …
+_NUMBERS = 16_000_000  # … and numbers in them
 _SMALL = 512  # parameters up to which double precision costs little
 
 
@@ -64,7 +66,7 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
     weight = group.weights_of(value)
     numbers = packing.Shape(*model.pull.shape).numbers(resolution)
     out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
-    if problem.outputs == 1 and resolution != "diagonal":
+    if problem.outputs == 1 and resolution != "diagonal" and not group.sparse:
         plain = problem.loss.bend(slope, target, level)
         _single(group, model, weight, slope[:, 0], plain, out)
         return out
@@ -191,7 +193,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
         for c, e in pairs_of_outputs:
             _soften(group, soft[c, :, e], turns[c, e])
         packed += packing.pack(soft.reshape(size, size), (size,)).astype(packed.dtype)
-    for c, e in pairs_of_outputs:
+    for c, e in pairs_of_outputs if outputs > 1 else ():
         packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
     packed[places] = np.maximum(packed[places], 0.0)
     return packed
@@ -262,11 +264,12 @@ def _pieces(
     precision = _precision(group)
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
     anchor, dims = group.anchors[i].astype(precision), problem.dims
-    first, stop = group.bounds[i : i + 2]
-    for start in range(first, stop, _PIECE):
-        at = slice(start, min(start + _PIECE, stop))
+    first, stop = group.bounds[i : i + 2].tolist()
+    step = max(min(_PIECE, _NUMBERS // dims), 1)
+    for start in range(first, stop, step):
+        at = slice(start, min(start + step, stop))
         place = np.ones((at.stop - at.start, dims + problem.intercept), dtype=precision)
-        np.add(apply(shrink, group.rows[at]), anchor, out=place[:, :dims])
+        np.add(apply(shrink, rowwise.dense(group.rows[at])), anchor, out=place[:, :dims])
         if model.moves:
             place[:, :dims] += slope[at].astype(precision) @ pull[:, :dims]
         bend = problem.loss.bend(slope[at], target[at], level[at])

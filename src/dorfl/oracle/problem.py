@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from scipy import sparse
 
 from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.methods import Method
@@ -92,7 +93,8 @@ class Problem(Agreed):
     def predict(self, theta: Array, rows: Array) -> Array:
         """The model's outputs for rows: (n,), or (n, classes) for softmax."""
         weights, intercept = self.split(theta)
-        out = np.asarray(rows) @ weights.T + intercept
+        table = rows if sparse.issparse(rows) else np.asarray(rows)
+        out = table @ weights.T + intercept
         return np.asarray(out if self.outputs > 1 else out[:, 0])
 
     def check(self) -> None:

@@ -75,6 +75,7 @@ class State(NamedTuple):
     told: dict[str, Told] = {}  # noqa: RUF012 - so is this
     sum: Sum = Sum()  # of a study of secure sums
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
+    sizes: tuple[float, ...] = ()  # what clients weigh, where rows do not count alike
 
     @property
     def apart(self) -> bool:
@@ -89,9 +90,10 @@ class State(NamedTuple):
         return dict(zip(self.roster, self.rows, strict=True))
 
     @property
-    def believed(self) -> tuple[int, ...]:
+    def believed(self) -> tuple[float, ...]:
         """The rows that sites weigh by."""
-        return vetting.believed(self.rows, self.study.defence.most_rows, sites=not self.here)
+        most = self.study.defence.most_rows
+        return self.sizes or vetting.believed(self.rows, most, sites=not self.here)
 
 
 _ANSWERS: dict[str, type] = {

@@ -137,7 +137,7 @@ def agreed(state: State, site: str) -> Agreement:
     )  # fmt: skip
 
 
-def options_of(study: Study, rows: int, seed: int = 0) -> Options:
+def options_of(study: Study, rows: float, seed: int = 0) -> Options:
     """What the study says of training, as :func:`dorfl.train` takes it, for so many rows.
 
     The `seed` is that of the noise which makes rounds private.

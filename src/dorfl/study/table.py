@@ -20,6 +20,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl.data import preprocessing, spread, validation
+from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Numeric, Plan, Transform, cells, columns, summaries
 from dorfl.data.sketch import Sketch
 from dorfl.data.tables import DataError, Split
@@ -31,6 +32,7 @@ from dorfl.federation.client import respond
 from dorfl.federation.local import Round
 from dorfl.guarantees.certificate import paper
 from dorfl.objective import methods
+from dorfl.objective.kinds import Score
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
 from dorfl.study import coordinator, guard, labels, meaning, promises, results, serving
@@ -116,8 +118,18 @@ def curved(model: Model, rows: Rows, tick: Callable[[], object] = lambda: None) 
     return replace(model, facts=facts)
 
 
-def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> tuple[State, Group]:
-    """The study's steps from where rows lie to the end, and the rows as the model sees them."""
+def fit(
+    study: Study,
+    prepared: Prepared,
+    progress: Progress | None = None,
+    *,
+    mass: Array | None = None,
+    score: Score | None = None,
+) -> tuple[State, Group]:
+    """The study's steps from where rows lie to the end, and the rows as the model sees them.
+
+    Rows may count by their `mass`, and a `score` take the place of the study's own.
+    """
     rows, names = prepared.rows, prepared.state.roster
     state = prepared.state
     words = state.study._replace(method=study.method, training=study.training)
@@ -138,7 +150,13 @@ def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> t
     noise = mechanism_of(state.study, secrets.randbits(64))
     least, seed = state.study.privacy.least, state.study.training.seed
     while state.step == "round":
-        group = training.stack(meaning.problem_of(state), clients, centers)
+        problem = meaning.problem_of(state)
+        if score is not None:
+            problem = replace(problem, method=replace(problem.method, score=score))
+            problem.check()
+            tables = {name: X for name, (X, _) in clients.items()}
+            centers = find_centers(problem.method, tables)
+        group = training.stack(problem, clients, centers, mass=mass)
         while state.step == "round":
             assert state.server is not None
             sent = federated.broadcast(state.server)
@@ -147,7 +165,7 @@ def fit(study: Study, prepared: Prepared, progress: Progress | None = None) -> t
             if progress is not None:
                 progress(state.history[-1])
         assert state.outcome is not None
-        problem, theta = group.problem, state.outcome.theta
+        theta = state.outcome.theta
         if state.step == "residuals":
             state = answer(partial(_residuals, problem, theta, clients, least))
     if noise is not None:  # what a private model comes with must not tell of its rows either

@@ -1,0 +1,100 @@
+"""Rows one by one: those that do not count alike, sparse ones, and those that have to climb.
+
+The compiled pass reads every row once and keeps no more than sums. Where P̂_i is not 1/n_i, or rows
+are sparse, it is used for the suprema alone: they need a row's outputs and nothing else of it, and
+m = A ζ + (I − A) ξ̄ is affine in the row, so that the sums are products with the rows as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dorfl.oracle.base import Atoms
+from dorfl.oracle.inner import ascend
+from dorfl.support.types import Array
+
+if TYPE_CHECKING:
+    from dorfl.oracle.group import Group
+
+_NUMBERS = 4_000_000  # made dense at once
+
+
+class Sums(NamedTuple):
+    """By client: F_i, Σ p g ζᵀ, Σ p g, Σ p g gᵀ, Σ p g · shift."""
+
+    values: Array
+    moment: Array
+    slope: Array
+    square: Array
+    shift: Array
+
+
+def sums(group: Group, value: Array, slope: Array, shift: Array) -> Sums:
+    """The sums of a group from what a pass kept of every row."""
+    push = group.weights_of(value)[:, None] * slope
+    clients, outputs = len(group.names), slope.shape[1]
+    moment = np.zeros((clients, outputs, group.problem.dims))
+    square = np.empty((clients, outputs, outputs))
+    for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
+        square[i] = push[first:stop].T @ slope[first:stop]
+        for at in blocks(group.rows, first, stop):
+            moment[i] += (group.rows[at].T @ push[at]).T
+    starts = group.bounds[:-1]
+    moved = np.add.reduceat(push[:, 0] * shift, starts)
+    return Sums(group.average(value), moment, np.add.reduceat(push, starts), square, moved)
+
+
+def dense(rows: Any) -> Array:
+    """Rows as an array, whether they are sparse or not."""
+    return np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
+
+
+def blocks(rows: Any, first: int, stop: int) -> list[slice]:
+    """Where rows are cut so that no block is large when it is dense."""
+    step = max(_NUMBERS // max(rows.shape[1], 1), 1)
+    return [slice(start, min(start + step, stop)) for start in range(first, stop, step)]
+
+
+def climb(group: Group, theta: Array, price: float) -> Atoms:
+    """The supremum by ascent, over the labels too where they have a finite `price`."""
+    problem, score = group.problem, group.problem.score
+    weights, intercept = problem.split(theta)
+    centers = np.repeat(group.centers, group.counts, axis=0)
+    rows = np.asarray(group.rows, np.float64)
+    targets = [group.target]
+    if np.isfinite(price):
+        codes = problem.encode(problem.classes)
+        targets += [np.full_like(group.target, code) for code in codes]
+    best: tuple[Array, ...] | None = None
+    for target in targets:
+        labels = problem.decode(target)
+        found = ascend(
+            weights, intercept, rows, target, problem.loss, problem.stiffness,
+            _of_rows(score.at, centers, labels), _of_rows(score.gradient, centers, labels),
+            dent=score.dent(problem.stiffness), distance=group.tolerance,
+        )  # fmt: skip
+        value = found.value - np.where(target == group.target, 0.0, price)
+        candidate = (value, found.atoms, target, found.slope, found.error)
+        if best is None:
+            best = candidate
+        else:
+            wins = value > best[0]
+            best = (
+                np.where(wins, value, best[0]),
+                np.where(wins[:, None], found.atoms, best[1]),
+                np.where(wins, target, best[2]),
+                np.where(wins[:, None], found.slope, best[3]),
+                np.maximum(found.error, best[4]),
+            )
+    assert best is not None
+    value, place, target, slope, error = best
+    return Atoms(place, target, value, group.weights_of(value), slope, float(error.max()))
+
+
+def _of_rows(function: Callable[..., Array], *given: Array) -> Callable[[Array], Array]:
+    return lambda rows: function(rows, *given)
