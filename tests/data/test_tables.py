@@ -1,6 +1,7 @@
 """Reading tables: what is read, and errors a person can act on."""
 
 import gzip
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dorfl.data import tables
-from dorfl.data.tables import DataError, errors
+from dorfl.data.tables import DataError, errors, reading
 
 FRAME = pd.DataFrame(
     {
@@ -197,6 +198,44 @@ def test_a_file_that_does_not_fit_says_what_it_needs(csv, monkeypatch):
     monkeypatch.setattr(errors, "_available", lambda: 10_000_000)
     path = csv("a,b\n" + "123456,654321\n" * 1_000_000)
     with pytest.raises(DataError, match=r"needs about 21 MB of memory, 10 MB is .* Parquet"):
+        tables.read(path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_large_text_is_read_from_the_disk_and_the_same(csv, tmp_path, monkeypatch, compressed):
+    rows = [["whole", "late", "odd", "level", "day", "none", "NA", "text"]]
+    for k in range(3000):
+        late, odd = ("NA" if k < 2000 else str(k)), ("1.5" if k > 2500 else str(k))
+        if k == 2999:
+            odd = "n/a?"
+        level = ["north", "NA", "", "none"][k % 4]
+        rows.append([str(k), late, odd, level, f"2024-01-{k % 28 + 1:02d}", "", "NA", str(k % 7)])
+    path = csv("\n".join(",".join(row) for row in rows) + "\n")
+    if compressed:
+        path = tmp_path / "packed.csv.gz"
+        path.write_bytes(gzip.compress((tmp_path / "data.csv").read_bytes()))
+    at_once = tables.read(path, text=["text"])
+    monkeypatch.setattr(reading, "LARGE", 0)
+    monkeypatch.setattr(reading, "_BLOCK", 4096)
+    found = tables.read(path, text=["text"])
+    place = found.table.path
+    assert place.exists() and found.num_rows == at_once.num_rows == 3000
+    for name in rows[0]:
+        own, whole = found.column(name), at_once.column(name)
+        assert own.cast(pa.string()).to_pylist() == whole.cast(pa.string()).to_pylist(), name
+    few = tables.read(path, ["late", "day"])
+    assert few.column_names == ["late", "day"]
+    del found
+    assert not place.exists()
+    monkeypatch.setattr(reading.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert isinstance(tables.read(path).table, pa.Table)
+
+
+def test_a_large_text_with_ragged_lines_is_refused(csv, monkeypatch):
+    monkeypatch.setattr(reading, "LARGE", 0)
+    monkeypatch.setattr(reading, "_BLOCK", 256)
+    path = csv("a,b\n" + "1,2\n" * 500 + "1.5,2\n3\n" + "4,5,6\n" + "x,2\n" * 500)
+    with pytest.raises(DataError, match=r"2 line\(s\) do not have 2 cells: line 503 .*line 504"):
         tables.read(path)
 
 

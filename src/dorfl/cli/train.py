@@ -109,8 +109,8 @@ def _say_size(screen: Screen, study: Study) -> None:
         size = path.stat().st_size
         if size > _LARGE:
             screen.note(
-                f"{path.name}: reading {size / 1e6:,.0f} MB of text takes about "
-                f"{1.5 * size / 1e6:,.0f} MB of memory; Parquet is read column by column"
+                f"{path.name}: {size / 1e6:,.0f} MB of text is read once, into a temporary Parquet "
+                "file of about its size, and then column by column; a Parquet file needs none"
             )
 
 

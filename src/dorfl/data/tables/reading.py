@@ -1,7 +1,16 @@
-"""CSV (also gzipped) and Parquet files as tables whose columns are read when they are asked for."""
+"""CSV (also gzipped) and Parquet files as tables whose columns are read when they are asked for.
+
+A large text is made Parquet first, some lines at a time, in a temporary file: then no more of it is
+ever in memory than a column.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +30,9 @@ from dorfl.data.tables.errors import DataError, need_memory
 _BLANK = ["", " "]
 _MISSING = [blank + mark for mark in cells.MARKS for blank in _BLANK]
 _BATCH = 1 << 16
+LARGE = 64_000_000  # bytes of text; less is read at once
+_BLOCK = 1 << 22  # bytes of text looked at together; Arrow reads dozens ahead
+_ODD = re.compile(r"In CSV column #(\d+):.* CSV conversion error to (\w+)")
 
 
 def column_names(path: str | Path) -> list[str]:
@@ -36,14 +48,15 @@ def read(
     text: Sequence[str] = (),
     missing: Sequence[str] = (),
 ) -> Given:
-    """The table in a file: Parquet column by column, text at once, of which only `wanted` stays.
+    """The table in a file, column by column: of a text only those that are `wanted`.
 
     Columns are what they say: text of numbers and dates is read as such, but for those in `text`.
     Empty cells are missing, and those that `missing` names; NA and its like only among numbers.
     """
     path = _existing(path)
     if _is_parquet(path):
-        table, decimal = _Parquet.open(path), "."
+        table: Table = _Parquet.open(path)
+        decimal = "."
     else:
         found = dialect.of(path)
         table, decimal = _text(path, found, wanted, text), found.decimal
@@ -219,25 +232,77 @@ def _is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
 
 
-def _text(
-    path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequence[str]
-) -> pa.Table:
-    """A text table, read whole: it has to be parsed to the end in any case."""
+def _text(path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequence[str]) -> Table:
+    """A text table, parsed to the end: into memory, or if it is large and fits, onto the disk."""
     kept = [n for n in found.header if wanted is None or n in wanted] or list(found.header)
+    size = path.stat().st_size * (5 if found.compressed else 1)
+    if size > LARGE and shutil.disk_usage(tempfile.gettempdir()).free > 2 * size:
+        return _on_disk(path, found, kept, text)
     share = len(kept) / len(found.header)
     need_memory(
         path,
         round(path.stat().st_size * (8 if found.compressed else 1.5) * max(share, 0.3)),
         "convert it to Parquet, which is read column by column, or use fewer columns",
     )
-    table = _parsed(path, found, kept, text)
+    table: Any = _parsed(path, found, kept, text)
     # Every cell of these is empty or a mark for a missing number, which may be a level's name.
     open_ = [n for n in kept if pa.types.is_null(table.schema.field(n).type)]
     if open_:
         again = _parsed(path, found, open_, open_, _BLANK)
         for name in open_:
             table = table.set_column(kept.index(name), name, again.column(name))
+    whole: Table = table
+    return whole
+
+
+def _on_disk(path: Path, found: Dialect, names: list[str], text: Sequence[str]) -> _Parquet:
+    """A text as a temporary Parquet file, written some lines at a time.
+
+    Arrow settles what a column holds by the first lines. Where a later cell is something else the
+    column is taken to be wider, whole numbers to be any and those text, and reading starts again:
+    what reading all at once gives, at the price of another pass.
+    """
+    wider = dict.fromkeys((name for name in text if name in names), pa.string())
+    handle, name = tempfile.mkstemp(prefix="dorfl-", suffix=".parquet")
+    os.close(handle)
+    made = Path(name)
+    try:
+        while True:
+            convert = _conversion(found, names)
+            convert.column_types = wider
+            with _text_errors(path, found) as short:
+                try:
+                    empty = _copied(path, found, made, _options(found, short, _BLOCK), convert)
+                except pa.ArrowInvalid as error:
+                    odd = _ODD.search(str(error))
+                    if odd is None:
+                        raise
+                    short.clear()
+                    number = odd[2] in ("int64", "null")
+                    wider[found.header[int(odd[1])]] = pa.float64() if number else pa.string()
+                    continue
+            if not empty:
+                break
+            wider |= dict.fromkeys(empty, pa.string())
+        table = _Parquet.open(made)
+    except BaseException:
+        made.unlink()
+        raise
+    weakref.finalize(table, made.unlink, missing_ok=True)
     return table
+
+
+def _copied(path: Path, found: Dialect, made: Path, options: Any, convert: Any) -> list[str]:
+    """Write a text into a Parquet file; returns the columns in which no cell says what it holds."""
+    with csv.open_csv(_stream(path, found), *options, convert) as reader:
+        kinds = {column.name: column.type for column in reader.schema}
+        levels = [column for column, kind in kinds.items() if pa.types.is_string(kind)]
+        with pq.ParquetWriter(
+            made, reader.schema, compression="none", use_dictionary=levels
+        ) as out:
+            for batch in reader:  # each a row group of its own: others are kept until they fill up
+                out.write_table(pa.Table.from_batches([batch]))
+    return [column for column, kind in kinds.items() if pa.types.is_null(kind)]
 
 
 def _parsed(
