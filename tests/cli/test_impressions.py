@@ -107,6 +107,10 @@ def test_train_ends_with_rows_held_out_beside_erm_and_the_majority(home):
     assert own.worst == min(own.clients.values()) == own.clients[own.client]
     frame = wards()
     assert constant.overall == pytest.approx((frame["ill"] == "yes").mean(), abs=0.1)
+    card = (home / "model" / "card.md").read_text()
+    told = card[card.index("## Rows held out of training") : card.index("## Clients")]
+    assert f"| dorfl | {own.overall:.4g} | {own.worst:.4g} | `{own.client}` |" in told
+    assert "| erm |" in told and "| majority class |" in told
 
 
 def test_many_clients_are_the_worst_the_middle_and_the_best(tmp_path):
@@ -134,6 +138,19 @@ def test_a_model_that_learnt_nothing_gets_no_green_tick_anywhere(tmp_path):
     assert "does not hold" in page and "✓ holds" not in page
     told = dorfl_("info", "model", cwd=tmp_path)
     assert "warning" in told.stderr
+
+
+def test_a_model_of_noise_is_refused_and_forced_it_is_still_a_failure(tmp_path):
+    rng = np.random.default_rng(0)
+    noise = wards(200).assign(ill=rng.choice(["no", "yes"], 200))[["ward", "sex", "ill"]]
+    noise.to_csv(tmp_path / "t.csv", index=False)
+    words = (*WORDS, "--l2", 1e6)
+    done = dorfl_("train", "t.csv", *words, cwd=tmp_path)
+    assert done.returncode == 4 and "learnt nothing" in done.stderr, done.stderr
+    assert not (tmp_path / "model").exists()
+    done = dorfl_("train", "t.csv", *words, "--force", cwd=tmp_path)
+    made = model.load(tmp_path / "model")
+    assert made.useless and made.fit.status == "converged" and done.returncode == 4
 
 
 def test_a_stalled_model_is_red_in_compare(home):

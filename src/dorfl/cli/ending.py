@@ -27,12 +27,14 @@ def refuse_useless(model: Model) -> None:
 
 
 def tell_shortfall(screen: Screen, model: Model) -> None:
-    """Say, last, what must not be missed; exit code 4 where the tolerance is far away."""
+    """Say, last, what must not be missed.
+
+    Exit code 4 where the tolerance is far away, or the model no better than a constant.
+    """
     for words in (*model.facts.warnings, model.useless, model.idle):
         if words:
             screen.alarm(words)
-    if model.shortfall is None:
-        return
-    screen.alarm(f"{model.shortfall}, in {model.fit.rounds} rounds")
-    if not model.relative_gap < _NEAR:
+    if model.shortfall is not None:
+        screen.alarm(f"{model.shortfall}, in {model.fit.rounds} rounds")
+    if model.useless or (model.shortfall is not None and not model.relative_gap < _NEAR):
         raise typer.Exit(4)

@@ -206,14 +206,12 @@ def receive(
 
 def new_server(state: State) -> Server:
     """The server before the first round."""
-    problem = meaning.problem_of(state)
+    study, problem = state.study, meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
-    if state.study.privacy.secure_sum:
+    if study.privacy.secure_sum:
         return secure.server_of(state, start)
-    options = meaning.options_of(state.study, sum(state.believed))
-    bounds = (
-        meaning.limits_of(state.study) if state.here else meaning.bounds_of(state.study, problem)
-    )
+    options = meaning.options_of(study, sum(state.believed))
+    bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
     server = training.serve(
         problem, state.roster, np.array(state.believed), start,
         options.changed(limits=bounds), state.centers,

@@ -26,6 +26,8 @@ def write(model: Model) -> str:
         ]
     lines += [f"- {note}" for note in facts.notes]
     lines += [f"- {_code(n)} is not used: {why}" for n, why in model.transform.ignored.items()]
+    if facts.held_out:
+        lines += ["", "## Rows held out of training", "", *_held_out(model)]
     lines += ["", "## Clients", ""]
     lines += _clients(model)
     lines += [
@@ -73,6 +75,15 @@ def _summary(model: Model) -> str:
 def _why(model: Model) -> str:
     worst = model.fit.problem.method.mixture.adversarial
     return " in the end: the worst mixture for this model" if worst else ": by its number of rows"
+
+
+def _held_out(model: Model) -> list[str]:
+    measure = "accuracy" if model.classifies else "mean absolute error"
+    lines = [f"| | {measure} | for the worst-served client | who |", "| --- | --- | --- | --- |"]
+    for told in model.facts.held_out:
+        name = _code(told.client) if told.client else ""
+        lines.append(f"| {told.method} | {told.overall:.4g} | {told.worst:.4g} | {name} |")
+    return lines
 
 
 def _clients(model: Model) -> list[str]:
