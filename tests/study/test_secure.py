@@ -13,7 +13,17 @@ from dorfl.federation import server as serving
 from dorfl.federation.secure_sum import threshold
 from dorfl.solvers import Sqp
 from dorfl.solvers.base import Needs
-from dorfl.study import checkpoint, coordinator, local, meaning, results, secure, summing, toml
+from dorfl.study import (
+    checkpoint,
+    coordinator,
+    local,
+    meaning,
+    results,
+    secure,
+    summing,
+    table,
+    toml,
+)
 from dorfl.study.ledger import mark_of
 from dorfl.study.messages import Masked, Refusal, Reply, Shares
 from dorfl.support import wire
@@ -88,6 +98,13 @@ def trained(end, tables):
     return dorfl.train(clients_of(end, tables), method, l2=1.0 / sum(end.rows), tol=1e-4)
 
 
+def worst_of(end, tables):
+    """The worst site's risk at the model found."""
+    group = training.prepare(clients_of(end, tables), meaning.problem_of(end).method)
+    penalty = 0.5 / sum(end.rows) * np.sum(end.outcome.theta[:-1] ** 2)
+    return group.evaluate(end.outcome.theta).values.max() + penalty
+
+
 @pytest.mark.parametrize("method", ["erm", "wafl"])
 def test_a_fixed_mixture_gives_the_plain_model_within_rounding(method):
     tables = synthetic_tables()
@@ -121,12 +138,7 @@ def test_the_worst_mixture_is_found_although_every_site_keeps_its_weight(method)
     fit = trained(end, tables)
     assert end.outcome.status == "converged"
     assert 0 <= end.outcome.gap <= 1e-4 * end.outcome.objective
-    # what is said to be an upper bound on the worst site's risk is one, and a close one
-    risks = training.prepare(clients_of(end, tables), meaning.problem_of(end).method).evaluate(
-        end.outcome.theta
-    )
-    penalty = 0.5 / sum(end.rows) * np.sum(end.outcome.theta[:-1] ** 2)
-    worst = risks.values.max() + penalty
+    worst = worst_of(end, tables)  # what is said to be an upper bound is one, and a close one
     assert worst <= end.outcome.objective <= worst * (1 + 1e-4)
     assert end.outcome.objective <= fit.objective * (1 + 2e-4)
     assert end.outcome.lam.shape == (1,) and end.outcome.risks.shape == (1,)
@@ -207,6 +219,23 @@ def test_a_site_may_drop_out_at_every_step_of_a_round(step, method):
     assert away == ([] if step == "sum open" else [3])
 
 
+@pytest.mark.slow
+def test_while_the_worst_site_is_away_nothing_is_said_of_the_worst():
+    tables = split(5)
+    worst = tables["site-2"]
+    worst["y"] = ["no" if y == "yes" and k % 3 == 0 else y for k, y in enumerate(worst["y"])]
+    study = among(make_study(tables, method=METHODS["afl"], extra=STANDARD))
+
+    def gone(state, site):
+        return site == "site-2" and state.step == "sum keys" and len(state.history) in (1, 2, 3)
+
+    end = conduct(coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of), gone)
+    assert end.outcome.status == "converged"
+    assert all(np.isinf(end.history[k].gap) for k in (1, 2, 3))
+    true = worst_of(end, tables)
+    assert true <= end.outcome.objective <= true * (1 + 1e-4)
+
+
 def test_before_training_nobody_may_be_missing_and_with_three_sites_never():
     tables = split(5)
     study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
@@ -258,12 +287,16 @@ def at_step(step, sites=4, method="erm", rounds=1):
     study = among(make_study(tables, method=METHODS[method], extra=STANDARD))
     homes, state = secure_sites(tables, study, key_of), coordinator.begin(study, "run-1")
     while not (state.step == step and state.sum.of == "round" and len(state.history) == rounds):
-        answers = {}
-        for name in coordinator.asked(state):
-            reply = homes[name].respond(wire.encode(coordinator.request(state, name)))
-            answers[name] = coordinator.read(state, name, reply)
-        state = coordinator.receive(state, answers)
+        state = asked_of_all(state, homes)
     return state, homes
+
+
+def asked_of_all(state, sites):
+    answers = {}
+    for name in coordinator.asked(state):
+        reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
+        answers[name] = coordinator.read(state, name, reply)
+    return coordinator.receive(state, answers)
 
 
 def reason(site, request):
@@ -282,6 +315,18 @@ def test_a_site_never_gives_both_shares_of_another():
     without = changed(asked, alive=("site-0", "site-1", "site-2"))
     assert "opened before" in reason(sites["site-0"], without)
     assert reason(sites["site-0"], asked) is None  # the same again tells nothing new
+
+
+def test_two_sums_of_one_round_are_opened_among_the_same_sites():
+    state, sites = at_step("sum open")
+    assert reason(sites["site-0"], coordinator.request(state, "site-0")) is None
+    state = secure.begin(state._replace(step="round"))  # the same round, in another sum
+    while state.step != "sum open":
+        state = asked_of_all(state, sites)
+    asked = coordinator.request(state, "site-0")
+    without = changed(asked, alive=("site-0", "site-1", "site-2"))
+    assert "opened before" in reason(sites["site-0"], without)
+    assert reason(sites["site-0"], asked) is None
 
 
 def test_a_site_opens_nothing_that_it_did_not_add_to_or_of_too_few():
@@ -375,8 +420,8 @@ def test_a_checkpoint_in_the_middle_of_a_sum_goes_on_to_the_same_bits(step, tmp_
 
 def test_a_number_out_of_range_is_an_error_that_says_what_to_do():
     tables = split(3)
-    for table in tables.values():
-        table["x0"] = [v * 1e13 for v in table["x0"]]
+    for rows in tables.values():
+        rows["x0"] = [v * 1e13 for v in rows["x0"]]
     study = make_study(tables, method=METHODS["erm"], extra=STANDARD)
     with pytest.raises(ValueError, match="too large for a secure sum: give the column"):
         run(tables, study)
@@ -411,6 +456,12 @@ def test_a_solver_that_does_not_pool_is_refused(monkeypatch):
         toml.parse(
             f'[data]\nlabel = "y"\n[method]\nname = "erm"\n[privacy]\nsecure_sum = true\n{STANDARD}'
         )
+
+
+def test_a_table_has_nothing_to_hide(tmp_path):
+    study = among(make_study(split(3), method=METHODS["erm"], extra=STANDARD))
+    with pytest.raises(ValueError, match="of one table nothing is hidden"):
+        table.run(study.changed(data_file=str(tmp_path / "all.csv"), data_client="site"))
 
 
 def test_epsilon_is_refused_beside_sums():

@@ -110,7 +110,6 @@ def _check_sums(study: Study) -> None:
     single = single or defence.trim > 0 or defence.liars > 0
     for wrong, reason in (
         (0 < len(study.sites) < 3, "needs three sites at least"),
-        (study.data.file is not None, "is for sites elsewhere: of one table nothing is hidden"),
         (
             study.columns.scaling != "standard",
             'medians are no sums: set columns.scaling = "standard"',

@@ -48,6 +48,10 @@ def open_split(study: Study) -> Split:
     """The table of a study, its rows in the clients' order."""
     if study.data.file is None:
         raise ValueError('[data] file is missing: which table? Or name it: --table "data.csv"')
+    if study.privacy.secure_sum:
+        raise ValueError(
+            "privacy.secure_sum: is for sites elsewhere; of one table nothing is hidden"
+        )
     client, label = study.data.client, study.data.label
     text = [*study.columns.category, *([client] if client else [])]
     if meaning.task_of(study) == "classification":

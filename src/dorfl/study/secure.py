@@ -296,12 +296,16 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
     level = seen.report.value if tilt.tau is not None else 0.0
     carried = carried._replace(tilt=tilt._replace(level=level), tried=Levels(), among=alive)
     state = state._replace(sum=carried, server=server)
-    if adversarial:
+    whole = len(alive) == len(state.roster)
+    if adversarial and whole:
         state, info = _bounded(state, task.theta, seen.upper, info)
-    full = len(alive) == len(state.roster) or state.study.absent.then == "go on"
-    if info.done == "converged" and not full:
+    elif info.done in ("converged", "stalled") and not (
+        whole or (state.study.absent.then == "go on" and not adversarial)
+    ):  # of some sites only: it goes on until all have been there
         info = info._replace(done="")
         state = state._replace(server=server_of(state, info.theta)._replace(round=server.round))
+    if adversarial and not whole:  # of who is away nothing is known
+        info = info._replace(gap=np.inf)
     up, down = _bytes(state, total.size, asks)
     line = Round(
         asks.round, info.objective, info.gap, info.risks, info.lam, alive,
