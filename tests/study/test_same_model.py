@@ -15,6 +15,7 @@ from dorfl.study import coordinator, local, model, results, settings, toml
 from dorfl.study.ledger import Limits
 from study_cases import METHODS, a_site, mixed_tables
 
+OTHERS = ('name = "dorfl"', 'center = "auto"', 'by = "regret"')
 LABELS = {"ill": "two classes", "grade": "three classes", "cost": "a number"}
 
 
@@ -58,7 +59,7 @@ def same(one, two):
 
 
 @pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("method", [*METHODS.values(), 'name = "dorfl"', 'center = "auto"'])
+@pytest.mark.parametrize("method", [*METHODS.values(), *OTHERS])
 def test_a_table_and_a_federation(tmp_path, label, method):
     """With categories, with missing values, and with one file for both."""
     frame = frame_of(mixed_tables(), label)

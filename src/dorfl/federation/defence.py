@@ -97,6 +97,8 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
     low, high = -most, gain - least
     if problem.method.mixture.by == "loss":  # there the score's level is taken out
         low, high = 0.0, gain + most * (problem.score.bend(problem.dims) is None)
+    if problem.method.mixture.by == "regret":  # −most ≤ F* ≤ F(0)
+        low, high = low - (_loss(defence, sizes, 0.0)[0] - least), high + most
     tau = problem.method.temperature
     if task.kind == "evaluate":
         reach, middle = sizes.slope(steep, omega), np.zeros_like(theta)

@@ -175,6 +175,8 @@ def check(problem: Problem) -> None:
         )
     if method.mixture.by == "loss" and method.score is not None:
         raise ValueError('privacy: by="loss" sends the level of the score too; use by="risk"')
+    if method.mixture.by == "regret":
+        raise ValueError('privacy: by="regret" sends what rows give alone too; use by="risk"')
     if problem.constrained:
         raise ValueError("privacy: with a radius, clients also send ∂F/∂ρ; give rho")
 

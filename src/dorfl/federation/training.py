@@ -14,7 +14,7 @@ from dorfl.data import validation, weighing
 from dorfl.data.centers import find_centers
 from dorfl.data.validation import Clients
 from dorfl.data.weighing import Weighed
-from dorfl.federation import local
+from dorfl.federation import local, regret
 from dorfl.federation import privacy as keeping
 from dorfl.federation.apart import doubting
 from dorfl.federation.defence import defend
@@ -323,7 +323,9 @@ def stack(
         rows = rows.copy()
     target = np.concatenate([problem.encode(y) for _, y in checked.values()])
     bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in checked.values()])])
-    return Group(problem, tuple(checked), rows, target, bounds, centers, tolerance, mass)
+    group = Group(problem, tuple(checked), rows, target, bounds, centers, tolerance, mass)
+    by_regret = problem.method.mixture.by == "regret"
+    return replace(group, own=regret.own_best(group)) if by_regret else group
 
 
 def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:
@@ -381,6 +383,7 @@ def _separable(problem: Problem, counts: Array, options: Options) -> Array | Non
     A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row.
     """
     bounded = options.l2 > 0.0 or np.isfinite(options.theta_radius)
+    bounded = bounded or problem.method.mixture.by == "regret"  # says nothing of single rows
     if bounded or not problem.unbounded or options.privacy is not None:
         return None
     return np.asarray(np.log(2.0) / counts * (1.0 - 1e-9))  # θ = 0 classifies nothing

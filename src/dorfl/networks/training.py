@@ -210,6 +210,8 @@ def score_levels(fleet: Fleet, method: Method) -> Array:
 
     It is −F_i of a model without any loss: what score and transport alone make of the rows.
     """
+    if method.mixture.by == "regret":
+        raise ValueError('mixture: by="regret" is for linear models; use by="loss"')
     scored = fleet.robust.score is not None or fleet.centers is not None
     if method.mixture.by != "loss" or not scored:
         return np.zeros(len(fleet.rows.names))

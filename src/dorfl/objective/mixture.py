@@ -25,6 +25,7 @@ import numpy as np
 
 from dorfl.support.types import Array
 
+BY = ("risk", "loss", "regret")  # what makes a client badly served: see `capped`
 _WHOLE = 2**53  # 1 in units of 2⁻⁵³, the finest grid of which every point of [0, 1] is a float
 
 
@@ -145,6 +146,8 @@ def capped(cap: float, by: str = "risk") -> Mixture:
     by="risk" compares the clients' F_i, as the paper does. A score is part of F_i, so a client far
     from the score's centre then looks *better* served than it is. by="loss" measures every client
     on its own rows weighed by the score, which takes the score's level out of the comparison.
+    by="regret" compares F_i − F_i*, with F_i* what the client's own model would give it on rows it
+    has not seen (:mod:`dorfl.federation.regret`): how much a client gives up by sharing a model.
     """
     if not 0.0 < cap <= 1.0:
         raise ValueError(f"capped(cap={cap}): must be above 0 and at most 1")
@@ -153,8 +156,8 @@ def capped(cap: float, by: str = "risk") -> Mixture:
 
 
 def _check_by(by: str) -> None:
-    if by not in ("risk", "loss"):
-        raise ValueError(f'by={by!r}: choose "risk" or "loss"')
+    if by not in BY:
+        raise ValueError(f"by={by!r}: choose one of {', '.join(BY)}")
 
 
 def resolve(rule: str | Mixture) -> Mixture:

@@ -58,6 +58,7 @@ class Group:
     chunks: Array = field(init=False)
     tolerance: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
     mass: Array | None = None  # (n,) what each row counts in P̂_i, in any unit; none: all alike
+    own: Array | None = None  # (clients,) F_i*, where clients are compared by regret
 
     def __post_init__(self) -> None:
         if self.sparse and (self._ascends or any(self.problem.threshold)):
@@ -137,8 +138,10 @@ class Group:
 
     @cached_property
     def offsets(self) -> Array:
-        """What is added to F_i so that mixtures compare losses alone; zero unless they should."""
+        """What is added to F_i so that mixtures compare losses alone, or regrets; else zero."""
         method = self.problem.method
+        if self.own is not None:
+            return -self.own
         if method.mixture.by != "loss" or method.score is None:
             return np.zeros(len(self.names))
         quadratic = self.problem.score.bend(self.problem.dims) is not None
@@ -173,6 +176,7 @@ class Group:
             **self._rows(flat),
             bounds=bounds,
             centers=self.centers[list(clients)],
+            own=None if self.own is None else self.own[list(clients)],
         )
 
     def _rows(self, flat: Array) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def check(study: Study) -> None:
         ("method.name", method.name, METHODS),
         ("method.center", method.center, ("auto", "client")),
         ("method.mixture", method.mixture, MIXTURES),
-        ("method.by", method.by, ("loss", "risk")),
+        ("method.by", method.by, mixing.BY),
         ("training.solver", options.solver, solvers.names()),
         ("absent.then", study.absent.then, ("wait", "go on")),
     ):

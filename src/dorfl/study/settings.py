@@ -66,7 +66,7 @@ class Words(NamedTuple):
         "auto"
     )
     cap: Annotated[float, "the most a client may count in an agnostic mixture"] = 1.0
-    by: Annotated[str, "what makes a client the worst: loss or risk"] = "loss"
+    by: Annotated[str, "what makes a client the worst: loss, risk or regret"] = "loss"
 
     @property
     def scores(self) -> bool:
