@@ -208,7 +208,7 @@ def test_compare(home):
     assert done.returncode == 0, done.stderr
     assert "gdrfl" in done.stdout and "serves" in done.stdout
     assert (home / "comparison" / "index.html").exists()
-    assert (home / "comparison" / "figures" / "radar.png").exists()
+    assert (home / "comparison" / "figures" / "clients-served.png").exists()
 
 
 def test_regression_and_many_classes(home):

@@ -38,7 +38,9 @@ def test_it_does_not_turn_to_a_client_whose_labels_are_noise():
     [
         methods.method(mixture=mixture.agnostic("regret")),
         methods.dorfl(mixture=mixture.agnostic("regret")),
-        methods.dorfl(score=scores.quadratic(0.5, center="client"), mixture=mixture.fixed(by="regret")),
+        methods.dorfl(
+            score=scores.quadratic(0.5, center="client"), mixture=mixture.fixed(by="regret")
+        ),
     ],
 )  # fmt: skip
 def test_it_is_the_risk_less_what_the_client_has_alone(method):

@@ -61,7 +61,7 @@ def every_kind(name="DOR-FL"):
         Figure("lines", name, name, name, series, x_log=True, y_log=True, note=name, alt=name),
         Figure("points", name, name, name, points, "points"),
         Figure("bars", name, "", name, named, "bars"),
-        Figure("radar", name, "", name, named, "radar"),
+        Figure("dots", name, "", name, named, "dots"),
         Figure("heat", name, name, name, named, "heat", y_range=(0, 100)),
     ]
 
@@ -70,13 +70,13 @@ def page_of(name):
     """A page with every kind of block, the name wherever a user's own words could be."""
     table = Table("t", name, (name, "b"), [(name, 1.0), ("c", 2.0)], best="max", note=name)
     wide = Table("wide", name, [f"column {k}" for k in range(20)], [[1.5] * 20])
-    lines, points, bars, radar, heat = every_kind(name)
+    lines, points, bars, dots, heat = every_kind(name)
     return Page(
         name,
         name,
         [Finding(name, name, True), Finding(name, name, False), Finding(name, name)],
         [
-            Section(name, [Text([name, "a `code` word"]), table, lines, Beside([radar, bars])]),
+            Section(name, [Text([name, "a `code` word"]), table, lines, Beside([dots, bars])]),
             Section(name, [Details(name, [wide]), points, heat]),
         ],
     )
@@ -190,6 +190,55 @@ def test_a_logarithmic_axis_needs_positive_values():
     figure = Figure("f", "F", "x", "y", [curve], x_log=True, y_log=True)
     assert content.log_axes(figure) == (True, False)
     assert plot(figure).layout.yaxis.type is None
+
+
+@pytest.mark.parametrize("count", [8, 15, 40])
+def test_many_series_keep_colours_of_their_own(count):
+    found = looks([f"class {k}" for k in range(count)])
+    assert len({look.colour for look in found}) == count
+
+
+def test_lines_are_told_apart_without_colour():
+    names = ["ERM", "AFL", "WAFL", "GDRFL", "DOR-FL", "clean rows only", "Bayes rule"]
+    found = looks(names)
+    assert len({(look.dash, look.width < 2.0) for look in found}) == len(names)
+    long = Figure("f", "F", "x", "y", [Series(n, range(500), range(500)) for n in ("a", "b")])
+    drawn = plot(long).data
+    assert len({trace.marker.symbol for trace in drawn}) == 2
+    assert all(trace.marker.maxdisplayed == 12 for trace in drawn)
+
+
+def test_lines_that_coincide_are_all_seen():
+    x, low, high = [1, 2, 3], [1.0, 2.0, 3.0], [10.0, 20.0, 30.0]
+    series = [Series(name, x, low) for name in "abc"] + [Series("d", x, high)]
+    figure = Figure("f", "F", "x", "y", series)
+    assert content.nesting(figure) == [2, 1, 0, 0]
+    widths = [trace.line.width for trace in plot(figure).data]
+    assert widths[0] > widths[1] > widths[2] == widths[3]
+
+
+def test_dots_have_a_line_for_every_name():
+    names = [f"a client with a rather long name {k}" for k in range(63)]
+    figure = Figure("f", "F", "", "accuracy", [Series("a", names, range(63), [1.0] * 63)], "dots")
+    drawn = plot(figure)
+    assert list(drawn.layout.yaxis.tickvals) == list(range(63))
+    assert list(drawn.data[0].x) == list(range(63)) and drawn.data[0].error_x.array[0] == 1.0
+    height = float(re.search(r'style="height: ([\d.]+)rem"', render(_alone(figure)))[1])
+    assert height > 63 * 2  # two lines of text each
+
+
+def _alone(*blocks):
+    return Page("P", "", sections=[Section("S", blocks)])
+
+
+def test_numbers_of_many_series_go_down_not_across():
+    figure = Figure("f", "F", "x", "y", [Series(f"s{k}", [1, 2], [k, k]) for k in range(40)])
+    assert content.numbers(figure).columns == ("series", "x", "y")
+
+
+def test_the_claim_says_whose_it_is():
+    page = Page("P", "", [Finding("it works", "1 %", False, "the paper")])
+    assert "✗ does not hold (claim: the paper)" in render(page)
 
 
 def test_a_method_has_one_colour_everywhere():
@@ -324,6 +373,9 @@ def test_a_browser_opens_it(tmp_path):
         tab.evaluate("document.querySelector('.legend button').click()")
         tab.wait_for("document.querySelectorAll('.plot .scatterlayer .trace').length === 4")
 
+        tab.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
+        tab.wait_for("document.querySelector('.fold .scroll').tabIndex === 0")
+
         # A telephone scrolls down, never sideways; its system's choice is followed.
         tab.evaluate("localStorage.clear()")
         tab.prefer(prefers_color_scheme="dark")
@@ -333,13 +385,49 @@ def test_a_browser_opens_it(tmp_path):
         tab.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
         assert tab.evaluate("document.documentElement.scrollWidth") == 360
         assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
-        tab.wait_for("document.querySelector('.fold .scroll').tabIndex === 0")
+        folded = "document.querySelector('.fold .scroll')"  # each row a table of its own
+        assert tab.evaluate(f"{folded}.scrollWidth === {folded}.clientWidth")
 
         assert tab.pdf().startswith(b"%PDF")
         said = tab.heard("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
         assert not said, json.dumps(said)[:2000]
         asked = {sent["request"]["url"] for sent in tab.heard("Network.requestWillBeSent")}
         assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `apt-get install chromium`")
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_clipped(tmp_path, width):
+    """Tables with more columns than there is room for, long names, and the first screen."""
+    score = Measured(95.04, 0.12)
+    groups = [f"group {k}" for k in range(8)]
+    settings = "ρ = 20, β = 1, ρ₂ = 0.2 (3 of 10); ρ = 5, β = 0.2, ρ₂ = 0.2 (7 of 10)"
+    methods = ["ERM", "DOR-FL", "dro (Wasserstein), pooled"]
+    columns = ("method", "clean", "contaminated", "chosen, clean", "chosen")
+    rows = [(m, score, score, settings, settings) for m in methods]
+    tuned = Table("tuned", "Tuned", columns, rows, ".2f", best="max")
+    wide = Table("groups", "By group", ("method", *groups), [(m, *[score] * 8) for m in methods],
+                 ".2f", best="max")  # fmt: skip
+    lines, points, *_ = every_kind()
+    sections = [Section("S", [tuned, wide, *every_kind()[2:]])]
+    cards = [Finding("a claim", "≥ 93.9 %", True)] * 3
+    page = Page("A study", "In short.", cards, sections, [Beside([lines, points])])
+    path = write(page, tmp_path / "report.html")
+    with browser() as tab:
+        tab.resize(width, 800)
+        tab.open(path)
+        tab.wait_for("document.documentElement.dataset.drawn === '5'")
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        boxes = "[...document.querySelectorAll('.block > .scroll')]"
+        assert tab.evaluate(f"{boxes}.length") == 2
+        assert tab.evaluate(f"{boxes}.every((box) => box.scrollWidth <= box.clientWidth)")
+        seen = "[...document.querySelectorAll('td')].every((cell) => cell.offsetParent)"
+        assert tab.evaluate(seen)
+        if width > 600:  # the picture is on the first screen
+            assert (
+                tab.evaluate("document.querySelector('.plot').getBoundingClientRect().bottom") < 800
+            )
 
 
 _FONT = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"

@@ -23,7 +23,7 @@ def compare(
     words: dict[str, Any],
     folds: options.Folds = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the page, table and radar.")
+        Path | None, typer.Option("--out", "-o", help="Folder for the page, table and figure.")
     ] = None,
 ) -> None:
     """Compare the five methods on rows they have not seen: who is served worst, and by which?
@@ -54,7 +54,7 @@ def compare(
         made = of_comparison(found, study)
         page.write(made, out / "index.html")
         export.export(made, out)
-        screen.say(f"page, table and radar in {out}")
+        screen.say(f"page, table and figure in {out}")
     screen.give(_answer(found))
     for shortfall in found.shortfalls[:_LISTED]:
         screen.alarm(shortfall)

@@ -31,7 +31,8 @@ def own_best(group: Group) -> Array:
     >>> import dorfl
     >>> from dorfl.federation.training import prepare
     >>> data = dorfl.datasets.synthetic(seed=0)
-    >>> group = prepare(data.clients, dorfl.methods.method(mixture=dorfl.mixture.agnostic("regret")))
+    >>> rule = dorfl.mixture.agnostic(by="regret")
+    >>> group = prepare(data.clients, dorfl.methods.method(mixture=rule))
     >>> bool((own_best(group) == group.own).all())
     True
     """

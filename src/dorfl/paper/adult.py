@@ -9,7 +9,7 @@ from dorfl.data.datasets import Dataset, adult
 from dorfl.data.datasets.adult import SUSPECT_GAIN
 from dorfl.data.datasets.base import Clients
 from dorfl.federation.fit import Fit
-from dorfl.objective import costs, methods, scores
+from dorfl.objective import costs, methods, mixture, scores
 from dorfl.paper.tuning import (
     RULES,
     Candidate,
@@ -24,6 +24,11 @@ from dorfl.solvers import Paper
 
 STEPS = 1000  # the paper's budget of gradient steps
 RATES = tuple(factor / STEPS**0.5 for factor in (1.0, 10.0, 100.0))
+RULES_OF_MIXING = {
+    "by size": mixture.fixed(),
+    "worst by loss": mixture.agnostic(by="loss"),
+    "worst by regret": mixture.agnostic(by="regret"),
+}
 _TOLERANCE = 1e-5
 
 
@@ -77,6 +82,19 @@ def _within(candidate: Candidate, data: Dataset, kept: Clients, sample: Clients)
     plain = _measured(steps(RATES[0], data.clients), data.test)
     tuned = plain if best == RATES[0] else _measured(steps(best, data.clients), data.test)
     return {"theorem": plain, "tuned": tuned, "rate": best}
+
+
+def mixing(seed: int) -> dict[str, Any]:
+    """Plain losses on one split, clients weighed in three ways: by size, loss and regret."""
+    data = adult("paper", seed=seed)
+    ridge = 1.0 / sum(len(y) for _, y in data.clients.values())
+    return {
+        name: _measured(
+            fit(Candidate("", methods.method(mixture=rule), ridge), data.clients, tol=_TOLERANCE),
+            data.test,
+        )
+        for name, rule in RULES_OF_MIXING.items()
+    }
 
 
 def best_linear(seed: int) -> list[float]:

@@ -24,7 +24,7 @@ from dorfl.support.files import write_whole
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 # they say what was found, not what is
-_BESIDE = ("cli.py", "commands", "report", "experiments/pages", "experiments/study.py")
+_BESIDE = ("cli/", "report/", "paper/pages/", "paper/study.py", "study/pages.py", "flower/")
 
 
 class Cell(NamedTuple):

@@ -15,12 +15,14 @@ from dorfl.data.datasets.packages import UnavailableError
 from dorfl.paper import Part, cells, fashion, theory
 from dorfl.paper.cells import Cell
 from dorfl.paper.pages import adult as adult_page
+from dorfl.paper.pages import ambiguity as ambiguity_page
 from dorfl.paper.pages import cardio as cardio_page
 from dorfl.paper.pages import fashion as fashion_page
 from dorfl.paper.pages import synthetic as synthetic_page
 from dorfl.paper.tuning import NAMES
-from dorfl.report.content import Beside, Details, Finding, Page, Section, Table, Text
+from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
 
+_FIRST = 3  # cards at the top; the rest is in a table
 BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
 
 
@@ -29,6 +31,8 @@ class Made(NamedTuple):
 
     sections: list[Section]
     cards: list[Finding]
+    opening: Sequence[Block] = ()
+    first: Sequence[Finding] = ()  # of the cards, those at the top of the page
 
 
 class Plan(NamedTuple):
@@ -55,13 +59,32 @@ def reproduce(
     """
     found = iter(cells.run([cell for plan in todo for cell in plan.cells], folder, tick))
     made = [plan.tell([next(found) for _ in plan.cells]) for plan in todo]
+    cards = [card for one in made for card in one.cards]
     return Page(
-        "Federated learning that holds up: the study",
-        "Distributionally robust federated learning with outlier resilience, reproduced and "
-        "extended: every table and figure of the paper beside ours, and what lies beyond it.",
-        [card for one in made for card in one.cards],
-        [*(section for one in made for section in one.sections), _environment(todo)],
+        "Federated learning that holds up",
+        "dorfl trains one model across clients that cannot pool their rows, so that it stays good "
+        "when clients differ, when data drift, and when some rows are simply wrong. This is the "
+        "paper's study, run again.",
+        [card for one in made for card in one.first][:_FIRST] or cards[:_FIRST],
+        [
+            *([_claims(cards)] if cards else []),
+            *(section for one in made for section in one.sections),
+            _environment(todo),
+        ],
+        [block for one in made for block in one.opening],
     )
+
+
+def _claims(cards: Sequence[Finding]) -> Section:
+    """Every claim, whose it is, what was found and whether it holds: what does not comes first."""
+    ranked = sorted(cards, key=lambda card: card.holds is not False)
+    rows = [(card.claim, card.whose, card.value, card.holds) for card in ranked]
+    held = sum(card.holds is True for card in cards)
+    table = Table(
+        "claims", f"{held} of {len(cards)} claims hold", ("claim", "whose", "found", "holds"), rows,
+        note="A claim of the paper is one it makes; ours are what this project set out to show.",
+    )  # fmt: skip
+    return Section("What holds, and what does not", [table])
 
 
 def _synthetic(seeds: int) -> Plan:
@@ -79,6 +102,8 @@ def _synthetic(seeds: int) -> Plan:
             found[seeds : 2 * seeds],
             found[2 * seeds :],
         )
+        ours, ahead = synthetic_page.cards(tables)
+        certified = synthetic_page.certificate(promises)
         return Made(
             [
                 synthetic_page.section(tables),
@@ -86,7 +111,9 @@ def _synthetic(seeds: int) -> Plan:
                 synthetic_page.certified(promises),
                 synthetic_page.beyond(swept),
             ],
-            synthetic_page.cards(tables),
+            [ours, ahead, certified, synthetic_page.labels(swept)],
+            synthetic_page.opening(training, tables, swept),
+            [ours, certified],
         )
 
     return Plan([*every, *sweeps, *shown], tell)
@@ -94,8 +121,8 @@ def _synthetic(seeds: int) -> Plan:
 
 def _sensitivity(seeds: int) -> Plan:
     def tell(found: list[Any]) -> Made:
-        section, card = synthetic_page.sensitivity(found)
-        return Made([section], [card])
+        section, cards = synthetic_page.sensitivity(found)
+        return Made([section], cards)
 
     return Plan([Cell("synthetic", "sensitivity", {"seed": seed}) for seed in range(seeds)], tell)
 
@@ -107,15 +134,19 @@ def _adult(seeds: int) -> Plan:
         for name in NAMES
     ]
     best = [Cell("adult", "best_linear", {"seed": seed}) for seed in range(seeds)]
+    mixed = [Cell("adult", "mixing", {"seed": seed}) for seed in range(seeds)]
     official = [Cell("adult", "official", {"name": name}) for name in NAMES]
 
     def tell(found: list[Any]) -> Made:
         methods = {name: found[k : len(runs) : len(NAMES)] for k, name in enumerate(NAMES)}
-        least, rest = found[len(runs) :][:seeds], found[len(runs) + seeds :]
-        section, cards = adult_page.section(methods, least, dict(zip(NAMES, rest, strict=True)))
+        rest = found[len(runs) :]
+        least, mixtures, whole = rest[:seeds], rest[seeds : 2 * seeds], rest[2 * seeds :]
+        section, cards = adult_page.section(
+            methods, least, mixtures, dict(zip(NAMES, whole, strict=True))
+        )
         return Made([section], cards)
 
-    return Plan([*runs, *best, *official], tell)
+    return Plan([*runs, *best, *mixed, *official], tell)
 
 
 def _cardio(seeds: int) -> Plan:
@@ -127,7 +158,7 @@ def _cardio(seeds: int) -> Plan:
 
     def tell(found: list[Any]) -> Made:
         section, cards = cardio_page.section(found)
-        return Made([section], cards)
+        return Made([section], cards, first=cards)
 
     return Plan([Cell("cardio", "table", {"seed": seed}) for seed in range(seeds)], tell)
 
@@ -148,6 +179,7 @@ def _fashion(_: int) -> Plan:
 
 def _theory(_: int) -> Plan:
     def tell(found: list[Any]) -> Made:
+        *found, drawn = found
         findings = [theory.findings(kept) for kept in found]
         statements = [line for one in findings for line in one.statements]
         figures = [figure for one in findings for figure in one.figures]
@@ -156,6 +188,7 @@ def _theory(_: int) -> Plan:
             "of the paper's statements hold on random instances",
             f"{held} of {len(statements)}",
             held == len(statements),
+            "the paper",
         )
         words = Text(
             [
@@ -163,9 +196,16 @@ def _theory(_: int) -> Plan:
                 "solvers: the primal problems as conic programs, exact transport, brute force."
             ]
         )
-        return Made([Section("Theory", [words, theory.table(statements), Beside(figures)])], [card])
+        return Made(
+            [
+                ambiguity_page.section(drawn),
+                Section("Theory", [words, theory.table(statements), Beside(figures)]),
+            ],
+            [card],
+        )
 
-    return Plan([Cell("theory", "cell", {"seed": 0, "name": name}) for name in theory.PARTS], tell)
+    parts = [Cell("theory", "cell", {"seed": 0, "name": name}) for name in theory.PARTS]
+    return Plan([*parts, Cell("ambiguity", "drawn", {})], tell)
 
 
 _PLANS: dict[Part, Callable[[int], Plan]] = {

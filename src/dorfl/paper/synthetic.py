@@ -14,14 +14,20 @@ import numpy as np
 
 from dorfl.data.datasets import Dataset, synthetic
 from dorfl.data.datasets.synthetic import MEANS
-from dorfl.objective import methods, scores
+from dorfl.objective import methods, mixture, scores
 from dorfl.objective.methods import Method
+from dorfl.objective.mixture import Mixture
 from dorfl.paper import peers
 from dorfl.paper.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
 from dorfl.support.types import Array
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
-BY_SIZE = "DOR-FL, clients by size"
+FORMS: dict[str, str | Mixture] = {  # how clients are compared: the paper's own form first
+    "DOR-FL": "agnostic",
+    "DOR-FL, clients by loss": mixture.agnostic(by="loss"),
+    "DOR-FL, clients by regret": mixture.agnostic(by="regret"),
+    "DOR-FL, clients by size": "fixed",
+}
 OFFSETS = tuple(range(-5, 6))
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -83,16 +89,16 @@ def table(seed: int) -> dict[str, Any]:
 def sensitivity(seed: int) -> dict[str, list[float]]:
     """Overall accuracy with ξ̄ at the clean mean plus each offset in every coordinate.
 
-    Of DOR-FL, and of the same with clients weighed by their size instead of the worst mixture.
+    Of DOR-FL, and of the same with clients compared in other ways.
     """
     data = synthetic(seed)
     sizes = [len(y) for _, y in data.clients.values()]
     mean = np.average(MEANS, axis=0, weights=sizes)
-    found: dict[str, list[float]] = {"DOR-FL": [], BY_SIZE: []}
+    found: dict[str, list[float]] = {name: [] for name in FORMS}
     for offset in OFFSETS:
         score = scores.quadratic(0.5, center=mean + offset)
-        for name, mixture in (("DOR-FL", "agnostic"), (BY_SIZE, "fixed")):
-            method = methods.dorfl(score=score, mixture=mixture)
+        for name, rule in FORMS.items():
+            method = methods.dorfl(score=score, mixture=rule)
             fitted = fit(Candidate("", method), data.clients, intercept=False)
             found[name].append(accuracies(fitted, data.test)[0])
     return found

@@ -23,7 +23,9 @@ from dorfl.support.types import Array
 
 Values: TypeAlias = Sequence[Any] | Array
 Direction: TypeAlias = Literal["max", "min"]
-Kind: TypeAlias = Literal["lines", "points", "bars", "radar", "heat"]
+_ACROSS = 12  # series that have room beside each other
+
+Kind: TypeAlias = Literal["lines", "points", "bars", "dots", "heat"]
 
 
 class Measured(NamedTuple):
@@ -48,6 +50,7 @@ class Series(NamedTuple):
     """One line of a figure, one group of its bars, or one row of its heat map.
 
     `x` are numbers or names; `error` is drawn as ± around `y`; `hover` says more about each point.
+    `fill` says that a line is an outline, and what it surrounds is shaded.
     """
 
     label: str
@@ -55,13 +58,35 @@ class Series(NamedTuple):
     y: Values
     error: Values | None = None
     hover: Sequence[str] | None = None
+    fill: bool = False
+
+
+class Slider(NamedTuple):
+    """A number that a reader may change, on a logarithmic scale."""
+
+    label: str
+    low: float
+    high: float
+    value: float
+
+
+class Live(NamedTuple):
+    """A figure that a script of the page draws anew as its sliders move.
+
+    `script` names a function of `assets/` from `data` and the sliders' values to series' places.
+    """
+
+    script: str
+    data: Mapping[str, Any]
+    sliders: Sequence[Slider]
 
 
 class Figure(NamedTuple):
     """Something to draw. `alt` says in words what is to be seen; without it the title must do.
 
-    bars and radar: `x` are categories or spokes; heat: each series is a row, `x` its columns.
-    An axis asked to be logarithmic is so where all its values are positive.
+    bars and dots: `x` are categories; of dots each has a line of its own, from top to bottom.
+    heat: each series is a row, `x` its columns. An axis asked to be logarithmic is so where all its
+    values are positive; `square` draws both to one scale.
     """
 
     name: str
@@ -75,6 +100,8 @@ class Figure(NamedTuple):
     note: str = ""
     alt: str = ""
     y_range: tuple[float, float] | None = None
+    square: bool = False
+    live: Live | None = None
 
 
 class Table(NamedTuple):
@@ -118,11 +145,12 @@ Block: TypeAlias = Text | Figure | Table | Details | Beside
 
 
 class Finding(NamedTuple):
-    """A fact of the headline: a big value, the claim it supports, and whether that claim holds."""
+    """A fact of the headline: a big value, the claim it supports, whether it holds, whose it is."""
 
     claim: str
     value: str
     holds: bool | None = None
+    whose: str = ""
 
 
 class Section(NamedTuple):
@@ -133,12 +161,13 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """All there is to say, the headline first."""
+    """All there is to say, the headline first; `opening` is what a reader sees below the cards."""
 
     title: str
     lead: str
     cards: Sequence[Finding] = ()
     sections: Sequence[Section] = ()
+    opening: Sequence[Block] = ()
 
 
 def blocks(page: Page) -> Iterator[Figure | Table]:
@@ -147,8 +176,8 @@ def blocks(page: Page) -> Iterator[Figure | Table]:
     Each becomes a file, so each kind needs names of its own that are safe as file names.
     """
     seen = set()
-    for section in page.sections:
-        for block in _flat(section.blocks):
+    for part in (page.opening, *(section.blocks for section in page.sections)):
+        for block in _flat(part):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", block.name):
                 raise ValueError(f"the name {block.name!r} must be letters, digits, - and _")
             if (type(block), block.name) in seen:
@@ -182,15 +211,16 @@ def _flat(parts: Sequence[Block]) -> Iterator[Figure | Table]:
 def numbers(figure: Figure) -> Table:
     """The numbers a figure shows, for those who cannot see it and those who want to compute.
 
-    One column per series where every series has at most one value for each x, else one row per
-    point.
+    One column per series where every series has at most one value for each x and there are not
+    too many of them, else one row per point.
 
     >>> curve = Series("F", [1, 2], [0.5, 0.25])
     >>> numbers(Figure("rate", "Rate", "rounds", "gap", [curve])).rows
     [(1, 0.5), (2, 0.25)]
     """
     title, series = f"{figure.title}: the numbers", figure.series
-    if figure.kind == "points" or any(len(set(plain(one.x))) < len(one.x) for one in series):
+    twice = any(len(set(plain(one.x))) < len(one.x) for one in series)
+    if figure.kind == "points" or twice or len(series) > _ACROSS:
         points = [
             (one.label, x, y, *([one.hover[k]] if one.hover else []))
             for one in series
@@ -229,14 +259,23 @@ def log_axes(figure: Figure) -> tuple[bool, bool]:
     )
 
 
-def radial_range(figure: Figure) -> tuple[float, float]:
-    """From just below the smallest value to just above the largest: differences are the point."""
-    if figure.y_range:
-        return figure.y_range
-    values = np.concatenate([np.asarray(one.y, dtype=float) for one in figure.series])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    room = (high - low) or abs(high) or 1.0
-    return low - 0.25 * room, high + 0.05 * room
+def nesting(figure: Figure) -> list[int]:
+    """How many later lines lie on each: drawn so much wider, every one of them is seen.
+
+    >>> same = [Series(name, [1, 2, 3], [0.5, 0.5, 1.0]) for name in "ab"]
+    >>> nesting(Figure("f", "F", "x", "y", [*same, Series("c", [1, 2, 3], [0.0, 0.2, 0.1])]))
+    [1, 0, 0]
+    """
+    values = [np.asarray(one.y, dtype=float) for one in figure.series]
+    if figure.kind != "lines" or log_axes(figure)[1]:
+        return [0] * len(values)
+    near = 0.01 * float(np.ptp(np.concatenate(values)))
+
+    def lies_on(a: int, b: int) -> bool:
+        alike = len(values[a]) > 1 and plain(figure.series[a].x) == plain(figure.series[b].x)
+        return alike and float(np.mean(np.abs(values[a] - values[b]) <= near)) > 0.5
+
+    return [sum(lies_on(b, a) for b in range(a + 1, len(values))) for a in range(len(values))]
 
 
 def _at(series: Series, name: str) -> float:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullFormatter
 
-from dorfl.report.content import Figure, categories, heights, log_axes, radial_range
-from dorfl.report.looks import Look, has_markers, looks
+from dorfl.report.content import Figure, categories, heights, log_axes, nesting
+from dorfl.report.looks import MARKED, Look, has_markers, looks
 from dorfl.support.files import write_whole
 
 # Nothing about the day or the machine may enter a file.
@@ -25,8 +24,14 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X"}
+_DASHES: dict[str, Any] = {
+    "solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3)),
+    "longdashdot": (0, (8, 3, 1, 3)),
+}  # fmt: skip
+_MARKERS = {
+    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X",
+    "triangle-down": "v", "cross": "P",
+}  # fmt: skip
 
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
@@ -73,45 +78,65 @@ def _save(canvas: Canvas, suffix: str) -> bytes:
 
 
 def _canvas(figure: Figure) -> Canvas:
-    canvas = Canvas(figsize=(6.4, 4.2), layout="constrained")
-    radar = figure.kind == "radar"
-    axes: Any = canvas.add_subplot(projection="polar" if radar else None)
-    paint = {"lines": _lines, "points": _points, "bars": _bars, "radar": _radar, "heat": _heat}
+    dots = figure.kind == "dots"
+    height = 4.2
+    if dots or figure.kind == "heat":
+        height = max(height, 1.2 + 0.16 * (lines_of(figure) if dots else len(figure.series)))
+    canvas = Canvas(figsize=(6.4, height), layout="constrained")
+    axes: Any = canvas.add_subplot()
+    paint = {"lines": _lines, "points": _points, "bars": _bars, "dots": _dots, "heat": _heat}
     handles = paint[figure.kind](axes, figure, looks([one.label for one in figure.series]))
-    axes.set_title(_words(figure.title, 60), loc="left", pad=24 if radar else None)
-    if not radar:
-        axes.set(xlabel=_words(figure.x_label, 60), ylabel=_words(figure.y_label, 40))
-        x_log, y_log = log_axes(figure)
-        if x_log:
-            axes.set_xscale("log")
-            _thin(axes.xaxis)
-        if y_log:
-            axes.set_yscale("log")
-            _thin(axes.yaxis)
+    axes.set_title(_words(figure.title, 60), loc="left")
+    names = figure.x_label, figure.y_label
+    across, up = names[::-1] if dots else names
+    axes.set(xlabel=_words(across, 60), ylabel="" if figure.kind == "heat" else _words(up, 40))
+    x_log, y_log = log_axes(figure)
+    if x_log:
+        axes.set_xscale("log")
+        _thin(axes.xaxis)
+    if y_log:
+        axes.set_yscale("log")
+        _thin(axes.yaxis)
     if figure.y_range and figure.kind != "heat":
-        axes.set_ylim(*figure.y_range)
+        (axes.set_xlim if dots else axes.set_ylim)(*figure.y_range)
+    if figure.square:
+        axes.set_aspect("equal", adjustable="datalim")
     if figure.kind != "heat":
         axes.grid(visible=True, axis="y" if figure.kind == "bars" else "both")
     if len(handles) > 1:
         labels = [_words(one.label) for one in figure.series]
         place: dict[str, Any] = {"loc": "best"}
-        if radar or len(handles) > 5:
-            place = {"loc": "center left", "bbox_to_anchor": (1.12 if radar else 1.01, 0.5)}
+        if len(handles) > 5 or dots or figure.square:
+            place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "fontsize": 9}
         axes.legend(handles, labels, frameon=False, **place)
     canvas.draw_without_rendering()  # places everything: most of the time, and once is enough
     canvas.set_layout_engine("none")
     return canvas
 
 
+def lines_of(figure: Figure) -> int:
+    """How many lines a figure of dots needs: for the longest name, or for a name's dots."""
+    names = categories(figure)
+    tallest = max(2 * len(textwrap.wrap(name, 24)) for name in names)
+    return len(names) * max(tallest, len(figure.series))
+
+
 def _lines(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
-    return [
-        axes.errorbar(
-            one.x, one.y, one.error, color=look.colour, linewidth=look.width * 0.75,
-            linestyle=_DASHES[look.dash], capsize=2, elinewidth=0.8, markersize=4,
-            marker=_MARKERS[look.marker] if has_markers(one) else None,
-        )
-        for one, look in zip(figure.series, styles, strict=True)
-    ]  # fmt: skip
+    handles = []
+    for one, look, nested in zip(figure.series, styles, nesting(figure), strict=True):
+        few = len(one.x) > 1
+        handles.append(
+            axes.errorbar(
+                one.x, one.y, one.error, color=look.colour, capsize=2, elinewidth=0.8,
+                linewidth=look.width * 0.75 + 2.5 * nested, linestyle=_DASHES[look.dash],
+                markersize=4 + 3 * nested if few else 8,
+                marker=_MARKERS[look.marker] if has_markers(one) else None,
+                markevery=max(1, len(one.x) // MARKED), alpha=0.45 if nested else 1.0,
+            )
+        )  # fmt: skip
+        if one.fill:
+            axes.fill(one.x, one.y, color=look.colour, alpha=0.12, linewidth=0)
+    return handles
 
 
 def _points(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
@@ -140,25 +165,20 @@ def _bars(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
     return handles
 
 
-def _radar(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
+def _dots(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
     names = categories(figure)
-    angles = np.linspace(0.0, 2.0 * np.pi, len(names), endpoint=False)
-    axes.set_theta_zero_location("N")
-    axes.set_theta_direction(-1)
     handles = []
-    for one, look in zip(figure.series, styles, strict=True):
-        order = [names.index(str(x)) for x in one.x]
-        order, height = [*order, order[0]], [*one.y, one.y[0]]
-        handles += axes.plot(
-            angles[order], height, color=look.colour, linestyle=_DASHES[look.dash],
-            linewidth=look.width * 0.75, marker=_MARKERS[look.marker], markersize=4,
+    for k, (one, look) in enumerate(zip(figure.series, styles, strict=True)):
+        below = 0.7 * ((k + 0.5) / len(figure.series) - 0.5)
+        places = [names.index(str(x)) + below for x in one.x]
+        handles.append(
+            axes.errorbar(
+                one.y, places, xerr=one.error, color=look.colour, linestyle="none", capsize=2,
+                elinewidth=0.8, marker=_MARKERS[look.marker], markersize=5,
+            )
         )  # fmt: skip
-    axes.set_xticks(angles, [_words(name) for name in names])
-    axes.tick_params(axis="x", pad=8)
-    axes.set_rlabel_position(180.0 / len(names))  # between two spokes
-    axes.tick_params(axis="y", labelsize=8, labelcolor="#666666")
-    axes.set_ylim(*radial_range(figure))
-    axes.spines["polar"].set_color("#dddddd")
+    axes.set_yticks(range(len(names)), [_words(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
     return handles
 
 
@@ -168,7 +188,7 @@ def _heat(axes: Any, figure: Figure, _: list[Look]) -> list[Any]:
     image = axes.imshow(heights(figure, names), cmap="cividis", aspect="auto", vmin=low, vmax=high)
     axes.set_xticks(range(len(names)), [_words(name) for name in names])
     axes.set_yticks(range(len(figure.series)), [_words(one.label) for one in figure.series])
-    axes.figure.colorbar(image, ax=axes)
+    axes.figure.colorbar(image, ax=axes, label=_words(figure.y_label, 40))
     return []
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from colorsys import hls_to_rgb
 from typing import NamedTuple
 
 from dorfl.report.content import Series
@@ -26,11 +27,11 @@ METHODS = {
 REFERENCES = ("oracle", "bayesrule", "paper", "chance")
 _ALIASES = {"cleanrowsonly": "oracle"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5")  # where the methods have taken the others
-_MANY = 40  # points from which on a line goes without markers
-_DASHES = ("solid", "dash", "dot", "dashdot")
+_MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5", "#117733", "#999933", "#aa4466", "#44555f")
+MARKED = 12  # points of a line that have a marker
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _STRENGTHS = (1.0, 0.6, 0.35)
-_MARKERS = ("circle", "square", "diamond", "triangle-up", "x")
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross")
 
 
 class Look(NamedTuple):
@@ -47,34 +48,45 @@ def looks(labels: Sequence[str]) -> list[Look]:
     """A look for each label: the methods' own, grey for what they are compared with, or a free one.
 
     What follows a colon is a variant, and with a method also what follows a comma or a bracket:
-    the colour stays, the dash, the marker and the strength change.
+    the colour stays, the dash, the marker and the strength change. Dashes and markers alone tell
+    lines apart where there is no colour.
     """
     heads = [_head(label) for label in labels]
     taken = {METHODS[head] for head in heads if head in METHODS}
-    free = [colour for colour in COLOURS if colour not in taken]
-    free += [colour for colour in _MORE if colour not in free] if taken else []
+    free = [colour for colour in (*COLOURS, *_MORE) if colour not in taken]
+    free = list(dict.fromkeys(free))
     others = list(dict.fromkeys(h for h in heads if h not in METHODS and h not in REFERENCES))
+    free += [_hue(k) for k in range(len(others) - len(free))]
     found = []
     for place, head in enumerate(heads):
         variant = heads[:place].count(head)
+        width = 2.0
         if head in REFERENCES:
-            colour, width, first = GREY, 1.6, REFERENCES.index(head)
+            colour, width, first = GREY, 1.6, 1 + REFERENCES.index(head)
         elif head in METHODS:
             colour, first = METHODS[head], list(METHODS).index(head)
             width = 3.2 if head == "dorfl" else 2.0
         else:
             first = others.index(head)
-            colour, width = free[first % len(free)], 2.0
-        weaker = variant + (first if head in REFERENCES else 0)
-        dash = (_DASHES[1:] if head in REFERENCES else _DASHES)[weaker % 3]
+            colour = free[first]
+        weaker = variant + (first - 1 if head in REFERENCES else 0)
+        dash = _DASHES[(first + variant) % len(_DASHES)]
         marker = _MARKERS[(first + variant) % len(_MARKERS)]
         found.append(Look(colour, dash, marker, width, _STRENGTHS[weaker % len(_STRENGTHS)]))
     return found
 
 
+def _hue(place: int) -> str:
+    """One of as many colours as are asked for: the golden angle keeps neighbours far apart."""
+    light, angle = (0.42, 0.6)[place % 2], (0.11 + 0.618033988749895 * place) % 1.0
+    return "#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(angle, light, 0.55))
+
+
 def has_markers(series: Series) -> bool:
-    """Whether a line shows its points: not when it has many, nor when it is only a reference."""
-    return len(series.x) <= _MANY and _head(series.label) not in REFERENCES
+    """Whether a line shows some of its points: not when it is only a reference, or an outline."""
+    ends = [(series.x[k], series.y[k]) for k in (0, -1)]
+    closed = len(series.x) > 2 and ends[0] == ends[1]
+    return not closed and _head(series.label) not in REFERENCES
 
 
 def _head(label: str) -> str:

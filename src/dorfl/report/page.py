@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -26,9 +28,11 @@ from dorfl.report.looks import Look, has_markers, looks
 from dorfl.report.plots import plot
 from dorfl.support.files import write_whole
 
+_SHORT = 8  # letters of a card's value that have room in large type
+_LINES = 12  # of a heat map that have room as it is
 MOST_ROWS = 200  # of a figure's numbers that a page shows; the rest is in its CSV
 _CHARTS = {
-    "lines": "Line chart", "points": "Scatter plot", "bars": "Bar chart", "radar": "Radar chart",
+    "lines": "Line chart", "points": "Scatter plot", "bars": "Bar chart", "dots": "Dot plot",
     "heat": "Heat map",
 }  # fmt: skip
 
@@ -44,7 +48,7 @@ def render(page: Page) -> str:
     for _ in content.blocks(page):  # its names must be good before they become ids
         pass
     ids = _ids([section.title for section in page.sections])
-    script, plotly = _asset("page.js"), _plotly()
+    script, plotly = f"{_asset('page.js')}\n{_asset('ambiguity.js')}", _plotly()
     sections = zip(ids, page.sections, strict=True)
     return Template(_asset("page.html")).substitute(
         policy=_policy(script, plotly),
@@ -54,6 +58,7 @@ def render(page: Page) -> str:
         lead=_paragraphs([page.lead]),
         contents=_contents(ids, [section.title for section in page.sections]),
         cards=_cards(page.cards),
+        opening=f'<div class="opening">{_blocks(page.opening)}</div>' if page.opening else "",
         sections="\n".join(
             f'<section id="{name}" aria-labelledby="{name}-title">\n'
             f'<h2 id="{name}-title">{escape(section.title)}</h2>\n'
@@ -90,9 +95,11 @@ def _cards(cards: Sequence[Finding]) -> str:
         verdict = ""
         if card.holds is not None:
             kind, words = ("holds", "✓ holds") if card.holds else ("fails", "✗ does not hold")
-            verdict = f'<span class="verdict {kind}">{words}</span>'
+            whose = f" (claim: {escape(card.whose)})" if card.whose else ""
+            verdict = f'<span class="verdict {kind}">{words}{whose}</span>'
         found.append(
-            f'<li><span class="value">{escape(card.value)}</span>'
+            f'<li><span class="value{" long" * (len(card.value) > _SHORT)}">'
+            f"{escape(card.value)}</span>"
             f'<span class="claim">{_inline(card.claim)}</span>{verdict}</li>'
         )
     return f'<ul class="cards" aria-label="In short">{"".join(found)}</ul>'
@@ -122,21 +129,48 @@ def _block(block: Block) -> str:
 def _figure(figure: Figure) -> str:
     """The interactive plot, a picture for paper and for readers without scripts, its numbers."""
     alt = escape(figure.alt or description(figure))
-    data = re.sub("[<>&]", lambda sign: rf"\u{ord(sign[0]):04x}", plot(figure).to_json())
+    drawn = json.loads(plot(figure).to_json())
+    if figure.live:
+        drawn["live"] = {"script": figure.live.script, "data": figure.live.data}
+    data = re.sub("[<>&]", lambda sign: rf"\u{ord(sign[0]):04x}", json.dumps(drawn))
     picture = f"data:image/svg+xml;base64,{_base64(figures.svg(figure))}"
     numbers = content.numbers(figure)
     left = len(numbers.rows) - MOST_ROWS
     more = f'<p class="note">{left} more rows in the CSV file.</p>' if left > 0 else ""
     note = f'<p class="note">{_inline(figure.note)}</p>' if figure.note else ""
+    height = _height(figure)
+    tall = f' style="height: {height:g}rem"' if height else ""
     return (
         f'<figure class="block" id="figure-{figure.name}">\n'
-        f"<figcaption>{escape(figure.title)}</figcaption>\n{_legend(figure)}"
-        f'<div class="plot" role="img" aria-label="{alt}"></div>\n'
+        f"<figcaption>{escape(figure.title)}</figcaption>\n{_legend(figure)}{_sliders(figure)}"
+        f'<div class="plot" role="img" aria-label="{alt}"{tall}></div>\n'
         f'<img class="static" alt="{alt}" src="{picture}">\n'
         f'<script type="application/json">{data}</script>\n{note}'
         f'<details class="numbers"><summary>Show the numbers</summary>\n'
         f"{_scroll(numbers, MOST_ROWS)}{more}{_take(numbers)}</details>\n</figure>"
     )
+
+
+def _height(figure: Figure) -> float | None:
+    """What a plot needs in rem, if that depends on what is in it."""
+    if figure.kind == "dots":
+        return max(14.0, 5.0 + 0.75 * figures.lines_of(figure))
+    if figure.kind == "heat" and len(figure.series) > _LINES:
+        return 9.0 + 1.1 * len(figure.series)
+    return 28.0 if figure.square else None
+
+
+def _sliders(figure: Figure) -> str:
+    """What a reader may change; without scripts the picture is as it was first."""
+    if figure.live is None:
+        return ""
+    each = "".join(
+        f"<label>{escape(one.label)} <output>{one.value:.3g}</output>"
+        f'<input type="range" min="{math.log(one.low):.4f}" max="{math.log(one.high):.4f}" '
+        f'step="0.01" value="{math.log(one.value):.4f}"></label>'
+        for one in figure.live.sliders
+    )
+    return f'<div class="sliders">{each}</div>\n'
 
 
 def description(figure: Figure) -> str:
@@ -163,18 +197,22 @@ _MARKERS = {
     "circle": "M14 3a4 4 0 1 0 .01 0Z", "square": "M10.5 3.5h7v7h-7Z",
     "diamond": "M14 2l5 5-5 5-5-5Z", "triangle-up": "M14 2.5l4.5 8h-9Z",
     "x": "M10 5l2-2 2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2Z",
+    "triangle-down": "M14 11.5l4.5-8h-9Z", "cross": "M12.5 2.5h3v3h3v3h-3v3h-3v-3h-3v-3h3Z",
 }  # fmt: skip
 
 
 def _swatch(figure: Figure, series: Series, look: Look) -> str:
     """A sample of what the plot shows: a bar, a point, or a line with or without its points."""
-    dashes = {"dash": "6 3", "dot": "2 3", "dashdot": "6 3 2 3"}.get(look.dash, "none")
+    dashes = {
+        "dash": "6 3", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "10 3",
+        "longdashdot": "10 3 2 3",
+    }.get(look.dash, "none")  # fmt: skip
     marker = f'<path d="{_MARKERS[look.marker]}"/>'
     line = f'<path d="M0 7h28" stroke-width="{look.width}" stroke-dasharray="{dashes}"/>'
     shape = {
         "bars": f'<path d="M7 0h14v14h-14Z" opacity="{look.alpha}"/>',
-        "points": marker,
-    }.get(figure.kind, line + (marker if has_markers(series) else ""))
+        "points": marker, "dots": marker,
+    }.get(figure.kind, line * (len(series.x) > 1) + marker * has_markers(series))  # fmt: skip
     return (
         f'<svg viewBox="0 0 28 14" fill="{look.colour}" stroke="{look.colour}" stroke-width="0" '
         f'aria-hidden="true">{shape}</svg>'

@@ -23,10 +23,10 @@ from dorfl.report.content import (
     categories,
     heights,
     log_axes,
+    nesting,
     plain,
-    radial_range,
 )
-from dorfl.report.looks import GREY, Look, has_markers, looks
+from dorfl.report.looks import GREY, MARKED, Look, has_markers, looks
 
 
 def plot(figure: Figure) -> go.Figure:
@@ -34,8 +34,11 @@ def plot(figure: Figure) -> go.Figure:
     styles = looks([one.label for one in figure.series])
     if figure.kind == "heat":
         traces = [_heat(figure)]
+    elif figure.kind == "dots":
+        traces = [_dots(figure, k, look) for k, look in enumerate(styles)]
     else:
-        traces = [_trace(figure, *pair) for pair in zip(figure.series, styles, strict=True)]
+        parts = zip(figure.series, styles, nesting(figure), strict=True)
+        traces = [_trace(figure, *part) for part in parts]
     layout: dict[str, Any] = {
         "template": None,
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -45,25 +48,21 @@ def plot(figure: Figure) -> go.Figure:
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "hoverlabel": {"namelength": -1},
         "showlegend": len(traces) > 1,
-        **(_polar(figure) if figure.kind == "radar" else _axes(figure)),
+        **_axes(figure),
     }
     if figure.kind == "bars":
         layout |= {"barmode": "group", "bargap": 0.22, "bargroupgap": 0.08}
     return go.Figure(data=traces, layout=layout)
 
 
-def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
-    marker = {"color": look.colour, "symbol": look.marker, "size": 7}
-    line = {"color": look.colour, "dash": look.dash, "width": look.width}
+def _trace(figure: Figure, series: Series, look: Look, nested: int) -> dict[str, Any]:
+    marker: dict[str, Any] = {"symbol": look.marker, "size": 7 + 4 * nested}
+    colour = _faint(look.colour, 0.45) if nested else look.colour
+    marker["color"] = colour
+    line = {"color": colour, "dash": look.dash, "width": look.width + 3.5 * nested}
     trace: dict[str, Any] = {"name": escape(series.label, quote=False)}
     if series.hover is not None:
         trace["text"] = [escape(words, quote=False) for words in series.hover]
-    if figure.kind == "radar":
-        spokes, radii = [_words(str(x)) for x in series.x], plain(series.y)
-        closed = {"theta": [*spokes, spokes[0]], "r": [*radii, radii[0]]}
-        return trace | {"type": "scatterpolar", "mode": "lines+markers"} | closed | {
-            "line": line, "marker": marker,
-        }  # fmt: skip
     x = [_words(value) if isinstance(value, str) else value for value in plain(series.x)]
     trace |= {"x": x, "y": plain(series.y)}
     if series.error is not None:
@@ -75,7 +74,37 @@ def _trace(figure: Figure, series: Series, look: Look) -> dict[str, Any]:
     mode = "lines+markers" if has_markers(series) else "lines"
     if figure.kind == "points":
         mode, marker["opacity"] = "markers", 0.75
+    elif len(series.x) > 1:
+        marker["maxdisplayed"] = MARKED
+    else:
+        mode, marker["size"] = "markers", 11
+    if series.fill:
+        trace |= {"fill": "toself", "fillcolor": _faint(look.colour, 0.15), "hoverinfo": "skip"}
     return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
+
+
+def _faint(colour: str, strength: float) -> str:
+    red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{strength})"
+
+
+def _dots(figure: Figure, place: int, look: Look) -> dict[str, Any]:
+    """Values to the right of their category's name, series a little below each other."""
+    names, series = categories(figure), figure.series[place]
+    below = (place + 0.5) / len(figure.series) - 0.5
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape(series.label, quote=False),
+        "x": plain(series.y),
+        "y": [names.index(str(x)) + 0.7 * below for x in series.x],
+        "text": [escape(str(x), quote=False) for x in series.x],
+        "hovertemplate": "%{text}: %{x:.4~g}",
+        "marker": {"color": look.colour, "symbol": look.marker, "size": 8},
+    }
+    if series.error is not None:
+        trace["error_x"] = {"array": plain(series.error), "thickness": 1.2, "width": 3}
+    return trace
 
 
 def _heat(figure: Figure) -> dict[str, Any]:
@@ -86,7 +115,7 @@ def _heat(figure: Figure) -> dict[str, Any]:
         "y": [_words(one.label) for one in figure.series],
         "z": heights(figure, names).tolist(),
         "colorscale": "Cividis",
-        "colorbar": {"thickness": 12, "outlinewidth": 0},
+        "colorbar": {"thickness": 12, "outlinewidth": 0, "title": {"text": figure.y_label}},
     }
     if figure.y_range:
         trace["zmin"], trace["zmax"] = figure.y_range
@@ -100,10 +129,19 @@ def _axes(figure: Figure) -> dict[str, Any]:
     if figure.kind == "lines":
         x |= {"spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
         x["unifiedhovertitle"] = {"text": f"{_words(figure.x_label, 50)} %{{x}}"}
+    if figure.kind == "dots":
+        names = categories(figure)
+        rows = {"tickvals": list(range(len(names))), "ticktext": [_words(n) for n in names]}
+        rows |= {"range": [len(names) - 0.5, -0.5], "showgrid": len(names) > 1}
+        across = common | _title(figure.y_label) | {"zeroline": True, "zerolinecolor": GREY}
+        if figure.y_range:
+            across["range"] = list(figure.y_range)
+        return {"xaxis": across, "yaxis": common | _title(figure.x_label, 36) | rows}
     if figure.kind in {"bars", "heat"}:
         x |= {"type": "category", "showgrid": False}
     if figure.kind == "heat":
-        return {"xaxis": x, "yaxis": y | {"type": "category", "autorange": "reversed"}}
+        rows = {"type": "category", "autorange": "reversed", "dtick": 1, "title": None}
+        return {"xaxis": x, "yaxis": y | rows}
     x_log, y_log = log_axes(figure)
     if x_log:
         x |= _decades([one.x for one in figure.series])
@@ -111,6 +149,9 @@ def _axes(figure: Figure) -> dict[str, Any]:
         y |= _decades([one.y for one in figure.series])
     if figure.y_range:
         y["range"] = [math.log10(end) if y_log else end for end in figure.y_range]
+    if figure.square:
+        y |= {"scaleanchor": "x", "scaleratio": 1, "constrain": "domain"}
+        x["constrain"] = "domain"
     return {"xaxis": x, "yaxis": y}
 
 
@@ -129,21 +170,3 @@ def _words(text: str, width: int = 24) -> str:
 
 def _title(label: str, width: int = 50) -> dict[str, Any]:
     return {"title": {"text": _words(label, width), "standoff": 8}} if label else {}
-
-
-def _polar(figure: Figure) -> dict[str, Any]:
-    return {
-        "polar": {
-            "bgcolor": "rgba(0,0,0,0)",
-            "gridshape": "linear",
-            "radialaxis": {
-                "range": list(radial_range(figure)),
-                "nticks": 5,
-                "tickangle": 0,
-                "angle": 90.0 - 180.0 / len(categories(figure)),  # between two spokes
-                "tickfont": {"size": 10},
-            },
-            "angularaxis": {"direction": "clockwise", "rotation": 90},
-        },
-        "margin": {"l": 48, "r": 48, "t": 32, "b": 32},
-    }

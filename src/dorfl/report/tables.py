@@ -30,6 +30,7 @@ from dorfl.report.content import Cell, Measured, Table, finite, plain
 from dorfl.report.latex import tex
 
 T = TypeVar("T")
+_NARROW = 5  # columns that have room on a telephone
 GAP = "–"  # where there is no number to show
 
 
@@ -150,19 +151,22 @@ def as_html(table: Table, most: int | None = None) -> str:
     for line in lines(table)[:most]:
         cells = []
         for k, words in enumerate(line.words):
-            text = escape(words)
+            text = escape(words).replace("± ", "±&nbsp;")
             if line.best[k]:
                 text = f'<strong>{text}<span class="unseen"> (best)</span></strong>'
             elif line.fails[k]:
                 text = f'<span class="fails">{text}</span>'
             tag = "td" if k else "th"
             scope = "" if k else ' scope="row"'
-            cells.append(f"<{tag}{scope}{sides[k]}>{text}</{tag}>")
+            label = f' data-label="{escape(table.columns[k])}"' if k else ""
+            cells.append(f"<{tag}{scope}{sides[k]}{label}>{text}</{tag}>")
         kind = ' class="reference"' if line.reference else ""
         body.append(f"<tr{kind}>{''.join(cells)}</tr>")
     rows = "\n".join(body)
+    room = len(table.columns) + 2 * sum("words" in side for side in sides)
+    wide = ' class="wide"' if room > _NARROW else ""
     return (
-        f"<table>\n<caption>{escape(table.title)}</caption>\n"
+        f"<table{wide}>\n<caption>{escape(table.title)}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.report.content import (
+    Beside,
     Block,
     Cell,
     Details,
@@ -28,13 +29,13 @@ from dorfl.study.comparison import Comparison
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Guarantee, Served, Weights
 from dorfl.study.settings import Study
-from dorfl.support.types import Array
 
 _SHOWN = 15  # features: as many as have room for their names
 _POINTS = 5000  # of a picture
-_ROOM = 16  # clients in a picture, or columns of a table
+_ROOM = promise_pages.ROOM
 _ACROSS = 3  # clients whose columns have room beside each other
 _COLOURS = 7  # that can be told apart
+_LONG = 16  # letters of a name below a picture
 
 
 def of_model(model: Model) -> Page:
@@ -51,6 +52,8 @@ def of_model(model: Model) -> Page:
         if words:
             cards.append(Finding(words, verdict, False))
     sound = not cards  # what did not get there is ticked off nowhere
+    if sound:
+        cards.append(Finding(f"in {fit.rounds} exchanges of messages", f"✓ {fit.status}"))
     cards.append(Finding("method", fit.problem.method.name))
     if facts.held_out:
         own = facts.held_out[0]
@@ -68,11 +71,11 @@ def of_model(model: Model) -> Page:
     sections.append(Section("Clients", _clients(model, measure)))
     sections.append(Section("What it learnt", [_coefficients(model)]))
     if facts.weights:
-        sections.append(Section("Rows and their weights", [_weights(facts.weights)]))
+        sections.append(Section("Rows and their weights", [_rows(facts.weights)]))
     told: list[Block] = []
     if promise:
         told = [Text([promise.words, promise.assumption]), *promise_pages.curves({"": promise})]
-        told.append(promise_pages.by_client({"": promise}))
+        told += promise_pages.certified({"": promise})
     if certificate:
         told.append(Details("The certificate as the paper has it", _guarantee(certificate)))
     if told:
@@ -98,16 +101,18 @@ def _clients(model: Model, measure: str) -> list[Block]:
     )  # fmt: skip
     if len(shares) > _ROOM:
         return _many(table, shares, served)
-    names, lam = list(shares), list(shares.values())
     losses = {name: told.loss for name, told in served.items() if told.loss is not None}
-    series = [Series("λ", names, lam)]
-    if losses:
-        series.append(Series("loss", tuple(losses), list(losses.values())))
-    figure = Figure(
-        "mixture", "Loss and weight of each client", "client", "", series, "bars",
-        alt="Bars of every client's weight λ and mean loss.",
-    )  # fmt: skip
-    return [table, figure] if served else [figure]
+    drawn = [
+        Figure(name, title, "", axis, [Series(axis, list(heights), list(heights.values()))], "dots",
+               alt=f"A dot for every client's {axis}.",
+               y_range=(0.0, 1.05 * max(heights.values()) or 1.0))
+        for name, title, axis, heights in (
+            ("mixture", "How much each client counts", "λ", shares),
+            ("losses", "How each client is served", "loss", losses),
+        )
+        if heights
+    ]  # fmt: skip
+    return [*([table] if served else []), Beside(drawn)]
 
 
 def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> list[Block]:
@@ -158,16 +163,25 @@ def _coefficients(model: Model) -> Figure:
     labels = model.classes if problem.outputs > 1 else (f"towards {_towards(model)}",)
     series = [Series(label, names, row[top]) for label, row in zip(labels, weights, strict=True)]
     many = len(series) > _COLOURS
+    if many:  # features across, a class a line
+        names = [name if len(name) < _LONG else f"{name[: _LONG - 1]}…" for name in names]
     return Figure(
         "coefficients", "What pushes the answer", "feature", "coefficient", series,
-        "heat" if many else "bars",
+        "heat" if many else "dots",
         note="Per robust standard deviation of a number, or for having a level; the largest first.",
-        alt=f"{'A heat map' if many else 'Bars'} of the {len(names)} largest coefficients.",
+        alt=f"{'A heat map' if many else 'Dots'} of the {len(names)} largest coefficients.",
     )  # fmt: skip
 
 
 def _towards(model: Model) -> str:
     return model.classes[-1] if model.classifies else f"more {model.label}"
+
+
+def _rows(histogram: Weights) -> Block:
+    """How much rows count, drawn where they do not all count alike."""
+    if sum(rows > 0 for rows in histogram.rows) < 2:
+        return Text(["All rows count alike: nothing is held for wrong."])
+    return _weights(histogram)
 
 
 def _weights(histogram: Weights) -> Figure:
@@ -296,14 +310,6 @@ def of_comparison(found: Comparison, study: Study) -> Page:
     """A comparison on one page."""
     mean = found.scores.mean(axis=1) * (100.0 if found.classifies else 1.0)
     measure = "accuracy in %" if found.classifies else "mean absolute error"
-    series = [Series(name, found.clients, mean[i]) for i, name in enumerate(found.methods)]
-    radar = Figure(
-        "radar", "Who is served how by which method", "client", measure, series,
-        "radar" if len(found.clients) > 2 else "bars",
-        alt="Every method's score for every client.",
-    )  # fmt: skip
-    if len(found.clients) > _ROOM:
-        radar = _dots(found, measure, mean)
     best = found.methods[found.best]
     cards = [Finding(words, "not to be trusted", False) for words in found.shortfalls[:3]]
     cards.append(Finding("serves its worst served client best", best))
@@ -317,7 +323,7 @@ def of_comparison(found: Comparison, study: Study) -> Page:
         every = compared(found)._replace(name="all-clients")
         rest = [Details(f"All {len(found.clients)} clients", [every])]
     sections = [
-        Section("Methods", [compared(found, most=_ROOM), radar, *rest]),
+        Section("Methods", [compared(found, most=_ROOM), _dots(found, measure), *rest]),
         Section("Worst served", [Text(words)]),
     ]
     label = study.data.label
@@ -325,14 +331,22 @@ def of_comparison(found: Comparison, study: Study) -> Page:
     return Page(f"Methods compared on {label}", lead, cards, sections)
 
 
-def _dots(found: Comparison, measure: str, mean: Array) -> Figure:
-    """One dot for a client and a method, for the clients served worst: rows, not spokes."""
+def _dots(found: Comparison, measure: str) -> Figure:
+    """A dot with its standard error for every method and client; of many, those served worst."""
+    scores = found.scores * (100.0 if found.classifies else 1.0)
+    mean = np.nanmean(scores, axis=1)
     order = np.argsort((1 if found.classifies else -1) * mean.mean(axis=0), kind="stable")[:_ROOM]
-    names = [found.clients[k] for k in order[::-1]]
-    series = [Series(name, mean[i, order[::-1]], names) for i, name in enumerate(found.methods)]
+    names, folds = [found.clients[k] for k in order], scores.shape[1]
+    errors = np.nanstd(scores, axis=1, ddof=1) / np.sqrt(folds) if folds > 1 else None
+    series = [
+        Series(name, names, mean[i, order], None if errors is None else errors[i, order])
+        for i, name in enumerate(found.methods)
+    ]
+    which = "" if len(order) == len(found.clients) else f": the {len(names)} served worst"
     return Figure(
-        "radar", f"Who is served how by which method: the {len(names)} served worst", measure,
-        "client", series, "points", alt="A dot for every method's score of every client.",
+        "clients-served", f"Who is served how by which method{which}", "", measure, series, "dots",
+        note="The worst served first; ± is a standard error over folds.",
+        alt="A dot for every method's score of every client.",
     )  # fmt: skip
 
 

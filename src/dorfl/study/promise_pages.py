@@ -7,8 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from dorfl.guarantees.certified import floored
-from dorfl.report.content import Beside, Block, Figure, Finding, Page, Section, Series, Table, Text
+from dorfl.report.content import (
+    Beside,
+    Block,
+    Details,
+    Figure,
+    Finding,
+    Page,
+    Section,
+    Series,
+    Table,
+    Text,
+)
 from dorfl.study.model.facts import Promise, Promised
+
+ROOM = 16  # clients in a table
 
 
 def of_promises(found: dict[str, Promise], label: str) -> Page:
@@ -17,7 +30,7 @@ def of_promises(found: dict[str, Promise], label: str) -> Page:
         Text([f"{name}: {promise.words}", promise.assumption]) for name, promise in found.items()
     ]
     sections = [
-        Section("What is certified", [*words, by_client(found)]),
+        Section("What is certified", [*words, *certified(found)]),
         Section("How far it reaches", curves(found)),
     ]
     lead = "How bad it can get if some rows are wrong and the others drift: bounds, not estimates."
@@ -51,7 +64,7 @@ def curves(found: dict[str, Promise]) -> list[Block]:
         figures = []
         for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
             series = [
-                Series(name or "certified", *zip(*known, strict=True))
+                Series(name or "certified", *_columns(known))
                 for name, promise in found.items()
                 if (known := _known(getattr(promise, part), kind, scale))
             ]
@@ -70,10 +83,31 @@ def _known(lines: Sequence[Promised], kind: str, scale: float) -> list[tuple[flo
     return [(x, y) for x, y in heights if y is not None]
 
 
+def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
 def _height(line: Promised, kind: str) -> float | None:
     if kind == "loss":
         return line.loss
     return line.error if line.accuracy is None else float(np.floor(1e4 * line.accuracy)) / 1e2
+
+
+def certified(found: dict[str, Promise]) -> list[Block]:
+    """The bounds of every client; of many, those with the least certified, the rest folded."""
+    table, room = by_client(found), ROOM
+    first = next(iter(found.values()))
+    if len(first.clients) <= room:
+        return [table]
+    clients, overall = table.rows[: len(first.clients)], table.rows[len(first.clients) :]
+    sign = 1.0 if first.overall[0].accuracy is not None else -1.0
+    known = [row for row in clients if isinstance(row[1], float)]
+    worst = sorted(known, key=lambda row: sign * float(str(row[1])))[:room]
+    shown = table._replace(
+        name="least-certified", rows=[*overall, *worst],
+        title=f"What is certified: over all, and the {len(worst)} clients with the least",
+    )  # fmt: skip
+    return [shown, Details(f"All {len(clients)} clients", [table])]
 
 
 def by_client(found: dict[str, Promise]) -> Table:

@@ -57,6 +57,7 @@ def section(found: Sequence[dict[str, Any]]) -> tuple[Section, list[Finding]]:
             "of what entry errors cost on cardio is undone by DOR-FL",
             f"{100 * closed:.0f} %",
             closed >= 0.7,
+            "ours",
         )
     ]
     return Section("Cardio", [words, table, Details("Settings that won", [settings])]), findings

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorfl.paper.fashion import L2
-from dorfl.report.content import Cell, Figure, Finding, Section, Series, Table, Text
+from dorfl.report.content import Beside, Cell, Figure, Finding, Section, Series, Table, Text
 
 TITLE = "Fashion-MNIST, one class per client"
 PUBLISHED = {  # accuracy of the worst client on the three classes, in %
@@ -37,7 +37,7 @@ def section(found: Mapping[str, dict[str, Any]]) -> tuple[Section, list[Finding]
         tuple(PUBLISHED),
     )
     three, ten = {name: found[name] for name in (_ERM, _AFL)}, {_TEN: found[_TEN]}
-    figures = [_figure("fashion-three", three), _figure("fashion-ten", ten)]
+    figures = Beside([_figure("fashion-three", three), _figure("fashion-ten", ten)])
     erm, afl = _worst(found[_ERM]), _worst(found[_AFL])
     lam = ", ".join(
         f"{share:.2f} {client}"
@@ -64,8 +64,9 @@ def section(found: Mapping[str, dict[str, Any]]) -> tuple[Section, list[Finding]
         f"for the worst client of Fashion-MNIST with AFL, {erm:.1f} % with ERM",
         f"{afl:.1f} %",
         afl >= erm + 5.0 and all(run["converged"] for run in found.values()),
+        "Mohri, Sivek and Suresh",
     )
-    return Section(TITLE, [words, table, *figures]), [finding]
+    return Section(TITLE, [words, table, figures]), [finding]
 
 
 def absent(reason: str) -> Section:
@@ -80,7 +81,7 @@ def _figure(name: str, runs: Mapping[str, dict[str, Any]]) -> Figure:
     ]
     count = len(series[0].x)
     title = f"Accuracy by client, {count} classes"
-    return Figure(name, title, "client", "accuracy in %", series, "bars", y_range=(0.0, 100.0))
+    return Figure(name, title, "client", "accuracy in %", series, "dots", y_range=(0.0, 100.0))
 
 
 def _worst(run: Mapping[str, Any]) -> float:

@@ -1,6 +1,7 @@
 "use strict";
 // In the head, before anything is painted: with scripts, plots take the place of pictures.
 const root = document.documentElement;
+const scripts = {}; // what draws a figure anew as its sliders move: (data, values) → { x, y }
 root.classList.add("scripted");
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -29,19 +30,15 @@ function colours() {
     "modebar.color": value("--muted"),
     "modebar.activecolor": value("--text"),
     "modebar.bgcolor": "rgba(0,0,0,0)",
-    cartesian: { ...axis("xaxis"), ...axis("yaxis") },
-    polar: { ...axis("polar.radialaxis"), ...axis("polar.angularaxis") },
+    ...axis("xaxis"),
+    ...axis("yaxis"),
   };
 }
 
 function paint(plot) {
-  const { cartesian, polar, ...common } = colours();
+  const layout = colours();
   const bars = plot.data.every((trace) => trace.type === "bar");
-  return Plotly.update(
-    plot,
-    bars ? { "error_y.color": common["font.color"] } : {},
-    { ...common, ...(plot.layout.polar ? polar : cartesian) },
-  );
+  return Plotly.update(plot, bars ? { "error_y.color": layout["font.color"] } : {}, layout);
 }
 
 function setUpTheme(plots) {
@@ -61,7 +58,7 @@ function setUpTheme(plots) {
 
 async function draw(plot) {
   const figure = plot.closest("figure");
-  const { data, layout } = JSON.parse(figure.querySelector("script").textContent);
+  const { data, layout, live } = JSON.parse(figure.querySelector("script").textContent);
   layout.showlegend = false; // the buttons above each plot are reached by keyboard, and wrap
   if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls
   await Plotly.newPlot(plot, data, layout, {
@@ -72,6 +69,7 @@ async function draw(plot) {
     toImageButtonOptions: { filename: figure.id },
   });
   await paint(plot);
+  if (live) setUpSliders(figure, plot, live);
   figure.querySelectorAll(".legend button").forEach((button, place) => {
     button.addEventListener("click", () => {
       const seen = button.getAttribute("aria-pressed") !== "true";
@@ -79,6 +77,19 @@ async function draw(plot) {
       Plotly.restyle(plot, { visible: seen }, [place]);
     });
   });
+}
+
+function setUpSliders(figure, plot, live) {
+  const sliders = [...figure.querySelectorAll(".sliders input")];
+  const show = () => {
+    const values = sliders.map((slider) => Math.exp(Number(slider.value)));
+    sliders.forEach((slider, k) => {
+      slider.previousElementSibling.textContent = Number(values[k].toPrecision(2));
+    });
+    const { x, y } = scripts[live.script](live.data, values);
+    Plotly.restyle(plot, { x, y }, [...x.keys()]);
+  };
+  for (const slider of sliders) slider.addEventListener("input", show);
 }
 
 function followReader() {
