@@ -53,7 +53,8 @@ def of_model(model: Model) -> Page:
             cards.append(Finding(words, verdict, False))
     sound = not cards  # what did not get there is ticked off nowhere
     if sound:
-        cards.append(Finding(f"in {fit.rounds} exchanges of messages", f"✓ {fit.status}"))
+        tick = "✓ " * (fit.status == "converged")
+        cards.append(Finding(f"in {fit.rounds} exchanges of messages", tick + fit.status))
     cards.append(Finding("method", fit.problem.method.name))
     if facts.held_out:
         own = facts.held_out[0]

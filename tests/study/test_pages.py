@@ -1,0 +1,67 @@
+"""What a page of a model or a comparison shows first, and how it holds many clients and classes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dorfl.cli import app
+from dorfl.report.content import Details, Figure, Table, blocks
+from dorfl.study import model, pages
+from dorfl.study.comparison import Comparison
+from dorfl.study.settings import Data, Study
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("pages"), np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=["a", "b", "c"])
+    frame["ill"] = np.where(frame.a + rng.normal(size=300) > 0, "yes", "no")
+    frame["ward"] = rng.choice(["north", "south", "west"], 300)
+    frame.to_csv(folder / "rows.csv", index=False)
+    words = ["train", str(folder / "rows.csv"), "--label", "ill", "--client", "ward", "--out",
+             str(folder / "model"), "--budget", "0"]  # fmt: skip
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    return model.load(folder / "model")
+
+
+def test_a_model_says_first_whether_it_converged(made):
+    assert pages.of_model(made).cards[0].value == "✓ converged"
+    short = replace(made, fit=replace(made.fit, status="max_rounds", message="not converged: …"))
+    first = pages.of_model(short).cards[0]
+    assert first.value == "not converged" and first.holds is False
+
+
+def test_shares_and_losses_have_axes_of_their_own(made):
+    drawn = {one.name: one for one in blocks(pages.of_model(made)) if isinstance(one, Figure)}
+    assert [one.label for one in drawn["mixture"].series] == ["λ"]
+    assert [one.label for one in drawn["losses"].series] == ["loss"]
+    assert drawn["mixture"].y_range[0] == drawn["losses"].y_range[0] == 0.0  # no axis is cut
+
+
+def comparison(clients):
+    scores = np.random.default_rng(0).uniform(0.5, 0.9, size=(5, 4, clients))
+    names = tuple(f"clinic {k}" for k in range(clients))
+    rows = np.full(clients, 40)
+    return Comparison(("erm", "afl", "wafl", "gdrfl", "dorfl"), names, rows, scores, True)
+
+
+@pytest.mark.parametrize("clients", [3, 63])
+def test_a_comparison_shows_dots_with_errors_for_the_worst_served(clients):
+    found = comparison(clients)
+    page = pages.of_comparison(found, Study(Data(label="ill")))
+    (figure,) = [one for one in blocks(page) if isinstance(one, Figure)]
+    assert figure.kind == "dots" and len(figure.series) == 5
+    shown = list(figure.series[0].x)
+    assert len(shown) == min(clients, 16)
+    worst = np.argsort(found.scores.mean(axis=(0, 1)))
+    assert shown == [found.clients[k] for k in worst[: len(shown)]]
+    error = 100 * found.scores[4, :, worst[0]].std(ddof=1) / 2
+    assert figure.series[4].error[0] == pytest.approx(error)
+    folded = [one for one in page.sections[0].blocks if isinstance(one, Details)]
+    assert len(folded) == (clients > 16)
+    table = next(one for one in blocks(page) if isinstance(one, Table))
+    assert len(table.columns) <= 6  # methods across, clients down
