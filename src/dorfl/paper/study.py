@@ -18,6 +18,7 @@ from dorfl.paper.pages import adult as adult_page
 from dorfl.paper.pages import ambiguity as ambiguity_page
 from dorfl.paper.pages import cardio as cardio_page
 from dorfl.paper.pages import fashion as fashion_page
+from dorfl.paper.pages import showcase as showcase_page
 from dorfl.paper.pages import synthetic as synthetic_page
 from dorfl.paper.tuning import NAMES
 from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
@@ -103,12 +104,12 @@ def _synthetic(seeds: int) -> Plan:
             found[2 * seeds :],
         )
         ours, ahead = synthetic_page.cards(tables)
-        certified = synthetic_page.certificate(promises)
+        certified = showcase_page.certificate(promises)
         return Made(
             [
                 synthetic_page.section(tables),
-                synthetic_page.closer(training, convergence),
-                synthetic_page.certified(promises),
+                showcase_page.closer(training, convergence),
+                showcase_page.certified(promises),
                 synthetic_page.beyond(swept),
             ],
             [ours, ahead, certified, synthetic_page.labels(swept)],

@@ -14,7 +14,6 @@ from dorfl.report.content import (
     Beside,
     Block,
     Cell,
-    Details,
     Figure,
     Finding,
     Section,
@@ -51,19 +50,6 @@ def cards(found: Results) -> list[Finding]:
             f"+{ahead:.0f} points", ahead >= 15.0, "the paper",
         ),
     ]  # fmt: skip
-
-
-def certificate(found: dict[str, Any]) -> Finding:
-    """What is certified for DOR-FL without any drift, and whether its true accuracy is as high."""
-    one = found["DOR-FL"]
-    _, least, _ = one["drift"][0]
-    return Finding(
-        "certified accuracy on the right rows, without knowing which they are, one in ten wrong; "
-        f"it really is {100 * one['accuracy']:.1f} %",
-        f"≥ {100 * least:.1f} %",
-        least <= one["accuracy"],
-        "ours",
-    )
 
 
 def labels(swept: Results) -> Finding:
@@ -270,133 +256,3 @@ def _table(sweep: str, name: str, title: str, columns: Sequence[str], found: Res
         for method in found[0][sweep]
     ]
     return Table(name, title, ("method", *columns), rows, ".1f", "", "max", (ORACLE, BAYES))
-
-
-def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
-    """One training looked at: rows, weights, ROC, λ, certificate, convergence."""
-    return Section(
-        "One training, looked at closely",
-        [
-            Text(
-                [
-                    "DOR-FL on the synthetic data of seed 0. A row's weight is 1 for an ordinary "
-                    "row and near 0 for one that is set aside. The rows set aside are the wrong "
-                    f"ones: area under the ROC curve {shown['area']:.4f}, average "
-                    f"precision {shown['precision']:.4f}.",
-                ]
-            ),
-            Beside([_data(shown), _weights(shown)]),
-            Beside([_mixture(shown), _convergence(converged)]),
-            _by_client(shown),
-            _certificate(shown),
-            Details("The certificate in words", [Text([shown["certificate"]["words"]])]),
-        ],
-    )
-
-
-def certified(found: dict[str, Any]) -> Section:
-    """What models guarantee in plain words, over the drift and over the share of wrong rows."""
-    blocks: list[Block] = [
-        Text(
-            [
-                "What no population breaks that is within the drift of all but the wrong rows, and "
-                "lies no further out: accuracy at least and loss at most. One row in ten is wrong. "
-                "A lower price ρ in training flattens the model, so that its loss grows more "
-                "slowly with the drift; an error rate depends on where the boundary lies alone."
-            ]
-        )
-    ]
-    for key, x_label, scale in (
-        ("drift", "drift in standard deviations", 1.0),
-        ("share", "wrong rows in %", 100.0),
-    ):
-        figures = []
-        for k, y_label, unit in ((1, "accuracy at least, in %", 100.0), (2, "loss at most", 1.0)):
-            series = [
-                Series(name, [scale * line[0] for line in one[key]],
-                       [unit * line[k] for line in one[key]])
-                for name, one in found.items()
-            ]  # fmt: skip
-            what = "accuracy" if k == 1 else "loss"
-            at = "10 % of rows wrong" if key == "drift" else "a drift of 0.1"
-            figures.append(
-                Figure(f"certified-{what}-over-{key}", f"Certified {what}, {at}", x_label, y_label,
-                       series, alt=f"{y_label} against {x_label}, of ERM and DOR-FL.")
-            )  # fmt: skip
-        blocks.append(Beside(figures))
-    blocks.append(Details("In words", [Text([one["words"] for one in found.values()])]))
-    return Section("What is guaranteed", blocks)
-
-
-def _data(shown: dict[str, Any]) -> Figure:
-    rows, label = np.array(shown["rows"]), np.array(shown["label"])
-    wrong, client = np.array(shown["outlier"]), np.array(shown["client"])
-    series = []
-    for name in dict.fromkeys(shown["client"]):
-        mine = (client == name) & ~wrong
-        hover = [f"{name}, label {value:+d}" for value in label[mine]]
-        series.append(Series(name, rows[mine, 0], rows[mine, 1], hover=hover))
-    hover = [f"{c}, label {value:+d}" for c, value in zip(client[wrong], label[wrong], strict=True)]
-    series.append(Series("wrong rows", rows[wrong, 0], rows[wrong, 1], hover=hover))
-    return Figure("data", "The data: first two of five columns", "x1", "x2", series, "points",
-                  alt="Three clients near the origin, the wrong rows far from it.")  # fmt: skip
-
-
-def _weights(shown: dict[str, Any]) -> Figure:
-    weight, wrong = np.array(shown["weight"]), np.array(shown["outlier"])
-    far = np.linalg.norm(np.array(shown["rows"]), axis=1)
-    series = [
-        Series(name, far[which], np.maximum(weight[which], 1e-16))
-        for name, which in (("right rows", ~wrong), ("wrong rows", wrong))
-    ]
-    return Figure("weights", "Which rows were set aside", "distance from the origin in x1, x2",
-                  "weight (1: an ordinary row)", series, "points", y_log=True,
-                  alt="Wrong rows have weights many orders of magnitude below one.")  # fmt: skip
-
-
-def _mixture(shown: dict[str, Any]) -> Figure:
-    lam = np.array(shown["lam"])
-    rounds = np.arange(1, len(lam) + 1)
-    series = [Series(f"client {i + 1}", rounds, lam[:, i]) for i in range(lam.shape[1])]
-    return Figure("mixture", "λ over the rounds", "round", "λ", series, y_range=(-0.04, 1.04),
-                  alt="The mixture of clients settles within a few rounds.")  # fmt: skip
-
-
-def _by_client(shown: dict[str, Any]) -> Table:
-    rows = [
-        (f"client {i + 1}", lam, risk, loss)
-        for i, (lam, risk, loss) in enumerate(
-            zip(shown["lam"][-1], shown["risks"], shown["losses"], strict=True)
-        )
-    ]
-    return Table(
-        "mixture-and-loss",
-        "λ beside what each client has to bear",
-        ("client", "λ", "robust risk F", "log loss on clean test rows"),
-        rows,
-        ".3f",
-        "λ goes where F is largest. F counts the score h as well, so with one ξ̄ for all it may "
-        "favour a client for being near ξ̄ rather than for being badly served.",
-    )
-
-
-def _certificate(shown: dict[str, Any]) -> Figure:
-    kept = shown["certificate"]
-    series = [
-        Series("certified", kept["radii"], kept["curve"]),
-        Series("at r̂", [kept["radius"]], [kept["bound"]]),
-    ]
-    return Figure("certified", "Certified worst-case risk", "radius r (unbalanced Wasserstein)",
-                  "worst E[loss − h]", series, x_log=True,
-                  note="No distribution within r of the clients' mixture has a larger expected "
-                  "loss − h than this.",
-                  alt="The certified risk grows with the radius.")  # fmt: skip
-
-
-def _convergence(found: dict[str, Any]) -> Figure:
-    series = [Series(name, curve["rounds"], curve["excess"]) for name, curve in found.items()]
-    return Figure("convergence", "Exchanges of messages to convergence", "round",
-                  "max F above its minimum", series, x_log=True, y_log=True,
-                  note="Algorithm 1 as printed draws one row per client and round and returns an "
-                  "average: each point is a run of that length.",
-                  alt="sqp converges in some ten rounds, optimistic in hundreds.")  # fmt: skip
