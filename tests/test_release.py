@@ -87,10 +87,10 @@ def test_an_empty_environment_trains_with_the_wheel(released, tmp_path):
     run(bin_ / "pip", "install", "-q", "-c", ROOT / "constraints.txt", released[1])
     assert dorfl.__version__ in run(bin_ / "dorfl", "--version")
     run(bin_ / "dorfl", "demo", "table", "--out", "records.csv")
-    words = ("--label", "label", "--client", "client", "--out", "model")
+    words = ("--label", "outcome", "--client", "clinic", "--out", "model")
     said = run(bin_ / "dorfl", "train", "records.csv", *words)
     assert "accuracy" in said and (tmp_path / "model" / "model.json").is_file()
-    assert "site-1" in run(bin_ / "dorfl", "evaluate", "model", "records.csv")
+    assert "harbour" in run(bin_ / "dorfl", "evaluate", "model", "records-new.csv")
     missing = subprocess.run(
         [bin_ / "dorfl", "demo", "federation"],
         cwd=tmp_path,

@@ -50,6 +50,7 @@ def home(request, tmp_path_factory):
 
 def test_info_and_report_tell_all_that_is_known(home):
     said = dorfl("info", home / "model")
+    assert dorfl("info", home) == said  # the folder of a run will do
     assert "site-1" in said and "Up to 10 %" in said
     dorfl("report", home / "model")
     page = (home / "model" / "report.html").read_text()

@@ -54,23 +54,27 @@ def table(
     ),
     seed: Annotated[int, typer.Option(min=0, help="Which random rows.")] = 0,
 ) -> None:
-    """Write a table to try things on: three clients, and one row in ten wrong.
+    """Write a table to try things on: patients of three clinics, one row in ten in wrong units.
+
+    Beside it, as …-new.csv, a table of rows to come, all of them right.
 
     Example: dorfl demo table --out records.csv
     """
-    import pyarrow as pa  # noqa: PLC0415
     from pyarrow import csv  # noqa: PLC0415
 
-    if out.exists():
-        raise typer.BadParameter(f"{out} exists; name another with --out")
-    parts = [
-        rows.append_column("client", pa.array([name] * len(rows)))
-        for name, rows in _tables(seed).items()
-    ]
-    csv.write_csv(pa.concat_tables(parts), out)
+    from dorfl.data.datasets import clinics  # noqa: PLC0415
+
+    coming = out.with_name(f"{out.stem}-new{out.suffix}")
+    for path in (out, coming):
+        if path.exists():
+            raise typer.BadParameter(f"{path} exists; name another with --out")
+    made = clinics(seed)
+    csv.write_csv(made.records, out)
+    csv.write_csv(made.coming, coming)
     screen = Screen()
-    screen.say(f"{out}: next, dorfl train {out} --label label --client client --outliers 0.1")
-    screen.give({"table": str(out)})
+    screen.say(f"{out}: next, dorfl train {out} --label outcome --client clinic --outliers 0.1")
+    screen.say(f"{coming}: then, dorfl evaluate model {coming}")
+    screen.give({"table": str(out), "coming": str(coming)})
 
 
 _DORFL = (sys.executable, "-m", "dorfl")

@@ -176,9 +176,16 @@ def _say(screen: Screen, model: Model) -> None:
 def held_out_table(model: Model) -> Any:
     """What the method and the simplest ones score on rows they were not trained with."""
     measure = "accuracy" if model.classifies else "mean abs. error"
-    table = heading("On rows held out of training", "", measure, "worst served", "who")
+    columns, where = ["", measure, "worst served", "who"], "On rows held out of training"
+    if model.facts.held_out[0].all_rows is not None:
+        columns.append("with those")
+        where += ", without those furthest out, which may be wrong"
+    table = heading(where, *columns)
     for told in model.facts.held_out:
-        table.add_row(told.method, f"{told.overall:.4g}", f"{told.worst:.4g}", told.client)
+        with_all = () if told.all_rows is None else (f"{told.all_rows:.4g}",)
+        table.add_row(
+            told.method, f"{told.overall:.4g}", f"{told.worst:.4g}", told.client, *with_all
+        )
     return table
 
 

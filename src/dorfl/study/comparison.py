@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from dorfl.study.settings import METHODS, Study
 from dorfl.support.types import Array
 
 _PARTS = 5  # of which one is held out
+_CONSTANT = {True: "majority class", False: "median"}
 
 
 class Comparison(NamedTuple):
@@ -83,7 +86,9 @@ def held_out(
 ) -> tuple[HeldOut, ...]:
     """The study's method, plain ERM and a constant, on a fifth of the rows held out of training.
 
-    `tick` is called before every round.
+    Of rows that may be wrong nobody knows how well they should be predicted: the study's share of
+    outliers is left out, those furthest from the middle of their client. `tick` is called before
+    every round.
     """
     settings = study.changed(data_task="classification" if model.classifies else "regression")
     settings = settings.changed(data_classes=model.classes or None)
@@ -91,36 +96,61 @@ def held_out(
     fold = _folds(split, _PARTS, study.training.seed)
     tick()
     prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
-    found, rows = [], None
+    models = {}
     for name in dict.fromkeys((study.method.name, "erm")):
         (state, _) = table.fit(settings.changed(method_name=name), prepared, lambda _: tick())
-        made = results.model_of(state)
-        rows = rows or rows_for(made, rest)
-        found.append((name, {s.name: s.score or 0.0 for s in measure(made, rows)}))
-    assert rows is not None
-    found.append(_constant(made, prepared.rows.y, rows))
-    counts = dict(zip(rows.names, np.diff(rows.bounds).tolist(), strict=True))
-    worst = min if model.classifies else max
+        models[name] = results.model_of(state)
+    own = models[study.method.name]
+    rows = rows_for(own, rest)
+    usual = _nearest(rows, settings.method.outliers, own.transform.frozen)
+
+    def scored(part: Rows) -> dict[str, dict[str, float]]:
+        found = {
+            name: {served.name: served.score or 0.0 for served in measure(made, part)}
+            for name, made in models.items()
+        }
+        return found | {_CONSTANT[model.classifies]: _constant(own, prepared.rows.y, part)}
+
+    worst, few = min if model.classifies else max, len(usual.y) < len(rows.y)
+    whole = scored(rows) if few else {}
     return tuple(
         HeldOut(
-            name, float(np.average(list(score.values()), weights=[counts[n] for n in score])),
-            worst(score.values()), worst(score, key=lambda n: score[n]), score,
+            name, _overall(found, usual), worst(found.values()),
+            worst(found, key=found.__getitem__), found,
+            _overall(whole[name], rows) if few else None,
         )
-        for name, score in found
+        for name, found in scored(usual).items()
     )  # fmt: skip
 
 
-def _constant(model: Model, y: Array, rows: Rows) -> tuple[str, dict[str, float]]:
+def _overall(score: dict[str, float], rows: Rows) -> float:
+    counts = dict(zip(rows.names, np.diff(rows.bounds).tolist(), strict=True))
+    return float(np.average(list(score.values()), weights=[counts[name] for name in score]))
+
+
+def _nearest(rows: Rows, share: float, frozen: tuple[int, ...]) -> Rows:
+    """All rows but a share of every client's: those furthest from its middle."""
+    moving = np.setdiff1d(np.arange(rows.X.shape[1]), frozen)
+    kept = []
+    for first, stop in pairwise(rows.bounds.tolist()):
+        X = rows.X[first:stop, moving]
+        far = np.square(X - np.median(X, axis=0)).sum(axis=1)
+        order = np.argsort(far, kind="stable")[: len(X) - int(share * len(X) + 1e-9)]
+        kept.append(first + np.sort(order))
+    bounds = np.cumsum([0, *map(len, kept)])
+    at = np.concatenate(kept)
+    return replace(rows, X=rows.X[at], y=rows.y[at], order=rows.order[at], bounds=bounds)
+
+
+def _constant(model: Model, y: Array, rows: Rows) -> dict[str, float]:
     """What always the majority class scores, or always the median."""
     if not model.classifies:
         unit = model.target.spread if model.target else 1.0
         middle = float(np.median(y))
         far = {name: np.abs(own - middle).mean() for name, (_, own) in rows.clients.items()}
-        return "median", {name: float(unit * score) for name, score in far.items()}
+        return {name: float(unit * score) for name, score in far.items()}
     most = int(np.bincount(y.astype(int)).argmax())
-    return "majority class", {
-        n: float((own == most).mean()) for n, (_, own) in rows.clients.items()
-    }
+    return {name: float((own == most).mean()) for name, (_, own) in rows.clients.items()}
 
 
 def _folds(split: Split, folds: int, seed: int) -> Array:

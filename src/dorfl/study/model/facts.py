@@ -47,13 +47,18 @@ class Guarantee(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What a method scores on rows it was not trained with: overall, at worst, and by client."""
+    """What a method scores on rows it was not trained with: overall, at worst, and by client.
+
+    Where a share of the rows may be wrong, so many of every client's are left out, those furthest
+    out, and `all_rows` is the score with them.
+    """
 
     method: str
     overall: float
     worst: float
     client: str  # whose is the worst
     clients: dict[str, float]
+    all_rows: float | None = None
 
 
 class Promised(NamedTuple):

@@ -49,9 +49,13 @@ def save(model: Model, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path) -> Model:
-    """The model in a folder, checked field by field: the folder may come from anywhere."""
+    """The model in a folder, checked field by field: the folder may come from anywhere.
+
+    The folder of a federation's run will do as well.
+    """
     path = Path(folder)
-    path = path / NAME if path.is_dir() else path
+    if path.is_dir():
+        path = path / NAME if (path / NAME).exists() else path / "model" / NAME
     if not path.is_file():
         raise ModelError(f"{folder}: holds no {NAME}; is it a folder that `dorfl train` wrote?")
     written = saving.read(path)
