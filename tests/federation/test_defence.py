@@ -479,6 +479,21 @@ def test_what_is_no_curvature_is_refused(data, lie, reason):
         assert serving.refuse(server, sent, honest._replace(curvature=coarse)) is None
 
 
+@pytest.mark.parametrize("lie", [-FULL, np.full(21, np.nan), FULL[:-1], "none"])
+@pytest.mark.parametrize("method", [methods.afl(), methods.erm()])
+def test_a_curvature_that_cannot_be_one_is_left_out_and_training_goes_on(data, method, lie):
+    def tamper(_, report):
+        if report.client != "client-2" or report.curvature is None:
+            return report
+        return report._replace(curvature=lie)
+
+    fit = dorfl.train(data.clients, method, tamper=tamper)
+    assert fit.status == "converged"
+    assert fit.objective == pytest.approx(dorfl.train(data.clients, method).objective, rel=2e-6)
+    assert "left out" in fit.history[0].clipped["client-2"]
+    assert all("client-2" in line.answered and not line.refused for line in fit.history)
+
+
 def test_a_finer_curvature_than_was_asked_for_is_refused(data):
     group = prepare(data.clients, METHOD)
     server = make_server(group)

@@ -199,3 +199,17 @@ def test_all_levels_of_categories_and_an_intercept_without_any_penalty(method, d
     fit = dorfl.train(clients, method, l2=0.0)
     assert fit.status == "converged" and fit.rounds <= 15
     assert np.abs(fit.theta).max() < 1e3
+
+
+def test_a_stall_says_what_was_seen_and_what_to_try():
+    """No gap can be 1e-16 of the objective in floating point."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 5)).astype(np.float32)
+    y = X @ np.arange(5) + rng.logistic(size=300) > 0
+    clients = [(X[:100], y[:100]), (X[100:], y[100:])]
+    for method in (methods.erm(), methods.afl()):
+        with pytest.warns(UserWarning, match=r"because .*(rounding|no lower|too short)"):
+            fit = dorfl.train(clients, method, tol=1e-18)
+        assert fit.status == "stalled"
+        assert fit.relative_gap <= 1e-8 or "rounding" in fit.message
+        assert "float64" in fit.message and "l2" in fit.message

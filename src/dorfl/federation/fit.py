@@ -132,7 +132,9 @@ def describe(status: str, info: Info, tol: float) -> str:
         "larger tol",
         "stopped": f"stopped, as `progress` asked ({gap})",
         "spent": "the rounds that the privacy budget was made for are over",
-        "stalled": f"not converged: no further progress in floating point ({gap})",
+        "stalled": "not converged: no further progress in floating point"
+        f"{info.why and f', because {info.why}'} ({gap}); scale columns to similar units, give "
+        "rows in float64, set l2, or accept a larger tol",
         "contested": f"contested: some clients pull apart from the others, who would be better "
         f"served without them ({gap})",
         "separable": "the classes are separable: every row is classified correctly, so without "

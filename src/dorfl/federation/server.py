@@ -1,8 +1,9 @@
 """The server's side: pure functions that turn reports into the next broadcast.
 
 What a server receives is untrusted: :func:`refuse` says what is wrong with a report before anything
-uses it. A client that does not answer, or whose report is refused, is represented by its last good
-report, extended along its gradient to the new θ: by convexity never more than its true risk.
+uses it; of a report whose curvature alone is wrong, the rest is used. A client that does not
+answer, or whose report is refused, is represented by its last good report, extended along its
+gradient to the new θ: by convexity never more than its true risk.
 
 With a :class:`~dorfl.federation.defence.Defence` reports are also clipped to what honest ones can
 be, and a client whose reports contradict each other is left out from then on. It is represented by
@@ -74,7 +75,7 @@ def broadcast(server: Server) -> Broadcast:
 def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, Heard]:
     """One round's reports into the next state. The order they came in makes no difference."""
     sent = broadcast(server)
-    good, refused = _sift(server, sent, reports)
+    good, refused, unused = _sift(server, sent, reports)
     last = dict(server.last)
     caught = [name for name, report in good.items() if _is_exposed(server, sent.task, report)]
     for name in caught:
@@ -113,6 +114,7 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
         info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
     info = info._replace(done=info.done or _over(server, sent.round, info))
     up = sum(report.bytes for report in good.values())
+    clipped = {**{name: unused[name] for name in good if name in unused}, **clipped}
     return server, info, Heard(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
 
 
@@ -210,13 +212,17 @@ def _refuse_vector(
 
 def _sift(
     server: Server, sent: Broadcast, reports: Iterable[Report]
-) -> tuple[dict[str, Report], dict[str, str]]:
-    """The usable reports in the roster's order, and by name why others are not."""
+) -> tuple[dict[str, Report], dict[str, str], dict[str, str]]:
+    """The usable reports in the roster's order, why others are not, and why a curvature is not."""
     good: dict[str, Report] = {}
     refused: dict[str, str] = {}
+    unused: dict[str, str] = {}
     differing = set()
-    for report in reports:
-        reason = refuse(server, sent, report)
+    for told in reports:
+        report, reason = told, refuse(server, sent, told)
+        if reason is not None and refuse(server, sent, bare(told)) is None:
+            unused[told.client] = f"{reason}: left out"
+            report, reason = bare(told), None
         if reason is not None:
             name = _name(report)
             refused[name] = max(reason, refused.get(name, ""))
@@ -230,7 +236,12 @@ def _sift(
             refused[report.client] = "answered twice, differently"
             differing.add(report.client)
     used = {name: good[name] for name in server.rows if name in good and name not in differing}
-    return used, dict(sorted(refused.items()))
+    return used, dict(sorted(refused.items())), unused
+
+
+def bare(report: Any) -> Any:
+    """A report without its curvature: training goes on with less."""
+    return report._replace(curvature=None) if type(report) is Report else report
 
 
 def _name(report: Any) -> str:
@@ -287,7 +298,11 @@ def _common(shape: Shape, told: list[Array | None]) -> Array | None:
     coarsest = min(found, key=lambda resolution: RESOLUTIONS.index(resolution or "none"))
     if coarsest in (None, "none"):
         return None
-    sizes = shape.sizes(coarsest)
+    whole, sizes = told[0].base if told[0] is not None else None, shape.sizes(coarsest)
+    if isinstance(whole, np.ndarray) and whole.shape == (len(told), curvature.count(sizes)):
+        places = [one.__array_interface__["data"][0] for one in whole]
+        if places == [one.__array_interface__["data"][0] for one in told if one is not None]:
+            return whole  # they are its rows, in order: no copy
     return np.array(
         [
             curvature.coarsen(packed, shape.sizes(resolution), sizes)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dspmv, sspmv
+from scipy.linalg.lapack import dtpttr
 
 from dorfl.oracle import kernels
 from dorfl.support.types import Array
@@ -85,11 +86,16 @@ class Shape(NamedTuple):
 
     def resolution(self, numbers: int) -> str | None:
         """Which resolution has so many numbers, the finest first; nothing if none has."""
-        return next((r for r in reversed(RESOLUTIONS) if self.numbers(r) == numbers), None)
+        return _resolution(self, numbers)
 
     def sizes_of(self, packed: Array) -> Sizes:
         """The blocks of a packed curvature (…, numbers), from how many numbers it has."""
         return self.sizes(self.resolution(packed.shape[-1]) or "")
+
+
+@cache
+def _resolution(shape: Shape, numbers: int) -> str | None:
+    return next((r for r in reversed(RESOLUTIONS) if shape.numbers(r) == numbers), None)
 
 
 def coarser(one: str, other: str) -> str:
@@ -279,13 +285,13 @@ def _lower_blocks(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
     first = 0
     for at in _slices(sizes):
         n = at.stop - at.start
-        block = np.zeros((n, n))
-        for k in range(n):
-            block[k, : k + 1] = packed[first : first + k + 1]
-            first += k + 1
-        yield at, block
+        triangle = packed[first : first + n * (n + 1) // 2]
+        first += len(triangle)
+        # Row by row below the diagonal is column by column above it, which LAPACK unpacks.
+        yield at, dtpttr(n, triangle.astype(np.float64), uplo="U")[0].T
 
 
+@cache
 def _slices(sizes: Sizes) -> list[slice]:
     stops = np.cumsum(sizes).tolist()
     return [slice(stop - n, stop) for n, stop in zip(sizes, stops, strict=True)]

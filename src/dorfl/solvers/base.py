@@ -86,7 +86,8 @@ class Info(NamedTuple):
     risks: Array
     lam: Array
     theta: Array
-    done: str = ""  # why there is nothing left to do, if so
+    done: str = ""  # how it ended, if there is nothing left to do
+    why: str = ""  # what was seen where it ended short of the tolerance
 
 
 @dataclass(frozen=True, eq=False)

@@ -100,13 +100,14 @@ class Radius:
         low, cross, lam = _lowest(known, best, self.radius)
         gap = max(best.height - low, 0.0)
         size = relative(gap, best.height, start)
-        done = "converged" if size <= _SURE * state.setting.tol else ""
+        done, why = "converged" if size <= _SURE * state.setting.tol else "", ""
         rho = _next_price(known, cross, self.radius)
         still = abs(rho - here.rho) <= 1e-10 * here.rho
         if inner.failures > 0 and not state.solved and _is_wild(answers, info):
             state = self._at(state, here.rho, 0.1 * here.theta, here.lam)
         elif still and info.done:
             done = "converged" if size <= state.setting.tol else "stalled"
+            why = info.why or "ρ does not move any more, and θ is as good as its own gap can tell"
         elif not still and (
             (info.done and np.isfinite(here.gap)) or _is_enough(here, state.last, self.radius)
         ):
@@ -115,7 +116,7 @@ class Radius:
         else:
             state = state._replace(last=here)
         lam, theta = state.setting.mixture.snap(lam), np.append(best.theta, best.rho)
-        return state, Info(best.height, gap, best.risks, lam, theta, done)
+        return state, Info(best.height, gap, best.risks, lam, theta, done, why)
 
     def _tangent(self, state: RadiusState, inner: SqpState, info: Info, spent: Array) -> Tangent:
         assert inner.best is not None

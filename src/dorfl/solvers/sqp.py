@@ -6,10 +6,10 @@ and every one after the model turned out not to know enough, also asks for ∇²
 budget admits (:mod:`dorfl.oracle.curvature`).
 
 Why it cannot stop halfway: the clients' risks are convex and their gradients exact. A step that
-turns out worse than promised makes the next one shorter, in the metric of the curvature H₀ of the
-first round (which measures how far the model's outputs move), by adding ν H₀ to B. As soon as that
+turns out worse than promised makes the next one shorter, in the metric of a curvature H that
+clients sent (the last one if it was whole, else the first), by adding ν H to B. As soon as that
 exceeds the curvature along the step, which it does after a bounded number of trials, the objective
-falls.
+falls. Where H is whole and the mixture fixed, a shorter step is a share of the Newton step.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _BUNDLE = 20  # points whose tangents are kept
 _TRIALS = 60  # points found worse in a row
 _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
+_KEPT = 0.35  # of its promise a first trial has to keep
 _PROGRESS = 0.1  # a model that does not cut the promised decrease to this needs curvature anew
 
 
@@ -66,7 +67,9 @@ class Sqp:
         else:
             fallen, noise = _fallen(state, seen)
             state = state._replace(noise=max(state.noise, noise))
-            good = fallen > 0.0
+            # A step far too long may lead a little lower, to where rows are certain and wrong.
+            least = 0.0 if state.failures or state.kinked else _KEPT * state.promise
+            good = fallen > 0.0 and fallen >= least
             state = (
                 _accept(state, seen, answers.values, told, fallen) if good else _reject(state, seen)
             )
@@ -76,6 +79,7 @@ class Sqp:
         if not _is_whole(setting, state.curvature):  # secants may know too little: look twice
             gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
         step = solve(state) if state.tried and not state.kinked else plain
+        state = state._replace(wish=step.length, reach=min(state.reach, state.share * step.length))
         if step.length > state.reach:
             step = shortened(state, step)
         trial = setting.centred(state.theta + step.move)
@@ -90,8 +94,8 @@ class Sqp:
             promise=step.promise,
             resolution=setting.resolution if wants else "none",
         )
-        done = _done(state, gap)
-        return state, Info(state.height, gap, state.risks, lam, state.theta, done)
+        done, why = _done(state, gap)
+        return state, Info(state.height, gap, state.risks, lam, state.theta, done, why)
 
 
 def _is_whole(setting: Setting, curvature: Array) -> bool:
@@ -99,15 +103,25 @@ def _is_whole(setting: Setting, curvature: Array) -> bool:
     return len(setting.shape.sizes_of(curvature)) == 1
 
 
-def _done(state: SqpState, gap: float) -> str:
+def _done(state: SqpState, gap: float) -> tuple[str, str]:
+    """Whether there is nothing left to do, and where that is short of the tolerance, why."""
     # The promise only estimates the gap; it was seen to be up to five times too small.
-    size = relative(gap, state.height, state.start)
+    size, why = relative(gap, state.height, state.start), ""
     if size <= 0.15 * state.setting.tol:
-        return "converged"
-    if gap <= state.noise or state.failures >= _TRIALS:  # rounding has the last word
-        return "converged" if size <= state.setting.tol else "stalled"
-    still = np.array_equal(state.trial, state.theta) or not np.isfinite(state.trial).all()
-    return "stalled" if still else ""
+        return "converged", why
+    if gap <= state.noise:  # rounding has the last word
+        why = f"rounding changes the objective by {state.noise:.1e}, as much as there is to gain"
+    elif state.failures >= _TRIALS:
+        far = float(np.abs(state.trial - state.theta).max())
+        why = f"{_TRIALS} steps in a row, the last changing θ by {far:.1e}, led no lower"
+    elif not np.isfinite(state.trial).all():
+        why = "the next step is not a finite number: reports are too large to compute with"
+    elif np.array_equal(state.trial, state.theta):
+        why = "the next step is too short to change any digit of θ"
+    else:
+        return "", why
+    sure = gap <= state.noise or state.failures >= _TRIALS
+    return "converged" if sure and size <= state.setting.tol else "stalled", why
 
 
 def _fallen(state: SqpState, seen: Pieces) -> tuple[float, float]:
@@ -158,13 +172,18 @@ def _accept(
         reach = min(reach, 0.5 * far)
     elif kept > 0.7:
         reach = max(reach, (2.0 if kept < 1.5 else 8.0) * far)
+    measure, share = state.metric, 1.0
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked = state.curvature, state.asked
     if told is not None:
         curvature, asked = told, asked + 1
         if _is_whole(state.setting, curvature):  # it knows more than secants of other points
             secants = no_secants(*seen.gradients.shape)
+            measure = metric(state.setting, curvature)
+            reach, share = np.inf, min(reach / max(state.wish, 1e-300), 1.0)
     return state._replace(
+        metric=measure,
+        share=share,
         theta=state.trial,
         best=seen,
         risks=risks,
@@ -180,12 +199,17 @@ def _accept(
 
 
 def _reject(state: SqpState, seen: Pieces) -> SqpState:
-    step = state.trial - state.theta
+    step, tried, secants = state.trial - state.theta, state.tried, state.secants
     share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
+    whole = _is_whole(state.setting, state.curvature) and not state.kinked
+    if not whole:  # what the curvature here leaves out, or a kink
+        secants = secants.append(step, seen.gradients - state.best.gradients)
+    if not whole or len(seen.values) > 1:
+        tried = (*tried, (state.trial, seen))[-_BUNDLE:]
     return state._replace(
-        secants=state.secants.append(step, seen.gradients - state.best.gradients),
+        secants=secants,
         failures=state.failures + 1,
-        tried=(*state.tried, (state.trial, seen))[-_BUNDLE:],
+        tried=tried,
         misses=state.misses + 1,
         reach=share * length(state, step),
     )

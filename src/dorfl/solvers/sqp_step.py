@@ -43,6 +43,8 @@ class SqpState(NamedTuple):
     asked: int = 0  # how often curvature was had
     promise: float = np.inf  # the decrease that the model promised for the trial
     reach: float = np.inf  # how long a step may be in the metric
+    share: float = 1.0  # ... and as a share of what the model asks for, under a new metric
+    wish: float = np.inf  # how long the step was that the model asked for
     noise: float = 0.0  # differences of the objective that rounding was seen to make
     fallen: float = 0.0  # the last decrease
     surprise: float = 1.0  # how far the last decrease exceeded its promise

@@ -51,7 +51,7 @@ def wrong(
         return _sketch(answer, min(rows, LOOK), lowest=0.0)
     if isinstance(answer, Report):
         assert server is not None
-        return serving.refuse(server, serving.broadcast(server), answer)
+        return serving.refuse(server, serving.broadcast(server), serving.bare(answer))
     if isinstance(answer, Finished):
         last = server.last.get(site) if server is not None else None
         return _finished(answer, rows, None if last is None else last[1])
