@@ -105,10 +105,11 @@ def _canvas(figure: Figure) -> Canvas:
         axes.grid(visible=True, axis="y" if figure.kind == "bars" else "both")
     if len(handles) > 1:
         labels = [_words(one.label) for one in figure.series]
-        place: dict[str, Any] = {"loc": "best"}
-        if len(handles) > 5 or dots or figure.square:
-            place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "fontsize": 9}
-        axes.legend(handles, labels, frameon=False, **place)
+        if len(handles) > 5 or dots or figure.square:  # there is no room among what is drawn
+            canvas.legend(handles, labels, frameon=False, loc="outside lower center", ncols=3,
+                          fontsize=9)  # fmt: skip
+        else:
+            axes.legend(handles, labels, frameon=False, loc="best")
     canvas.draw_without_rendering()  # places everything: most of the time, and once is enough
     canvas.set_layout_engine("none")
     return canvas
