@@ -12,6 +12,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from dorfl.support.files import write_whole
 from dorfl.support.roots import brentq
 from dorfl.support.types import Array
 
+_ROOM = 10  # answers like the one refused
 _KEPT = 20_000_000  # numbers of earlier questions that new ones are compared with
 
 
@@ -189,6 +191,11 @@ class Ledger:
         """The numbers in all reports so far, over those in the rows."""
         return float(sum(entry["share"] for entry in self.questions.values()))
 
+    def most_numbers(self, run: str) -> int:
+        """The most numbers that an answer of a round of this run had."""
+        rounds = [e for e in self.questions.values() if e["run"] == run and e["step"] == "round"]
+        return max((int(entry["numbers"]) for entry in rounds), default=0)
+
     def ask(self, mark: str, entry: dict[str, Any], most: float) -> str | None:
         """Why a question cannot be answered any more, or nothing; asked before, it costs nothing.
 
@@ -202,9 +209,12 @@ class Ledger:
             return None
         left = most - self.told
         if entry["share"] > left:
+            enough = math.ceil(100.0 * (self.told + _ROOM * entry["share"])) / 100.0
             return (
                 f"this site has told what it tells; what is left is {max(left, 0.0):.1%} of the "
-                "numbers in its rows, and the answer has more (`told` in site.toml)"
+                f"numbers in its rows, and the answer has {entry['share']:.1%}. More rows, fewer "
+                f"columns, or [limits] told = {enough:g} in site.toml would let "
+                f"{_ROOM} more such answers through"
             )
         self.questions[mark] = {**entry, "time": _now()}
         self._keep()

@@ -1,0 +1,75 @@
+"""Sites with few rows and the limits that sites have by default: who runs, and what others read."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dorfl.data.preprocessing.columns import table_of
+from dorfl.study import coordinator
+from dorfl.study.ledger import DEFAULT
+from dorfl.study.messages import Refusal
+from dorfl.study.site import Site
+from dorfl.support import wire
+from study_cases import make_study
+
+
+def table(rows, columns, seed, wild=False):
+    """Numbers, one or two categories of three levels, and a label that depends on both."""
+    rng = np.random.default_rng([seed, rows])
+    X = rng.normal(size=(rows, columns))
+    found = {f"x{k}": X[:, k].copy() for k in range(columns - columns // 5)}
+    signal = X[:, :3].sum(axis=1)
+    for k in range(columns // 5):
+        ward = rng.choice(["north", "south", "west"], rows)
+        found[f"ward-{k}"] = ward.tolist()
+        signal = signal + (ward == "north")
+    if wild:
+        found["x0"][0] = 400.0
+    ill = signal + rng.normal(size=rows) > 0.3
+    return {**found, "ill": np.where(ill, "yes", "no").tolist()}
+
+
+def run(rows, columns, method='name = "dorfl"', wild=False, limits=DEFAULT):
+    """How a study of three such sites ends, and the first refusal of each."""
+    tables = {f"s{k}": table(rows, columns, k, wild and k == 0) for k in range(3)}
+    sites = {
+        name: Site(name, t, tuple(table_of(t).column_names), approve=("*",), limits=limits)
+        for name, t in tables.items()
+    }
+    state, refused = coordinator.begin(make_study(tables, "ill", method=method), "run-1"), {}
+    while state.step != "done":
+        answers = {}
+        for name, site in sites.items():
+            data = site.respond(wire.encode(coordinator.request(state, name)))
+            answers[name] = coordinator.read(state, name, data)
+            if isinstance(answers[name], Refusal):
+                refused.setdefault(name, (state.step, answers[name].reason))
+        if state.step == "round" and any(isinstance(a, Refusal) for a in answers.values()):
+            return state, refused
+        state = coordinator.receive(state, answers)
+    return state, refused
+
+
+@pytest.mark.parametrize("wild", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(30, 5), (45, 5), (45, 10), (60, 5), (60, 10)])
+def test_a_study_of_small_sites_runs_with_the_limits_as_they_are(rows, columns, wild):
+    state, refused = run(rows, columns, wild=wild)
+    assert state.outcome is not None and state.outcome.status == "converged"
+    assert {step for step, _ in refused.values()} <= {"finish", "certify"}
+
+
+def test_a_site_too_small_says_what_to_set_and_then_it_does():
+    state, refused = run(16, 10)
+    assert state.outcome is None
+    reasons = [reason for step, reason in refused.values() if step == "round"]
+    told = max(
+        float(re.search(r"\[limits\] told = ([\d.]+) in", r)[1]) for r in reasons if "told =" in r
+    )
+    state, _ = run(16, 10, limits=DEFAULT._replace(told=told, behind=0))
+    assert state.outcome is not None and state.outcome.status == "converged"
+
+
+def test_a_wild_row_and_no_score_is_refused_with_what_would_help():
+    _, refused = run(30, 5, 'name = "erm"', wild=True)
+    assert "method dorfl" in refused["s0"][1] and "alone = 1" in refused["s0"][1]
