@@ -20,13 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.optimize import linprog
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, xlogy
 
-from dorfl.guarantees.interior_point import interior_point
+from dorfl.support.later import Later
 from dorfl.support.types import Array
+
+sparse, optimize = Later("scipy.sparse"), Later("scipy.optimize")
+_inner = Later("dorfl.guarantees.interior_point")
 
 Sample = ArrayLike | tuple[ArrayLike, ArrayLike]  # points (n, d), or (points, weights)
 CostLike = str | ArrayLike | Callable[[Array, Array], ArrayLike]
@@ -93,7 +94,7 @@ def unbalanced_wasserstein(
     rows, columns = p > 0, q > 0
     support, a, b = np.ix_(rows, columns), p[rows], q[columns]
     # Beyond this β the KL term is a constraint, to rounding; the certificate says how nearly.
-    solve = _exact if beta > 1e7 * np.ptp(matrix[support]) else interior_point
+    solve = _exact if beta > 1e7 * np.ptp(matrix[support]) else _inner.interior_point
     plan, psi, converged = solve(matrix[support], a, b, beta, tol, max_iterations)
 
     # The certificate, from nothing but the plan and ψ. First the largest ψ that leaves φ as it is.
@@ -177,7 +178,7 @@ def _exact(cost: Array, p: Array, q: Array, *_: float) -> tuple[Array, Array, bo
     size = (
         float(np.abs(cost).max()) or 1.0
     )  # HiGHS's tolerances are absolute: costs and weights ≈ 1
-    found = linprog(
+    found = optimize.linprog(
         cost.ravel() / size, A_eq=sums.tocsc(), b_eq=n * np.concatenate([p, q]), method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )  # fmt: skip

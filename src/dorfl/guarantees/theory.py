@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import clarabel
 import numpy as np
-from scipy import sparse
 
 from dorfl.oracle.group import Group
 from dorfl.oracle.inner import apply
+from dorfl.support.later import Later
 from dorfl.support.types import Array
+
+clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
 
 
 def penalised_supremum(

@@ -1,1 +1,5 @@
 """What a client answers with: F_i, its gradient, its curvature and the weights of its rows."""
+
+from dorfl.support.later import Later
+
+kernels = Later("dorfl.oracle.kernels")

@@ -28,13 +28,6 @@ from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
-_CODES = {
-    "logistic": kernels.LOGISTIC,
-    "softmax": kernels.SOFTMAX,
-    "squared": kernels.SQUARED,
-    "huber": kernels.HUBER,
-}  # what the kernel calls the closed forms that losses name
-
 
 class Risk(NamedTuple):
     """One client's robust risk: value F, gradient ∇F, sample weights p (they sum to 1)."""
@@ -279,10 +272,11 @@ class Group:
         )
         n = len(rows) if keep else 0
         per_row = (np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n))
+        code = getattr(kernels, loss.supremum.upper())  # what the kernel calls the closed form
         fixed = (
             np.ascontiguousarray(effective), np.ascontiguousarray(bias),
-            np.ascontiguousarray(spread), 1.0 / method.temperature, _CODES[loss.supremum],
-            loss.parameter, self._label_price, is_concave(loss, spread), problem.threshold, keep,
+            np.ascontiguousarray(spread), 1.0 / method.temperature, code, loss.parameter,
+            self._label_price, is_concave(loss, spread), problem.threshold, keep,
         )  # fmt: skip
 
         def work(part: slice) -> None:

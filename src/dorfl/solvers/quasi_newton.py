@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dorfl.oracle import curvature as packing
 from dorfl.oracle.curvature import Base, Sizes
+from dorfl.support.later import Later
 from dorfl.support.types import Array
 
-_DAMPED = 0.1  # a secant may lower the believed curvature along it to this share, not further
+_loops = Later("dorfl.solvers.recursion")
 MEMORY = 60  # secants kept; sqp rarely makes half as many
 
 
@@ -61,9 +61,9 @@ class Model(NamedTuple):
     def solve(self, vectors: Array) -> Array:
         """B⁻¹ v, for every row v where there are several: the two-loop recursion."""
         table = np.array(vectors, dtype=float, ndmin=2)
-        kept = _backward(self.steps, self.changes, table)
+        kept = _loops.backward(self.steps, self.changes, table)
         table = self.base.solve(table)
-        _forward(self.steps, self.changes, kept, table)
+        _loops.forward(self.steps, self.changes, kept, table)
         return np.asarray(table.reshape(vectors.shape))
 
 
@@ -80,45 +80,4 @@ def model(packed: Array, sizes: Sizes, floor: Array, steps: Array, changes: Arra
         last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (guess * steps[-1]))
         scale = min(max(last, 1e-3), 1.0)
     start = packing.base(packed, sizes, floor, scale)
-    return Model(start, *_pairs(start.multiply(steps), steps, changes))
-
-
-# Compiled, because every pair depends on those before it and vectors are short.
-
-
-@njit(cache=True, error_model="numpy")
-def _pairs(bases: Array, steps: Array, seen: Array) -> tuple[Array, Array, Array]:
-    """The vectors of :class:`Model`, pair by pair; `bases` has D s of every step."""
-    units, changes, products = np.empty_like(steps), np.empty_like(steps), np.empty_like(steps)
-    for k in range(len(steps)):
-        step = steps[k]
-        bent = bases[k].copy()
-        for i in range(k):
-            bent += (changes[i] @ step) * changes[i] - (products[i] @ step) * products[i]
-        curve, believed = step @ seen[k], step @ bent
-        mix = 1.0
-        if curve < _DAMPED * believed:
-            mix = (1.0 - _DAMPED) * believed / (believed - curve)
-        change = mix * seen[k] + (1.0 - mix) * bent
-        root = np.sqrt(step @ change)
-        units[k], changes[k], products[k] = step / root, change / root, bent / np.sqrt(believed)
-    return units, changes, products
-
-
-@njit(cache=True, error_model="numpy")
-def _backward(steps: Array, changes: Array, vectors: Array) -> Array:
-    """The first loop, in place of every row of `vectors`; what it took off is returned."""
-    kept = np.empty((len(vectors), len(steps)))
-    for row in range(len(vectors)):
-        for k in range(len(steps) - 1, -1, -1):
-            kept[row, k] = steps[k] @ vectors[row]
-            vectors[row] -= kept[row, k] * changes[k]
-    return kept
-
-
-@njit(cache=True, error_model="numpy")
-def _forward(steps: Array, changes: Array, kept: Array, vectors: Array) -> None:
-    """The second loop, in place of every row of `vectors`."""
-    for row in range(len(vectors)):
-        for k in range(len(steps)):
-            vectors[row] += (kept[row, k] - changes[k] @ vectors[row]) * steps[k]
+    return Model(start, *_loops.pairs(start.multiply(steps), steps, changes))

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import clarabel
 import numpy as np
-from scipy import sparse
 
+from dorfl.support.later import Later
 from dorfl.support.types import Array
+
+clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
 
 _FIRST, _MORE = 24, 12  # pieces looked at to begin with, and added at a time
 
@@ -117,7 +118,7 @@ def _triangle(count: int) -> tuple[Array, Array, Array]:
 
 
 @cache
-def _simplex(count: int) -> tuple[sparse.csc_matrix, Array, list[Any]]:
+def _simplex(count: int) -> tuple[Any, Array, list[Any]]:
     """Σ λ = 1 and λ ≥ 0 as Clarabel takes them: matrix, right side, cones."""
     matrix = sparse.csc_matrix(np.vstack([np.ones((1, count)), -np.eye(count)]))
     right = np.append(1.0, np.zeros(count))
