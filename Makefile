@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LONG := test_every_shape.py test_perturbation.py  # each test is short, but there are many
 
-.PHONY: help setup docs run readme test test-fast test-portable lint bench tables clean
+.PHONY: help setup docs run readme test test-fast test-portable test-flower lint bench tables clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -31,6 +31,12 @@ test-fast: setup  ## the tests that take no more than a few seconds
 
 test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
+
+test-flower: setup  ## the federation on the other releases of Flower that are allowed
+	$(PYTHON) -m venv .venv/flower
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > $$(.venv/flower/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/base.pth
+	.venv/flower/bin/python -m pip install --quiet --disable-pip-version-check --no-deps flwr==1.42.0
+	PYTHONPATH=src .venv/flower/bin/python -m pytest tests/flower
 
 docs: setup     ## the documentation, offline; its first page is docs/_build/html/index.html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -9,7 +9,9 @@ import pytest
 
 from browser import CHROMIUM, browser
 from dorfl.flower.folders import Federation, SiteFolder
-from dorfl.flower.watching import Page, of_folder
+from dorfl.flower.watching import Page, of_folder, of_site
+from dorfl.study import toml
+from dorfl.study.ledger import Ledger, mark_of
 
 SITES = ("north", "south", "west")
 RUN = "20261117-110000-000000-stroke"
@@ -170,3 +172,20 @@ def test_a_site_sees_what_it_has_sent(run, tmp_path):
         assert tab.evaluate("document.querySelectorAll('#events img').length") == 0
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         assert not tab.heard("Runtime.exceptionThrown")
+
+
+def test_a_site_sees_what_its_ledger_says(tmp_path):
+    home = tmp_path / "north"
+    site = SiteFolder.create(home, "north")
+    ledger = Ledger(home / "ledger.json")
+    study = toml.parse('name = "heart"\n[data]\nlabel = "ill"\n')
+    ledger.meet(study, "run-1")
+    ledger.tell(("age", "ill"), "v", 1)
+    ledger.ask("a", {"run": "run-1", "step": "round", "numbers": 12, "share": 0.125}, 0.5)
+    shown = of_site(site)["policy"]
+    assert shown["told so far"] == "12.5% of the numbers in the rows; 50% at most, 37.5% left"
+    assert shown["questions answered"] == 1 and shown["columns told of"] == "age, ill"
+    (name,) = [name for name in shown if name.startswith("study heart ")]
+    assert shown[name] == "NOT approved; 1 run(s)"
+    ledger.approve(mark_of(study))
+    assert of_site(site)["policy"][name].startswith("approved")

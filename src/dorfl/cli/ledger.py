@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,7 +36,7 @@ def ledger(
     home, book = _open(folder)
     screen, limits = Screen(), home.limits
     for mark, seen in book.studies.items():
-        state = "approved" if _allowed(book, mark, seen, home.approve) else "NOT approved"
+        state = "approved" if book.permits(mark, seen, home.approve) else "NOT approved"
         screen.say(f"study {seen['name']} {mark[:12]}: {state}; {len(seen['runs'])} run(s)")
     for name, told in book.columns.items():
         screen.say(
@@ -71,7 +71,7 @@ def approve(
     waiting = {
         mark: seen
         for mark, seen in book.studies.items()
-        if not _allowed(book, mark, seen, home.approve)
+        if not book.permits(mark, seen, home.approve)
     }
     if study is None:
         for mark, seen in waiting.items():
@@ -94,10 +94,3 @@ def _open(folder: Path) -> tuple[SiteFolder, Ledger]:
     from dorfl.study.ledger import Ledger  # noqa: PLC0415
 
     return SiteFolder.open(folder), Ledger(folder / "ledger.json")
-
-
-def _allowed(book: Ledger, mark: str, seen: dict[str, Any], rules: tuple[str, ...]) -> bool:
-    from dorfl.study.ledger import named  # noqa: PLC0415
-
-    secure = seen["text"].get("privacy", {}).get("secure_sum", False)
-    return mark in book.approved or (named(seen["name"], rules) and not secure)

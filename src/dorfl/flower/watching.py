@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from dorfl.flower import running
 from dorfl.flower.folders import Federation, SiteFolder
+from dorfl.study.ledger import Ledger
 from dorfl.support.text import one_line_each
 
 Told = Callable[[str, int], dict[str, Any]]  # what is new in a run since so many lines
@@ -65,13 +66,26 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
 
 
 def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
-    """What the site allows, and its log from line `after` on."""
+    """What the site allows, what its ledger says is told and left, and its log from `after` on."""
+    ledger = Ledger(site.path / "ledger.json")
     policy = {
         "columns released": "all" if site.released is None else ", ".join(site.released),
         "fewest rows behind a figure": site.least,
         "ε at most": "any" if site.epsilon is None else site.epsilon,
         "finest curvature": site.curvature,
+        "told so far": f"{ledger.told:.1%} of the numbers in the rows; "
+        f"{site.limits.told:.0%} at most, {max(site.limits.told - ledger.told, 0.0):.1%} left",
+        "questions answered": len(ledger.questions),
+        "columns told of": ", ".join(ledger.columns) or "none",
+        **{
+            f"study {seen['name']} {mark[:12]}": f"{_approval(ledger, mark, seen, site)}; "
+            f"{len(seen['runs'])} run(s)"
+            for mark, seen in ledger.studies.items()
+        },
     }
+    if ledger.private:
+        spent = f"{ledger.spent(site.limits.delta):.3g} at δ = {site.limits.delta:g}"
+        policy["ε spent"] = f"{spent}, in {len(ledger.private)} run(s)"
     told = {
         "kind": "site",
         "title": site.name,
@@ -81,6 +95,10 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
         "runs": [],
     }
     return told | _part(running.read_lines(site.path / "site.log"), after if run == "log" else 0)
+
+
+def _approval(ledger: Ledger, mark: str, seen: dict[str, Any], site: SiteFolder) -> str:
+    return "approved" if ledger.permits(mark, seen, site.approve) else "NOT approved"
 
 
 def _part(lines: list[dict[str, Any]], after: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import numpy as np
 from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.group import Group
 from dorfl.study import labels
+from dorfl.study.ledger import Limits
 from dorfl.study.messages import Agreement
 from dorfl.support.types import Array
 
@@ -101,6 +102,21 @@ def pull(group: Group, theta: Array) -> Pull:
     value, slope, _ = group.kept(theta)
     weights = group.weights_of(value)
     return Pull(weights * value, weights[:, None] * slope)
+
+
+def telling(group: Group, pulled: Pull, before: Iterable[Array], limits: Limits) -> str | None:
+    """Why a report of what rows add would tell of a few of them, or nothing; and what to set."""
+    if influence(group, pulled) > limits.alone:
+        return (
+            "one row makes up nearly all of a number in the report; nothing is sent (a row far "
+            "out counts less with a score: method dorfl; else [limits] alone = 1 in site.toml)"
+        )
+    if not differs(group, pulled.slope, before, limits.behind):
+        return (
+            f"beside an earlier report, this one would tell of fewer than {limits.behind} rows "
+            "([limits] behind = 0 in site.toml lets it through)"
+        )
+    return None
 
 
 def influence(group: Group, pulled: Pull) -> float:

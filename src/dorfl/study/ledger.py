@@ -21,6 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dorfl.federation.privacy import Gaussian
+from dorfl.oracle.curvature import RESOLUTIONS
+from dorfl.oracle.group import Group
 from dorfl.study.settings import Study
 from dorfl.support import wire
 from dorfl.support.files import write_whole
@@ -28,6 +30,7 @@ from dorfl.support.roots import brentq
 from dorfl.support.types import Array
 
 _ROOM = 10  # answers like the one refused
+_ROUNDS = 6  # that a curvature leaves room for
 _KEPT = 20_000_000  # numbers of earlier questions that new ones are compared with
 
 
@@ -124,6 +127,11 @@ class Ledger:
         by_rule = named(study.name, rules) and not study.privacy.secure_sum
         return by_rule or mark_of(study) in self.approved
 
+    def permits(self, mark: str, seen: dict[str, Any], rules: tuple[str, ...]) -> bool:
+        """The same, of a study as it is in :attr:`studies`."""
+        secure = seen["text"].get("privacy", {}).get("secure_sum", False)
+        return mark in self.approved or (named(seen["name"], rules) and not secure)
+
     @property
     def _approvals(self) -> Path:
         assert self.file is not None
@@ -191,10 +199,18 @@ class Ledger:
         """The numbers in all reports so far, over those in the rows."""
         return float(sum(entry["share"] for entry in self.questions.values()))
 
-    def most_numbers(self, run: str) -> int:
-        """The most numbers that an answer of a round of this run had."""
+    def affordable(self, run: str, group: Group, wish: str, most: float) -> str:
+        """The finest curvature that leaves enough of what may still be told for some rounds.
+
+        A coarser one than was told in this run before would be no help: rather none then.
+        """
+        shape, each = group.problem.layout, 1 + group.problem.size
+        left = (most - self.told) * group.rows.size - _ROUNDS * each
+        finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
+        found = next(r for r in reversed(finer) if r == "none" or shape.numbers(r) <= left)
         rounds = [e for e in self.questions.values() if e["run"] == run and e["step"] == "round"]
-        return max((int(entry["numbers"]) for entry in rounds), default=0)
+        bent = max((entry["numbers"] for entry in rounds), default=0) > each
+        return "none" if bent and found != wish else found
 
     def ask(self, mark: str, entry: dict[str, Any], most: float) -> str | None:
         """Why a question cannot be answered any more, or nothing; asked before, it costs nothing.

@@ -51,7 +51,6 @@ from dorfl.support.types import Array
 
 MOST_ROUNDS = 10_000
 _FINISHED = 24  # numbers told at the end
-_ROUNDS = 6  # that a curvature leaves room for
 
 
 class Refused(Exception):  # noqa: N818 - a decision, not an error
@@ -247,7 +246,8 @@ class Site:
             limits = self.limits
             self._unless(self.ledger.spend(agreement.run, noise, self.epsilon, limits.delta))
             return respond(group, sent, 0, noise)[0]
-        allowed = self._affordable(agreement.run, group, coarser(task.curvature, self.curvature))
+        wish = coarser(task.curvature, self.curvature)
+        allowed = self.ledger.affordable(agreement.run, group, wish, self.limits.told)
         task = self._vetted(agreement, group, task._replace(curvature=allowed))
         if task.curvature != allowed and group.problem.bends:
             self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
@@ -260,34 +260,12 @@ class Site:
             raise Refused("θ is steeper than any model of these rows")
         task = enough(group, task, self.least)
         pulled = guard.pull(group, theta)
-        if guard.influence(group, pulled) > self.limits.alone:
-            raise Refused(
-                "one row makes up nearly all of a number in the report; nothing is sent (a row far "
-                "out counts less with a score: method dorfl; else [limits] alone = 1 in site.toml)"
-            )
         before = self.ledger.pulls(self._mark, pulled.slope.shape)
-        behind = self.limits.behind
-        if not guard.differs(group, pulled.slope, before, behind):
-            raise Refused(
-                f"beside an earlier report, this one would tell of fewer than {behind} rows "
-                "([limits] behind = 0 in site.toml lets it through)"
-            )
+        self._unless(guard.telling(group, pulled, before, self.limits))
         told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
         self._count(agreement, "round", told, theta, task.curvature)
         self.ledger.pulled(self._mark, pulled.slope)
         return task
-
-    def _affordable(self, run: str, group: Group, wish: str) -> str:
-        """The finest curvature that leaves enough of what the site may still tell for some rounds.
-
-        A coarser one than this run was told before would be no help: rather none then.
-        """
-        shape, each = group.problem.layout, 1 + group.problem.size
-        left = (self.limits.told - self.ledger.told) * group.rows.size - _ROUNDS * each
-        finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
-        found = next(r for r in reversed(finer) if r == "none" or shape.numbers(r) <= left)
-        bent = self.ledger.most_numbers(run) > each
-        return "none" if bent and found != wish else found
 
     def _count(
         self, agreement: Agreement, step: str, numbers: int, theta: Any = None, finest: str = ""
