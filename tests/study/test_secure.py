@@ -38,6 +38,7 @@ from study_cases import (
 )
 
 STANDARD = '[columns]\nscaling = "standard"'
+BESIDE = {*secure.STEPS} - {"sum masked"}
 
 
 @cache
@@ -131,7 +132,7 @@ def test_a_tilted_fixed_mixture_gives_the_plain_model():
     assert end.outcome.objective == pytest.approx(fit.objective, abs=1e-8)
 
 
-@pytest.mark.parametrize("method", ["afl", "gdrfl"])
+@pytest.mark.parametrize("method", ["afl", pytest.param("gdrfl", marks=pytest.mark.slow)])
 def test_the_worst_mixture_is_found_although_every_site_keeps_its_weight(method):
     tables = synthetic_tables()
     end = run(tables, make_study(tables, method=METHODS[method], extra=STANDARD))
@@ -201,12 +202,17 @@ def test_what_sites_send_looks_like_noise():
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
+@cache
+def undisturbed(method):
+    tables = split(5)
+    study = make_study(tables, method=METHODS[method], extra=STANDARD)
+    return tables, study, run(tables, study)
+
+
 @pytest.mark.parametrize("step", secure.STEPS)
 @pytest.mark.parametrize("method", ["erm", pytest.param("afl", marks=pytest.mark.slow)])
 def test_a_site_may_drop_out_at_every_step_of_a_round(step, method):
-    tables = split(5)
-    study = make_study(tables, method=METHODS[method], extra=STANDARD)
-    whole = run(tables, study)
+    tables, study, whole = undisturbed(method)
 
     def gone(state, site):
         return site == "site-2" and state.step == step and len(state.history) == 2
@@ -248,9 +254,7 @@ def test_before_training_nobody_may_be_missing_and_with_three_sites_never():
 
 
 def test_a_liar_among_the_shares_is_named_and_does_no_harm():
-    tables = split(5)
-    study = make_study(tables, method=METHODS["erm"], extra=STANDARD)
-    honest = run(tables, study)
+    tables, study, honest = undisturbed("erm")
 
     def lie(state, site, data):
         reply = wire.decode(data, Reply)
@@ -406,7 +410,10 @@ def test_weights_are_the_sites_own_business():
     assert "never asked about" in reason(sites["site-0"], strange)
 
 
-@pytest.mark.parametrize("step", secure.STEPS)
+@pytest.mark.parametrize(
+    "step",
+    ["sum masked", *(pytest.param(s, marks=pytest.mark.slow) for s in sorted(BESIDE))],
+)
 def test_a_checkpoint_in_the_middle_of_a_sum_goes_on_to_the_same_bits(step, tmp_path):
     method, rounds = ("afl", 6) if step == "sum open" else ("erm", 2)
     state, sites = at_step(step, method=method, rounds=rounds)
