@@ -91,12 +91,17 @@ class Source(NamedTuple):
     task: str = "auto"
 
 
+def frame_of(name: str) -> pd.DataFrame:
+    """A table as a file has it, but for columns that tell the label or who somebody is."""
+    source = SOURCES[name]
+    frame = _read(source.frame) if isinstance(source.frame, str) else source.frame()
+    return frame.drop(columns=[*source.ignore, *({"rownames"} & set(frame))])
+
+
 def load(name: str) -> Table:
     """A table by its name; raises `UnavailableError` where its wheel cannot be had."""
     source = SOURCES[name]
-    frame = _read(source.frame) if isinstance(source.frame, str) else source.frame()
-    ignored = [*source.ignore, *({"rownames"} & set(frame))]
-    arrow = pa.Table.from_pandas(frame.drop(columns=ignored), preserve_index=False)
+    arrow = pa.Table.from_pandas(frame_of(name), preserve_index=False)
     data = Data(source.label, client=source.client, task=source.task, small="drop")
     study = Study(data, columns=Used(category=source.category))
     split = tables.by_client(
