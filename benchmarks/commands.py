@@ -47,7 +47,7 @@ def words_of(name: str) -> list[str]:
     return said if source.task == "auto" else [*said, "--task", source.task]
 
 
-def run(name: str, rows: int, folder: Path) -> Iterator[Ending]:
+def run(name: str, rows: int, folder: Path, budget: float = 20.0) -> Iterator[Ending]:
     """The commands on a table of so many rows (0: all), one after the other."""
     frame = public_tables.frame_of(name)
     if 0 < rows < len(frame):
@@ -55,7 +55,7 @@ def run(name: str, rows: int, folder: Path) -> Iterator[Ending]:
     data, model = folder / "data.csv", folder / "model"
     frame.to_csv(data, index=False)
     given: dict[str, list[Any]] = {
-        "train": [data, *words_of(name), "--out", model, "--budget", 20, "--force"],
+        "train": [data, *words_of(name), "--out", model, "--budget", budget, "--force"],
         "evaluate": [model, data],
         "outliers": [model, data, "--out", folder / "audit"],
         "certify": [model, data],
@@ -101,12 +101,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", default=public_tables.names())
     parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--budget", type=float, default=20.0)
     asked = parser.parse_args()
     failures = 0
     for name in asked.tables:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                endings = list(run(name, asked.rows, Path(folder)))
+                endings = list(run(name, asked.rows, Path(folder), asked.budget))
             except UnavailableError as error:
                 print(f"{name:10} not here: {error}")
                 continue

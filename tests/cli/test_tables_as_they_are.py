@@ -160,6 +160,20 @@ def test_a_header_of_more_than_64_kilobytes(tmp_path):
     assert len(made.transform.parts) == 702
 
 
+def test_a_large_text_says_how_it_is_read_and_leaves_nothing_behind(tmp_path):
+    frame = incomes(2000)
+    frame["note"] = ["x" * 50_000 + str(k % 3) for k in range(2000)]  # 100 MB
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = dorfl_(
+        "train", "t.csv", "--label", "rich", "--budget", 0, cwd=tmp_path, TMPDIR=str(scratch)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MB of text is read once, into a temporary Parquet file" in done.stderr
+    assert not list(scratch.glob("dorfl-*"))
+
+
 def test_ragged_lines_are_named_by_number(tmp_path):
     lines = incomes().to_csv(index=False).splitlines()
     lines[7] += ",1"
