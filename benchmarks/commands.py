@@ -76,7 +76,7 @@ def _wrong(command: str, done: Any, folder: Path) -> str:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return f"{type(done.exception).__name__}: {done.exception}"
     if done.exit_code:
-        said = done.exit_code != 2 and done.stderr.strip()  # 2: it was asked wrongly
+        said = done.stderr.strip() and "Usage:" not in done.stderr  # or it was asked wrongly
         return "" if said else f"exit code {done.exit_code}: {done.stderr.strip()[-300:]}"
     if command == "report":
         return "" if (folder / "model" / "report.html").stat().st_size > 10_000 else "no page"

@@ -213,6 +213,16 @@ def test_outliers_show_values_against_what_is_usual(home):
     assert "1900" in shown.stdout and "usual is the middle 95 %" in shown.stdout
 
 
+def test_outliers_says_why_no_row_can_be_suspect(tmp_path):
+    wards(400)[["ward", "sex", "ill"]].to_csv(tmp_path / "t.csv", index=False)
+    done = dorfl_("train", "t.csv", *WORDS, "--budget", 0, "--force", cwd=tmp_path)
+    assert (tmp_path / "model" / "model.json").exists(), done.stderr
+    done = dorfl_("outliers", "model", "t.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "columns are all categories or flags" in " ".join(done.stderr.split())
+    assert "--method dorfl" not in done.stderr
+
+
 def test_predict_counts_what_it_has_not_seen(home):
     frame = wards(50, seed=4).drop(columns="ill").astype({"pulse": object})
     frame.loc[:3, "sex"], frame.loc[:1, "pulse"] = "x", None

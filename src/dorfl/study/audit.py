@@ -43,9 +43,15 @@ def audit(model: Model, rows: Rows) -> Audit:
     """Every row's weight, and why."""
     fit, score = model.fit, model.fit.problem.method.score
     if score is None or score.center is None:
+        name, scaled = fit.problem.method.name, model.transform.numeric
+        hint = "train with --method dorfl"
+        if name == "dorfl" and len(fit.problem.method.cost.frozen) == fit.problem.dims:
+            hint = "its columns are all categories or flags, in which no row lies far out"
+            hint += "; name those that measure something (--numeric)" * (not scaled)
+        elif name == "dorfl":
+            hint = "train with --outliers above 0"
         raise ValueError(
-            f"outliers: the model was trained with method {fit.problem.method.name!r}, which "
-            "suspects no row; train with --method dorfl"
+            f"outliers: the model was trained with method {name!r} and suspects no row: {hint}"
         )
     group = group_of(_with_strangers(model, rows.names), rows.clients)
     weight = np.concatenate([w * len(w) for w in group.sample_weights(fit.theta.ravel())])
