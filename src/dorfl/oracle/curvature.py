@@ -150,11 +150,17 @@ def diagonal(packed: Array, sizes: Sizes) -> Array:
 
 
 def coarsen(packed: Array, fine: Sizes, coarse: Sizes) -> Array:
-    """Packed blocks at a coarser resolution: what couples the coarser blocks is left out."""
+    """Packed blocks (…, numbers) at another resolution: what couples blocks apart is left out.
+
+    >>> coarsen(np.array([[1.0, 2.0]]), (1, 1), (2,))
+    array([[1., 0., 2.]])
+    """
     if fine == coarse:
         return packed
     if max(coarse) == 1:
         return diagonal(packed, fine)
+    if packed.ndim > 1:
+        return np.array([coarsen(one, fine, coarse) for one in packed])
     whole = np.zeros((sum(fine), sum(fine)))
     for at, block in _lower_blocks(packed, fine):
         whole[at, at] = block
