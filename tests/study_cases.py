@@ -15,7 +15,7 @@ METHODS = {
     "afl": 'name = "afl"',
     "wafl": 'name = "wafl"\nrho = 20',
     "gdrfl": 'name = "gdrfl"\nrho = 20',
-    "dorfl": 'name = "dorfl"\nmixture = "agnostic"\nby = "risk"',
+    "dorfl": 'name = "dorfl"\nmixture = "agnostic"\nby = "risk"\noutliers = 0.1',
 }
 
 

@@ -54,7 +54,7 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
         self,
         method: str = "dorfl",
         *,
-        outliers: float = 0.1,
+        outliers: float | str = "auto",
         shift: float = 0.25,
         frozen: Sequence[int | str] | None = None,
         rho: float | None = None,
@@ -95,8 +95,9 @@ class _Robust(BaseEstimator):  # type: ignore[misc]
             # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
             privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
         ).changed(
-            method_name=self.method, method_outliers=self.outliers, method_shift=self.shift,
-            method_rho=self.rho, method_beta=self.beta, training_l2=self.l2, training_tol=self.tol,
+            method_name=self.method, method_outliers=given.share(self.outliers),
+            method_shift=self.shift, method_rho=self.rho, method_beta=self.beta,
+            training_l2=self.l2, training_tol=self.tol,
             training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
         )  # fmt: skip
         meaning.check(study)
@@ -205,7 +206,7 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
 
     Args:
         method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
-        outliers: the share of rows that may be wrong.
+        outliers: the share of rows that may be wrong; "auto": decided from the data.
         shift: how far rows may drift, in standard deviations.
         frozen: columns (places or names) that cannot drift; those with two values if not given.
         rho: the price of transport, if not from `shift`.
@@ -233,7 +234,7 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
         self,
         method: str = "dorfl",
         *,
-        outliers: float = 0.1,
+        outliers: float | str = "auto",
         shift: float = 0.25,
         frozen: Sequence[int | str] | None = None,
         rho: float | None = None,
@@ -314,7 +315,7 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
         loss: "huber" or "squared".
         epsilon: where Huber's loss turns from square to linear, in the unit of the residuals.
-        outliers: the share of rows that may be wrong.
+        outliers: the share of rows that may be wrong; "auto": decided from the data.
         shift: how far rows may drift, in standard deviations.
         frozen: columns (places or names) that cannot drift; those with two values if not given.
         rho: the price of transport (columns and y in units of their own), if not from `shift`.
@@ -340,7 +341,7 @@ class RobustRegressor(RegressorMixin, _Robust):  # type: ignore[misc]
         *,
         loss: str = "huber",
         epsilon: float = 1.345,
-        outliers: float = 0.1,
+        outliers: float | str = "auto",
         shift: float = 0.25,
         frozen: Sequence[int | str] | None = None,
         rho: float | None = None,

@@ -77,7 +77,9 @@ def test_only_some_rows_of_a_large_client_are_looked_at_and_always_the_same():
 
 def test_the_words_say_what_a_row_weighs():
     clients = normal_clients(sizes=(4000,))
-    choice = choose(clients, shift=0.0)  # nothing moves: weights are the score's alone
+    choice = choose(
+        clients, outliers=0.1, shift=0.0
+    )  # nothing moves: weights are the score's alone
     X, y = clients["c0"]
     score = choice.method.score
     far = score.at(X, score.center["c0"]) / score.weight  # squared, the edge of the bulk being 1
@@ -144,7 +146,7 @@ def test_columns_that_mostly_have_one_value_do_not_drift_and_categories_are_not_
         rng.normal(size=500), rng.random(500) < 0.3, 1e4 * (rng.random(500) < 0.05), np.ones(500)
     ])  # fmt: skip
     y = rng.integers(0, 2, 500)
-    method = choose([(X, y)], frozen=[1]).method
+    method = choose([(X, y)], frozen=[1], outliers=0.1).method
     np.testing.assert_array_equal(np.isinf(method.cost.weights(4)), [False, True, True, True])
     assert isinstance(method.score, Quadratic)
     np.testing.assert_array_equal(method.score.shape(4) > 0, [True, False, True, False])
@@ -152,10 +154,13 @@ def test_columns_that_mostly_have_one_value_do_not_drift_and_categories_are_not_
 
 def test_what_is_given_by_hand_is_taken():
     clients = normal_clients()
-    method = choose(clients, rho=7.0, beta=2.0, score_weight=0.5, center="auto").method
+    method = choose(
+        clients, outliers=0.1, rho=7.0, beta=2.0, score_weight=0.5, center="auto"
+    ).method
     assert (method.rho, method.beta, method.score.weight) == (7.0, 2.0, 0.5)
     center = [0.0, 1.0, 2.0, 3.0]
-    np.testing.assert_array_equal(choose(clients, center=center).method.score.center, center)
+    given = choose(clients, outliers=0.1, center=center)
+    np.testing.assert_array_equal(given.method.score.center, center)
     assert choose(clients, mixture="agnostic").method.mixture.adversarial
     assert choose(clients, mixture=dorfl.mixture.capped(0.6)).method.mixture.cap == 0.6
 

@@ -57,6 +57,20 @@ _CHOICES = {
     "solver": SOLVERS,
     "curvature": CURVATURES,
 }
+
+
+class _Share(click.ParamType):  # type: ignore[type-arg]
+    """A number, or auto."""
+
+    name = "SHARE"
+
+    def convert(self, value: Any, *_: Any) -> float | str:
+        try:
+            return float(value)
+        except ValueError:
+            return str(value)
+
+
 TABLE = tuple(_WORDS)  # of a command that trains on a table
 ANY_METHOD = tuple(word for word in TABLE if word != "method")  # … by several methods
 FEDERATION = ("tol", "max_rounds", "solver", "curvature", "bytes_per_round")
@@ -118,7 +132,9 @@ def _option(word: str) -> Any:
     if default not in (None, ()):
         told += f" Default: {default}."
     flags = [f"--{word.replace('_', '-')}"] + (["--rounds"] if word == "max_rounds" else [])
-    choice = click.Choice(_CHOICES[word]) if word in _CHOICES else None
+    choice: Any = click.Choice(_CHOICES[word]) if word in _CHOICES else None
+    if word == "outliers":
+        choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
     return Annotated[
         (list[str] if several else plain) | None, typer.Option(*flags, help=told, click_type=choice)

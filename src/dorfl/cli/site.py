@@ -43,6 +43,7 @@ _SENT = {
     "center": "where rows are, and how far they spread",
     "edge": "a sketch of how far rows are from their centre",
     "round": "a risk and its slope",
+    "judge": "how two models serve rows held back, and how many rows lie far out",
     "residuals": "a sketch of how far predictions are off",
     "finish": "how the model serves the site",
     "levels": "of which kind columns are, and the names of their frequent levels",

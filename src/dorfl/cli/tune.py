@@ -34,7 +34,7 @@ def tune(
         raise typer.BadParameter(f"{out} exists; --force writes over it")
     study = options.study_of(data, words)
     from dorfl.study import table, tuning  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.study.meaning import frozen_of, loss_of  # noqa: PLC0415
+    from dorfl.study.meaning import assumed_of, frozen_of, loss_of  # noqa: PLC0415
     from dorfl.study.rows import open_split  # noqa: PLC0415
     from dorfl.study.toml import to_toml  # noqa: PLC0415
     from dorfl.support import files  # noqa: PLC0415
@@ -48,7 +48,7 @@ def tune(
         l2 = study.training.l2
         found = tuning.tune(
             rows.clients, loss=loss_of(study, len(state.classes)), folds=folds, progress=step,
-            frozen=frozen_of(study, state.transform), outliers=study.method.outliers,
+            frozen=frozen_of(study, state.transform), outliers=assumed_of(study),
             seed=study.training.seed, l2=1.0 / len(rows.y) if l2 is None else l2,
             tol=study.training.tol,
         )  # fmt: skip

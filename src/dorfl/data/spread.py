@@ -26,6 +26,7 @@ from dorfl.data.sketch import Sketch
 from dorfl.support.types import Array
 
 FEW = 20  # rows below which a client has no centre of its own
+HUBER = 1.345
 LOOK = 5_000  # rows of a client that are looked at: enough to know a unit within some two percent
 
 
@@ -120,12 +121,29 @@ def residuals(out: Array, target: Array, least: int = 1) -> Sketch:
 
 
 def scatter(told: Sequence[Sketch]) -> float:
-    """The standard deviation of residuals, from the half of them that are least.
+    """The unit σ of residuals, that of scikit-learn's `HuberRegressor`: mean min(r²/σ², ε²) = 1.
 
-    Rows that lie far out and labels that are wrong have large ones alike: more than either alone.
+    However large residuals are, none counts for more than ε² of it; ε is 1.345.
+
+    >>> round(scatter([sketch.of(np.array([1.0] * 8 + [50.0, 1e9]), least=1)]), 2)
+    1.12
     """
-    found = sketch.quantile(told, 0.5)
-    return found / float(ndtri(0.75)) if np.isfinite(found) else 0.0
+    sizes = np.concatenate([np.empty(0), *(part.sizes for part in told)])
+    square = np.concatenate([np.empty(0), *(part.means for part in told)]) ** 2
+    order = np.argsort(square, kind="stable")
+    square, sizes = square[order], sizes[order]
+    count = np.cumsum(sizes)
+    if not len(square):
+        return 0.0
+    # With the residuals up to the k-th below εσ, the equation is linear in σ²: the first k that
+    # keeps its promise is it.
+    free = count[-1] - HUBER**2 * (count[-1] - count)
+    found = np.divide(
+        np.cumsum(sizes * square), free, where=free > 0, out=np.full(len(free), np.inf)
+    )
+    following = np.append(square[1:], np.inf)
+    fits = (free > 0) & (HUBER**2 * found <= following)
+    return float(np.sqrt(found[int(np.argmax(fits))]))
 
 
 def look(values: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
-from dorfl.study import results, table
+from dorfl.study import meaning, results, table
 from dorfl.study.model import Model
 from dorfl.study.model.facts import HeldOut
 from dorfl.study.rows import Rows, measure, open_split, rows_for
@@ -102,7 +102,7 @@ def held_out(
         models[name] = results.model_of(state)
     own = models[study.method.name]
     rows = rows_for(own, rest)
-    usual = _nearest(rows, settings.method.outliers, own.transform.frozen)
+    usual = _nearest(rows, meaning.assumed_of(settings), own.transform.frozen)
 
     def scored(part: Rows) -> dict[str, dict[str, float]]:
         found = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dorfl.study import meaning
+from dorfl.study import meaning, suspects
 from dorfl.study.ledger import Limits
 from dorfl.study.messages import Agreement
 
@@ -44,6 +44,8 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
         used = {part.name for part in agreement.transform.parts}
         if not used <= set(agreement.columns):
             return "the transformation uses columns that were not agreed on"
+    if agreement.trial is not None and agreement.trial.most not in suspects.SIZES:
+        return "a trial has one of a few sizes, and this is none of them"
     shown = study.privacy.epsilon
     if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"

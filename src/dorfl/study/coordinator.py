@@ -2,8 +2,9 @@
 
     enrol → columns → spreads → center → edge → round … round → finish → certify → done
 
-A regression trains twice: once how far residuals scatter is known (`residuals`), Huber's loss is
-set in that unit and rounds go on from where they were.
+Where the study leaves open whether rows that lie far out are wrong, that is tried first: rounds on
+some rows, trusting all and then not, and `judge` (:mod:`dorfl.study.suspects`). A regression goes
+on from where it was with Huber's loss in the unit of `residuals`, again while that halves.
 
 Every step asks each site for one answer (:func:`request`); :func:`read` checks what comes back, and
 :func:`receive` makes the next state of it. Engines only carry: the same functions run in process
@@ -29,11 +30,10 @@ from dorfl.federation.fit import describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
-from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.bound import Told
-from dorfl.guarantees.certificate import Bound
 from dorfl.solvers.base import Info
-from dorfl.study import defaults, meaning, secure, settling, summing, vetting
+from dorfl.study import defaults, ending, meaning, secure, settling, summing, suspects, vetting
+from dorfl.study.ending import AFTER, running
 from dorfl.study.messages import (
     Answer,
     Columns,
@@ -48,8 +48,11 @@ from dorfl.study.messages import (
 from dorfl.study.secure import Sum
 from dorfl.study.settings import Study
 from dorfl.study.settling import scale_label, settle_label
+from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support import text, wire
 from dorfl.support.types import Array
+
+certificate, waiting = ending.certificate, ending.waiting
 
 
 class State(NamedTuple):
@@ -68,6 +71,11 @@ class State(NamedTuple):
     centers: Array | None = None  # ξ̄ by site
     edge: float | None = None
     scatter: float | None = None  # of residuals
+    refined: int = 0  # how often they were asked for
+    trial: Trial | None = None
+    tried: tuple[Array, ...] = ()  # θ of the trials that are over
+    spent: int = 0  # rounds of trials
+    verdict: Verdict | None = None
     server: Server | None = None
     history: tuple[Round, ...] = ()
     outcome: Outcome | None = None
@@ -105,11 +113,11 @@ _ANSWERS: dict[str, type] = {
     "center": Place,
     "edge": Sketch,
     "round": Report,
+    "judge": Judged,
     "residuals": Sketch,
     "finish": Finished,
     "certify": Told,
 }
-_AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
 
 
 def begin(study: Study, run: str) -> State:
@@ -119,11 +127,12 @@ def begin(study: Study, run: str) -> State:
 
 def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
-    sent = serving.broadcast(_training(state)) if state.step == "round" else secure.sent(state)
-    outcome = state.outcome if state.step in _AFTER else None
+    sent = serving.broadcast(running(state)) if state.step == "round" else secure.sent(state)
+    outcome = state.outcome if state.step in AFTER else None
+    models = np.array(state.tried) if state.step == "judge" else None
     return Request(
         meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
-        meaning.thin(state),
+        models, meaning.thin(state),
     )  # fmt: skip
 
 
@@ -163,27 +172,6 @@ def read(state: State, site: str, data: bytes) -> Answer:
     return reply.answer
 
 
-def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
-    """Whom the step cannot end without, although time is up: see :class:`~.study.Absent`."""
-    if state.step in secure.STEPS:
-        return secure.waiting(state, answered)
-    missing = tuple(site for site in state.roster if site not in answered)
-    if state.step in _AFTER:
-        return ()
-    if state.step != "round" or not answered:
-        return missing
-    server, rule = _training(state), state.study.absent
-    evaluates = server.solver.ask(server.solving).kind == "evaluate"
-
-    def stands_in(site: str) -> bool:
-        if site not in server.last or not evaluates:
-            return False
-        since = server.round - server.last[site][1].round
-        return rule.then == "go on" or since <= rule.stand_in
-
-    return tuple(site for site in missing if not stands_in(site))
-
-
 def receive(
     state: State, answers: dict[str, Answer], refused: dict[str, str] | None = None
 ) -> State:
@@ -197,7 +185,7 @@ def receive(
     for site in state.roster:
         answer = answers.get(site)
         if isinstance(answer, Refusal):
-            if step not in ("round", *_AFTER):
+            if step not in ("round", "judge", *AFTER):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
@@ -210,26 +198,20 @@ def new_server(state: State) -> Server:
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     if study.privacy.secure_sum:
         return secure.server_of(state, start)
-    options = meaning.options_of(study, sum(state.believed))
+    told, options = state.rows, meaning.options_of(study, sum(state.believed))
+    if state.trial is not None:
+        told = tuple(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
+        options = meaning.options_of(study, sum(told))
+        options = options.changed(tol=suspects.TOL, max_rounds=suspects.ROUNDS)
     bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
     server = training.serve(
         problem, state.roster, np.array(state.believed), start,
         options.changed(limits=bounds), state.centers,
     )  # fmt: skip
-    told = dict(zip(state.roster, state.rows, strict=True))  # which reports have to repeat
+    counts = dict(zip(state.roster, told, strict=True))  # which reports have to repeat
     if not (server.doubt.most or state.here):  # who pulls apart is named at least
         server = server._replace(doubt=apart.watching(options, problem.method.mixture, len(told)))
-    return server._replace(rows=told, round=len(state.history) + 1)
-
-
-def certificate(state: State) -> Bound | None:
-    """Proposition 2 for the finished model, where there is transport and every site answered."""
-    method = meaning.problem_of(state).method
-    told = [state.finished[site].part for site in state.roster if site in state.finished]
-    parts = [part for part in told if part is not None]
-    if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
-        return None
-    return certifying.combine(parts, state.outcome.lam, method)
+    return server._replace(rows=counts, round=state.spent + len(state.history) + 1)
 
 
 def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -304,7 +286,7 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    spread = spreading.measure(told, defaults.share_kept(state.study.method.outliers))
+    spread = spreading.measure(told, defaults.share_kept(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
     if not (state.study.method.scores and meaning.shape_of(state).any()):
         return _start(state)
@@ -314,8 +296,23 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    bulk = defaults.share_kept(state.study.method.outliers)
-    return _start(state._replace(edge=spreading.edge(told, bulk)))
+    bulk = defaults.share_kept(meaning.assumed_of(state.study))
+    state = state._replace(edge=spreading.edge(told, bulk))
+    if not meaning.tries(state.study) or max(state.rows) < suspects.FEWEST:
+        return _start(state)
+    return _start(state._replace(trial=Trial(True, suspects.most_of(len(state.roster)))))
+
+
+def _tried(state: State, theta: Array) -> State:
+    """After a trial: the other one, or on to what the rows held back say."""
+    trial, state = state.trial, state._replace(tried=(*state.tried, theta))
+    if trial is not None and trial.trusts:
+        return _start(state._replace(trial=trial._replace(trusts=False)))
+    return state._replace(step="judge")
+
+
+def _judge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
+    return _start(state._replace(trial=None, verdict=suspects.verdict(list(answers.values()))))
 
 
 def _start(state: State) -> State:
@@ -325,20 +322,27 @@ def _start(state: State) -> State:
 
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
-    server = _training(state)
+    server = running(state)
     number = server.round
+    if state.trial is not None and refused:  # who does not try keeps nobody from training
+        return _judge(state._replace(spent=state.spent + 1), {}, {})
     server, info, heard = serving.receive(server, answers.values())
     line = Round(
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
+    if state.trial is not None and not (heard.refused or heard.clipped):
+        state = state._replace(server=server, spent=state.spent + 1)
+        return _tried(state, info.theta) if info.done else state
     state = state._replace(server=server, history=(*state.history, line))
+    if state.trial is not None:  # reports that cannot be true decide nothing, but are kept
+        return _judge(state, {}, {})
     return _end(state, info) if info.done else state
 
 
 def _end(state: State, info: Info) -> State:
     options = meaning.options_of(state.study, sum(state.believed))
-    problem, doubted = meaning.problem_of(state), _training(state).doubt.aside
+    problem, doubted = meaning.problem_of(state), running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     outcome = Outcome(
         theta=info.theta,
@@ -352,19 +356,21 @@ def _end(state: State, info: Info) -> State:
         status=info.done,
         message="; ".join(words),
     )
-    again = state.scatter is None and info.done != "budget"
-    refine = again and meaning.refines(state.study, problem)
+    asks = state.refined < meaning.REFINED and info.done != "budget"
+    refine = asks and meaning.refines(state.study, problem)
     return state._replace(step="residuals" if refine else "finish", outcome=outcome)
 
 
 def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
+    known, state = state.scatter, state._replace(refined=state.refined + 1)
+    scatter = spreading.scatter([answers[site] for site in state.roster if site in answers])
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
-    if len(answers) < len(state.roster):
+    enough = len(answers) == len(state.roster) and scatter > 0
+    if not enough or (known is not None and 2.0 * scatter > known):
         return state._replace(step="finish")
-    scatter = spreading.scatter([answers[site] for site in state.roster])
-    if not scatter > 0:
-        return state._replace(step="finish")
-    return _start(state._replace(scatter=scatter))
+    # Unless a loss for far larger residuals told of them, the unit is known well enough.
+    times = meaning.REFINED if 2.0 * scatter > (known or meaning.FIRST) else state.refined
+    return _start(state._replace(scatter=scatter, refined=times))
 
 
 def _finish(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -376,11 +382,6 @@ def _certify(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     return state._replace(step="done", told=answers)
 
 
-def _training(state: State) -> Server:
-    assert state.server is not None
-    return state.server
-
-
 _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "enrol": _enrol,
     "levels": lambda state, answers, _: settling.levels(state, answers),
@@ -390,6 +391,7 @@ _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "center": _center,
     "edge": _edge,
     "round": _round,
+    "judge": _judge,
     "residuals": _residuals,
     "finish": _finish,
     "certify": _certify,

@@ -2,6 +2,9 @@
 
 `outliers` is the share of rows that may be wrong, `shift` how far (in standard deviations) a row
 may drift between training and use. :func:`choose` turns these into ρ, β, ρ₂, V and ξ̄, and says why.
+Whether rows that lie far out are wrong is decided from the data (:mod:`dorfl.study.suspects`),
+unless `outliers` says so; where they are trusted there is no score and no tilt, for without a score
+a tilt makes wrong rows and wrong labels count more.
 
 What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, never a row.
 
@@ -10,7 +13,9 @@ What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, neve
   drift: a row without a rare amount does not drift into having one.
 - **Price ρ = 8 / `shift`.** A row moves by s‖θ‖/ρ with s ≤ 1, so a model with ‖θ‖ = 8, one whose
   logits vary by 8 and that is right 93 times in 100, moves none further than `shift`. In a
-  regression s is the slope of the loss, and the price is in units of it and y for that.
+  regression s is the slope of the loss, and the price is in units of it and y for that, and five
+  times as high: columns that nearly say the same have large coefficients of opposite sign, and a
+  lower price takes so much of them that the mean absolute error may grow by 7 %.
 - **Score ρ₂ V.** Let Q be the squared distance within which the bulk of the rows lies. A row at
   squared distance R² weighs exp(−0.3 R²/Q) of what the middle one does: 74 % at the edge of the
   bulk, 30 % twice as far, 0.8 % four times as far. Halving 0.3 lets more bad rows through, doubling
@@ -28,13 +33,14 @@ What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, neve
 >>> choice = choose(data.clients)
 >>> bool(dorfl.train(data.clients, choice.method).score(*data.test["client-3"]) > 0.98)
 True
->>> print(choice.words[0])
+>>> print(choose(data.clients, outliers=0.1).words[0])
 Up to 10 % of the rows may be wrong: a row as far out as the outermost of the nearest 80 % keeps \
 74 % of its weight, one twice as far 30 %, one four times as far 0.8 %.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,14 +49,19 @@ import numpy as np
 
 from dorfl.data import spread, validation
 from dorfl.data.spread import Spread
+from dorfl.data.validation import Clients
+from dorfl.federation import training
 from dorfl.objective import costs, losses, methods, mixture, scores
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
+from dorfl.study import suspects
+from dorfl.study.suspects import Judged, Verdict
 from dorfl.support.types import Array
 
 STEEPNESS = 0.3  # −log of the weight at the edge of the bulk
 STRENGTH = 8.0  # the ‖θ‖ that moves the worst row by `shift`
+STRAINED = 5.0  # times as large for a number
 TEMPERATURE = 32.0
 PULL = 0.1  # the largest 2ρ₂V / ρ
 
@@ -68,7 +79,7 @@ def choose(
     clients: Any,
     *,
     method: str = "dorfl",
-    outliers: float = 0.1,
+    outliers: float | str = "auto",
     shift: float = 0.25,
     frozen: Sequence[int] = (),
     loss: str | Loss = "logistic",
@@ -83,7 +94,8 @@ def choose(
     Args:
         clients: a list of (X, y), or a mapping of client name to (X, y); columns in any unit.
         method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
-        outliers: the share of rows that may be wrong, from 0 (none, no row is suspect) to 0.4.
+        outliers: the share of rows that may be wrong, from 0 (none, no row is suspect) to 0.4;
+            "auto": decided from the data, by two short trainings.
         shift: how far a row may drift, in standard deviations; 0 if not at all.
         frozen: columns that cannot drift nor be wildly off, such as one-hot categories.
         loss: what the method will be trained with.
@@ -101,20 +113,58 @@ def choose(
     dims = next(iter(tables.values())).shape[1]
     costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
     places, own = spread.gather(list(tables.values()), targets)
-    bulk = share_kept(outliers)
+    share = suspects.ASSUMED if isinstance(outliers, str) else outliers
+    bulk = share_kept(share)
     found = spread.measure(places, bulk)
     given: dict[str, Any] = {
-        "method": method, "outliers": outliers, "shift": shift, "frozen": frozen, "loss": chosen,
+        "method": method, "outliers": share, "shift": shift, "frozen": frozen, "loss": chosen,
         "rho": rho, "beta": beta, "score_weight": score_weight, "mixture": mixture,
     }  # fmt: skip
-    if method != "dorfl" or not outliers > 0 or not (telling := shape_of(found, frozen)).any():
+    if method != "dorfl" or not share > 0 or not (telling := shape_of(found, frozen)).any():
         return method_for(found, **given)
     centers: Any = center
     if center is None or isinstance(center, str):
         own = own and center != "auto"
         centers = dict(zip(tables, spread.centers_of(places, own), strict=True))
     told = [spread.distances(X, _center_of(centers, name), telling) for name, X in tables.items()]
-    return method_for(found, **given, center=centers, edge=spread.edge(told, bulk))
+    given |= {"center": centers, "edge": spread.edge(told, bulk)}
+    if not isinstance(outliers, str):
+        return method_for(found, **given)
+    aside, trusted = Verdict(share), Verdict(0.0)
+    tried = [
+        method_for(found, **(given | {"outliers": v.share}), verdict=v) for v in (trusted, aside)
+    ]
+    verdict = _decide(checked, tried[0].method, tried[1].method, chosen)
+    return method_for(found, **(given | {"outliers": verdict.share}), verdict=verdict)
+
+
+def _decide(clients: Clients, trusting: Method, aside: Method, loss: Loss) -> Verdict:
+    """Whether rows that lie far out are wrong: see :mod:`dorfl.study.suspects`."""
+    places = {
+        n: suspects.parts(len(y), suspects.most_of(len(clients))) for n, (_, y) in clients.items()
+    }
+    seen = {name: (X[places[name][0]], y[places[name][0]]) for name, (X, y) in clients.items()}
+    known = validation.classes(clients, loss)
+    if len(validation.classes(seen, loss)) < len(known):
+        return Verdict(suspects.ASSUMED)
+    l2 = 1.0 / sum(len(y) for _, y in seen.values())
+    options: dict[str, Any] = {"l2": l2, "tol": suspects.TOL, "max_rounds": suspects.ROUNDS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a trial has come to after so many rounds will do
+        fits = [training.train(seen, made, loss=loss, **options) for made in (trusting, aside)]
+    assert isinstance(aside.score, scores.Quadratic)
+
+    def judged(name: str) -> Judged:
+        trained, held = places[name]
+        X, y = clients[name]
+        target = loss.encode(y[held], known) if loss.classifies else y[held]
+        losses_of = [loss.value(fit.decision(X[held]), target) for fit in fits]
+        assert aside.score is not None
+        center = _center_of(aside.score.center, name)
+        far = [aside.score.parts(X[at], center).sum(axis=1) for at in (held, trained)]
+        return suspects.judge(losses_of[0], losses_of[1], far[0], np.concatenate(far))
+
+    return suspects.verdict([judged(name) for name in clients])
 
 
 def method_for(
@@ -131,10 +181,12 @@ def method_for(
     center: Any = "client",
     mixture: str | Mixture | None = None,
     edge: float | None = None,
+    verdict: Verdict | None = None,
 ) -> Choice:
     """The method for rows that spread so; `edge` is how far the bulk of them lies from ξ̄.
 
-    It takes no rows: a server that was told the spread chooses as :func:`choose` does.
+    It takes no rows: a server that was told the spread chooses as :func:`choose` does. `outliers`
+    comes from a `verdict` where one was asked for.
     """
     rule = _mixture(mixture or RULES[method])
     who = _WHO[rule.adversarial]
@@ -149,7 +201,7 @@ def method_for(
         unit = found.target * min(found.target, loss.steep)
     price = float(rho) if rho is not None else np.inf
     if rho is None and shift > 0 and not held.all():
-        price = STRENGTH * unit / shift
+        price = STRENGTH * unit / shift * (1.0 if loss.classifies else STRAINED)
     weight = 1.0 / np.where(found.units > 0, found.units, 1.0) ** 2
     cost = costs.squared(weight.tolist(), frozen=np.flatnonzero(held).tolist())
     drift = _drift_words(shift, price, held)
@@ -158,20 +210,23 @@ def method_for(
         return Choice(made, (drift, who), found)
 
     shape = shape_of(found, frozen) / (edge or 1.0)
-    suspects = outliers > 0 and bool(shape.any())
-    temperature = TEMPERATURE * unit
-    if suspects:
+    suspected = outliers > 0 and bool(shape.any())
+    trusted = verdict is not None and not verdict.share > 0
+    temperature = np.inf if trusted else TEMPERATURE * unit
+    if suspected:
         temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
     if beta is not None:
         if np.isinf(price):
             raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
         temperature = price * float(beta)
     made = methods.method(rho=price, cost=cost, temperature=temperature, mixture=rule, name="dorfl")
-    if not suspects:
-        return Choice(made, (drift, who), found)
+    if not suspected:
+        told = [suspects.words(verdict)] if verdict is not None and verdict.rows else []
+        return Choice(made, (*told, drift, who), found)
     suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
     made = replace(made, score=scores.quadratic(suspicion, center, shape))
-    return Choice(made, (_outlier_words(outliers, suspicion / temperature), drift, who), found)
+    why = _outlier_words(outliers, suspicion / temperature, verdict)
+    return Choice(made, (why, drift, who), found)
 
 
 def shape_of(found: Spread, frozen: Sequence[int]) -> Array:
@@ -204,14 +259,19 @@ def _mixture(rule: str | Mixture) -> Mixture:
     return mixture.agnostic(by="loss") if rule == "agnostic" else mixture.resolve(rule)
 
 
-def _check(method: str, outliers: float, shift: float) -> None:
+def check_share(outliers: float | str) -> None:
+    """Raise for what is no share of rows that may be wrong."""
+    if outliers != suspects.AUTO and (isinstance(outliers, str) or not 0 <= outliers <= 0.4):
+        raise ValueError(
+            f"outliers={outliers}: must be a share from 0 to 0.4, or auto; at most 0.4, for who is "
+            "right if most rows are wrong?"
+        )
+
+
+def _check(method: str, outliers: float | str, shift: float) -> None:
     if method not in RULES:
         raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(RULES)}")
-    if not 0 <= outliers <= 0.4:
-        raise ValueError(
-            f"outliers={outliers}: the share of wrong rows, from 0 to 0.4; with more than that "
-            "nothing tells the wrong rows from the right ones"
-        )
+    check_share(outliers)
     if not 0 <= shift < np.inf:
         raise ValueError(f"shift={shift}: a number of standard deviations, 0 or more")
 
@@ -223,11 +283,12 @@ _WHO = {
 }
 
 
-def _outlier_words(outliers: float, steepness: float) -> str:
+def _outlier_words(outliers: float, steepness: float, verdict: Verdict | None) -> str:
     share = [100.0 * np.exp(-steepness * ratio**2) for ratio in (1, 2, 4)]
-    bulk = 100.0 * share_kept(outliers)
+    bulk = 100.0 * share_kept(outliers if verdict is None else suspects.ASSUMED)
+    why = f"Up to {100 * outliers:.3g} % of the rows may be wrong"
     return (
-        f"Up to {100 * outliers:.3g} % of the rows may be wrong: a row as far out as the outermost "
+        f"{why if verdict is None else suspects.words(verdict)}: a row as far out as the outermost "
         f"of the nearest {bulk:.3g} % keeps {share[0]:.0f} % of its weight, one twice as far "
         f"{share[1]:.0f} %, one four times as far {share[2]:.1f} %."
     )

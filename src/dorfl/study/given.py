@@ -49,6 +49,11 @@ def frozen(asked: Sequence[int | str] | None, names: list[str], X: Array) -> lis
     return [names.index(c) if isinstance(c, str) else int(c) for c in asked]
 
 
+def share(outliers: Any) -> float | str:
+    """The share of wrong rows as a study takes it: NumPy's numbers are none that it can hold."""
+    return outliers if isinstance(outliers, str) else float(outliers)
+
+
 def mixture(rule: str | Mixture | None) -> dict[str, Any]:
     """How clients count, as a study says it."""
     if not isinstance(rule, Mixture):

@@ -15,7 +15,7 @@ from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
 MOST_CLASSES = 50
-_FARTHEST = 6.0  # units of a label from its middle: so far, and no further, does it count
+_FARTHEST = 30.0  # units of a label from its middle: so far, and no further, does it count
 _FEW = 10  # whole numbers with at most so many different values are classes
 
 

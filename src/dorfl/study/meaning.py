@@ -19,7 +19,7 @@ from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.kinds import Loss
 from dorfl.oracle.problem import Problem
-from dorfl.study import defaults
+from dorfl.study import defaults, suspects
 from dorfl.study.defaults import Choice
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
@@ -36,6 +36,8 @@ from dorfl.support.types import Array
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
+FIRST = 0.1  # the unit of Huber's loss before residuals are known, in that of the label
+REFINED = 4  # times that residuals are asked for, at most
 _PRIVATE_ROUNDS = 100
 _LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
 _MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
@@ -72,7 +74,6 @@ def check(study: Study) -> None:
         ("privacy.least", study.privacy.least, 1),
         ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
         ("method.shift", method.shift, 0.0),
-        ("method.outliers", method.outliers, 0.0),
     ):
         if not least <= number < np.inf:
             raise ValueError(f"{what} = {number}: must be at least {least}")
@@ -81,11 +82,7 @@ def check(study: Study) -> None:
             f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
             "message holds it"
         )
-    if method.outliers > 0.4:
-        raise ValueError(
-            f"outliers={method.outliers}: must be a share from 0 to 0.4; at most 0.4, for who is "
-            "right if most rows are wrong?"
-        )
+    defaults.check_share(method.outliers)
     positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
     positive["training.delta"] = options.delta
     for what, price in positive.items():
@@ -114,7 +111,10 @@ def _check_sums(study: Study) -> None:
             study.columns.scaling != "standard",
             'medians are no sums: set columns.scaling = "standard"',
         ),
-        (study.method.scores, "where rows lie is no sum: set method.outliers = 0"),
+        (
+            study.method.scores and study.method.outliers != suspects.AUTO,
+            "where rows lie is no sum: leave method.outliers out or set it to 0",
+        ),
         (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
         (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
         (single, "no single report is seen, so [defence] can judge none: leave it out"),
@@ -132,7 +132,8 @@ def agreed(state: State, site: str) -> Agreement:
     center = None if state.centers is None else state.centers[state.roster.index(site)]
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
-        state.apart, state.spread, center, state.edge, state.scatter,
+        state.apart, state.spread, center, state.edge, state.scatter, state.refined, state.trial,
+        state.verdict,
     )  # fmt: skip
 
 
@@ -182,6 +183,28 @@ def dtype_of(study: Study) -> type[np.floating[Any]]:
     return np.float64 if study.training.tol < _SINGLE else np.float32
 
 
+def share_of(agreed: Agreement | State) -> float:
+    """The share of rows held for wrong: as the study says, as was decided, or while it is not."""
+    given, trial, verdict = agreed.study.method.outliers, agreed.trial, agreed.verdict
+    if not isinstance(given, str):
+        return given
+    if not _tells(agreed.study) or (trial is not None and trial.trusts):
+        return 0.0
+    return verdict.share if trial is None and verdict is not None else suspects.ASSUMED
+
+
+def assumed_of(study: Study) -> float:
+    """The share of wrong rows that units and distances are measured for."""
+    given = study.method.outliers
+    return suspects.ASSUMED if isinstance(given, str) else given
+
+
+def tries(study: Study) -> bool:
+    """Whether it is tried if rows that lie far out are wrong: by a solver that needs few rounds."""
+    usual = study.training.solver in ("auto", "sqp") and study.defence.trim == 0
+    return study.method.outliers == suspects.AUTO and usual
+
+
 def chosen(agreed: Agreement | State) -> Choice:
     """The method the study's words mean for rows that spread as agreed, and why."""
     study, transform, spread = agreed.study, agreed.transform, agreed.spread
@@ -193,10 +216,18 @@ def chosen(agreed: Agreement | State) -> Choice:
     worst = rule == "agnostic"
     mixture = mixing.capped(words.cap, words.by) if worst else mixing.fixed(by=words.by)
     return defaults.method_for(
-        spread, method=words.name, outliers=words.outliers, shift=words.shift,
+        spread, method=words.name, outliers=share_of(agreed), shift=words.shift,
         frozen=frozen_of(study, transform), loss=_loss(agreed), rho=words.rho, beta=words.beta,
         score_weight=words.score_weight, center=words.center, mixture=mixture, edge=agreed.edge,
+        verdict=_verdict(agreed),
     )  # fmt: skip
+
+
+def _verdict(agreed: Agreement | State) -> suspects.Verdict | None:
+    """What was decided of rows that lie far out, where the study leaves that open."""
+    if agreed.study.method.outliers != suspects.AUTO:
+        return None
+    return agreed.verdict or suspects.Verdict(share_of(agreed))
 
 
 def problem_of(agreed: Agreement | State) -> Problem:
@@ -221,7 +252,8 @@ def shape_of(agreed: Agreement | State) -> Array:
 
 
 def _loss(agreed: Agreement | State) -> Loss:
-    return loss_of(agreed.study, len(agreed.classes), agreed.scatter or 1.0)
+    told = _tells(agreed.study)
+    return loss_of(agreed.study, len(agreed.classes), agreed.scatter or (FIRST if told else 1.0))
 
 
 def asks_where(study: Study) -> bool:
@@ -255,8 +287,8 @@ def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     assert agreed.transform is not None
     spread = agreed.spread or Spread(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
-    outliers = agreed.study.method.outliers
-    return units, certified.ask(_loss(agreed), units, outliers, agreed.scatter or 1.0, thin)
+    share, scatter = share_of(agreed), agreed.scatter or 1.0
+    return units, certified.ask(_loss(agreed), units, share, scatter, thin)
 
 
 def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
@@ -308,10 +340,10 @@ def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
     asked = study.privacy
     if asked.epsilon is None:
         return None
-    if study.method.scores:
+    if study.method.scores and study.method.outliers != suspects.AUTO:
         raise ValueError(
             "study: privacy.epsilon: where rows lie must not be told, so no row can be suspected "
-            "for where it lies; set method.outliers = 0"
+            "for where it lies; leave method.outliers out or set it to 0"
         )
     return privacy.gaussian(
         asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),

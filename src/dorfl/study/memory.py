@@ -40,7 +40,8 @@ class Memory:
 
     def agreed(self, step: str, agreement: Agreement) -> str | None:
         """What is not as this run had it before, or nothing: one question for every step."""
-        marks = {"study": _mark(agreement.study), f"step {step}": _mark(agreement)}
+        phase = _phase(agreement)
+        marks = {"study": _mark(agreement.study), f"step {phase}{step}": _mark(agreement)}
         if self.data:
             marks = {"table": self.data, **marks}
         return self.same(agreement.run, marks)
@@ -79,6 +80,13 @@ class Memory:
             if self.file is not None:
                 write_whole(self.file, json.dumps(self.runs).encode())
         return None
+
+
+def _phase(agreement: Agreement) -> str:
+    """What sets steps of a run apart that are about another problem."""
+    if agreement.trial is not None:
+        return "trusting " if agreement.trial.trusts else "aside "
+    return f"refined {agreement.refined} " if agreement.scatter is not None else ""
 
 
 def _mark(value: Any) -> str:

@@ -16,6 +16,7 @@ from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Part
 from dorfl.study.constant import Learnt
 from dorfl.study.settings import Study
+from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support.types import Array
 
 
@@ -34,6 +35,9 @@ class Agreement(NamedTuple):
     center: Array | None = None  # the site's ξ̄, where the score has one
     edge: float | None = None  # the squared distance from it within which the bulk of rows lies
     scatter: float | None = None  # of residuals, once they are known: the unit of Huber's loss
+    refined: int = 0  # how often residuals were asked for
+    trial: Trial | None = None  # while it is tried whether rows that lie far out are wrong
+    verdict: Verdict | None = None  # what came of it
 
 
 class Outcome(NamedTuple):
@@ -76,6 +80,7 @@ class Request(NamedTuple):
     broadcast: Broadcast | None = None
     outcome: Outcome | None = None
     summing: Summing | None = None
+    models: Array | None = None  # (2, parameters): those of a trial, to be judged
     thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.guarantees.bound`
 
 
@@ -140,12 +145,12 @@ class Refusal(NamedTuple):
 
 
 # Answer to `center`: a Place, where the site's rows are and how far they lie apart; to `edge`: a
-# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `residuals`: a Sketch;
-# to `certify`: what the site tells for the certificate. Of a secure sum, to `levels`: Columns with
-# names alone; to `sum keys`: an Advert.
+# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `judge`: sums over rows held
+# back; to `residuals`: a Sketch; to `certify`: what the site tells for the certificate. Of a secure
+# sum, to `levels`: Columns with names alone; to `sum keys`: an Advert.
 Answer = (
-    Enrolled | Columns | Spreads | Place | Sketch | Report | Finished | Told | Advert | Dealt
-    | Masked | Shares | Refusal
+    Enrolled | Columns | Spreads | Place | Sketch | Report | Judged | Finished | Told | Advert
+    | Dealt | Masked | Shares | Refusal
 )  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from dorfl.guarantees import bound, certificate
 from dorfl.guarantees.bound import Told
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import constant, meaning
+from dorfl.study import constant, guard, meaning, suspects
 from dorfl.study.messages import Agreement, Finished
+from dorfl.study.suspects import Judged
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -36,6 +37,29 @@ def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
     return spread.tell(
         X, None if target is None else y, middle=middle, least=agreement.study.privacy.least
     )
+
+
+def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
+    """The rows that a client trains with: all, but for those that a trial holds back."""
+    if agreed.trial is None:
+        return X, y
+    places, _ = suspects.parts(len(y), agreed.trial.most)
+    return guard.settle(X[places], agreed.study.privacy.least), y[places]
+
+
+def judge(problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement) -> Judged:
+    """What the rows that a client held back say of the two models of a trial."""
+    assert agreed.trial is not None
+    trained, held = suspects.parts(len(y), agreed.trial.most)
+    if not len(held):
+        return suspects.NOTHING
+    shape, center = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.center
+    assert center is not None
+    near, rest = ((X[at].astype(np.float64) - center) ** 2 @ shape for at in (held, trained))
+    target = problem.encode(y[held])
+    trusting, aside = (problem.loss.value(outputs(problem, m, X[held]), target) for m in models)
+    least = agreed.study.privacy.least
+    return suspects.judge(trusting, aside, near, np.concatenate([near, rest]), least)
 
 
 def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> list[Finished]:

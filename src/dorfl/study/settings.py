@@ -56,7 +56,9 @@ class Words(NamedTuple):
     """The method, in words (`outliers`, `shift`: see :mod:`dorfl.defaults`) or by its parts."""
 
     name: Annotated[str, "the method: dorfl, gdrfl, wafl, afl or erm"] = "dorfl"
-    outliers: Annotated[float, "the share of rows that may be wrong"] = 0.1
+    outliers: Annotated[
+        float | str, "the share of rows that may be wrong; auto: decided from rows"
+    ] = "auto"
     shift: Annotated[float, "how far rows may drift, in standard deviations"] = 0.25
     rho: Annotated[float | None, "the price of moving a row, instead of shift"] = None
     beta: Annotated[float | None, "the price of reweighting rows"] = None
@@ -70,8 +72,8 @@ class Words(NamedTuple):
 
     @property
     def scores(self) -> bool:
-        """Whether rows far from a centre are suspect."""
-        return self.name == "dorfl" and self.outliers > 0
+        """Whether rows far from a centre are, or may turn out to be, suspect."""
+        return self.name == "dorfl" and self.outliers != 0
 
     @property
     def measures(self) -> bool:

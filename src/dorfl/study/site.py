@@ -30,7 +30,7 @@ from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import guard, labels, masking, meaning, serving
+from dorfl.study import guard, labels, masking, meaning, serving, suspects
 from dorfl.study.consent import Policy, objection
 from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of
 from dorfl.study.memory import Memory
@@ -123,10 +123,9 @@ class Site:
                 f"study {agreement.study.name[:60]!r} waits for approval by a person at this site "
                 f"(there: dorfl site approve, study {mark_of(agreement.study)[:12]})"
             )
-        refined = "" if agreement.scatter is None else "refined "
         summing = request.summing
         which = step[:20] if summing is None else f"{step[:20]} {summing.number}"
-        odd = self.memory.agreed(refined + which, agreement)
+        odd = self.memory.agreed(which, agreement)
         if odd == "table":
             raise Refused("this site's table has changed since the run began")
         if odd is not None:
@@ -184,7 +183,12 @@ class Site:
             )
         if step == "round" and request.broadcast is not None:
             return self._report(agreement, request.broadcast)
-        if step == "residuals" and request.outcome is not None and agreement.scatter is None:
+        if step == "judge" and agreement.trial is not None and request.models is not None:
+            self._asked(agreement, *request.models)
+            self._count(agreement, "judge", len(suspects.NOTHING), request.models)
+            X, y = self._features(agreement)
+            return serving.judge(self.group(agreement).problem, request.models, X, y, agreement)
+        if step == "residuals" and request.outcome is not None:
             return self._residuals(agreement, request.outcome)
         if step == "finish" and request.outcome is not None:
             return self._finish(agreement, request.outcome)
@@ -206,7 +210,8 @@ class Site:
         """The site's rows as the agreed model sees them; made once for each agreement."""
         key = hashlib.sha256(wire.encode(agreement)).hexdigest()
         if key not in self._groups:
-            checked = validation.clients({self.name: self._features(agreement)})
+            seen = serving.seen(*self._features(agreement), agreement)
+            checked = validation.clients({self.name: seen})
             center = self._centered(agreement)[None]
             self._groups = {key: training.stack(meaning.problem_of(agreement), checked, center)}
         return self._groups[key]
@@ -260,11 +265,12 @@ class Site:
             raise Refused("θ is steeper than any model of these rows")
         task = enough(group, task, self.least)
         pulled = guard.pull(group, theta)
-        before = self.ledger.pulls(self._mark, pulled.slope.shape)
+        mark = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
+        before = self.ledger.pulls(mark, pulled.slope.shape)
         self._unless(guard.telling(group, pulled, before, self.limits))
         told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
         self._count(agreement, "round", told, theta, task.curvature)
-        self.ledger.pulled(self._mark, pulled.slope)
+        self.ledger.pulled(mark, pulled.slope)
         return task
 
     def _count(
@@ -294,8 +300,8 @@ class Site:
         if own and (centers.summarise(looked, least).mean != self._centered(agreement)).any():
             raise Refused("the centre is not the one that this site told")
 
-    def _asked_about(self, agreement: Agreement, outcome: Outcome) -> None:
-        if not self.memory.knows(agreement.run, outcome.theta):
+    def _asked(self, agreement: Agreement, *models: Array) -> None:
+        if not all(self.memory.knows(agreement.run, theta) for theta in models):
             raise Refused("the model is none of those that the rounds asked about")
 
     @staticmethod
@@ -312,7 +318,7 @@ class Site:
         group = self.group(agreement)
         if not meaning.refines(agreement.study, group.problem):
             raise Refused("is no question of this protocol")
-        self._asked_about(agreement, outcome)
+        self._asked(agreement, outcome.theta)
         told = len(group.rows) // agreement.study.privacy.least
         self._count(agreement, "residuals", told, outcome.theta)
         out = serving.outputs(group.problem, outcome.theta, group.rows)
@@ -330,7 +336,7 @@ class Site:
         private = agreement.study.privacy
         if private.epsilon is not None or private.secure_sum:
             raise Refused("the study is private: a site's exact figures are not sent")
-        self._asked_about(agreement, outcome)
+        self._asked(agreement, outcome.theta)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
         self._count(agreement, "finish", _FINISHED, outcome.theta)
         return serving.finish(
@@ -343,7 +349,7 @@ class Site:
             raise Refused("θ has another shape than the model agreed on")
         if self.memory.finished(agreement.run, outcome) is not None:
             raise Refused("this run has ended before, with another model")
-        self._asked_about(agreement, outcome)
+        self._asked(agreement, outcome.theta)
         told = serving.certify(group, outcome.theta, agreement, thin)[0]
         # All of it is made of two numbers a row: its loss, and how far out it lies.
         numbers = min(sum(part.size for part in told), 2 * len(group.rows))

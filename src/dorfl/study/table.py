@@ -43,6 +43,7 @@ from dorfl.study.model import Model
 from dorfl.study.rows import Rows, left_out, open_split
 from dorfl.study.settings import Study
 from dorfl.study.settling import scale_label, settle_label
+from dorfl.study.suspects import Judged
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -133,6 +134,8 @@ def fit(
     rows, names = prepared.rows, prepared.state.roster
     state = prepared.state
     words = state.study._replace(method=study.method, training=study.training)
+    if mass is not None or score is not None:  # of such rows nothing is tried
+        words = words.changed(method_outliers=meaning.assumed_of(words))
     state = coordinator.prepared(state._replace(study=words))
     clients = validation.clients(rows.clients)
 
@@ -150,20 +153,25 @@ def fit(
     noise = mechanism_of(state.study, secrets.randbits(64))
     least, seed = state.study.privacy.least, state.study.training.seed
     while state.step == "round":
-        problem = meaning.problem_of(state)
+        problem, trial = meaning.problem_of(state), state.trial
         if score is not None:
             problem = replace(problem, method=replace(problem.method, score=score))
             problem.check()
             tables = {name: X for name, (X, _) in clients.items()}
             centers = find_centers(problem.method, tables)
-        group = training.stack(problem, clients, centers, mass=mass)
-        while state.step == "round":
+        seen = {name: serving.seen(*pair, state) for name, pair in clients.items()}
+        group = training.stack(problem, seen, centers, mass=mass)
+        while state.step == "round" and state.trial == trial:
             assert state.server is not None
             sent = federated.broadcast(state.server)
             reports = respond(group, sent, seed, noise, least)
             state = coordinator.receive(state, {report.client: report for report in reports})
-            if progress is not None:
+            if progress is not None and trial is None:
                 progress(state.history[-1])
+        if state.step == "judge":
+            state = answer(partial(_judged, group.problem, state, clients))
+        if trial is not None:
+            continue
         assert state.outcome is not None
         theta = state.outcome.theta
         if state.step == "residuals":
@@ -172,6 +180,11 @@ def fit(
         return coordinator.receive(state, {}), group
     told = serving.finish(group, theta, state.target, least=1)
     return coordinator.receive(state, dict(zip(names, told, strict=True))), group
+
+
+def _judged(problem: Problem, state: State, clients: Clients, name: str) -> Judged:
+    agreed = meaning.agreed(state, name)
+    return serving.judge(problem, np.array(state.tried), *clients[name], agreed)
 
 
 def _residuals(problem: Problem, theta: Array, clients: Clients, least: int, name: str) -> Sketch:

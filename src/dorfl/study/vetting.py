@@ -18,6 +18,7 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import NO_BOUND, Question, Told
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
+from dorfl.study.suspects import Judged
 
 _KINDS = ("numeric", "date", "category", "empty", "other")
 _LEVELS = 1000
@@ -52,6 +53,8 @@ def wrong(
     if isinstance(answer, Report):
         assert server is not None
         return serving.refuse(server, serving.broadcast(server), serving.bare(answer))
+    if isinstance(answer, Judged):
+        return _judged(answer, rows)
     if isinstance(answer, Finished):
         last = server.last.get(site) if server is not None else None
         return _finished(answer, rows, None if last is None else last[1])
@@ -104,6 +107,17 @@ def _finished(told: Finished, rows: int, last: Report | None) -> str | None:
         # What it reported while training is the same risk but for the level of its score.
         if last is not None and abs(part.value - last.value) > _APART * (1.0 + abs(last.value)):
             return "its part of the certificate does not fit the risk that it reported"
+    return None
+
+
+def _judged(told: Judged, rows: int) -> str | None:
+    if not (0 <= told.rows <= told.seen <= rows and 0 <= told.far <= told.seen):
+        return "its rows held back do not add up"
+    if not 0.0 <= told.loss <= _RISK or abs(told.worse) > _RISK or not 0.0 <= told.squares <= _RISK:
+        return "what its rows held back say is out of range"
+    # No loss is negative, and no mean of squares is less than the square of the mean.
+    if told.worse < -1.01 * told.loss or told.worse**2 > 1.01 * told.rows * told.squares:
+        return "what its rows held back say does not add up"
     return None
 
 

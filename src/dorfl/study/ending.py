@@ -1,0 +1,54 @@
+"""When a step of a study is over, who it waits for, and what Proposition 2 says at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorfl.federation.server import Server
+from dorfl.guarantees import certificate as certifying
+from dorfl.guarantees.certificate import Bound
+from dorfl.study import meaning, secure
+
+if TYPE_CHECKING:
+    from dorfl.study.coordinator import State
+
+AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
+
+
+def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
+    """Whom the step cannot end without, although time is up: see :class:`~.study.Absent`."""
+    if state.step in secure.STEPS:
+        return secure.waiting(state, answered)
+    missing = tuple(site for site in state.roster if site not in answered)
+    if state.step in AFTER:
+        return ()
+    if state.step != "round" or not answered:
+        return missing
+    server, rule = running(state), state.study.absent
+    evaluates = server.solver.ask(server.solving).kind == "evaluate"
+
+    def stands_in(site: str) -> bool:
+        if site not in server.last or not evaluates:
+            return False
+        since = server.round - server.last[site][1].round
+        return rule.then == "go on" or since <= rule.stand_in
+
+    return tuple(site for site in missing if not stands_in(site))
+
+
+def certificate(state: State) -> Bound | None:
+    """Proposition 2 for the finished model, where there is transport and every site answered."""
+    method = meaning.problem_of(state).method
+    told = [state.finished[site].part for site in state.roster if site in state.finished]
+    parts = [part for part in told if part is not None]
+    if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
+        return None
+    return certifying.combine(parts, state.outcome.lam, method)
+
+
+def running(state: State) -> Server:
+    """The server that conducts the rounds."""
+    assert state.server is not None
+    return state.server

@@ -1,0 +1,149 @@
+"""Whether rows that lie far out are wrong or rare: decided from rows held back."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import HuberRegressor
+from sklearn.preprocessing import StandardScaler
+
+import dorfl
+from dorfl import RobustClassifier, RobustRegressor
+from dorfl.data import sketch, spread
+from dorfl.study import coordinator, local, meaning, suspects, vetting
+from dorfl.study.messages import Refusal, Reply
+from dorfl.study.site import Site
+from dorfl.study.suspects import Judged, Trial, Verdict
+from dorfl.support import wire
+from study_cases import a_site, make_sites, make_study, synthetic_tables
+
+AUTO = 'name = "dorfl"'
+
+
+def rare_rows(seed=0, rows=1200):
+    """One row in ten is ten times as far out as the others, and as right as they are."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 4))
+    X[: rows // 10] *= 10
+    return X, (X @ [1.0, -1.0, 0.5, 0.0] + 0.5 * rng.normal(size=rows) > 0).astype(int)
+
+
+def test_rare_rows_are_trusted_and_wrong_ones_are_not():
+    X, y = rare_rows()
+    trusting = RobustClassifier().fit(X, y)
+    assert "are trusted" in trusting.choice_[0] and "rare rather than wrong" in trusting.choice_[0]
+    assert np.allclose(trusting.sample_weights_, 1.0)
+    wrong = np.arange(len(y)) < len(y) // 10
+    X[wrong] *= -1
+    wary = RobustClassifier().fit(X, y)
+    assert "are held for wrong" in wary.choice_[0]
+    assert np.median(wary.sample_weights_[wrong]) < 0.01 < wary.sample_weights_[~wrong].min()
+    assert wary.score(X[~wrong], y[~wrong]) > RobustClassifier(outliers=0).fit(X, y).score(
+        X[~wrong], y[~wrong]
+    )
+
+
+def test_choose_decides_as_an_estimator_does():
+    X, y = rare_rows()
+    assert dorfl.defaults.choose([(X, y)]).method.score is None
+    X[:120] *= -1
+    assert dorfl.defaults.choose([(X, y)]).method.score is not None
+
+
+@given(st.integers(1, 5000), st.sampled_from(suspects.SIZES), st.sampled_from(suspects.SIZES))
+def test_the_rows_of_two_trials_differ_by_many_or_none(rows, one, other):
+    first, held = suspects.parts(rows, one)
+    second, _ = suspects.parts(rows, other)
+    assert not set(first) & set(held)
+    for a, b in ((first, second), (first, np.arange(rows))):
+        apart = len(set(a.tolist()) ^ set(b.tolist()))
+        assert apart == 0 or apart >= 10
+
+
+def test_a_verdict_is_cautious_where_little_is_known():
+    sure = Judged(1000, 300.0, 3.0, 1.0, 50, 3000)
+    assert suspects.verdict([sure]).share == 0.0
+    assert suspects.verdict([sure._replace(squares=4e4)]).share > 0  # as large, but who knows
+    assert suspects.verdict([sure._replace(worse=30.0)]).share == pytest.approx(0.017)
+    assert suspects.verdict([]) == suspects.verdict([suspects.NOTHING]) == Verdict(0.1)
+
+
+def test_what_a_site_tells_for_the_verdict_is_checked():
+    good = Judged(100, 30.0, 3.0, 1.0, 5, 300)
+    assert vetting.wrong(good, 300, 4, 4, None) is None
+    for bad in (
+        good._replace(rows=400), good._replace(far=301), good._replace(seen=301),
+        good._replace(loss=-1.0), good._replace(worse=-40.0), good._replace(squares=0.01),
+    ):  # fmt: skip
+        assert vetting.wrong(bad, 300, 4, 4, None) is not None
+
+
+def test_a_site_that_refuses_a_trial_keeps_nobody_from_training():
+    class Shy(Site):
+        def answer(self, request):
+            if request.agreement.trial is not None:
+                return Refusal("not for trials")
+            return super().answer(request)
+
+    tables = synthetic_tables()
+    sites = make_sites(tables) | {"site-2": a_site("site-2", tables["site-2"], Shy)}
+    end = local.run(coordinator.begin(make_study(tables, method=AUTO), "run-1"), sites)
+    assert end.step == "done" and end.verdict == Verdict(suspects.ASSUMED)
+    assert meaning.problem_of(end).method.score is not None
+    assert "nothing shows" in meaning.chosen(end).words[0]
+
+
+def test_a_site_answers_only_the_trial_there_is():
+    tables = synthetic_tables()
+    sites = make_sites(tables)
+    state = coordinator.begin(make_study(tables, method=AUTO), "run-1")
+    while state.step != "judge":
+        if state.trial is not None:
+            odd = coordinator.request(state._replace(trial=Trial(True, 61)), "site-1")
+            assert "size" in wire_reply(a_site("site-1", tables["site-1"]), odd)
+        asked = {n: wire.encode(coordinator.request(state, n)) for n in state.roster}
+        told = {n: coordinator.read(state, n, sites[n].respond(a)) for n, a in asked.items()}
+        state = coordinator.receive(state, told)
+    asked = coordinator.request(state, "site-1")
+    other = asked._replace(models=asked.models + 1e-9)
+    assert "none of those that the rounds asked about" in wire_reply(sites["site-1"], other)
+    assert wire_reply(sites["site-1"], asked) == ""
+
+
+def wire_reply(site, request):
+    """Why a site does not answer; nothing where it does."""
+    answer = wire.decode(site.respond(wire.encode(request)), Reply).answer
+    return answer.reason if isinstance(answer, Refusal) else ""
+
+
+def test_differential_privacy_suspects_nobody():
+    tables = synthetic_tables()
+    study = make_study(tables, method=AUTO, privacy="epsilon = 4.0", training="max_rounds = 3")
+    end = local.run(coordinator.begin(study, "run-1"), make_sites(tables))
+    method = meaning.problem_of(end).method
+    assert method.score is None and end.verdict is None and np.isinf(method.temperature)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3])
+def test_the_unit_of_residuals_is_that_of_huber_regressor(share):
+    rng = np.random.default_rng(1)
+    found = rng.normal(size=3000)
+    found[: int(share * 3000)] *= 40
+    sigma = spread.scatter([sketch.of(np.abs(found), least=1)])
+    assert np.minimum((found / sigma) ** 2, 1.345**2).mean() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.2])
+def test_a_regression_does_as_well_as_huber_regressor(wrong):
+    """Columns with honest heavy tails, and labels of which some are wildly off."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_t(2, size=(2000, 5)) * [1, 10, 100, 1, 1]
+    y = X @ [3.0, 0.5, -0.02, 1.0, 0.0] + rng.normal(size=2000)
+    train, truth = slice(0, 1400), y[1400:].copy()
+    bad = rng.random(1400) < wrong
+    y[:1400][bad] *= -8
+    scaler = StandardScaler().fit(X[train])
+    theirs = HuberRegressor(max_iter=1000).fit(scaler.transform(X[train]), y[train])
+    other = np.abs(theirs.predict(scaler.transform(X[1400:])) - truth).mean()
+    ours = RobustRegressor().fit(X[train], y[train])
+    assert np.abs(ours.predict(X[1400:]) - truth).mean() < 1.02 * other
