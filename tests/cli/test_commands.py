@@ -389,7 +389,7 @@ def test_studies_with_mistakes(tmp_path):
         ('[data]\nfile = "x"\nlable = "y"', "did you mean 'label'"),
         ('[data]\nfile = "x"', "[data] label is missing"),
         ('[data]\nfile = "x"\nlabel = 3', "must be text in quotes"),
-        ('[data]\nfile = "x"\nlabel = "y"\n[method]\noutliers = "many"', "must be a number"),
+        ('[data]\nfile = "x"\nlabel = "y"\n[method]\noutliers = "many"', "must be a share"),
         ('[data]\nfile = "x"\nlabel = "y"\n[columns]\nignore = "z"', "must be a list of names"),
         ('[data]\nfile = "x.csv"\nlabel = "y"\n[method]\nname = "magic"', "is none of"),
     ):

@@ -39,7 +39,7 @@ def federated(label, extra=""):
 def home(request, tmp_path_factory):
     """A model of sites, one site's file, and all sites' in one."""
     folder = tmp_path_factory.mktemp("federated")
-    end, tables = federated(request.param)
+    end, tables = federated(request.param, "[method]\noutliers = 0.1")
     model.save(results.model_of(end), folder / "model")
     frames = {name: pd.DataFrame(table) for name, table in tables.items()}
     frames["site-1"].to_csv(folder / "own.csv", index=False)

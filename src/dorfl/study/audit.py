@@ -49,7 +49,8 @@ def audit(model: Model, rows: Rows) -> Audit:
             hint = "its columns are all categories or flags, in which no row lies far out"
             hint += "; name those that measure something (--numeric)" * (not scaled)
         elif name == "dorfl":
-            hint = "train with --outliers above 0"
+            hint = "those that lie far out were not found to be wrong (`dorfl info` says why); to "
+            hint += "weigh them all the same, train with --outliers 0.1"
         raise ValueError(
             f"outliers: the model was trained with method {name!r} and suspects no row: {hint}"
         )
