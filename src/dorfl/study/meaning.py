@@ -113,7 +113,7 @@ def _check_sums(study: Study) -> None:
         ),
         (
             study.method.scores and study.method.outliers != suspects.AUTO,
-            "where rows lie is no sum: leave method.outliers out or set it to 0",
+            "where rows lie is no sum: leave method.outliers out, or set method.outliers = 0",
         ),
         (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
         (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
@@ -343,7 +343,7 @@ def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
     if study.method.scores and study.method.outliers != suspects.AUTO:
         raise ValueError(
             "study: privacy.epsilon: where rows lie must not be told, so no row can be suspected "
-            "for where it lies; leave method.outliers out or set it to 0"
+            "for where it lies; leave method.outliers out, or set method.outliers = 0"
         )
     return privacy.gaussian(
         asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),
