@@ -1,6 +1,7 @@
 """Whether rows that lie far out are wrong or rare: decided from rows held back."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,16 @@ from sklearn.preprocessing import StandardScaler
 import dorfl
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data import sketch, spread
-from dorfl.study import coordinator, local, meaning, suspects, vetting
+from dorfl.study import (
+    comparison,
+    coordinator,
+    local,
+    meaning,
+    suspects,
+    table,
+    toml,
+    vetting,
+)
 from dorfl.study.messages import Refusal, Reply
 from dorfl.study.site import Site
 from dorfl.study.suspects import Judged, Trial, Verdict
@@ -147,3 +157,17 @@ def test_a_regression_does_as_well_as_huber_regressor(wrong):
     other = np.abs(theirs.predict(scaler.transform(X[1400:])) - truth).mean()
     ours = RobustRegressor().fit(X[train], y[train])
     assert np.abs(ours.predict(X[1400:]) - truth).mean() < 1.02 * other
+
+
+@pytest.mark.parametrize(("sign", "left_out"), [(1, False), (-1, True)])
+def test_rows_held_out_are_measured_without_suspects_alone(tmp_path, sign, left_out):
+    """Where far-out rows are trusted no row is left out; else as many as are held for wrong."""
+    X, y = rare_rows()
+    X[:120] *= sign
+    frame = pd.DataFrame(X).add_prefix("x").assign(ill=y, ward=np.arange(len(y)) % 3)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = f'[data]\nfile = "{tmp_path}/t.csv"\nlabel = "ill"\nclient = "ward"'
+    study = toml.parse(words)
+    made, _ = table.run(study)
+    assert (made.facts.promise.outliers > 0) is left_out
+    assert all((m.all_rows is not None) is left_out for m in comparison.held_out(study, made))

@@ -72,7 +72,7 @@ def table(
     csv.write_csv(made.records, out)
     csv.write_csv(made.coming, coming)
     screen = Screen()
-    screen.say(f"{out}: next, dorfl train {out} --label outcome --client clinic --outliers 0.1")
+    screen.say(f"{out}: next, dorfl train {out} --label outcome --client clinic")
     screen.say(f"{coming}: then, dorfl evaluate model {coming}")
     screen.give({"table": str(out), "coming": str(coming)})
 

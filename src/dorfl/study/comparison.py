@@ -86,9 +86,9 @@ def held_out(
 ) -> tuple[HeldOut, ...]:
     """The study's method, plain ERM and a constant, on a fifth of the rows held out of training.
 
-    Of rows that may be wrong nobody knows how well they should be predicted: the study's share of
-    outliers is left out, those furthest from the middle of their client. `tick` is called before
-    every round.
+    Of rows that may be wrong nobody knows how well they should be predicted: the share that the
+    model holds for wrong is left out, those furthest from the middle of their client; none where
+    all rows are trusted. `tick` is called before every round.
     """
     settings = study.changed(data_task="classification" if model.classifies else "regression")
     settings = settings.changed(data_classes=model.classes or None)
@@ -96,13 +96,16 @@ def held_out(
     fold = _folds(split, _PARTS, study.training.seed)
     tick()
     prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
-    models = {}
-    for name in dict.fromkeys((study.method.name, "erm")):
-        (state, _) = table.fit(settings.changed(method_name=name), prepared, lambda _: tick())
-        models[name] = results.model_of(state)
-    own = models[study.method.name]
+    states = {
+        name: table.fit(settings.changed(method_name=name), prepared, lambda _: tick())[0]
+        for name in dict.fromkeys((study.method.name, "erm"))
+    }
+    models = {name: results.model_of(state) for name, state in states.items()}
+    own, promise = models[study.method.name], model.facts.promise
     rows = rows_for(own, rest)
-    usual = _nearest(rows, meaning.assumed_of(settings), own.transform.frozen)
+    # What was decided with all rows, where the model tells; else with those trained on here.
+    share = meaning.share_of(states[study.method.name]) if promise is None else promise.outliers
+    usual = _nearest(rows, share, own.transform.frozen)
 
     def scored(part: Rows) -> dict[str, dict[str, float]]:
         found = {

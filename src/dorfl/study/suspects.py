@@ -14,8 +14,8 @@ Every client tells six sums of its own rows held back: see :class:`Judged`. A cl
 >>> verdict(told).share
 0.0
 >>> print(words(verdict(told)))
-Rows that lie far out (1.3 %) are trusted: with them the others are served no worse (loss 0.298 \
-against 0.3 on 500 rows not trained with), so they are rare rather than wrong.
+Rows that lie far out (1.3 %) are trusted: with them the loss of the others is at most 5 % larger \
+(0.298 against 0.3 on 500 rows not trained with), so they are taken for rare rather than wrong.
 >>> verdict([told[0]._replace(worse=60.0)]).share
 0.013
 """
@@ -150,15 +150,17 @@ def words(found: Verdict) -> str:
     if not found.rows:
         return "Rows that lie far out are set aside, for nothing shows that they can be trusted"
     compared = (
-        f"(loss {found.loss + found.worse:.3g} against {found.loss:.3g} on {found.rows} rows not "
-        "trained with)"
+        f"{found.loss + found.worse:.3g} against {found.loss:.3g} on {found.rows} rows not trained "
+        "with)"
     )
     if found.share > 0:
+        makes = "makes" if found.worse > WORSE * found.loss else "may make"
         return (
             f"Rows that lie far out ({100 * found.far:.2g} %) are held for wrong, because trusting "
-            f"them makes the others worse served {compared}"
+            f"them {makes} the others worse served (loss {compared}"
         )
     return (
-        f"Rows that lie far out ({100 * found.far:.2g} %) are trusted: with them the others are "
-        f"served no worse {compared}, so they are rare rather than wrong."
+        f"Rows that lie far out ({100 * found.far:.2g} %) are trusted: with them the loss of the "
+        f"others is at most {100 * WORSE:g} % larger ({compared}, so they are taken for rare "
+        "rather than wrong."
     )
