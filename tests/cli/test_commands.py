@@ -494,8 +494,9 @@ def test_cardio_s_impossible_pressures_are_among_the_first(tmp_path, cardio_reco
     table.drop(columns="male").to_csv(tmp_path / "cardio.csv", index=False, sep=";")
     made = tmp_path / "m"
     done = quickly(
-        "train", tmp_path / "cardio.csv", "--label", "cardio", "--client", "gender", "--out", made
-    )
+        "train", tmp_path / "cardio.csv", "--label", "cardio", "--client", "gender",
+        "--outliers", 0.1, "--out", made,
+    )  # fmt: skip
     assert done.exit_code == 0, done.output
     audit = ("outliers", made, tmp_path / "cardio.csv", "--top", len(table) * 3 // 100, "--json")
     first = [entry["row"] - 1 for entry in json.loads(quickly(*audit).stdout)["top"]]

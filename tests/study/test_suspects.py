@@ -171,3 +171,10 @@ def test_rows_held_out_are_measured_without_suspects_alone(tmp_path, sign, left_
     made, _ = table.run(study)
     assert (made.facts.promise.outliers > 0) is left_out
     assert all((m.all_rows is not None) is left_out for m in comparison.held_out(study, made))
+
+
+def test_rounds_of_trials_are_not_taken_from_those_of_the_training():
+    tables = synthetic_tables()
+    study = make_study(tables, method=AUTO, training="max_rounds = 3\ntol = 1e-12")
+    end = local.run(coordinator.begin(study, "run"), make_sites(tables))
+    assert end.spent > 3 and end.outcome.rounds == len(end.history) == 3

@@ -211,7 +211,8 @@ def new_server(state: State) -> Server:
     counts = dict(zip(state.roster, told, strict=True))  # which reports have to repeat
     if not (server.doubt.most or state.here):  # who pulls apart is named at least
         server = server._replace(doubt=apart.watching(options, problem.method.mixture, len(told)))
-    return server._replace(rows=counts, round=state.spent + len(state.history) + 1)
+    last = (server.budget or 0) + state.spent  # rounds of trials have a budget of their own
+    return server._replace(rows=counts, round=state.spent + len(state.history) + 1, budget=last)
 
 
 def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:

@@ -68,6 +68,12 @@ class Limits(NamedTuple):
 DEFAULT = Limits()
 
 
+def needed(group: Group, rows: int) -> float:
+    """The share of the numbers in so many rows that a training tells, by a cautious estimate."""
+    each, finest = 1 + group.problem.size, group.problem.layout.numbers(RESOLUTIONS[-1])
+    return float((finest + 2 * _ROUNDS * each) / (rows * group.rows.shape[1]))
+
+
 @dataclass
 class Ledger:
     """See the module's text. The file is the site's own and never leaves it."""

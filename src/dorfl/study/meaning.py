@@ -201,7 +201,8 @@ def assumed_of(study: Study) -> float:
 
 def tries(study: Study) -> bool:
     """Whether it is tried if rows that lie far out are wrong: by a solver that needs few rounds."""
-    usual = study.training.solver in ("auto", "sqp") and study.defence.trim == 0
+    lies = study.defence.trim > 0 or study.defence.liars > 0  # looked for from the first round on
+    usual = study.training.solver in ("auto", "sqp") and not lies
     return study.method.outliers == suspects.AUTO and usual
 
 

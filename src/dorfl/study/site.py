@@ -32,7 +32,7 @@ from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import guard, labels, masking, meaning, serving, suspects
 from dorfl.study.consent import Policy, objection
-from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of
+from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of, needed
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
     Agreement,
@@ -252,7 +252,7 @@ class Site:
             self._unless(self.ledger.spend(agreement.run, noise, self.epsilon, limits.delta))
             return respond(group, sent, 0, noise)[0]
         wish = coarser(task.curvature, self.curvature)
-        allowed = self.ledger.affordable(agreement.run, group, wish, self.limits.told)
+        allowed = self.ledger.affordable(agreement.run, group, wish, self._most(agreement))
         task = self._vetted(agreement, group, task._replace(curvature=allowed))
         if task.curvature != allowed and group.problem.bends:
             self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
@@ -285,7 +285,14 @@ class Site:
             "run": agreement.run, "study": mark_of(agreement.study), "step": step,
             "numbers": numbers, "share": numbers / size,
         }  # fmt: skip
+        if agreement.trial and self.ledger.told + numbers / size > self._most(agreement):
+            raise Refused("a trial would leave too little of what this site may tell in training")
         self._unless(self.ledger.ask(mark, entry, self.limits.told))
+
+    def _most(self, agreement: Agreement) -> float:
+        """The share of its numbers that a site may have told; a trial leaves a training's."""
+        rows = self.rows(agreement).num_rows
+        return self.limits.told - (needed(self.group(agreement), rows) if agreement.trial else 0.0)
 
     def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
         mark = mark_of(agreement._replace(run="", center=None))
