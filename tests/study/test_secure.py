@@ -132,6 +132,13 @@ def test_a_tilted_fixed_mixture_gives_the_plain_model():
     assert end.outcome.objective == pytest.approx(fit.objective, abs=1e-8)
 
 
+def test_where_rows_lie_is_not_told_no_row_is_suspect():
+    tables = synthetic_tables()
+    end = run(tables, make_study(tables, method='name = "dorfl"', extra=STANDARD))
+    assert end.outcome.status == "converged" and end.spent == 0 and not end.tried
+    assert meaning.problem_of(end).method.score is None
+
+
 @pytest.mark.parametrize("method", ["afl", pytest.param("gdrfl", marks=pytest.mark.slow)])
 def test_the_worst_mixture_is_found_although_every_site_keeps_its_weight(method):
     tables = synthetic_tables()
@@ -439,7 +446,7 @@ def test_a_number_out_of_range_is_an_error_that_says_what_to_do():
     [
         ('sites = ["a", "b"]', "three sites"),
         ("[columns]\nscaling = 'robust'", "medians are no sums"),
-        ('[method]\nname = "dorfl"', "where rows lie is no sum"),
+        ('[method]\nname = "dorfl"\noutliers = 0.1', "where rows lie is no sum"),
         ('[method]\nname = "afl"\ncap = 0.5', "cap"),
         ("[defence]\nrow = 9.0", "no single report is seen"),
         ("[defence]\nliars = 0.25", "no single report is seen"),
