@@ -129,7 +129,8 @@ def test_models_of_older_versions_are_read():
 def test_a_site_of_its_own_can_look_into_its_model(tmp_path):
     tables = {name: {k: v for k, v in t.items() if k not in ("grade", "cost")}
               for name, t in mixed_tables().items()}  # fmt: skip
-    asked = settings.among(toml.parse('[data]\nlabel = "ill"\n'), tuple(tables))
+    words = '[data]\nlabel = "ill"\n[method]\noutliers = 0.1\n'
+    asked = settings.among(toml.parse(words), tuple(tables))
     sites = {
         name: a_site(name, table, done=lambda a, *rest: results.write_site(tmp_path / a.site, a,
                                                                          *rest))
