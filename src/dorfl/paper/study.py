@@ -221,7 +221,7 @@ _PLANS: dict[Part, Callable[[int], Plan]] = {
 
 def _environment(todo: Sequence[Plan]) -> Section:
     """What it ran on, so that anyone can run it again."""
-    packages = ("numpy", "numba", "scipy", "clarabel", "scikit-learn", "pandas")
+    packages = ("numpy", "numba", "scipy", "clarabel", "scikit-learn", "POT", "pandas")
     rows = [
         ("dorfl", dorfl.__version__),
         ("code", cells.fingerprint()),
