@@ -23,8 +23,10 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, xlogy
 
-from dorfl.guarantees.interior_point import interior_point
+from dorfl.support.later import Later
 from dorfl.support.types import Array
+
+_inner = Later("dorfl.guarantees.interior_point")
 
 Sample = ArrayLike | tuple[ArrayLike, ArrayLike]  # points (n, d), or (points, weights)
 CostLike = str | ArrayLike | Callable[[Array, Array], ArrayLike]
@@ -91,7 +93,7 @@ def unbalanced_wasserstein(
     rows, columns = p > 0, q > 0
     support, a, b = np.ix_(rows, columns), p[rows], q[columns]
     # Beyond this β the KL term is a constraint, to rounding; the certificate says how nearly.
-    solve = _exact if beta > 1e7 * np.ptp(matrix[support]) else interior_point
+    solve = _exact if beta > 1e7 * np.ptp(matrix[support]) else _inner.interior_point
     plan, psi, converged = solve(matrix[support], a, b, beta, tol, max_iterations)
 
     # The certificate, from nothing but the plan and ψ. First the largest ψ that leaves φ as it is.
