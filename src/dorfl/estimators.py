@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
@@ -31,7 +30,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dorfl.data import weighing
 from dorfl.data.tables import Split
 from dorfl.data.validation import Clients
-from dorfl.federation.fit import Fit
+from dorfl.federation.fit import Fit, probabilities
 from dorfl.guarantees.certificate import Certificate, paper
 from dorfl.guarantees.certified import Certified, certify
 from dorfl.objective.kinds import Score
@@ -294,10 +293,7 @@ class RobustClassifier(ClassifierMixin, _Robust):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, (n, classes)."""
-        out = self.decision_function(X)
-        if out.ndim == 2:
-            return np.asarray(softmax(out, axis=1))
-        return np.column_stack([expit(-out), expit(out)])
+        return probabilities(self.decision_function(X))
 
     def predict(self, X: Any) -> Array:
         """The likeliest label of every row."""

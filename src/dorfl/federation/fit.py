@@ -93,10 +93,7 @@ class Fit(Exchanged):
         """The probability of every class (n, classes), in the order of `problem.classes`."""
         if not self.problem.loss.classifies:
             raise ValueError("predict_proba: a regression has no classes; use predict")
-        out = self.decision(X)
-        if out.ndim == 2:
-            return np.asarray(softmax(out, axis=1))
-        return np.column_stack([expit(-out), expit(out)])
+        return probabilities(self.decision(X))
 
     def score(self, X: Any, y: Any) -> float:
         """Accuracy, or the negative mean loss for a regression."""
@@ -120,6 +117,17 @@ class Fit(Exchanged):
         from dorfl.federation import saving  # noqa: PLC0415 - which knows what a fit is
 
         return saving.save(self, path)
+
+
+def probabilities(out: Array) -> Array:
+    """The probability of every class (n, classes), from logits (n,) or (n, classes).
+
+    >>> probabilities(np.zeros(1))
+    array([[0.5, 0.5]])
+    """
+    if out.ndim == 2:
+        return np.asarray(softmax(out, axis=1))
+    return np.column_stack([expit(-out), expit(out)])
 
 
 def describe(status: str, info: Info, tol: float) -> str:

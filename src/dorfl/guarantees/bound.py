@@ -21,8 +21,9 @@ of a curve.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from dorfl.objective import costs, methods, scores
 from dorfl.oracle.group import Group
 from dorfl.oracle.inner import apply
 from dorfl.oracle.problem import Problem
-from dorfl.support.threads import each
+from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
@@ -121,7 +122,7 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
     plain, parameter = reduced(group, np.ravel(theta), units)
     parts = [slice(first, stop) for first, stop in pairwise(plain.bounds.tolist())]
     far = _priced(plain, np.inf, 1.0).penalty
-    kept = [[_kept(at.stop - at.start, share, least) for share in asked.shares] for at in parts]
+    kept = [[_kept(at.stop - at.start, part, least) for part in asked.shares] for at in parts]
     nowhere = np.full((len(asked.points), len(asked.shares)), NO_BOUND)
     told = [
         Told(-_largest(-far[at], [outer for _, outer in own]), nowhere.copy(), nowhere.copy())
@@ -132,19 +133,25 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
             at = _priced(plain, np.inf if price is None else unit * price, unit * weight)
             if not at.problem.is_finite(parameter):
                 continue
-            worst = _loss(at, parameter) if unit == asked.loss else None
-
-            def one(i: int, k: int = k, at: Group = at, unit: float = unit,
-                    worst: Array | None = worst) -> None:  # fmt: skip
-                inner = [count for count, _ in kept[i]]
-                if worst is not None:
-                    told[i].loss[k] = np.minimum(_largest(worst[parts[i]], inner), NO_BOUND)
-                if unit == asked.error:
-                    f = _error(at, parameter, i)
-                    told[i].error[k] = np.minimum(_largest(f, inner), NO_BOUND)
-
-            each(one, range(len(parts)))
+            if unit == asked.loss:
+                worst = np.split(_loss(at, parameter), plain.bounds[1:-1])
+                _fill([one.loss[k] for one in told], kept, worst.__getitem__, len(far))
+            if unit == asked.error:
+                error = partial(_error, at, parameter)
+                _fill([one.error[k] for one in told], kept, error, len(far))
     return told
+
+
+def _fill(
+    out: list[Array], kept: list[list[tuple[int, int]]], f: Callable[[int], Array], rows: int
+) -> None:
+    """Write every client's means of the largest of its f."""
+
+    def work(part: slice) -> None:
+        for i in range(part.start, part.stop):
+            out[i][:] = np.minimum(_largest(f(i), [inner for inner, _ in kept[i]]), NO_BOUND)
+
+    share(work, len(out), rows * len(kept[0]), blas=True)
 
 
 def _largest(f: Array, counts: Sequence[int]) -> Array:

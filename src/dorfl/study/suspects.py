@@ -34,17 +34,7 @@ ASSUMED = 0.1  # the share of wrong rows, until something is known of it
 WORSE = 0.05  # of the loss
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
 FEWEST = 30  # rows of a client that holds some back
-SIZES = (
-    60,
-    120,
-    240,
-    480,
-    960,
-    1920,
-    3840,
-    7680,
-    15360,
-)  # of a trial: how many rows of a client are looked at
+SIZES = tuple(60 << k for k in range(9))  # of a trial: how many rows of a client are looked at
 _ROWS = 20_000  # of all clients together
 TOL, ROUNDS = 1e-2, 30  # of the two fits: only a difference of percents counts
 

@@ -24,11 +24,10 @@ from dorfl.objective import losses
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
 from dorfl.study.defaults import Choice, choose
+from dorfl.study.suspects import REACH
 from dorfl.support.types import Array
 
 GRID: dict[str, Sequence[Any]] = {"outliers": (0.0, 0.05, 0.1, 0.2), "shift": (0.0, 0.1, 0.25, 0.5)}
-
-_REACH = 4.0  # in squared units of the edge of the bulk
 
 
 class Trial(NamedTuple):
@@ -189,7 +188,7 @@ def _inlying(checked: Clients, outliers: float, frozen: Sequence[int]) -> dict[s
         return {name: np.ones(len(y), dtype=bool) for name, (_, y) in checked.items()}
     assert isinstance(score.center, dict)
     return {
-        name: score.parts(X, score.center[name]).sum(axis=1) <= _REACH
+        name: score.parts(X, score.center[name]).sum(axis=1) <= REACH
         for name, (X, _) in checked.items()
     }
 
