@@ -2,8 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LONG := test_every_shape.py test_perturbation.py  # each test is short, but there are many
+PURELIB := -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
+# An environment beside the main one: all that is installed there, and packages of its own before it.
+BESIDE = $(PYTHON) -m venv .venv/$(1) && $(BIN)/python $(PURELIB) > $$(.venv/$(1)/bin/python $(PURELIB))/base.pth
 
-.PHONY: help setup docs run readme test test-fast test-portable test-flower lint bench tables clean
+.PHONY: help setup docs run readme test test-fast test-portable test-networks test-flower lint bench tables clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -32,9 +35,16 @@ test-fast: setup  ## the tests that take no more than a few seconds
 test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
 
+test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of its own
+	PYTHONPATH=src .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks
+
+.venv/torch/ready: .venv/ready
+	$(call BESIDE,torch)
+	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	touch $@
+
 test-flower: setup  ## the federation on the other releases of Flower that are allowed
-	$(PYTHON) -m venv .venv/flower
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > $$(.venv/flower/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/base.pth
+	$(call BESIDE,flower)
 	.venv/flower/bin/python -m pip install --quiet --disable-pip-version-check --no-deps flwr==1.42.0
 	PYTHONPATH=src .venv/flower/bin/python -m pytest tests/flower
 
