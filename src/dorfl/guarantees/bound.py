@@ -21,10 +21,10 @@ of a curve.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from dorfl.objective import costs, methods, scores
 from dorfl.oracle.group import Group
 from dorfl.oracle.inner import apply
 from dorfl.oracle.problem import Problem
-from dorfl.support.threads import share
+from dorfl.support.threads import each, one_blas_thread
 from dorfl.support.types import Array
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
@@ -119,7 +119,15 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
     Blocks make a mean of somewhat fewer rows of the largest f, or of somewhat more of the nearest:
     larger, never smaller.
     """
-    plain, parameter = reduced(group, np.ravel(theta), units)
+    asks = partial(_tell_some, group, np.ravel(theta), units, asked, least)
+    with one_blas_thread():
+        return list(chain.from_iterable(each(asks, group.batches())))
+
+
+def _tell_some(
+    group: Group, theta: Array, units: Units, asked: Question, least: int, clients: range
+) -> list[Told]:
+    plain, parameter = reduced(group, theta, units, clients)
     parts = [slice(first, stop) for first, stop in pairwise(plain.bounds.tolist())]
     far = _priced(plain, np.inf, 1.0).penalty
     kept = [[_kept(at.stop - at.start, part, least) for part in asked.shares] for at in parts]
@@ -128,6 +136,7 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
         Told(-_largest(-far[at], [outer for _, outer in own]), nowhere.copy(), nowhere.copy())
         for at, own in zip(parts, kept, strict=True)
     ]
+    good = [[inner for inner, _ in own] for own in kept]
     for k, (price, weight) in enumerate(asked.points):
         for unit in {asked.loss, asked.error}:
             at = _priced(plain, np.inf if price is None else unit * price, unit * weight)
@@ -135,23 +144,12 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
                 continue
             if unit == asked.loss:
                 worst = np.split(_loss(at, parameter), plain.bounds[1:-1])
-                _fill([one.loss[k] for one in told], kept, worst.__getitem__, len(far))
+                for f, one, own in zip(worst, told, good, strict=True):
+                    one.loss[k] = np.minimum(_largest(f, own), NO_BOUND)
             if unit == asked.error:
-                error = partial(_error, at, parameter)
-                _fill([one.error[k] for one in told], kept, error, len(far))
+                for i, (one, own) in enumerate(zip(told, good, strict=True)):
+                    one.error[k] = np.minimum(_largest(_error(at, parameter, i), own), NO_BOUND)
     return told
-
-
-def _fill(
-    out: list[Array], kept: list[list[tuple[int, int]]], f: Callable[[int], Array], rows: int
-) -> None:
-    """Write every client's means of the largest of its f."""
-
-    def work(part: slice) -> None:
-        for i in range(part.start, part.stop):
-            out[i][:] = np.minimum(_largest(f(i), [inner for inner, _ in kept[i]]), NO_BOUND)
-
-    share(work, len(out), rows * len(kept[0]), blas=True)
 
 
 def _largest(f: Array, counts: Sequence[int]) -> Array:
@@ -191,8 +189,10 @@ def bound(
     return found
 
 
-def reduced(group: Group, theta: Array, units: Units) -> tuple[Group, Array]:
-    """The same clients in as few columns as the supremum depends on, and θ for them.
+def reduced(
+    group: Group, theta: Array, units: Units, clients: range | None = None
+) -> tuple[Group, Array]:
+    """Clients of a group, or all, in as few columns as the supremum depends on, and θ for them.
 
     A row moves in the span of the weights only, and towards its centre. So its columns become: its
     coordinates in that span, in standard deviations; how far it is from the centre across it; how
@@ -204,18 +204,22 @@ def reduced(group: Group, theta: Array, units: Units) -> tuple[Group, Array]:
     scale = np.sqrt(units.moves[free])
     basis, slopes = np.linalg.qr((weights[:, free] / scale).T)  # weights = (basis · slopes)ᵀ
     span, outputs = basis.shape[1], problem.outputs
-    rows = np.empty((len(group.rows), span + 2 + outputs))
-    centers = np.zeros((len(group.names), rows.shape[1]))
+    clients = range(len(group.names)) if clients is None else clients
+    bounds = group.bounds[clients.start : clients.stop + 1]
+    own = slice(*bounds[[0, -1]].tolist())
+    rows = np.empty((own.stop - own.start, span + 2 + outputs))
+    centers = np.zeros((len(clients), rows.shape[1]))
     onto = np.zeros((len(free), span + outputs))  # along the span, and to what cannot move
     onto[free, :span] = scale[:, None] * basis
     onto[~free, span:] = weights[:, ~free].T
     lengths = np.column_stack([np.where(free, units.moves, 0.0), np.where(still, units.tells, 0.0)])
-    for i, center in enumerate(group.centers):
+    for i, (first, stop) in enumerate(pairwise((bounds - own.start).tolist())):
+        center = group.centers[clients[i]]
         middle = center @ onto
         centers[i, :span] = middle[:span]
-        for start in range(group.bounds[i], group.bounds[i + 1], _BLOCK):
-            part = slice(start, min(start + _BLOCK, group.bounds[i + 1]))
-            offset = group.rows[part] - center
+        for start in range(first, stop, _BLOCK):
+            part = slice(start, min(start + _BLOCK, stop))
+            offset = group.rows[own][part] - center
             found = offset @ onto
             along = found[:, :span]
             squares = np.square(offset, out=offset) @ lengths
@@ -231,7 +235,9 @@ def reduced(group: Group, theta: Array, units: Units) -> tuple[Group, Array]:
         cost=costs.squared(moves.tolist(), label_price=problem.method.cost.label_price)
     )
     smaller = Problem(method, problem.loss, rows.shape[1], problem.classes, intercept=False)
-    return Group(smaller, group.names, rows, group.target, group.bounds, centers), parameter.ravel()
+    names = group.names[clients.start : clients.stop]
+    target, bounds = group.target[own], bounds - own.start
+    return Group(smaller, names, rows, target, bounds, centers), parameter.ravel()
 
 
 def _priced(plain: Group, rho: float, weight: float) -> Group:

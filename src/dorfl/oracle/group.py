@@ -10,7 +10,7 @@ its own is a group of one, and gets the same numbers to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -27,6 +27,8 @@ from dorfl.oracle.inner import apply, check_finite, is_concave
 from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
 from dorfl.support.types import Array
+
+_BATCH = 100_000  # rows, about; what is made of all of them at once would take much memory
 
 
 class Risk(NamedTuple):
@@ -147,6 +149,14 @@ class Group:
         parts = np.split(f, ends)
         each = repeat(None) if self.mass is None else np.split(self.mass, ends)
         return np.array([tilted_mean(part, tau, w) for part, w in zip(parts, each, strict=False)])
+
+    def batches(self) -> Iterator[range]:
+        """Clients, in their order, some at a time: what is made of their rows need not be large."""
+        first, bounds = 0, self.bounds.tolist()
+        for stop in range(1, len(bounds)):
+            if bounds[stop] - bounds[first] >= _BATCH or stop == len(bounds) - 1:
+                yield range(first, stop)
+                first = stop
 
     def take(self, indices: Sequence[Array]) -> Group:
         """The group with only the given rows of each client (minibatches)."""
@@ -361,9 +371,14 @@ class Group:
     def weights_of(self, value: Array) -> Array:
         """p of every row from its f: softmax(f/ρβ) over its client's rows."""
         tau = self.problem.method.temperature
-        level = np.repeat(self.average(value), self.counts)
-        tilt = np.zeros(len(value)) if np.isinf(tau) else (value - level) / tau
-        return np.asarray(np.exp(tilt) / self.lots)
+        if np.isinf(tau):
+            return np.asarray(1.0 / self.lots)
+        out = np.repeat(self.average(value), self.counts)
+        np.subtract(value, out, out=out)  # in place: there may be many rows
+        out /= tau
+        np.exp(out, out=out)
+        out /= self.lots
+        return out
 
     def kept(self, theta: Array) -> Kept:
         """f, ∂l/∂t and the label of every row at its worst, without its place."""

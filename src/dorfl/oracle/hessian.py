@@ -128,9 +128,13 @@ def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: 
     precision, shape, dims = _precision(group), group.problem.geometry, group.problem.dims
     bend = _stretched(plain, model.spread)[:, 0, 0]
     root = np.sqrt(_weight(p, g, bend, model.tau)).astype(precision)
-    lean = np.array([p * g, p * g * bend], dtype=precision)
-    first = group.bounds[:-1]
-    twice, turns = (np.add.reduceat(p * g * g * one, first) for one in (bend, np.ones_like(bend)))
+    lean, first, push = np.empty((2, len(p)), dtype=precision), group.bounds[:-1], p * g
+    lean[0], lean[1] = push, push * bend
+    push *= g  # in place: there may be many rows
+    turns = np.add.reduceat(push, first)
+    push *= bend
+    twice = np.add.reduceat(push, first)
+    del push, bend
     rows, shrink = group.rows, shape.shrink
     if shrink.ndim == 2:  # client by client, or BLAS would round by how many there are
         ends = zip(first, group.bounds[1:], strict=True)

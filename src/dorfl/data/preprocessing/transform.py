@@ -20,7 +20,7 @@ from dorfl.support.types import Array
 
 FORMAT, VERSION = "dorfl.transform", 1
 MISSING = "(missing)"
-_TOGETHER = 16  # columns turned into rows at once: one at a time takes ten times as long
+_TOGETHER = 8  # columns turned into rows at once: one at a time takes ten times as long
 
 
 class Numeric(NamedTuple):
