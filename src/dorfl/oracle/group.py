@@ -88,7 +88,7 @@ class Group:
             return np.repeat(self.counts, self.counts)
         return np.repeat(np.add.reduceat(self.mass, self.bounds[:-1]), self.counts) / self.mass
 
-    @property
+    @cached_property
     def sparse(self) -> bool:
         """Whether rows are sparse."""
         return bool(sparse.issparse(self.rows))

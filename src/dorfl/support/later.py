@@ -21,5 +21,7 @@ class Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        """What the module has by that name."""
-        return getattr(importlib.import_module(self._name), name)
+        """What the module has by that name, at hand from then on."""
+        found = getattr(importlib.import_module(self._name), name)
+        setattr(self, name, found)
+        return found
