@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -18,14 +19,21 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
+from flwr.app import Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.node_pb2 import Node
 from pyarrow import csv
 
-from dorfl.flower import keys, running
+from dorfl.flower import keys, running, superlink
 from dorfl.flower.attending import attend
 from dorfl.flower.fleet import Connection, Rejected
 from dorfl.flower.folders import Federation, SiteFolder
@@ -364,6 +372,39 @@ def test_the_superlink_listens_on_the_loopback_alone(deployed):
         socket.create_connection(("127.0.0.2", port))
 
 
+def test_a_site_cannot_ask_in_the_coordinators_name(deployed):
+    """Not even from the coordinator's machine, in the middle of a run, knowing all numbers."""
+    port, ca = deployed.federation.noted("server")["superlink"], deployed.ca
+    key, tried = keys.read_private(deployed.homes["site-1"] / "site-1.key"), []
+
+    def watch(state, event, _):
+        if event != "round" or len(state.history) != 1:
+            return
+        with superlink.Link(port, ca) as link:
+            front = link._node()
+        forged = Message(RecordDict(), front, "query.dorfl", ttl=60.0)  # of this run
+        with superlink.FrontNode(port, ca, key) as node:
+            node._node = Node(node_id=front)
+            for attempt in (node.activate, node.receive, lambda: push(node, forged)):
+                with pytest.raises(httpx.HTTPStatusError) as refused:
+                    attempt()
+                tried.append(refused.value.response.status_code)
+
+    study = make_study(TABLES, training=FEW)
+    end, folder = deployed.run(study, watch)
+    assert len(tried) == 3 and set(tried) <= {401, 403, 412}  # unknown, or not registered
+    assert same(end.outcome, alone(study))
+    assert not [e for e in read_log(folder) if e["event"] in ("server lost", "asked again")]
+
+
+def push(node, message):
+    """A message to the SuperLink that is the answer to nothing."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+    message.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own, as a coordinator's has
+    sent = message_to_proto(remove_content_from_message(message))
+    node._client.PushMessages(PushMessagesRequest(node=node._node, messages_list=[sent]))
+
+
 HELLO, NEXT = "/v1/dorfl/hello", "/v1/dorfl/next"
 
 
@@ -453,8 +494,8 @@ def test_a_coordinator_killed_in_round_three_resumes_to_the_same_bits(deployed, 
     assert [line["round"] for line in read_log(folder) if line["event"] == "round"] == [
         *range(1, 11)
     ]
-    again = dorfl("resume", federation.path)
-    assert again.returncode == 2 and "nothing to resume" in again.stderr
+    again = dorfl("resume", federation.path, folder.name)
+    assert again.returncode == 2 and "is finished" in again.stderr
 
 
 def written(name):
@@ -637,6 +678,60 @@ def attending(deployed, site, home):
         while thread.is_alive():  # it may be between two requests
             connection.__exit__()
             thread.join(0.2)
+
+
+def test_what_a_site_pushes_takes_up_so_much_memory_and_no_more(deployed):
+    """Unasked, or longer than any answer can be, nothing of it is read, and the run goes on."""
+    name, big = "flood", b"x" * (60 * 2**20)
+    home = deployed.root / f"{SECRET}-{name}"
+    SiteFolder.create(home, name)
+    deployed.federation.add_site(name, (home / "flood.pub").read_bytes())
+    server = deployed.federation.noted("server")["pid"]
+    processes = (server, superlink_of(deployed.federation))
+    before = [most_memory(p) for p in processes]
+    signer = deployed.connection(name, key=home / "flood.key").signer
+    said = []
+
+    def unasked(size):
+        path = "/v1/dorfl/answer/" + secrets.token_hex(16)
+        headers = {**signer.headers("POST", path, big), "content-length": str(size)}
+        with contextlib.suppress(OSError):  # it is cut off while it sends
+            said.append(ask(deployed, "POST", path, headers, big)[0])
+
+    threads = [threading.Thread(target=unasked, args=(len(big) + k * 2**22,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(said) <= {410, 413}
+    assert most_memory(server) - before[0] < 2**25
+
+    class Flood(Site):
+        asked = 0
+
+        def respond(self, data):
+            self.asked += b'"step":"round"' in data
+            return super().respond(data) if self.asked < 2 else big
+
+    pair = {"site-1": TABLES["site-1"], name: TABLES["site-2"]}
+    patient = "answer_within = 1\nstand_in = 9"
+    study = make_study(pair, training="rounds = 4", absent=patient)
+    with attending(deployed, a_site(name, pair[name], Flood), home):
+        end, folder = deployed.run(study)
+    assert np.isfinite(end.outcome.theta).all() and len(end.history) == 4
+    assert json.loads((folder / "record.json").read_text())["stood in"] == {name: [2, 3, 4]}
+    long = [e for e in read_log(folder) if e["event"] == "answer too long"]
+    assert {(e["site"], e["bytes"]) for e in long} == {(name, len(big))}
+    grown = [most_memory(p) - was for p, was in zip(processes, before, strict=True)]
+    assert max(grown) < 2**26
+    assert deployed.connection().hello().site == "site-1"
+    deployed.federation.remove_site(name)
+
+
+def most_memory(pid):
+    """The most that a process has had, in bytes."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", text)[1])
 
 
 def test_words_of_a_site_forge_no_lines(deployed):

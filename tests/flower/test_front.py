@@ -232,7 +232,8 @@ def test_one_answer_at_a_time_and_no_more_than_there_is_room_for():
     desk = Desk()
 
     async def turns():
-        await desk.exchange("run", [Question(s + "1", s, b"") for s in "ab"], set(), 0.0)
+        questions = [Question(s + "1", s, b"", most=2**30) for s in "ab"]
+        await desk.exchange("run", questions, set(), 0.0)
         await asyncio.gather(desk.next("a"), desk.next("b"))
 
     asyncio.run(turns())
@@ -243,6 +244,21 @@ def test_one_answer_at_a_time_and_no_more_than_there_is_room_for():
         desk.expects("b", "b1", 300 * 2**20)
     desk.stopped("a")
     desk.expects("b", "b1", 300 * 2**20)
+
+
+def test_no_answer_is_longer_than_the_question_has_answers():
+    desk = Desk()
+
+    async def turns():
+        await desk.exchange("run", [Question("a1", "a", b"", most=1000)], set(), 0.0)
+        await desk.next("a")
+
+    asyncio.run(turns())
+    with pytest.raises(Turned, match="longer than 1000 bytes") as turned:
+        desk.expects("a", "a1", 1001)
+    assert turned.value.status == 413
+    assert desk.seen() == [{"event": "answer too long", "site": "a", "bytes": 1001}]
+    desk.expects("a", "a1", 1000)
 
 
 class Clock:

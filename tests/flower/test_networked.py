@@ -1,20 +1,24 @@
 """The commands for sites over a network, where nothing has to be running."""
 
+import contextlib
 import json
 import re
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
+from flwr.supercore.task_identity import TaskIdentity
 from tensorboardX.proto.event_pb2 import Event
 from typer.testing import CliRunner
 
 from dorfl import flower
 from dorfl.cli import app
-from dorfl.flower import board, keys, running
+from dorfl.flower import board, keys, running, superlink
+from dorfl.flower.desk import Question
 from dorfl.flower.folders import Federation, SiteFolder
 
 
@@ -172,6 +176,43 @@ def test_flower_is_used_in_one_module_alone_and_a_site_needs_none_of_it():
     assert users == ["superlink.py"]
     code = "import dorfl.cli, dorfl.flower.attending, sys; sys.exit('flwr' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_step_is_one_message_to_flower_however_many_sites_there_are():
+    class Grid:
+        _retry_invoker = SimpleNamespace(max_tries=9)
+        pushed = ()
+
+        def push_messages(self, messages):
+            self.pushed += tuple(messages)
+            return ["asked"]
+
+    class Silent(superlink.Line):
+        def _reply(self, *_):
+            content = superlink._packed({"seconds": {}, "events": []}, {})
+            return SimpleNamespace(content=content, has_content=lambda: True)
+
+    for sites in (3, 300):
+        grid = Grid()
+        asked = [Question(f"q{k}", f"site-{k}", b"what") for k in range(sites)]
+        with running_task():
+            assert Silent(grid, 7).exchange(asked, ["q1"], 1.0).answers == []
+        (message,) = grid.pushed
+        assert len(message.content["dorfl"]) == sites + 1  # and a head
+
+
+@contextlib.contextmanager
+def running_task():
+    """Flower's messages want to know whose they are."""
+    names = ("_task_id", "_run_id", "_node_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name in names:
+        setattr(TaskIdentity, name, 1)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
 
 
 def test_a_certificate_can_be_renewed_and_outlives_no_authority(fed):

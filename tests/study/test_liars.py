@@ -141,6 +141,9 @@ def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
     with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
         settling.settle_label(state, told)
+    told[LIAR] = Column("category", 2000, levels={f"class {k}": 2 for k in range(990)})
+    with pytest.raises(ValueError, match=r"990 class.* at site 'site-1' alone"):
+        settling.settle_label(state, told)
     named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
     assert len(settling.settle_label(state._replace(study=named), told).classes) == 3
 

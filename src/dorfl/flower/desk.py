@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dorfl.flower.signing import Turned
+from dorfl.support import wire
 
 PATIENCE = 20.0  # seconds that a site waits for a question before it asks again
 _AWAY = 2 * PATIENCE  # … after which a silent site's process counts as gone
@@ -30,6 +31,7 @@ class Question(NamedTuple):
     id: str
     site: str
     content: bytes
+    most: int = wire.LIMIT  # bytes of its answer
 
 
 class Answered(NamedTuple):
@@ -113,6 +115,9 @@ class Desk:
         """Make room for an answer that is announced; Turned if nobody waits for it."""
         if question not in self._open.get(site, {}) or question not in self._given:
             raise Turned(410, "nobody waits for this answer")
+        if size > (most := self._open[site][question].most):
+            self.events.append({"event": "answer too long", "site": site, "bytes": size})
+            raise Turned(413, f"no answer to this question is longer than {most} bytes")
         if site in self._coming:
             raise Turned(429, "another answer of this site is on its way already")
         held = sum(self._coming.values()) + sum(len(a.content) for a in self._answers)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dorfl.flower.desk import Answered, Question
 from dorfl.flower.superlink import FAILURES, Line, Link
-from dorfl.study import coordinator
+from dorfl.study import coordinator, vetting
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Answer, Refusal
 from dorfl.support import wire
@@ -106,7 +106,7 @@ class _Step:
         found = []
         for site in [site for site, when in self.again.items() if when <= now]:
             content = wire.encode(coordinator.request(self.state, site))
-            found.append(Question(uuid.uuid4().hex, site, content))
+            found.append(Question(uuid.uuid4().hex, site, content, vetting.longest(self.state)))
             self.asked[found[-1].id] = site
             del self.again[site]
         return found

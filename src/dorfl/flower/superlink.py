@@ -229,11 +229,9 @@ class Line:
     def exchange(
         self, questions: Sequence[Question], awaited: Sequence[str], patience: float
     ) -> Told:
-        """Give questions to the front; take the answers there are, at the latest after `patience`.
-
-        Sooner if all the `awaited` questions are answered.
-        """
+        """Give questions to the front; take answers once all `awaited` or `patience` is over."""
         turn = {"run": self._run, "awaited": list(awaited), "patience": patience}
+        turn["most"] = max((q.most for q in questions), default=0)
         bodies = {f"{q.site}/{q.id}": q.content for q in questions}
         message = Message(_packed(turn, bodies), self._node, "query.dorfl", ttl=_LIFETIME)
         (asked,) = self._grid.push_messages([message])
@@ -327,7 +325,7 @@ class FrontNode(contextlib.AbstractContextManager["FrontNode"]):
         message.metadata.__dict__["_message_id"] = tree.object_id
         head, bodies = _unpacked(message)
         named = [(*name.partition("/")[::2], content) for name, content in bodies.items()]
-        return message, head, [Question(asked, site, content) for site, asked, content in named]
+        return message, head, [Question(n, site, told, head["most"]) for site, n, told in named]
 
     def reply(self, message: Message, told: Told) -> None:
         """Answer the coordinator's turn."""

@@ -7,6 +7,7 @@ so many rows. A report of a round is vetted by :func:`dorfl.federation.server.re
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from dorfl.federation.server import Server
 from dorfl.guarantees.bound import NO_BOUND, Question, Told
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 from dorfl.study.suspects import Judged
+from dorfl.support import wire
+
+if TYPE_CHECKING:
+    from dorfl.study.coordinator import State
 
 _KINDS = ("numeric", "date", "category", "empty", "other")
 _LEVELS = 1000
@@ -28,6 +33,7 @@ _FAR = 1e6  # standard deviations
 _RISK = 1e20
 _FLOATS = 64  # that add up to an exact sum
 _TIMES = 4  # the rows of the median site
+_ANY, _PER_COLUMN, _PER_SITE = 2**22, 2**16, 2**13  # bytes of an answer
 _APART = 1e3  # risks with and without the score's level, in units of a risk
 
 
@@ -59,6 +65,20 @@ def wrong(
         last = server.last.get(site) if server is not None else None
         return _finished(answer, rows, None if last is None else last[1])
     return None
+
+
+def longest(state: State) -> int:
+    """The most bytes that any honest answer to the step at hand has: no more is read of a site.
+
+    Numbers take up to 11 bytes in a report, and 30 in a sketch of at most 256; levels have names.
+    """
+    numbers = 0
+    if state.server is not None:
+        setting = state.server.solving.setting
+        shape = setting.shape
+        numbers = shape.size + shape.numbers(setting.resolution)
+    each = _PER_COLUMN * (len(state.columns) + 1) + _PER_SITE * len(state.roster)
+    return min(_ANY + each + 16 * numbers, wire.LIMIT)
 
 
 def believed(rows: tuple[int, ...], most: int | None, sites: bool) -> tuple[int, ...]:
