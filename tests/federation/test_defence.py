@@ -569,12 +569,12 @@ def test_a_curvature_of_few_rows_is_left_out_and_the_rest_is_told(data):
     task = Task(np.append(np.ones(5), 0.0), np.ones(1), curvature="full")
     for method in (methods.erm(), METHOD):
         at_zero = task._replace(theta=np.zeros(6))
-        assert enough(prepare({"a": (X, y)}, method), at_zero) is at_zero
+        assert enough(prepare({"a": (X, y)}, method), at_zero).curvature is not None
     certain = np.tile(np.where(y > 0, 9.0, -9.0)[:, None], 5)
     certain[0] = 0.0  # the one row that the model is in doubt of
     group = prepare({"a": (certain, y)}, methods.erm())
     assert hessian.heaviest(group, task.theta)[0] > 0.9
-    assert enough(group, task) == task._replace(curvature="none")
+    assert enough(group, task).curvature is None
 
 
 @pytest.mark.parametrize("classes", [2, 4])

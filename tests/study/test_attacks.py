@@ -55,6 +55,14 @@ def test_the_page_has_the_figures(told):
         assert abs(answered - (asked - len(attacker.refused))) <= 5
 
 
+def test_every_test_that_the_page_names_exists():
+    page, tests = PAGE.read_text(encoding="utf-8"), PAGE.parents[1] / "tests"
+    named = re.findall(r"`([a-z_/]+\.py)::(test_\w+)`", page)
+    assert len(named) >= 17
+    for file, name in named:
+        assert f"def {name}(" in (tests / file).read_text(encoding="utf-8"), (file, name)
+
+
 # ── what a person at the site has to say ─────────────────────────────────────────────────────────
 
 

@@ -40,7 +40,7 @@ def at_sites(folder, frame, study):
     for name, part in frame.groupby("site"):
         part.drop(columns="site").to_csv(folder / f"{name}.csv", index=False)
         table = tables.read(folder / f"{name}.csv")
-        sites[name] = a_site(name, table, limits=Limits(told=9.0, alone=1.0, behind=0))
+        sites[name] = a_site(name, table, limits=Limits(told=99.0, alone=1.0, behind=0))
     asked = settings.among(toml.read(study), tuple(sites))
     return results.model_of(local.run(coordinator.begin(asked, "run-1"), sites))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.study import coordinator
+from dorfl.oracle.group import Group
+from dorfl.study import coordinator, local
 from dorfl.study.ledger import DEFAULT
 from dorfl.study.messages import Refusal
 from dorfl.study.site import Site
@@ -30,13 +31,17 @@ def table(rows, columns, seed, wild=False):
     return {**found, "ill": np.where(ill, "yes", "no").tolist()}
 
 
-def run(rows, columns, method='name = "dorfl"', wild=False, limits=DEFAULT):
-    """How a study of three such sites ends, and the first refusal of each."""
-    tables = {f"s{k}": table(rows, columns, k, wild and k == 0) for k in range(3)}
-    sites = {
+def sites_of(tables, limits=DEFAULT):
+    return {
         name: Site(name, t, tuple(table_of(t).column_names), approve=("*",), limits=limits)
         for name, t in tables.items()
     }
+
+
+def run(rows, columns, method='name = "dorfl"', wild=False, limits=DEFAULT):
+    """How a study of three such sites ends, and the first refusal of each."""
+    tables = {f"s{k}": table(rows, columns, k, wild and k == 0) for k in range(3)}
+    sites = sites_of(tables, limits)
     state, refused = coordinator.begin(make_study(tables, "ill", method=method), "run-1"), {}
     while state.step != "done":
         answers = {}
@@ -75,3 +80,43 @@ def test_a_site_too_small_says_what_to_set_and_then_it_does():
 def test_a_wild_row_and_no_score_is_refused_with_what_would_help():
     _, refused = run(30, 5, 'name = "erm"', wild=True)
     assert "method dorfl" in refused["s0"][1] and "alone = 1" in refused["s0"][1]
+
+
+def test_a_site_of_150_rows_takes_part_in_three_studies_and_each_again_for_nothing():
+    tables = {f"s{k}": table(150, 6, k) for k in range(3)}
+    sites, told = sites_of(tables), [0.0]
+    for words in ("", "shift = 0.5", "outliers = 0.05"):
+        study = make_study(tables, "ill", method=f'name = "dorfl"\n{words}')
+        ends = [local.run(coordinator.begin(study, f"{run}{words[:5]}"), sites) for run in "ab"]
+        assert {end.outcome.status for end in ends} == {"converged"}
+        assert len(ends[0].finished) == 3
+        assert np.array_equal(ends[0].outcome.theta, ends[1].outcome.theta)  # to the bit
+        told.append(sites["s0"].ledger.told)
+    cost = np.diff(told)
+    assert (cost > 0.0).all() and told[-1] <= DEFAULT.told
+    assert cost[1] < cost[0]  # how far rows lie from their middle had been told
+    before = dict(sites["s0"].ledger.questions)
+    more = make_study(tables, "ill", method='name = "wafl"\nshift = 0.1')
+    with pytest.raises(ValueError, match="'s0' does not take part: this site has told what it"):
+        local.run(coordinator.begin(more, "more"), sites)
+    assert sites["s0"].ledger.questions == before  # refused before it began
+
+
+def test_a_site_answers_a_round_in_one_pass_over_its_rows(monkeypatch):
+    tables = {f"s{k}": table(60, 5, k) for k in range(2)}
+    sites, passes = sites_of(tables), []
+    plain = Group._pass
+    monkeypatch.setattr(
+        Group, "_pass", lambda group, *a, **b: passes.append(group.names) or plain(group, *a, **b)
+    )
+    states = [coordinator.begin(make_study(tables, "ill", method='name = "erm"'), "run-1")]
+    local.run(states[0], sites, states.append)
+    steps = [state.step for state in states]
+    first, last = steps.index("round"), steps.index("finish")
+    assert last - first > 3
+    passes.clear()
+    fresh = sites_of(tables)
+    for state in states[:last]:
+        for name, site in fresh.items():
+            site.respond(wire.encode(coordinator.request(state, name)))
+    assert len(passes) == 2 * (last - first)

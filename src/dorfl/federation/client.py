@@ -27,26 +27,24 @@ def respond(
     seed: int,
     privacy: Gaussian | None = None,
     least: int = 1,
-    *,
-    strict: bool = False,
+    seen: Evaluation | None = None,
 ) -> list[Report]:
     """The reports of the clients in `oracle`, in their order; with `privacy`, clipped and noisy.
 
-    A curvature that fewer than `least` rows make up is left out; a `strict` site says nothing at
-    all where as few stand behind the rest, see :func:`enough`.
+    A curvature that fewer than `least` rows make up is left out. `seen` is what :func:`enough` has
+    found out about the task already, so that rows are passed over once.
     """
     task, number = broadcast.task, broadcast.round
-    oracle, seen, strict = _at_any_price(oracle), None, strict and least > 1
+    oracle = _at_any_price(oracle)
     if privacy is not None:
         if task.kind != "evaluate" or task.curvature != "none" or task.batch is not None:
             raise ValueError("privacy: only risk and gradient over all rows are sent; not asked so")
         values, vectors = privacy.report(oracle, task.theta, number)
     else:
-        if strict or (task.kind == "evaluate" and (task.batch is None or task.curvature != "none")):
-            wary = strict or (least > 1 and task.curvature != "none")
+        whole = task.kind == "evaluate" and (task.batch is None or task.curvature != "none")
+        if seen is None and whole:
+            wary = least > 1 and task.curvature != "none"
             seen = oracle.evaluate(task.theta, task.curvature, rows=wary)
-            if strict:
-                _refuse_few(oracle, seen, task.batch, least)
         if task.kind == "local":
             values, vectors = _local_steps(oracle, task, number, seed)
         elif task.kind == "paper":
@@ -67,12 +65,12 @@ def respond(
     ]
 
 
-def enough(oracle: Oracle, task: Task, least: int = 10) -> Task:
-    """Raise if a report on `task` would rest on fewer than `least` rows of some client.
+def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
+    """What is to be said on `task`; raise if it would rest on fewer than `least` rows of a client.
 
     Rows count by their weight: with a tilt one row of a thousand can be nearly all of ∇F_i. A
-    weight of 1/`least` is the most that any may have. So for ∇²F_i, whose weights are others:
-    what is returned is the task to answer, without a curvature that rests on fewer.
+    weight of 1/`least` is the most that any may have. So for ∇²F_i, whose weights are others: a
+    curvature that rests on fewer is left out.
 
     >>> import dorfl
     >>> from dorfl.federation.training import prepare
@@ -83,24 +81,18 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Task:
     dorfl...TooFewError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
     """
     seen = _at_any_price(oracle).evaluate(task.theta, task.curvature, rows=True)
-    _refuse_few(oracle, seen, task.batch, least)
-    if task.curvature == "none" or not _rests_on_few(seen, least).any():
-        return task
-    return task._replace(curvature="none")
+    assert seen.weights is not None
+    for name, weights in zip(oracle.names, seen.weights, strict=True):
+        if min(1.0 / weights.max(), task.batch or np.inf) < least * (1.0 - 1e-9):
+            raise TooFewError(
+                f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
+            )
+    return seen._replace(curvature=None) if _rests_on_few(seen, least).any() else seen
 
 
 def _at_any_price(oracle: Oracle) -> Oracle:
     """Where ρ is an unknown too, the clients as they answer to (θ, ρ)."""
     return Priced(oracle) if oracle.problem.constrained else oracle
-
-
-def _refuse_few(oracle: Oracle, seen: Evaluation, batch: int | None, least: int) -> None:
-    assert seen.weights is not None
-    for name, weights in zip(oracle.names, seen.weights, strict=True):
-        if min(1.0 / weights.max(), batch or np.inf) < least * (1.0 - 1e-9):
-            raise TooFewError(
-                f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
-            )
 
 
 def _rests_on_few(seen: Evaluation, least: int) -> Array:

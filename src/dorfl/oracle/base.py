@@ -20,6 +20,14 @@ from dorfl.oracle.curvature import Shape
 from dorfl.support.types import Array
 
 
+class Kept(NamedTuple):
+    """What a pass keeps of every row at its worst: its f, ∂l/∂t there, its label."""
+
+    value: Array
+    slope: Array
+    target: Array
+
+
 class Evaluation(NamedTuple):
     """What clients have to say of a θ: their robust risks, and what was asked for beside them."""
 
@@ -30,14 +38,7 @@ class Evaluation(NamedTuple):
     weights: list[Array] | None = None  # p of every client's rows
     heaviest: Array | None = None  # (clients,) the largest share of one row in ∇²F_i
     spent: Array | None = None  # (clients,) r̂_i = −∂F_i/∂ρ, where the method has a radius
-
-
-class Kept(NamedTuple):
-    """What a pass keeps of every row at its worst: its f, ∂l/∂t there, its label."""
-
-    value: Array
-    slope: Array
-    target: Array
+    kept: Kept | None = None  # of every row, where its place is not needed
 
 
 class Atoms(NamedTuple):

@@ -233,7 +233,7 @@ class Group:
             found = found._replace(spent=self.spent(atoms or self._placed(theta, *per_row)))
         if rows:
             weights = np.split(self.weights_of(kept.value), self.bounds[1:-1])
-            found = found._replace(weights=weights)
+            found = found._replace(weights=weights, kept=kept)
         if bends:
             found = found._replace(curvature=hessian.curvature(self, theta, curvature, kept))
         if bends and rows:

@@ -324,10 +324,11 @@ def _start(state: State) -> State:
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     server = running(state)
-    number = server.round
     if state.trial is not None and refused:  # who does not try keeps nobody from training
         return _judge(state._replace(spent=state.spent + 1), {}, {})
-    server, info, heard = serving.receive(server, answers.values())
+    for site in sorted(refused.keys() - server.last.keys()):
+        raise ValueError(f"site {site!r} does not take part: {refused[site]}")
+    number, (server, info, heard) = server.round, serving.receive(server, answers.values())
     line = Round(
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,

@@ -22,10 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.data import centers, spread
 from dorfl.data.preprocessing import Category, columns
+from dorfl.oracle.base import Evaluation
 from dorfl.oracle.group import Group
 from dorfl.study import labels
-from dorfl.study.ledger import Limits
+from dorfl.study.ledger import Limits, mark_of
 from dorfl.study.messages import Agreement
 from dorfl.support.types import Array
 
@@ -89,6 +91,25 @@ def strange(agreement: Agreement, table: columns.Table) -> str | None:
     return None
 
 
+def another_center(agreement: Agreement, X: Array, center: Array) -> str | None:
+    """Whether ξ̄ is not the site's own: distances from another are those along a column."""
+    own = agreement.apart and agreement.study.method.center == "client"
+    looked, least = spread.look(X).astype(np.float64), agreement.study.privacy.least
+    if own and (centers.summarise(looked, least).mean != center).any():
+        return "the centre is not the one that this site told"
+    return None
+
+
+def about(agreement: Agreement) -> str:
+    """What stands for the problem that rounds are about, whichever run they are of."""
+    return mark_of(agreement._replace(run=""))[:16]
+
+
+def question(agreement: Agreement, theta: Array, finest: str) -> str:
+    """What stands for a round's question, with a curvature as fine as that."""
+    return mark_of((about(agreement), theta, finest))
+
+
 def steep(group: Group, theta: Array, steepest: float) -> bool:
     """Whether θ is no model of these rows: half of its outputs are beyond `steepest`."""
     pieces = range(0, len(group.rows), _PIECE)
@@ -97,11 +118,11 @@ def steep(group: Group, theta: Array, steepest: float) -> bool:
     return bool(np.median(largest) > steepest)
 
 
-def pull(group: Group, theta: Array) -> Pull:
-    """What every row of a site adds to F and ∇F at θ."""
-    value, slope, _ = group.kept(theta)
-    weights = group.weights_of(value)
-    return Pull(weights * value, weights[:, None] * slope)
+def pull(group: Group, seen: Evaluation) -> Pull:
+    """What every row of a site adds to F and ∇F, by a pass over the rows."""
+    assert seen.kept is not None
+    weights = group.weights_of(seen.kept.value)
+    return Pull(weights * seen.kept.value, weights[:, None] * seen.kept.slope)
 
 
 def telling(group: Group, pulled: Pull, before: Iterable[Array], limits: Limits) -> str | None:
@@ -125,7 +146,8 @@ def influence(group: Group, pulled: Pull) -> float:
     >>> import dorfl
     >>> from dorfl.federation.training import prepare
     >>> group = prepare({"a": ([[0.0], [0.0], [1.0]], [0, 1, 1])}, dorfl.methods.erm())
-    >>> influence(group, pull(group, np.zeros(2)))      # of the slope, one row is all
+    >>> seen = group.evaluate(np.zeros(2), rows=True)
+    >>> influence(group, pull(group, seen))      # of the slope, one row is all
     1.0
     """
     size, dims = np.abs(pulled.slope), group.rows.shape[1]

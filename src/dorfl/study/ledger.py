@@ -31,6 +31,8 @@ from dorfl.support.types import Array
 
 _ROOM = 10  # answers like the one refused
 _ROUNDS = 6  # that a curvature leaves room for
+_FREELY = 20  # a curvature counts little that is less than such a part of what is left
+_STUDIES = 4  # trainings that there is room for when trials begin; they cost about one
 _KEPT = 20_000_000  # numbers of earlier questions that new ones are compared with
 
 
@@ -205,21 +207,38 @@ class Ledger:
         """The numbers in all reports so far, over those in the rows."""
         return float(sum(entry["share"] for entry in self.questions.values()))
 
-    def affordable(self, run: str, group: Group, wish: str, most: float) -> str:
-        """The finest curvature that leaves enough of what may still be told for some rounds.
+    def affordable(self, marks: dict[str, str], about: str, group: Group, most: float) -> str:
+        """The finest curvature to tell of those in `marks`, the questions by what they ask for.
 
-        A coarser one than was told in this run before would be no help: rather none then.
+        One asked before gets the answer it got. Else one that leaves enough of what may still be
+        told for some rounds, once for each problem (`about`) unless it hardly counts: curvature
+        saves rounds, but for a small site a second one costs more than the rounds it saves.
         """
+        asked = {entry.get("asked") for entry in self.questions.values()}
+        before = [finest for finest, mark in marks.items() if mark in asked]
+        if before:
+            return before[-1]
         shape, each = group.problem.layout, 1 + group.problem.size
-        left = (most - self.told) * group.rows.size - _ROUNDS * each
-        finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
-        found = next(r for r in reversed(finer) if r == "none" or shape.numbers(r) <= left)
-        rounds = [e for e in self.questions.values() if e["run"] == run and e["step"] == "round"]
-        bent = max((entry["numbers"] for entry in rounds), default=0) > each
-        return "none" if bent and found != wish else found
+        left = (most - self.told) * group.rows.size
+        rounds = [e["numbers"] for e in self.questions.values() if e.get("about") == about]
+        few = max(rounds, default=0) > each or left < _ROUNDS * each
+        room = left / _FREELY if few else left - _ROUNDS * each
+        return next(r for r in reversed(marks) if r == "none" or shape.numbers(r) <= room)
 
-    def ask(self, mark: str, entry: dict[str, Any], most: float) -> str | None:
-        """Why a question cannot be answered any more, or nothing; asked before, it costs nothing.
+    def reserve(self, run: str, step: str, *, trial: bool) -> int:
+        """The trainings that there has to be room for beside what can be done without.
+
+        Beside a certificate, or trials that begin; those that have begun in this run go on.
+        """
+        if not trial:
+            return _STUDIES // 2 if step == "certify" else 0
+        begun = any(e["run"] == run and e["step"] == "round" for e in self.questions.values())
+        return 1 if begun else _STUDIES
+
+    def ask(self, mark: str, entry: dict[str, Any], most: float, each: float = 0.0) -> str | None:
+        """Why an answer cannot be given any more, or nothing; given before, it costs nothing.
+
+        Where rounds begin, there has to be room for some more: `each` is the share of one.
 
         >>> ledger = Ledger()
         >>> ledger.ask("a", {"step": "round", "share": 0.3}, most=0.5) is None
@@ -229,12 +248,15 @@ class Ledger:
         """
         if mark in self.questions:
             return None
-        left = most - self.told
-        if entry["share"] > left:
-            enough = math.ceil(100.0 * (self.told + _ROOM * entry["share"])) / 100.0
+        left, about = most - self.told, entry.get("about")
+        begins = all(known.get("about") != about for known in self.questions.values())
+        share, ahead = entry["share"], (_ROUNDS - 1) * each * begins
+        if share + ahead > left:
+            enough = math.ceil(100.0 * (self.told + _ROOM * share)) / 100.0
+            more = f", the rounds after it at least {ahead:.1%}" if ahead else ""
             return (
                 f"this site has told what it tells; what is left is {max(left, 0.0):.1%} of the "
-                f"numbers in its rows, and the answer has {entry['share']:.1%}. More rows, fewer "
+                f"numbers in its rows, and the answer has {share:.1%}{more}. More rows, fewer "
                 f"columns, or [limits] told = {enough:g} in site.toml would let "
                 f"{_ROOM} more such answers through"
             )

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from dorfl.data import spread
-from dorfl.data.preprocessing import Numeric
+from dorfl.data import preprocessing, spread
+from dorfl.data.preprocessing import Numeric, summaries
 from dorfl.data.spread import Place
 from dorfl.guarantees import bound, certificate
 from dorfl.guarantees.bound import Told
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import constant, guard, meaning, suspects
-from dorfl.study.messages import Agreement, Finished
+from dorfl.study import constant, guard, labels, meaning, suspects
+from dorfl.study.messages import Agreement, Columns, Finished, Spreads
 from dorfl.study.suspects import Judged
 from dorfl.support.threads import each
 from dorfl.support.types import Array
@@ -22,6 +23,25 @@ from dorfl.support.types import Array
 EDGES = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of rows' weights
 _CERTIFIED = 20_000_000  # numbers; the worst case of more takes more memory than training does
 _BLOCK = 65_536
+
+
+def columns(rows: pa.Table, agreement: Agreement) -> Columns:
+    """What a site tells of its columns, and of what is predicted."""
+    study = agreement.study
+    label = labels.summarise(rows.column(study.data.label), study)
+    return Columns(
+        preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)), label
+    )
+
+
+def spreads(rows: pa.Table, agreement: Agreement) -> Spreads:
+    """How far numbers are from the middles agreed on; so for what is predicted, if it is one."""
+    study, target, told = agreement.study, agreement.target, None
+    assert agreement.transform is not None
+    if target is not None:
+        told = summaries.deviation(rows.column(study.data.label), target, labels.unit_plan(study))
+    plan = meaning.plan_of(study)
+    return Spreads(preprocessing.deviations(rows, agreement.transform, plan), told)
 
 
 def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
-from dorfl.data import centers, preprocessing, spread, validation
-from dorfl.data.preprocessing import cells, summaries
+from dorfl.data import centers, spread, validation
+from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
 from dorfl.data.sketch import Sketch
 from dorfl.federation import training
@@ -37,14 +37,12 @@ from dorfl.study.memory import Memory
 from dorfl.study.messages import (
     Agreement,
     Answer,
-    Columns,
     Enrolled,
     Finished,
     Outcome,
     Refusal,
     Reply,
     Request,
-    Spreads,
 )
 from dorfl.support import wire
 from dorfl.support.types import Array
@@ -150,24 +148,16 @@ class Site:
                 f"{self._mark[:16]} {study.privacy.least}"  # which rows, in blocks of what size
             )
             self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
-            label = rows.column(study.data.label)
-            return Columns(
-                preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)),
-                labels.summarise(label, study),
-            )
+            return serving.columns(rows, agreement)
         if agreement.transform is None:
             raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
         self._transform(agreement, rows)
         if step == "spreads":
-            told, target = None, agreement.target
+            target = agreement.target
             parts = agreement.transform.numeric + ((target,) if target is not None else ())
             middles = {part.name: float(part.center) for part in parts}
             self._unless(self.ledger.measure(middles, self.limits.middles))
-            if target is not None:
-                plan = labels.unit_plan(study)
-                told = summaries.deviation(rows.column(study.data.label), target, plan)
-            spreads = preprocessing.deviations(rows, agreement.transform, meaning.plan_of(study))
-            return Spreads(spreads, told)
+            return serving.spreads(rows, agreement)
         if step == "center" and meaning.asks_where(study):
             X, y = self._features(agreement)
             far, _ = centers.wild(spread.look(X), least=max(study.privacy.least, self.least))
@@ -176,18 +166,19 @@ class Site:
             return serving.place(X, y, agreement)
         if step == "edge" and agreement.spread is not None and agreement.center is not None:
             X, _ = self._features(agreement)
-            self._own_center(agreement, X)
-            self._count(agreement, step, rows.num_rows // study.privacy.least)
-            return spread.distances(
-                X, self._centered(agreement), meaning.shape_of(agreement), study.privacy.least
-            )
+            self._unless(guard.another_center(agreement, X, self._centered(agreement)))
+            shape, least = meaning.shape_of(agreement), study.privacy.least
+            away = spread.distances(X, self._centered(agreement), shape, least)
+            self._count(agreement, step, rows.num_rows // least, away)
+            return away
         if step == "round" and request.broadcast is not None:
             return self._report(agreement, request.broadcast)
         if step == "judge" and agreement.trial is not None and request.models is not None:
             self._asked(agreement, *request.models)
-            self._count(agreement, "judge", len(suspects.NOTHING), request.models)
             X, y = self._features(agreement)
-            return serving.judge(self.group(agreement).problem, request.models, X, y, agreement)
+            found = serving.judge(self.group(agreement).problem, request.models, X, y, agreement)
+            self._count(agreement, step, len(suspects.NOTHING), found, request.models)
+            return found
         if step == "residuals" and request.outcome is not None:
             return self._residuals(agreement, request.outcome)
         if step == "finish" and request.outcome is not None:
@@ -251,61 +242,63 @@ class Site:
             limits = self.limits
             self._unless(self.ledger.spend(agreement.run, noise, self.epsilon, limits.delta))
             return respond(group, sent, 0, noise)[0]
-        wish = coarser(task.curvature, self.curvature)
-        allowed = self.ledger.affordable(agreement.run, group, wish, self._most(agreement))
-        task = self._vetted(agreement, group, task._replace(curvature=allowed))
-        if task.curvature != allowed and group.problem.bends:
-            self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
-        return respond(group, sent._replace(task=task), 0)[0]
-
-    def _vetted(self, agreement: Agreement, group: Group, task: Task) -> Task:
-        """The task to answer, once θ may be asked about; the ledger then has it."""
-        theta = task.theta
-        if guard.steep(group, theta, self.limits.steepest):
+        wish = coarser(task.curvature, self.curvature) if group.problem.bends else "none"
+        finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
+        marks = {r: guard.question(agreement, task.theta, r) for r in finer}
+        most, about = self._most(agreement), guard.about(agreement)
+        task = task._replace(curvature=self.ledger.affordable(marks, about, group, most))
+        if guard.steep(group, task.theta, self.limits.steepest):
             raise Refused("θ is steeper than any model of these rows")
-        task = enough(group, task, self.least)
-        pulled = guard.pull(group, theta)
-        mark = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
-        before = self.ledger.pulls(mark, pulled.slope.shape)
+        seen = enough(group, task, self.least)
+        pulled = guard.pull(group, seen)
+        rows = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
+        before = self.ledger.pulls(rows, pulled.slope.shape)
         self._unless(guard.telling(group, pulled, before, self.limits))
+        if seen.curvature is None and task.curvature != "none":
+            self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
+            task = task._replace(curvature="none")
+        report = respond(group, sent, 0, seen=seen)[0]
         told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
-        self._count(agreement, "round", told, theta, task.curvature)
-        self.ledger.pulled(mark, pulled.slope)
-        return task
+        answer = (report.value, report.vector, report.curvature)
+        if self._count(agreement, "round", told, answer, task.theta, marks[task.curvature]):
+            self.ledger.pulled(rows, pulled.slope)
+        return report
 
     def _count(
-        self, agreement: Agreement, step: str, numbers: int, theta: Any = None, finest: str = ""
-    ) -> None:
-        """Enter a question into the ledger, or refuse it: its answer has so many numbers."""
-        asked = (agreement._replace(run=""), step, theta, finest)
-        mark = hashlib.sha256(b"".join(wire.encode(part) for part in asked)).hexdigest()
+        self, agreement: Agreement, step: str, numbers: int, answer: Any, theta: Any = None,
+        asked: str = "",
+    ) -> bool:  # fmt: skip
+        """Enter what is to be told into the ledger, so many numbers, or refuse: whether it is new.
+
+        The same numbers about the same model are told once, whatever run or study asks for them.
+        """
+        mark = mark_of((step, theta, answer))
         assert agreement.transform is not None
         size = self.rows(agreement).num_rows * len(agreement.transform.names)
         entry = {
-            "run": agreement.run, "study": mark_of(agreement.study), "step": step,
-            "numbers": numbers, "share": numbers / size,
+            "run": agreement.run, "study": mark_of(agreement.study), "step": step, "asked": asked,
+            "numbers": numbers, "share": numbers / size, "about": guard.about(agreement),
         }  # fmt: skip
-        if agreement.trial and self.ledger.told + numbers / size > self._most(agreement):
-            raise Refused("a trial would leave too little of what this site may tell in training")
-        self._unless(self.ledger.ask(mark, entry, self.limits.told))
+        known, most = mark in self.ledger.questions, self._most(agreement, step)
+        if not known and most < self.limits.told and numbers / size > most - self.ledger.told:
+            raise Refused("it would leave too little of what this site may tell in trainings")
+        each = (1 + self.group(agreement).problem.size) / size if step == "round" else 0.0
+        self._unless(self.ledger.ask(mark, entry, self.limits.told, each))
+        return not known
 
-    def _most(self, agreement: Agreement) -> float:
-        """The share of its numbers that a site may have told; a trial leaves a training's."""
+    def _most(self, agreement: Agreement, step: str = "round") -> float:
+        """The share of its numbers that a site may have told, but for what it keeps in reserve."""
+        spare = self.ledger.reserve(agreement.run, step, trial=agreement.trial is not None)
+        if not spare:
+            return self.limits.told
         rows = self.rows(agreement).num_rows
-        return self.limits.told - (needed(self.group(agreement), rows) if agreement.trial else 0.0)
+        return self.limits.told - spare * needed(self.group(agreement), rows)
 
     def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
         mark = mark_of(agreement._replace(run="", center=None))
         if mark != self._vouched:
             self._unless(guard.strange(agreement, rows))
             self._vouched = mark
-
-    def _own_center(self, agreement: Agreement, X: Array) -> None:
-        """From another middle than this site's own, distances would be those along a column."""
-        own = agreement.apart and agreement.study.method.center == "client"
-        looked, least = spread.look(X).astype(np.float64), agreement.study.privacy.least
-        if own and (centers.summarise(looked, least).mean != self._centered(agreement)).any():
-            raise Refused("the centre is not the one that this site told")
 
     def _asked(self, agreement: Agreement, *models: Array) -> None:
         if not all(self.memory.knows(agreement.run, theta) for theta in models):
@@ -326,10 +319,11 @@ class Site:
         if not meaning.refines(agreement.study, group.problem):
             raise Refused("is no question of this protocol")
         self._asked(agreement, outcome.theta)
-        told = len(group.rows) // agreement.study.privacy.least
-        self._count(agreement, "residuals", told, outcome.theta)
         out = serving.outputs(group.problem, outcome.theta, group.rows)
-        return spread.residuals(out, group.target, agreement.study.privacy.least)
+        told = spread.residuals(out, group.target, agreement.study.privacy.least)
+        numbers = len(group.rows) // agreement.study.privacy.least
+        self._count(agreement, "residuals", numbers, told, outcome.theta)
+        return told
 
     def _finish(self, agreement: Agreement, outcome: Outcome) -> Finished:
         group = self.group(agreement)
@@ -345,10 +339,10 @@ class Site:
             raise Refused("the study is private: a site's exact figures are not sent")
         self._asked(agreement, outcome.theta)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
-        self._count(agreement, "finish", _FINISHED, outcome.theta)
-        return serving.finish(
-            group, outcome.theta, agreement.target, agreement.study.privacy.least
-        )[0]
+        least = agreement.study.privacy.least
+        told = serving.finish(group, outcome.theta, agreement.target, least)[0]
+        self._count(agreement, "finish", _FINISHED, told, outcome.theta)
+        return told
 
     def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
         group = self.group(agreement)
@@ -360,7 +354,7 @@ class Site:
         told = serving.certify(group, outcome.theta, agreement, thin)[0]
         # All of it is made of two numbers a row: its loss, and how far out it lies.
         numbers = min(sum(part.size for part in told), 2 * len(group.rows))
-        self._count(agreement, "certify", numbers, outcome.theta, str(thin))
+        self._count(agreement, "certify", numbers, told, outcome.theta)
         return told
 
     def _columns(self, agreement: Agreement) -> list[str]:
