@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import dorfl
-from dorfl.cli import networked, own_table
-from dorfl.cli.benchmark import benchmark
-from dorfl.cli.reproduce import reproduce
+from dorfl.cli import demo, federation, ledger, server, site
 from dorfl.cli.screen import EPILOG, Commands
-from dorfl.cli.theory import theory
+
+NETWORK = "Sites over a network"
 
 app = typer.Typer(
     cls=Commands,
@@ -39,7 +39,21 @@ def _main(
     pass
 
 
-own_table.register(app)
-networked.register(app)
-for command in (reproduce, theory, benchmark):
-    app.command(rich_help_panel="The paper")(command)
+def _add(panel: str, *names: str) -> None:
+    """Commands that are called as their modules are."""
+    for name in names:
+        command = getattr(import_module(f"dorfl.cli.{name}"), name)
+        app.command(name, rich_help_panel=panel)(command)
+
+
+# In the order in which they are used.
+_add("Your own table", "init", "train", "compare", "tune", "predict", "evaluate", "certify")
+_add("Your own table", "outliers", "report", "info")
+app.add_typer(server.app, name="server", rich_help_panel=NETWORK)
+for of_site in (ledger.ledger, ledger.approve):
+    site.app.command()(of_site)
+app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
+for of_coordinator in ("run", "resume", "status", "watch", "stop"):
+    app.command(rich_help_panel=NETWORK)(getattr(federation, of_coordinator))
+app.add_typer(demo.app, name="demo", rich_help_panel=NETWORK)
+_add("The paper", "reproduce", "theory", "benchmark")

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 
 from dorfl.cli.screen import Commands, Screen
+from dorfl.cli.server import opened
 from dorfl.flower import require
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="See it work on this machine.")
@@ -129,9 +130,7 @@ def _server(fed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _site(folder: Path, site: str) -> Iterator[None]:
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
-
-    server = f"127.0.0.1:{Federation.open(folder / 'fed').port}"
+    server = f"127.0.0.1:{opened(folder / 'fed').port}"
     command = [*_DORFL, "site", "start", str(folder / site), "--data", str(folder / f"{site}.csv")]
     child = subprocess.Popen(
         [*command, "--server", server, "--ca", str(folder / "fed" / "keys" / "ca.crt")]
@@ -146,14 +145,7 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 def _compare(folder: Path) -> None:
     """The same study without a network, and the difference."""
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
-    from dorfl.study import (  # noqa: PLC0415
-        coordinator,
-        local,
-        model,
-        settings,
-        toml,
-    )
+    from dorfl.study import coordinator, local, model, settings, toml  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
@@ -163,7 +155,7 @@ def _compare(folder: Path) -> None:
         for name, table in given.items()
     }
     here = local.run(coordinator.begin(asked, "here"), sites).outcome
-    (run,) = Federation.open(folder / "fed").runs()
+    (run,) = opened(folder / "fed").runs()
     there = model.load(run / "model").fit
     assert here is not None
     if not (np.array_equal(here.theta, there.theta) and np.array_equal(here.lam, there.lam)):

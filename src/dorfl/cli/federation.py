@@ -16,7 +16,7 @@ import typer
 
 from dorfl.cli import ending, options
 from dorfl.cli.screen import Screen
-from dorfl.cli.server import Folder
+from dorfl.cli.server import Folder, opened
 from dorfl.flower import require
 
 if TYPE_CHECKING:
@@ -44,12 +44,10 @@ def run(
 
     Example: dorfl run fed/ study.toml
     """
-    require()
+    federation = opened(folder)
     from dorfl.flower import running  # noqa: PLC0415
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
     from dorfl.study import settings, toml  # noqa: PLC0415
 
-    federation = Federation.open(folder)
     asked = settings.among(toml.read(study), tuple(federation.sites()))
     asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
     asked = options.changed(asked, words)
@@ -68,11 +66,9 @@ def resume(
 
     Example: dorfl resume fed/
     """
-    require()
+    federation = opened(folder)
     from dorfl.flower import running  # noqa: PLC0415
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
 
-    federation = Federation.open(folder)
     found = running.unfinished(federation, run)
 
     def going(watch: running.Watch, vet: Callable[[Model], object]) -> tuple[State, Path]:
@@ -86,10 +82,7 @@ def status(folder: Folder) -> None:
 
     Example: dorfl status fed/ --json
     """
-    require()
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
-
-    screen, told = Screen(), _status(Federation.open(folder))
+    screen, told = Screen(), _status(opened(folder))
     screen.give(told)
     screen.say(f"server: {'up' if told['server'] else 'down'} ({told['address']})")
     for site, there in told["sites"].items():
@@ -133,10 +126,7 @@ def stop(folder: Folder) -> None:
 
     Example: dorfl stop fed/
     """
-    require()
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
-
-    federation, screen = Federation.open(folder), Screen()
+    federation, screen = opened(folder), Screen()
     for what in ("run", "server"):
         told = federation.noted(what)
         if told is None:

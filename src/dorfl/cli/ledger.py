@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorfl.cli.screen import Screen
+from dorfl.cli.site import Folder
 from dorfl.flower import require
 from dorfl.support.files import write_whole
 
 if TYPE_CHECKING:
     from dorfl.flower.folders import SiteFolder
     from dorfl.study.ledger import Ledger
-
-Folder = Annotated[Path, typer.Argument(help="The site's folder.", show_default=False)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to those of a site."""
-    app.command()(ledger)
-    app.command()(approve)
 
 
 def ledger(

@@ -6,16 +6,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dorfl.cli.screen import Commands, Screen
 from dorfl.flower import require
 
+if TYPE_CHECKING:
+    from dorfl.flower.folders import Federation
+
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Coordinate a federation.")
 
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.", show_default=False)]
+
+
+def opened(folder: Path) -> Federation:
+    """The federation in a folder."""
+    require()
+    from dorfl.flower.folders import Federation  # noqa: PLC0415
+
+    return Federation.open(folder)
 
 
 @app.command()
@@ -49,11 +60,9 @@ def add_site(
 
     Example: dorfl server add-site fed/ site-1.pub --name site-1
     """
-    require()
+    public = opened(folder).add_site(name, key.read_bytes())
     from dorfl.flower import keys  # noqa: PLC0415
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
 
-    public = Federation.open(folder).add_site(name, key.read_bytes())
     Screen().say(f"site {name!r} is registered, with the key {keys.fingerprint(public)}")
 
 
@@ -68,10 +77,7 @@ def remove_site(
 
     Example: dorfl server remove-site fed/ site-1
     """
-    require()
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
-
-    Federation.open(folder).remove_site(name)
+    opened(folder).remove_site(name)
     Screen().say(f"site {name!r} is no longer registered")
 
 
@@ -81,11 +87,9 @@ def renew(folder: Folder) -> None:
 
     Sites need nothing new: the authority stays. Example: dorfl server renew fed/
     """
-    require()
+    federation, screen = opened(folder), Screen()
     from dorfl.flower import keys  # noqa: PLC0415
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
 
-    federation, screen = Federation.open(folder), Screen()
     end, last = keys.renew(federation.keys, federation.host)
     screen.say(f"the certificate of {federation.host} now holds until {end:%Y-%m-%d}")
     if end == last:
@@ -105,11 +109,9 @@ def start(
 
     Stays up until Ctrl-C or `dorfl stop`. Example: dorfl server start fed/
     """
-    require()
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
+    federation, screen = opened(folder), Screen()
     from dorfl.flower.serving import serve  # noqa: PLC0415
 
-    federation, screen = Federation.open(folder), Screen()
     where = f"serving at {federation.host}:{federation.port}"
     if not detach:
         serve(federation, address, lambda: screen.say(f"{where}; Ctrl-C stops"))
