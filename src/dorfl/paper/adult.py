@@ -60,12 +60,11 @@ def method(seed: int, name: str, budget: bool) -> dict[str, Any]:
     chosen = choose(grids(data)[name], kept, samples, tol=1e-4, max_rounds=80)
     found: dict[str, Any] = {}
     for rule in RULES:
-        candidate = chosen[rule].candidate
-        fitted = fit(candidate, data.clients, tol=_TOLERANCE)
-        found[rule] = {"settings": candidate.words, **_measured(fitted, data.test)}
+        fitted = fit(chosen[rule], data.clients, tol=_TOLERANCE)
+        found[rule] = {"settings": chosen[rule].words, **_measured(fitted, data.test)}
     if budget:
         sample = samples["contaminated"]
-        found["budget"] = _within(chosen["contaminated"].candidate, data, kept, sample)
+        found["budget"] = _within(chosen["contaminated"], data, kept, sample)
     return found
 
 

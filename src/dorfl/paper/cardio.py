@@ -56,10 +56,10 @@ def table(seed: int) -> dict[str, Any]:
     for name, grid in grids(data).items():
         row = rows[NAMES[name]] = {}
         for rule, chosen in choose(grid, kept, samples, tol=1e-4).items():
-            again = fit(chosen.candidate, data.clients, tol=_TOLERANCE)
+            again = fit(chosen, data.clients, tol=_TOLERANCE)
             row[rule] = {
                 "accuracy": accuracies(again, data.test),
-                "settings": chosen.candidate.words,
+                "settings": chosen.words,
                 "lam": again.lam.tolist(),
             }
             if name == "dorfl":

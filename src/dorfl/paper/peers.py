@@ -28,7 +28,7 @@ def logistic_regression(clients: Clients, intercept: bool = True) -> Array:
     return np.append(model.coef_[0], model.intercept_) if intercept else np.asarray(model.coef_[0])
 
 
-def trimmed(clients: Clients, share: float, intercept: bool = True, rounds: int = 20) -> Array:
+def trimmed(clients: Clients, share: float, intercept: bool = True) -> Array:
     """Logistic regression that leaves out the `share` of rows with the largest loss, as DORO does.
 
     Fit, drop the worst rows, fit again, until the same rows are dropped. It is told the share of
@@ -37,7 +37,7 @@ def trimmed(clients: Clients, share: float, intercept: bool = True, rounds: int 
     X, y = pooled(clients)
     kept = np.ones(len(y), dtype=bool)
     theta = np.zeros(X.shape[1] + intercept)
-    for _ in range(rounds):
+    for _ in range(20):
         theta = logistic_regression({"kept": (X[kept], y[kept])}, intercept)
         loss = np.logaddexp(0.0, -y * outputs(theta, X))
         order = np.argsort(loss, kind="stable")

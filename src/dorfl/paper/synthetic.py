@@ -76,10 +76,10 @@ def table(seed: int) -> dict[str, Any]:
         fixed = fit(Candidate("", usual), data.clients, intercept=False)
         rows[NAMES[name]] = {"study": accuracies(fixed, data.test), "rounds": fixed.rounds}
         for rule, chosen in choose(grid, data.clients, samples, intercept=False).items():
-            again = fit(chosen.candidate, data.clients, intercept=False)
+            again = fit(chosen, data.clients, intercept=False)
             rows[NAMES[name]][rule] = {
                 "accuracy": accuracies(again, data.test),
-                "settings": chosen.candidate.words,
+                "settings": chosen.words,
             }
     for name, theta in _references(data).items():
         rows[name] = {"study": peers.accuracies(theta, data.test)}

@@ -34,13 +34,6 @@ class Candidate(NamedTuple):
     l2: float = 0.0
 
 
-class Chosen(NamedTuple):
-    """The settings that did best on a validation sample, and what they scored there."""
-
-    candidate: Candidate
-    accuracy: float
-
-
 def plain_grids(
     ridge: Sequence[float], price: Sequence[float], cost: Cost | None = None
 ) -> dict[str, list[Candidate]]:
@@ -65,15 +58,13 @@ def choose(
     clients: Clients,
     samples: Mapping[str, Clients],
     **options: Any,
-) -> dict[str, Chosen]:
+) -> dict[str, Candidate]:
     """For each validation sample the candidate most accurate on it; the first of equals."""
     fits = [fit(candidate, clients, **options) for candidate in candidates]
-    chosen = {}
-    for name, sample in samples.items():
-        scores = [accuracies(fitted, sample)[0] for fitted in fits]
-        best = int(np.argmax(scores))
-        chosen[name] = Chosen(candidates[best], scores[best])
-    return chosen
+    return {
+        name: candidates[int(np.argmax([accuracies(fitted, sample)[0] for fitted in fits]))]
+        for name, sample in samples.items()
+    }
 
 
 def accuracies(fitted: Fit, test: Clients) -> list[float]:
@@ -94,11 +85,10 @@ def by_client(parts: Sequence[Array]) -> list[float]:
 def validation(data: Dataset, seed: int) -> tuple[Clients, dict[str, Clients]]:
     """Every client's rows less a fifth, and that fifth: without the known outliers, and with."""
     kept, held = hold_out(data.clients, 0.2, seed)
-    pairs = list(zip(data.clients.items(), kept, held, strict=True))
-    rest = {name: (X[rows], y[rows]) for (name, (X, y)), rows, _ in pairs}
-    sample = {name: (X[rows], y[rows]) for (name, (X, y)), _, rows in pairs}
-    clean = {}
-    for name, (X, y), rows in ((name, xy, rows) for (name, xy), _, rows in pairs):
-        fine = rows[~data.outliers[name][rows]]
-        clean[name] = (X[fine], y[fine])
-    return rest, {"clean": clean, "contaminated": sample}
+
+    def rows(places: Sequence[Array]) -> Clients:
+        pairs = zip(data.clients.items(), places, strict=True)
+        return {name: (X[at], y[at]) for (name, (X, y)), at in pairs}
+
+    right = [at[~data.outliers[name][at]] for name, at in zip(data.clients, held, strict=True)]
+    return rows(kept), {"clean": rows(right), "contaminated": rows(held)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.paper.adult import STEPS
-from dorfl.paper.pages.common import percent, tuning_table
+from dorfl.paper.pages.common import percent, percents, tuning_table
 from dorfl.paper.tuning import NAMES
 from dorfl.report.content import (
     Beside,
@@ -62,7 +62,10 @@ def section(
         "adult-budget-tuned", f"Adult: {STEPS} gradient steps of the best of three lengths",
         tuned, least[: len(next(iter(tuned.values())))],
     )  # fmt: skip
-    groups = _groups(final)
+    groups = _groups(
+        "adult-groups", "By group, at convergence: accuracy in % and log loss", "method",
+        {label: final[name] for name, label in NAMES.items()}, 3, "",
+    )  # fmt: skip
     above = all(
         100 * np.mean([r["accuracy"][0] for r in final[name]]) >= PAPER[name][0] for name in NAMES
     )
@@ -105,10 +108,7 @@ def section(
         *_mixing(mixed),
         short,
         steps,
-        Details(
-            "Settings that won, and the official split",
-            [settings, _official(official)],
-        ),
+        Details("Settings that won, and the official split", [settings, _official(official)]),
     ]
     return Section("Adult", blocks), [finding, over, _regret(mixed)]
 
@@ -162,30 +162,27 @@ def _table(name: str, title: str, runs: Methods, least: Any) -> Table:
         f"Mean of {len(least)} splits ± standard error. The excess is that of the log loss over "
         "the best linear model, the one with the least log loss on the test rows themselves."
     )
-    marks: dict[str, Direction] = {
-        "accuracy in %": "max",
-        "log loss": "min",
-        "excess": "min",
-    }
+    marks: dict[str, Direction] = {"accuracy in %": "max", "log loss": "min", "excess": "min"}
     return Table(name, title, columns, rows, forms, note, marks)
 
 
-def _groups(runs: Methods) -> Table:
+def _groups(name: str, title: str, head: str, runs: Methods, digits: int, note: str) -> Table:
+    """By group, of each label's runs: accuracy, log loss, and the mixture."""
+    losses = [f"loss {group}" for group in GROUPS[1:]]
     rows: list[Sequence[Cell]] = [
         (
             label,
-            *(percent([r["accuracy"][k] for r in runs[key]]) for k in range(4)),
-            *(measured([r["loss"][k] for r in runs[key]]) for k in range(1, 4)),
-            ", ".join(f"{value:.2f}" for value in np.mean([r["lam"] for r in runs[key]], axis=0)),
+            *percents([r["accuracy"] for r in own]),
+            *(measured([r["loss"][k] for r in own]) for k in range(1, 4)),
+            ", ".join(f"{value:.2f}" for value in np.mean([r["lam"] for r in own], axis=0)),
         )
-        for key, label in NAMES.items()
+        for label, own in runs.items()
     ]
-    columns = ("method", *GROUPS, *(f"loss {group}" for group in GROUPS[1:]), "λ")
-    forms = dict.fromkeys(GROUPS, ".2f") | {f"loss {group}": ".3f" for group in GROUPS[1:]}
-    marks: dict[str, Direction] = {f"loss {group}": "min" for group in GROUPS[1:]}
+    forms = dict.fromkeys(GROUPS, ".2f") | dict.fromkeys(losses, f".{digits}f")
+    marks: dict[str, Direction] = dict.fromkeys(losses, "min")
     marks |= dict.fromkeys(GROUPS, "max")
-    return Table("adult-groups", "By group, at convergence: accuracy in % and log loss", columns,
-                 rows, forms, "λ is in the order White, Black, Other.", marks)  # fmt: skip
+    note += "λ is in the order White, Black, Other."
+    return Table(name, title, (head, *GROUPS, *losses, "λ"), rows, forms, note, marks)
 
 
 def _by_group(runs: Methods, what: str) -> Figure:
@@ -203,24 +200,10 @@ def _by_group(runs: Methods, what: str) -> Figure:
 
 
 def _mixing(found: Sequence[dict[str, Any]]) -> list[Block]:
-    rows: list[Sequence[Cell]] = [
-        (
-            name,
-            *(percent([r[name]["accuracy"][k] for r in found]) for k in range(4)),
-            *(measured([r[name]["loss"][k] for r in found]) for k in range(1, 4)),
-            ", ".join(f"{v:.2f}" for v in np.mean([r[name]["lam"] for r in found], axis=0)),
-        )
-        for name in found[0]
-    ]
-    columns = ("clients weighed", *GROUPS, *(f"loss {group}" for group in GROUPS[1:]), "λ")
-    forms = dict.fromkeys(GROUPS, ".2f") | {f"loss {group}": ".4f" for group in GROUPS[1:]}
-    marks: dict[str, Direction] = {f"loss {group}": "min" for group in GROUPS[1:]}
-    marks |= dict.fromkeys(GROUPS, "max")
-    table = Table(
+    table = _groups(
         "adult-mixing", "Three ways of weighing groups, plain losses: accuracy in % and log loss",
-        columns, rows, forms,
-        f"Mean of {len(found)} splits ± standard error; a ridge of 1/n. λ is in the order White, "
-        "Black, Other.", marks,
+        "clients weighed", {name: [r[name] for r in found] for name in found[0]}, 4,
+        f"Mean of {len(found)} splits ± standard error; a ridge of 1/n. ",
     )  # fmt: skip
     words = (
         "By loss the worst mixture turns to the group whose labels are hardest to tell, whether "
@@ -248,12 +231,7 @@ def _regret(found: Sequence[dict[str, Any]]) -> Finding:
 
 def _official(runs: Mapping[str, Any]) -> Table:
     rows: list[Sequence[Cell]] = [
-        (
-            NAMES[key],
-            *(100 * value for value in run["accuracy"]),
-            run["loss"][0],
-            run["settings"],
-        )
+        (NAMES[key], *(100 * share for share in run["accuracy"]), run["loss"][0], run["settings"])
         for key, run in runs.items()
     ]
     forms = dict.fromkeys(GROUPS, ".2f") | {"log loss": ".4f"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.paper.cardio import ORACLE
-from dorfl.paper.pages.common import percent, tuning_table
+from dorfl.paper.pages.common import percents, tuning_table
 from dorfl.paper.tuning import NAMES
 from dorfl.report.content import Cell, Details, Finding, Section, Table, Text
 
@@ -20,8 +20,7 @@ def section(found: Sequence[dict[str, Any]]) -> tuple[Section, list[Finding]]:
     """The table, the share of the gap closed, and what won."""
     names = list(found[0])
     rows: list[Sequence[Cell]] = [
-        (name, *(percent(c) for c in np.array([r[name][_RULE]["accuracy"] for r in found]).T))
-        for name in names
+        (name, *percents([r[name][_RULE]["accuracy"] for r in found])) for name in names
     ]
     peers = tuple(name for name in names if "pooled" in name)
     table = Table(

@@ -8,13 +8,23 @@ from typing import Any
 import numpy as np
 
 from dorfl.paper.tuning import RULES
-from dorfl.report.content import Cell, Measured, Table, measured
+from dorfl.report.content import Cell, Measured, Series, Table, Values, measured
 from dorfl.support.types import Array
 
 
 def percent(values: Sequence[float] | Array) -> Measured:
     """Mean and standard error over seeds of accuracies, in %."""
     return measured(100.0 * np.asarray(values, dtype=float))
+
+
+def percents(runs: Sequence[Sequence[float]]) -> list[Measured]:
+    """The same of every place in lists of accuracies, one list a seed."""
+    return [percent(column) for column in np.array(runs).T]
+
+
+def curve(name: str, x: Values, points: Sequence[Measured]) -> Series:
+    """A line through measured points, each with its standard error."""
+    return Series(name, x, [point.mean for point in points], [point.error for point in points])
 
 
 def tuning_table(

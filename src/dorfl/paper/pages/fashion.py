@@ -21,7 +21,7 @@ _ERM, _AFL, _TEN = "ERM, three classes", "AFL, three classes", "AFL, ten classes
 def section(found: Mapping[str, dict[str, Any]]) -> tuple[Section, list[Finding]]:
     """The table, who is served how, and what it says; `found` is by the rows' names."""
     rows: list[list[Cell]] = [
-        [name, _percent(run["overall"]), _worst(run), run["objective"], run["gap"], run["rounds"]]
+        [name, 100.0 * run["overall"], _worst(run), run["objective"], run["gap"], run["rounds"]]
         for name, run in found.items()
     ]
     rows += [[name, None, worst, None, None, None] for name, worst in PUBLISHED.items()]
@@ -76,7 +76,7 @@ def absent(reason: str) -> Section:
 
 def _figure(name: str, runs: Mapping[str, dict[str, Any]]) -> Figure:
     series = [
-        Series(label.split(",")[0], run["clients"], [_percent(a) for a in run["by_client"]])
+        Series(label.split(",")[0], run["clients"], [100.0 * a for a in run["by_client"]])
         for label, run in runs.items()
     ]
     count = len(series[0].x)
@@ -85,8 +85,4 @@ def _figure(name: str, runs: Mapping[str, dict[str, Any]]) -> Figure:
 
 
 def _worst(run: Mapping[str, Any]) -> float:
-    return _percent(min(run["by_client"]))
-
-
-def _percent(share: float) -> float:
-    return 100.0 * share
+    return 100.0 * float(min(run["by_client"]))

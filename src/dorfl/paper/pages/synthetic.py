@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.paper.pages.common import percent, tuning_table
+from dorfl.paper.pages.common import curve, percent, percents, tuning_table
 from dorfl.paper.synthetic import BAYES, FACTORS, FORMS, KINDS, OFFSETS, ORACLE, SHARES
 from dorfl.paper.tuning import NAMES, RULES
 from dorfl.report.content import (
@@ -20,7 +20,6 @@ from dorfl.report.content import (
     Series,
     Table,
     Text,
-    measured,
 )
 
 COLUMNS = ("overall", "client 1", "client 2", "client 3")
@@ -35,7 +34,7 @@ Results = Sequence[dict[str, Any]]
 
 def cards(found: Results) -> list[Finding]:
     """The headline: how accurate DOR-FL is, and how far ahead."""
-    mean = {name: measured([100 * r[name]["study"][0] for r in found]).mean for name in found[0]}
+    mean = {name: percent([r[name]["study"][0] for r in found]).mean for name in found[0]}
     ahead = mean["DOR-FL"] - max(mean[name] for name in ("AFL", "WAFL", "GDRFL"))
     return [
         Finding(
@@ -66,7 +65,7 @@ def labels(swept: Results) -> Finding:
 def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block]:
     """One picture: the rows that were set aside, and what that keeps."""
     mean = {name: percent([r[name]["study"][0] for r in found]).mean for name in found[0]}
-    curves = [one for one in _curves("share", [100 * s for s in SHARES], swept)
+    curves = [one for one in _curves([100 * s for s in SHARES], [r["share"] for r in swept])
               if one.label in ("ERM", "DOR-FL", ORACLE)]  # fmt: skip
     kept = Figure(
         "accuracy-kept", f"… and accuracy is kept: {mean['DOR-FL']:.0f} %, not {mean['ERM']:.0f} %",
@@ -106,8 +105,7 @@ def section(found: Results) -> Section:
     """Table 1 beside the paper's, what tuning changes, and what differs."""
     rows: list[list[Cell]] = []
     for name in found[0]:
-        scores = np.array([r[name]["study"] for r in found])
-        rows.append([name, *(percent(column) for column in scores.T)])
+        rows.append([name, *percents([r[name]["study"] for r in found])])
         if name in PAPER:
             rows.append([f"{name} in the paper", *PAPER[name]])
     apart = [name for name in found[0] if name not in NAMES.values()]
@@ -157,15 +155,8 @@ def section(found: Results) -> Section:
 
 def sensitivity(found: Results) -> tuple[Section, list[Finding]]:
     """Accuracy against the offset of ξ̄, and whether it holds up, clients compared in four ways."""
-    curves = {
-        name: [percent(column) for column in np.array([r[name] for r in found]).T]
-        for name in found[0]
-    }
-    series = [
-        Series(name, OFFSETS, [p.mean for p in points], [p.error for p in points])
-        for name, points in curves.items()
-    ]
-    worst = {name: min(p.mean for p in points) for name, points in curves.items()}
+    series = _curves(OFFSETS, found)
+    worst = {one.label: min(one.y) for one in series}
     paper, loss, regret, size = (worst[name] for name in FORMS)
     words = Text(
         [
@@ -201,8 +192,8 @@ def sensitivity(found: Results) -> tuple[Section, list[Finding]]:
 
 def beyond(found: Results) -> Section:
     """The four sweeps, everyone against everyone."""
-    share = _curves("share", [100 * s for s in SHARES], found)
-    factor = _curves("factor", FACTORS, found)
+    share = _curves([100 * s for s in SHARES], [r["share"] for r in found])
+    factor = _curves(FACTORS, [r["factor"] for r in found])
     figures: list[Block] = [
         Figure(
             "contamination",
@@ -240,19 +231,11 @@ def beyond(found: Results) -> Section:
     return Section("Beyond the paper", [words, Beside(figures), kinds, clients])
 
 
-def _curves(sweep: str, x: Sequence[float], found: Results) -> list[Series]:
-    curves = []
-    for name in found[0][sweep]:
-        points = [percent(column) for column in np.array([r[sweep][name] for r in found]).T]
-        curves.append(
-            Series(name, x, [point.mean for point in points], [point.error for point in points])
-        )
-    return curves
+def _curves(x: Sequence[float], found: Results) -> list[Series]:
+    """Accuracy of everyone, each a list in every seed."""
+    return [curve(name, x, percents([r[name] for r in found])) for name in found[0]]
 
 
 def _table(sweep: str, name: str, title: str, columns: Sequence[str], found: Results) -> Table:
-    rows = [
-        (method, *(percent(c) for c in np.array([r[sweep][method] for r in found]).T))
-        for method in found[0][sweep]
-    ]
+    rows = [(method, *percents([r[sweep][method] for r in found])) for method in found[0][sweep]]
     return Table(name, title, ("method", *columns), rows, ".1f", "", "max", (ORACLE, BAYES))
