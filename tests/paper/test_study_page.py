@@ -1,6 +1,6 @@
 """The first screen says what this is, and a claim that does not hold says whose it was."""
 
-from dorfl.paper import study
+from dorfl.paper import Part, study
 from dorfl.paper.cells import Cell
 from dorfl.paper.study import Made, Plan
 from dorfl.report.content import Figure, Finding, Section, Series, Text
@@ -18,3 +18,14 @@ def test_three_figures_first_and_what_does_not_hold_on_top_of_the_claims(tmp_pat
     claims = page.sections[0].blocks[0]
     assert claims.rows[0] == ("claim 2", "the paper", "2", False)
     assert claims.title == "8 of 10 claims hold"
+
+
+def test_networks_are_left_out_with_a_word_where_pytorch_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(study, "find_spec", lambda _: None)
+    monkeypatch.setattr(study, "find_folder", lambda: None)
+    (plan,) = study.plans(Part.networks, seeds=1)
+    assert plan.cells == []
+    page = study.reproduce([plan], tmp_path)
+    said = page.sections[0].blocks[0].paragraphs[0]
+    assert "pip install" in said
+    assert "dorfl benchmark" in said

@@ -1,75 +1,76 @@
-"""`dorfl benchmark`: the field's methods on the same network, rows and budget."""
+"""`dorfl benchmark`: the field's methods on the same network, rows, rounds and tuning."""
 
 from __future__ import annotations
 
-import json
-from enum import StrEnum
-from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from dorfl.cli.screen import Screen
 
 
-class Split(StrEnum):
-    """How rows are shared out to clients."""
-
-    three = "three"
-    ten = "ten"
-    dirichlet = "dirichlet"
-
-
 def benchmark(
-    split: Annotated[Split, typer.Option(help="Classes per client.")] = Split.three,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="three, ten or dirichlet (Fashion-MNIST); mnist; compas, carriers, hospitals, "
+            "clinics or schools (tables)."
+        ),
+    ] = "three",
     wrong: Annotated[
         list[str] | None, typer.Option(help="What is wrong with rows (repeatable). Default: all.")
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Which method (repeatable). Default: all.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of 64 rows per client.")] = 1500,
     seeds: Annotated[int, typer.Option(min=1, help="How many random repetitions.")] = 3,
-    out: Annotated[Path, typer.Option(help="File for the results; what it has is kept.")] = Path(
-        "results/benchmark.json"
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of training. Default: the data's own.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes at a time. Default: one per core.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, tables and the page.")] = Path(
+        "results"
     ),
 ) -> None:
-    """Train a network by every method on Fashion-MNIST: clean, and with rows that are wrong.
+    """Train a network by every method, tuned alike: on clean rows, and on rows that are wrong.
 
-    What has been run before is not run again. Needs PyTorch and Debian's dataset-fashion-mnist.
+    What has been run before is not run again: stop it when you like, and go on later. Needs
+    PyTorch; pictures come from Debian's dataset-fashion-mnist or by npm, tables by pip.
 
-    Example: dorfl benchmark --split three --wrong outliers --seeds 3
+    Example: dorfl benchmark --data three --wrong negate --method AFL --method DOR-FL
     """
     from dorfl.networks import require  # noqa: PLC0415 - slow to import
 
     require()
-    from dorfl.networks import benchmark as bench  # noqa: PLC0415
-    from dorfl.support.files import write_whole  # noqa: PLC0415
+    from dorfl.paper import benchmark as bench  # noqa: PLC0415
+    from dorfl.paper.pages import benchmark as told  # noqa: PLC0415
+    from dorfl.report import tables  # noqa: PLC0415
+    from dorfl.report.content import Table, blocks  # noqa: PLC0415
+    from dorfl.report.export import export  # noqa: PLC0415
+    from dorfl.report.page import write  # noqa: PLC0415
 
     screen = Screen()
-    kinds, names = wrong or list(bench.KINDS), method or list(bench.ENTRIES)
-    for name in names:
-        if name not in bench.ENTRIES:
-            raise ValueError(f"--method {name!r}: choose one of {', '.join(bench.ENTRIES)}")
-    done: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    todo = list(product(kinds, names, range(seeds)))
-    with screen.progress("the benchmark", len(todo)) as step:
-        for kind, name, seed in todo:
-            key = f"{split}/{kind}/{name}/{seed}/{rounds}"
-            if key not in done:
-                rows = bench.task(split, kind, seed)
-                done[key] = bench.measure(bench.ENTRIES[name], rows, seed, rounds=rounds)
-                write_whole(out, json.dumps(done, indent=1).encode())
-            step(f"{kind}, {name}")
-    table = Table("rows", *names, title=f"mean / worst client, test accuracy in % ({split})")
-    for kind in kinds:
-        cells = []
-        for name in names:
-            runs = [done[f"{split}/{kind}/{name}/{seed}/{rounds}"] for seed in range(seeds)]
-            mean, worst = (100 * sum(run[k] for run in runs) / seeds for k in ("mean", "worst"))
-            cells.append(f"{mean:.1f} / {worst:.1f}")
-        table.add_row(kind, *cells)
-    screen.table(table)
-    screen.give(done)
+    asked = bench.ask(data, wrong or (), method or (), seeds, rounds)
+    bench.task(data, "clean", 0)  # once, before several processes want it
+    with screen.progress("the benchmark", asked.size) as step:
+        found = bench.run(
+            asked, out, lambda cell, _: step(_words(cell.arguments, cell.function)), workers
+        )
+    page = told.page(asked, found)
+    export(page, out)
+    report = write(page, out / f"benchmark-{data}.html")
+    for block in blocks(page):
+        if isinstance(block, Table):
+            screen.table(tables.as_rich(block))
+    screen.say(f"the page: {report}")
+    screen.give(
+        {f"{kind}/{name}/{seed}": run for (kind, name), runs in found.items()
+         for seed, run in enumerate(runs)}
+    )  # fmt: skip
+
+
+def _words(arguments: dict[str, object], what: str) -> str:
+    return f"{what} {arguments['method']}, {arguments['kind']}"

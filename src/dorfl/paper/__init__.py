@@ -11,5 +11,6 @@ class Part(StrEnum):
     adult = "adult"
     cardio = "cardio"
     fashion = "fashion"
+    networks = "networks"
     theory = "theory"
     all = "all"

@@ -25,6 +25,8 @@ from dorfl.support.files import write_whole
 _PACKAGE = Path(__file__).resolve().parent.parent
 # they say what was found, not what is
 _BESIDE = ("cli/", "report/", "paper/pages/", "paper/study.py", "study/pages.py", "flower/")
+_NETWORKS = ("networks/", "paper/benchmark.py", "paper/tables.py")  # what the benchmark stands on
+_BELOW = ("support/", "objective/", "data/", "oracle/", "federation/")
 
 
 class Cell(NamedTuple):
@@ -82,18 +84,22 @@ def compute(cell: Cell, folder: Path) -> Any:
     """Run one cell here and now, and keep what it found."""
     function = getattr(importlib.import_module(f"dorfl.paper.{cell.part}"), cell.function)
     result = json.loads(json.dumps(function(**cell.arguments)))  # as it will be read again
-    record = {"arguments": cell.arguments, "code": fingerprint(), "result": result}
+    record = {"arguments": cell.arguments, "code": fingerprint(cell.part), "result": result}
     write_whole(_path(cell, folder), json.dumps(record, indent=1).encode())
     return result
 
 
 @cache
-def fingerprint() -> str:
-    """Changes whenever the code that results depend on does."""
+def fingerprint(part: str = "") -> str:
+    """Changes whenever the code that results of a part of the study depend on does."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         place = path.relative_to(_PACKAGE).as_posix()
-        if not place.startswith(_BESIDE):
+        if part == "benchmark":
+            counts = place.startswith((*_NETWORKS, *_BELOW))
+        else:
+            counts = not place.startswith((*_NETWORKS, *_BESIDE))
+        if counts:
             digest.update(place.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -122,7 +128,7 @@ def _read(cell: Cell, folder: Path) -> Any:
     """What the cell found before, unless it is of other code or cannot be read."""
     try:
         record = json.loads(_path(cell, folder).read_text(encoding="utf-8"))
-        fits = record["arguments"] == cell.arguments and record["code"] == fingerprint()
+        fits = record["arguments"] == cell.arguments and record["code"] == fingerprint(cell.part)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if fits and "result" in record else None

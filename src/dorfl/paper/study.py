@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from dorfl.paper.pages import showcase as showcase_page
 from dorfl.paper.pages import synthetic as synthetic_page
 from dorfl.paper.tuning import NAMES
 from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
+from dorfl.support import extras
 
 _FIRST = 3  # cards at the top; the rest is in a table
 BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
@@ -178,6 +180,29 @@ def _fashion(_: int) -> Plan:
     return Plan([Cell("fashion", "method", run) for run in fashion.RUNS.values()], tell)
 
 
+def _networks(_: int) -> Plan:
+    """The benchmark of networks, much reduced: `dorfl benchmark` has the whole of it."""
+    reason = ""
+    try:
+        find_folder()
+    except UnavailableError as error:
+        reason = str(error)
+    if find_spec("torch") is None:
+        reason = f"It needs PyTorch: {extras.install('torch')}."
+    if reason:
+        words = Text([f"Left out. {reason} `dorfl benchmark` then makes it."])
+        return Plan([], lambda _: Made([Section("Networks, tuned alike", [words])], []))
+    from dorfl.paper import benchmark  # noqa: PLC0415 - it needs PyTorch
+    from dorfl.paper.pages import benchmark as told  # noqa: PLC0415
+
+    def tell(found: list[Any]) -> Made:
+        results = {pair: [run] for pair, run in zip(benchmark.REDUCED.pairs(), found, strict=True)}
+        section, cards = told.section(benchmark.REDUCED, results)
+        return Made([section], cards)
+
+    return Plan(benchmark.reduced(), tell)
+
+
 def _theory(_: int) -> Plan:
     def tell(found: list[Any]) -> Made:
         *found, drawn = found
@@ -215,6 +240,7 @@ _PLANS: dict[Part, Callable[[int], Plan]] = {
     Part.adult: _adult,
     Part.cardio: _cardio,
     Part.fashion: _fashion,
+    Part.networks: _networks,
     Part.theory: _theory,
 }
 

@@ -7,7 +7,7 @@ ours to ship: Debian and Ubuntu have them as the package `dataset-fashion-mnist`
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -55,14 +55,20 @@ def find_folder(folder: str | Path | None = None) -> Path:
 
 
 def _by_class(folder: Path, part: str, classes: Sequence[int]) -> dict[str, tuple[Array, Array]]:
-    pictures = read_idx(_file(folder, part, KINDS[0]))
-    labels = read_idx(_file(folder, part, KINDS[1])).astype(np.int64)
+    pictures, labels = (read_idx(_file(folder, part, kind)) for kind in KINDS)
+    return by_label(pictures, labels, {k: CLASSES[k] for k in classes}, f"{folder}, {part!r}")
+
+
+def by_label(
+    pictures: Array, labels: Array, names: Mapping[int, str], where: str
+) -> dict[str, tuple[Array, Array]]:
+    """Pictures as rows of pixels from 0 to 1, one client for every label that has a name."""
     if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
-        raise ValueError(f"{folder}: the files of {part!r} do not belong together")
-    rows = pictures.reshape(len(pictures), -1)
+        raise ValueError(f"the files of {where} do not belong together")
+    rows, kinds = pictures.reshape(len(pictures), -1), labels.astype(np.int64)
     return {
-        CLASSES[k]: (rows[labels == k].astype(np.float32) / 255, labels[labels == k])
-        for k in classes
+        name: (rows[kinds == k].astype(np.float32) / 255, kinds[kinds == k])
+        for k, name in names.items()
     }
 
 

@@ -24,19 +24,23 @@ def read_idx(path: str | Path) -> Array:
     [9, 0, 2]
     """
     path = Path(path)
-    content = path.read_bytes()
+    return parse_idx(path.read_bytes(), path.name)
+
+
+def parse_idx(content: bytes, name: str) -> Array:
+    """The array in the content of an idx file; `name` is for errors."""
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise ValueError(f"{path.name}: is cut short or damaged") from None
+            raise ValueError(f"{name}: is cut short or damaged") from None
     kind, dims = (content[2], content[3]) if len(content) >= 4 else (0, 0)
     start = 4 + 4 * dims
     if content[:2] != b"\0\0" or kind not in _KINDS or len(content) < start:
-        raise ValueError(f"{path.name}: is no idx file")
+        raise ValueError(f"{name}: is no idx file")
     shape = np.frombuffer(content, ">u4", dims, offset=4).tolist()
     dtype = np.dtype(_KINDS[kind])
     if len(content) != start + dtype.itemsize * math.prod(shape):
-        raise ValueError(f"{path.name}: holds another number of values than it says")
+        raise ValueError(f"{name}: holds another number of values than it says")
     array: Array = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return array.astype(dtype.newbyteorder("="))

