@@ -150,7 +150,14 @@ def test_a_class_that_one_site_alone_has_is_named_not_learnt():
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():
     place = coordinator.Place(100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1)))
-    assert "real numbers" in vetting.wrong(place, 100, 1, 1, None)
+    assert "real numbers" in vetting.wrong(place, 100, (1, 1, 0), None)
+    honest = place._replace(mean=np.zeros(1), means=np.zeros((0, 1)))
+    assert vetting.wrong(honest, 100, (1, 1, 0), None) is None
+    two = honest._replace(by=np.array([40.0, 60.0]), means=np.zeros((2, 1)))
+    assert vetting.wrong(two, 100, (1, 1, 2), None) is None
+    assert "classes" in vetting.wrong(two, 100, (1, 1, 3), None)
+    assert "add up" in vetting.wrong(two._replace(by=np.array([40.0, 70.0])), 100, (1, 1, 2), None)
+    assert "range" in vetting.wrong(two._replace(means=np.full((2, 1), 1e7)), 100, (1, 1, 2), None)
 
     def lie(_, answer):
         if not isinstance(answer, Finished):

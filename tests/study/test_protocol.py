@@ -1,6 +1,7 @@
 """A study among sites, in process: same numbers as pooled training, and what each side refuses."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,15 +75,36 @@ def test_three_classes_categories_and_gaps():
     study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
     end = run(study, tables)
     slim = {s: {n: t[n] for n in ("x", "ward", "grade")} for s, t in tables.items()}
+    method = meaning.problem_of(end).method
+    assert end.centers.shape == (2, 3, len(end.transform.names))  # classes lie apart
+    centers = dict(zip(end.roster, end.centers, strict=True))
     fit, *_ = in_process(
         study,
         slim,
         lambda t: np.array(t["grade"]).astype(int),
-        meaning.problem_of(end).method,
+        replace(method, score=replace(method.score, center=centers)),
         loss="softmax",
     )
     assert end.classes == ("0", "1", "2")
     assert np.array_equal(end.outcome.theta, fit.theta.ravel())
+
+
+def test_a_site_takes_no_centre_of_a_class_but_its_own():
+    """Another one would be where its few rows, or one of them, are measured from."""
+    tables, states = mixed_tables(), []
+    study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
+    local.run(coordinator.begin(study, "run-1"), make_sites(tables), states.append)
+    state, site = next(s for s in states if s.step == "edge"), make_sites(tables)["site-1"]
+    request = coordinator.request(state, "site-1")
+    for c in range(3):
+        center = request.agreement.center.copy()
+        center[c, 0] += 1e-9
+        forged = request._replace(
+            agreement=request.agreement._replace(center=center, run=f"other-{c}")
+        )
+        with pytest.raises(Refused, match="not the one that this site told"):
+            site.answer(forged)
+    assert site.answer(request).rows > 0
 
 
 def test_a_regression_scales_its_label_without_pooling():

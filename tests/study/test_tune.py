@@ -37,7 +37,7 @@ def test_wrong_rows_fool_the_plain_measure_and_not_ours(seed):
 
 def test_the_measure_hears_every_honest_row_and_no_wild_one():
     clients, _, _ = contaminated(0)
-    heard = tuning._inlying(clients, 0.15, ())
+    heard = tuning._inlying(clients, 0.15, (), dorfl.losses.logistic)
     for name, (X, _) in clients.items():
         honest = np.arange(len(X)) >= len(X) // 8
         assert heard[name][honest].all()

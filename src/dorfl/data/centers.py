@@ -1,7 +1,8 @@
 """The robust centre ξ̄ of a quadratic score, found without pooling rows.
 
 Every client sets aside its own rows that lie far out and sends the mean of the rest with their
-number; the server averages. Two numbers per column and client, and no row.
+number; the server averages. Two numbers per column and client, and no row. What is usual in one
+class may be far out in another, so classes may have centres of their own: :func:`by_class`.
 
 >>> import numpy as np
 >>> rows = np.random.default_rng(0).normal(size=(1000, 3))
@@ -49,6 +50,28 @@ def summarise(rows: Array, least: int = 1) -> Summary:
     parts = range(0, len(far), _BLOCK)
     total = sum(rows[p : p + _BLOCK][~far[p : p + _BLOCK]].sum(0, np.float64) for p in parts)
     return Summary(kept, np.asarray(total / kept))
+
+
+def by_class(rows: Array, codes: Array, classes: int, least: int = 1) -> tuple[Array, Array]:
+    """How many rows each class has, and the mean of the middle half of every column there.
+
+    No number is of fewer than `least` rows: a class with less than twice as many counts for 0.
+
+    >>> counts, means = by_class(np.arange(23.0)[:, None], np.repeat([0, 1], [20, 3]), classes=2)
+    >>> counts.tolist(), means.tolist()
+    ([20.0, 0.0], [[9.5], [0.0]])
+    """
+    counts, means = np.zeros(classes), np.zeros((classes, rows.shape[1]))
+    for c in np.flatnonzero(np.bincount(codes, minlength=classes) >= 2 * max(least, _TOGETHER)):
+        ordered = np.sort(rows[codes == c], axis=0)
+        counts[c], quarter = len(ordered), len(ordered) // 4
+        means[c] = ordered[quarter : len(ordered) - quarter].mean(axis=0)
+    return counts, means
+
+
+def at(center: Array, codes: Array) -> Array:
+    """ξ̄ of every row of a client: one for all (d,), or that of its class (n, d)."""
+    return center if center.ndim == 1 else np.asarray(center[codes.astype(np.int64)])
 
 
 def wild(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
@@ -101,8 +124,11 @@ def combine(summaries: Sequence[Summary]) -> Array:
     return np.asarray(np.average([s.mean for s in summaries], axis=0, weights=kept))
 
 
-def find_centers(method: Method, tables: dict[str, Array]) -> Array:
-    """ξ̄ of every client (clients, d): given, found together, or each its own; else zero."""
+def find_centers(method: Method, tables: dict[str, Array], classes: int = 0) -> Array:
+    """ξ̄ of every client (clients, d): given, found together, or each its own; else zero.
+
+    (clients, classes, d) where one is given for each class.
+    """
     dims = next(iter(tables.values())).shape[1]
     center = None if method.score is None else method.score.center
     if center is None:
@@ -119,10 +145,12 @@ def find_centers(method: Method, tables: dict[str, Array]) -> Array:
         found = [center[name] for name in tables]
     else:
         found = [center] * len(tables)
-    for name, vector in zip(tables, found, strict=True):
-        if len(vector) != dims:
+    wanted = (classes, dims)[-found[0].ndim :]
+    for name, given in zip(tables, found, strict=True):
+        if given.shape != wanted:
+            shown, right = (" × ".join(map(str, shape)) for shape in (given.shape, wanted))
             raise ValueError(
-                f"quadratic(center=…): {len(vector)} numbers for client {name!r}, not {dims}"
+                f"quadratic(center=…): {shown} numbers for client {name!r}, not {right}"
             )
     return np.array(found)
 

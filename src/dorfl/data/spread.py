@@ -26,6 +26,7 @@ from dorfl.data.sketch import Sketch
 from dorfl.support.types import Array
 
 FEW = 20  # rows below which a client has no centre of its own
+DIFFERS = 0.5  # squared units of a column, from which on a class lies apart from its client's rows
 HUBER = 1.345
 LOOK = 5_000  # rows of a client that are looked at: enough to know a unit within some two percent
 
@@ -33,14 +34,16 @@ LOOK = 5_000  # rows of a client that are looked at: enough to know a unit withi
 class Place(NamedTuple):
     """What a client tells: where its rows are, and how far they lie from their middle.
 
-    `away` has the block means of every column's distances, (blocks, columns); with a target, its
-    distances come last.
+    `away` has the block means of every column's distances, (blocks, columns); with a number for a
+    target, its distances come last. `by` and `means`: :func:`dorfl.data.centers.by_class`.
     """
 
     rows: int  # looked at
     kept: float
     mean: Array
     away: Array
+    by: Array = np.zeros(0)
+    means: Array = np.zeros((0, 0))
 
 
 class Spread(NamedTuple):
@@ -55,25 +58,38 @@ class Spread(NamedTuple):
 
 
 def tell(
-    rows: Array, target: Array | None = None, *, middle: Array | None = None, least: int = 1
+    rows: Array,
+    target: Array | None = None,
+    *,
+    classes: int = 0,
+    middle: Array | None = None,
+    least: int = 1,
 ) -> Place:
-    """A client's part; `middle` is the others' too where clients are too small for their own."""
+    """A client's part; `middle` is the others' too where clients are too small for their own.
+
+    The `target` is a number, or one of so many classes: 0, 1, …
+    """
     looked = look(rows).astype(np.float64, copy=False)
-    place = centers.summarise(looked, least=least)
-    if target is not None:
+    place, part = centers.summarise(looked, least=least), len(rows) / len(looked)
+    by, means = np.zeros(0), np.zeros((0, looked.shape[1]))
+    if target is not None and classes:
+        by, means = centers.by_class(looked, look(target).astype(np.int64), classes, least)
+    elif target is not None:
         looked = np.column_stack([looked, look(target)])
     away = sketch.table(looked, middle_of(looked) if middle is None else middle, least)
-    return Place(len(looked), place.kept * len(rows) / len(looked), place.mean, away)
+    return Place(len(looked), place.kept * part, place.mean, away, by * part, means)
 
 
-def gather(tables: Sequence[Array], targets: Sequence[Array | None]) -> tuple[list[Place], bool]:
+def gather(
+    tables: Sequence[Array], targets: Sequence[Array | None], classes: int = 0
+) -> tuple[list[Place], bool]:
     """The parts of clients that are all here, and whether each has a middle of its own."""
     own, middle = apart([len(X) for X in tables]), None
+    pairs = list(zip(tables, targets, strict=True))
     if not own:  # the middle of all: hardly any client has rows enough for one of its own
-        pairs = zip(tables, targets, strict=True)
-        rows = [X if y is None else np.column_stack([X, y]) for X, y in pairs]
+        rows = [X if y is None or classes else np.column_stack([X, y]) for X, y in pairs]
         middle = middle_of(np.concatenate([look(X) for X in rows]).astype(np.float64))
-    return [tell(X, y, middle=middle) for X, y in zip(tables, targets, strict=True)], own
+    return [tell(X, y, classes=classes, middle=middle) for X, y in pairs], own
 
 
 def measure(places: Sequence[Place], bulk: float) -> Spread:
@@ -91,10 +107,29 @@ def measure(places: Sequence[Place], bulk: float) -> Spread:
     return Spread(units[:dims], rigid, float(units[dims] or 1.0) if len(units) > dims else 1.0)
 
 
-def centers_of(places: Sequence[Place], own: bool) -> Array:
-    """ξ̄ of every client (clients, d): each its own, or one for all."""
+def centers_of(places: Sequence[Place], own: bool, shape: Array | None = None) -> Array:
+    """ξ̄ of every client (clients, d): each its own, or one for all.
+
+    (clients, classes, d) if each has its own and a class lies apart: by `shape`, what the columns
+    add to a squared distance, it is DIFFERS a column from the rows of its clients. Around one
+    centre it would be suspect as a whole where others are more frequent. A class of which a client
+    has too few rows has the centre of all: of nothing else can the client be sure that it gives
+    none of them away.
+    """
     common = centers.combine([centers.Summary(place.kept, place.mean) for place in places])
-    return np.array([place.mean if own else common for place in places])
+    if not own:
+        return np.array([common] * len(places))
+    middle, by = np.array([place.mean for place in places]), np.array([p.by for p in places])
+    if shape is None or not by.any():
+        return middle
+    found = np.array([centers_by_class(place) for place in places])
+    far = (by * ((found - middle[:, None]) ** 2 @ shape)).sum(axis=0) / np.maximum(by.sum(0), 1.0)
+    return found if far.max() >= DIFFERS * np.count_nonzero(shape) else middle
+
+
+def centers_by_class(place: Place) -> Array:
+    """ξ̄ of a client's classes (classes, d): that of all its rows where a class has too few."""
+    return np.where(place.by[:, None] > 0, place.means, place.mean)
 
 
 def apart(counts: Sequence[int]) -> bool:
@@ -103,7 +138,8 @@ def apart(counts: Sequence[int]) -> bool:
 
 
 def distances(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
-    """A client's squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄), as a sketch."""
+    """A client's squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄), as a sketch; ξ̄ for all or each."""
+    center = look(center) if center.ndim == 2 else center
     offset = look(rows).astype(np.float64, copy=False) - center
     return sketch.of(offset**2 @ shape, least)
 

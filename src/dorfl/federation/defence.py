@@ -166,7 +166,8 @@ class _Sizes(NamedTuple):
 
 def _sizes(defence: Defence, center: Array) -> _Sizes:
     problem, shape = defence.problem, defence.problem.geometry
-    length = _norm(shape.shrink) * defence.limits.row + float(np.linalg.norm(shape.anchor(center)))
+    anchor = np.linalg.norm(shape.anchor(center), axis=-1)  # of one centre, or one a class
+    length = _norm(shape.shrink) * defence.limits.row + float(anchor.max())
     push = problem.score.push(problem.stiffness)
     return _Sizes(_norm(shape.inverse), float(np.hypot(length, problem.intercept)), push)
 
@@ -196,9 +197,9 @@ def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
 
 def _penalties(defence: Defence, center: Array) -> tuple[float, float]:
     """The least and the most that the score can cost a row."""
-    away, row = float(np.linalg.norm(center)), defence.limits.row
+    away, row = np.linalg.norm(center, axis=-1), defence.limits.row
     return defence.problem.score.bounds(
-        defence.problem.geometry.bowl, max(away - row, 0.0), away + row
+        defence.problem.geometry.bowl, max(float(away.min()) - row, 0.0), float(away.max()) + row
     )
 
 

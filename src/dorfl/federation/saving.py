@@ -120,7 +120,9 @@ def from_json(written: Any, classes: Array, dims: int) -> Fit:
     if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
         raise ValueError("its clients and their weights do not go together")
     rows = len(written["centers"])
-    centers = numbers(written["centers"], "centers", (rows, dims))
+    by_class = any(isinstance(part, list) for first in written["centers"][:1] for part in first)
+    each = (len(classes), dims) if by_class else (dims,)
+    centers = numbers(written["centers"], "centers", (rows, *each))
     if rows not in (1, len(clients)):
         raise ValueError("its centers do not go with its clients")
     theta = numbers(written["theta"], "theta", (problem.outputs, dims + intercept))

@@ -304,7 +304,7 @@ def prepare(
             n: X[np.repeat(np.arange(X.shape[0]), weighing.copies(mass[n]))]
             for n, X in known_rows.items()
         }
-    centers = find_centers(method, known_rows)
+    centers = find_centers(method, known_rows, len(known))
     together = None if mass is None else np.concatenate([mass[name] for name in checked])
     return stack(problem, checked, centers, tolerance, together)
 

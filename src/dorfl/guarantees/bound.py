@@ -208,25 +208,25 @@ def reduced(
     bounds = group.bounds[clients.start : clients.stop + 1]
     own = slice(*bounds[[0, -1]].tolist())
     rows = np.empty((own.stop - own.start, span + 2 + outputs))
-    centers = np.zeros((len(clients), rows.shape[1]))
+    centers = np.zeros((len(clients), *group.centers.shape[1:-1], rows.shape[1]))
     onto = np.zeros((len(free), span + outputs))  # along the span, and to what cannot move
     onto[free, :span] = scale[:, None] * basis
     onto[~free, span:] = weights[:, ~free].T
     lengths = np.column_stack([np.where(free, units.moves, 0.0), np.where(still, units.tells, 0.0)])
     for i, (first, stop) in enumerate(pairwise((bounds - own.start).tolist())):
-        center = group.centers[clients[i]]
-        middle = center @ onto
-        centers[i, :span] = middle[:span]
+        centers[i, ..., :span] = (group.centers[clients[i]] @ onto)[..., :span]
         for start in range(first, stop, _BLOCK):
             part = slice(start, min(start + _BLOCK, stop))
-            offset = group.rows[own][part] - center
+            whole = slice(own.start + part.start, own.start + part.stop)
+            center = group.center_of(clients[i], whole)
+            middle, offset = center @ onto, group.rows[whole] - center
             found = offset @ onto
             along = found[:, :span]
             squares = np.square(offset, out=offset) @ lengths
             squares[:, 0] -= np.einsum("ij,ij->i", along, along)
-            rows[part, :span] = along + middle[:span]
+            rows[part, :span] = along + middle[..., :span]
             rows[part, span : span + 2] = np.sqrt(np.maximum(squares, 0.0))
-            rows[part, span + 2 :] = found[:, span:] + middle[span:] + intercept
+            rows[part, span + 2 :] = found[:, span:] + middle[..., span:] + intercept
     parameter = np.zeros((outputs, rows.shape[1]))
     parameter[:, :span] = slopes.T
     parameter[:, span + 2 :] = np.eye(outputs)
@@ -272,7 +272,7 @@ def _error(at: Group, theta: Array, i: int) -> Array:
     problem, shape, rows = at.problem, at.problem.geometry, slice(*at.bounds[i : i + 2])
     weights, intercept = problem.split(theta)
     target, penalty = at.target[rows], at.penalty[rows]
-    out = at.rows[rows] @ apply(shape.shrink, weights).T  # θᵀm, as in a pass over rows
+    out = at.standing[rows] @ apply(shape.shrink, weights).T  # θᵀm, as in a pass over rows
     out += weights @ at.anchors[i] + intercept
     spread = shape.spread(weights)
     if not problem.loss.classifies:

@@ -126,10 +126,8 @@ def rate(group: Group, theta_radius: float) -> Rate:
     if np.isinf(steep):
         raise ValueError("rate: Theorem 1 needs a loss of bounded slope; squared loss has none")
     shape = problem.geometry
-    rows = np.asarray(group.rows, dtype=np.float64)
-    centers = apply(shape.shrink, rows) + np.repeat(
-        shape.anchor(group.centers), group.counts, axis=0
-    )
+    rows = np.asarray(group.standing, dtype=np.float64)
+    centers = apply(shape.shrink, rows) + np.repeat(group.anchors, group.counts, axis=0)
     reach = np.sqrt((centers**2).sum(axis=1) + problem.intercept)
     stiffest = shape.inverse if shape.inverse.ndim == 1 else np.linalg.eigvalsh(shape.inverse)
     soft = float(stiffest.max())

@@ -202,8 +202,9 @@ def quadratic(
     """ρ₂ (x − ξ̄)ᵀ V (x − ξ̄), the paper's score for the synthetic study.
 
     `center` is ξ̄: a vector, a mapping of client name to vector, "auto" (one robust centre found
-    federatedly) or "client" (each client finds its own). `matrix` is V: a diagonal, a full positive
-    semi-definite matrix, or none for the identity.
+    federatedly) or "client" (each client finds its own). In place of a vector there may be one for
+    each class (classes, d): labels do not move, so the supremum is exact all the same. `matrix` is
+    V: a diagonal, a full positive semi-definite matrix, or none for the identity.
     """
     if not (np.isfinite(weight) and weight >= 0):
         raise ValueError(f"quadratic(weight={weight}): must be a number ≥ 0")
@@ -253,8 +254,10 @@ def custom(
 
 def _vector(values: Any) -> Array:
     vector = np.array(values, dtype=float)
-    if vector.ndim != 1 or not np.isfinite(vector).all():
-        raise ValueError("quadratic(center=…): a centre is a vector of finite numbers")
+    if vector.ndim not in (1, 2) or not np.isfinite(vector).all():
+        raise ValueError(
+            "quadratic(center=…): a centre is a vector of finite numbers, or one a class"
+        )
     return vector
 
 

@@ -48,7 +48,7 @@ class Group:
     rows: Array  # (n, d) float32 or float64, C order; or a sparse array (CSR)
     target: Array  # (n,) float64, as the loss encodes it
     bounds: Array  # (clients + 1,) where each client's rows begin and end
-    centers: Array  # (clients, d) ξ̄ of a quadratic score, else zeros
+    centers: Array  # ξ̄ of a quadratic score, else zeros: (clients, d), or (clients, classes, d)
     penalty: Array = field(init=False)
     chunks: Array = field(init=False)
     tolerance: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
@@ -61,7 +61,11 @@ class Group:
                 "sparse rows: the supremum needs a closed form and no threshold score; give rows "
                 "as an array (`.toarray()`)"
             )
-        object.__setattr__(self, "penalty", self._penalty())
+        if self.centers.ndim == 3 and (self.sparse or np.isfinite(self._label_price)):
+            raise ValueError(
+                "centres by class: rows have to be an array, and labels cannot change (label_price)"
+            )
+        object.__setattr__(self, "penalty", rowwise.penalty(self))
         table = [
             (start, min(start + kernels.CHUNK, stop), i)
             for i, (first, stop) in enumerate(pairwise(self.bounds))
@@ -100,35 +104,27 @@ class Group:
 
     @cached_property
     def anchors(self) -> Array:
-        """(I − A) ξ̄_i of each client."""
-        return self.problem.geometry.anchor(self.centers)
+        """(I − A) ξ̄_i of each client, around which its `standing` rows are."""
+        own = self.centers if self.centers.ndim == 2 else np.zeros_like(self.centers[:, 0])
+        return self.problem.geometry.anchor(own)
 
-    def _penalty(self) -> Array:
-        """What the score costs every row before any loss, where that can be told apart."""
-        problem, rows = self.problem, self.rows
-        out = np.zeros(rows.shape[0])
-        if problem.score.bend(problem.dims) is not None:
-            blocks = [
-                (at, self.centers[i])
-                for i, (first, stop) in enumerate(pairwise(self.bounds.tolist()))
-                for at in rowwise.blocks(rows, first, stop)
-            ]
+    @cached_property
+    def standing(self) -> Array:
+        """The rows as a pass reads them: as they are, or around 0 if classes have their own ξ̄."""
+        one = self.centers.ndim == 2 or not self.problem.geometry.bowl.any()
+        return self.rows if one else rowwise.standing(self)
 
-            def work(part: slice) -> None:
-                for at, center in blocks[part]:
-                    out[at] = problem.geometry.penalty(rowwise.dense(rows[at]), center)
-
-            share(work, len(blocks), rows.size)
-        elif not problem.closed and not problem.approximate:
-            out = self.scored(rows, self.target)
-        return out
+    def center_of(self, client: int, at: slice) -> Array:
+        """ξ̄ of some rows of a client: one for all (d,), or each that of its class (n, d)."""
+        own = self.centers[client]
+        return own if own.ndim == 1 else np.asarray(own[self.problem.places(self.target[at])])
 
     def scored(self, rows: Array, target: Array) -> Array:
         """h of rows that stand for those of the group, one for one."""
         labels, score = self.problem.decode(target), self.problem.score
         parts = [slice(first, stop) for first, stop in pairwise(self.bounds)]
         return np.concatenate(
-            [score.at(rows[at], xi, labels[at]) for at, xi in zip(parts, self.centers, strict=True)]
+            [score.at(rows[at], self.center_of(i, at), labels[at]) for i, at in enumerate(parts)]
         )
 
     @cached_property
@@ -267,7 +263,7 @@ class Group:
         effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
         # Not by BLAS, whose rounding depends on how many clients there are.
         bias = intercept + np.einsum("id,od->io", self.anchors, weights)
-        rows: Array = self.rows
+        rows: Array = self.standing
         if self.sparse:  # the supremum needs the outputs alone
             rows = np.asarray(rows @ effective.T, dtype=np.float64, order="C")
             effective = np.eye(problem.outputs)
@@ -361,7 +357,7 @@ class Group:
         if self.sparse:
             raise ValueError("sparse rows: where each goes is a dense table; give `.toarray()`")
         weights, _ = problem.split(theta)
-        rows = apply(shape.shrink, np.asarray(self.rows, np.float64))
+        rows = apply(shape.shrink, np.asarray(self.standing, np.float64))
         rows += np.repeat(self.anchors, self.counts, axis=0)
         rows += slope @ apply(shape.inverse, weights)
         if any(problem.threshold):

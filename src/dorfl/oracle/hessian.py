@@ -135,7 +135,7 @@ def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: 
     push *= bend
     twice = np.add.reduceat(push, first)
     del push, bend
-    rows, shrink = group.rows, shape.shrink
+    rows, shrink = group.standing, shape.shrink
     if shrink.ndim == 2:  # client by client, or BLAS would round by how many there are
         ends = zip(first, group.bounds[1:], strict=True)
         rows = np.concatenate([apply(shrink, rows[a:b]) for a, b in ends])
@@ -273,7 +273,7 @@ def _pieces(
     for start in range(first, stop, step):
         at = slice(start, min(start + step, stop))
         place = np.ones((at.stop - at.start, dims + problem.intercept), dtype=precision)
-        np.add(apply(shrink, rowwise.dense(group.rows[at])), anchor, out=place[:, :dims])
+        np.add(apply(shrink, rowwise.dense(group.standing[at])), anchor, out=place[:, :dims])
         if model.moves:
             place[:, :dims] += slope[at].astype(precision) @ pull[:, :dims]
         bend = problem.loss.bend(slope[at], target[at], level[at])

@@ -83,6 +83,10 @@ class Problem(Agreed):
         """The labels behind encoded targets."""
         return self.loss.decode(target, self.classes)
 
+    def places(self, target: Array) -> Array:
+        """Which of the classes is behind every encoded target."""
+        return np.searchsorted(self.classes, self.decode(target))
+
     def split(self, theta: Array) -> tuple[Array, Array]:
         """θ as weights (outputs, dims) and intercepts (outputs,)."""
         table = np.asarray(theta, dtype=np.float64).reshape(self.outputs, -1)

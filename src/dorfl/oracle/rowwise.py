@@ -16,6 +16,7 @@ from scipy import sparse
 
 from dorfl.oracle.base import Atoms
 from dorfl.oracle.inner import ascend
+from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def sums(group: Group, value: Array, slope: Array, shift: Array) -> Sums:
     square = np.empty((clients, outputs, outputs))
     for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
         square[i] = push[first:stop].T @ slope[first:stop]
-        for at in blocks(group.rows, first, stop):
-            moment[i] += (group.rows[at].T @ push[at]).T
+        for at in blocks(group.standing, first, stop):
+            moment[i] += (group.standing[at].T @ push[at]).T
     starts = group.bounds[:-1]
     moved = np.add.reduceat(push[:, 0] * shift, starts)
     return Sums(group.average(value), moment, np.add.reduceat(push, starts), square, moved)
@@ -60,11 +61,52 @@ def blocks(rows: Any, first: int, stop: int) -> list[slice]:
     return [slice(start, min(start + step, stop)) for start in range(first, stop, step)]
 
 
+def penalty(group: Group) -> Array:
+    """What the score costs every row before any loss, where that can be told apart."""
+    problem, rows = group.problem, group.rows
+    out = np.zeros(rows.shape[0])
+    if problem.score.bend(problem.dims) is not None:
+        cut = [
+            (i, at)
+            for i, (first, stop) in enumerate(pairwise(group.bounds.tolist()))
+            for at in blocks(rows, first, stop)
+        ]
+
+        def work(part: slice) -> None:
+            for i, at in cut[part]:
+                out[at] = problem.geometry.penalty(dense(rows[at]), group.center_of(i, at))
+
+        share(work, len(cut), rows.size)
+    elif not problem.closed and not problem.approximate:
+        out = group.scored(rows, group.target)
+    return out
+
+
+def centers_of(group: Group) -> Array:
+    """ξ̄ of every row (n, d)."""
+    out = np.empty(group.rows.shape)
+    for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
+        out[first:stop] = group.center_of(i, slice(first, stop))
+    return out
+
+
+def standing(group: Group) -> Array:
+    """Rows ζ' with A ζ' = A ζ + (I − A) ξ̄: what stays of a row's own ξ̄ in a pass is its penalty."""
+    shape, out = group.problem.geometry, np.empty_like(group.rows)
+    for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
+        for at in blocks(group.rows, first, stop):
+            away = shape.anchor(group.center_of(i, at))
+            whole = shape.shrink.ndim == 2
+            away = np.linalg.solve(shape.shrink, away.T).T if whole else away / shape.shrink
+            out[at] = group.rows[at] + away
+    return out
+
+
 def climb(group: Group, theta: Array, price: float) -> Atoms:
     """The supremum by ascent, over the labels too where they have a finite `price`."""
     problem, score = group.problem, group.problem.score
     weights, intercept = problem.split(theta)
-    centers = np.repeat(group.centers, group.counts, axis=0)
+    centers = centers_of(group)
     rows = np.asarray(group.rows, np.float64)
     targets = [group.target]
     if np.isfinite(price):

@@ -15,6 +15,7 @@ from dorfl.guarantees.certificate import group_of, paper, saddle_gap, worst_case
 from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
 from dorfl.guarantees.theory import constrained_supremum, penalised_supremum, rate
 from dorfl.objective import methods, scores
+from dorfl.oracle import rowwise
 from dorfl.oracle.group import Group
 from dorfl.report.content import Figure, Series, Table, plain
 from dorfl.support.types import Array
@@ -327,7 +328,7 @@ def _discretised(fit: Fit, group: Group, lam: Array, seed: int) -> tuple[Array, 
     points = np.vstack([worst.rows, group.rows, noise])
     target = np.tile(group.target, 3)
     outputs = group.problem.predict(fit.theta, points)
-    centers = np.tile(np.repeat(group.centers, group.counts, axis=0), (3, 1))
+    centers = np.tile(rowwise.centers_of(group), (3, 1))
     gain = group.problem.loss.value(outputs, target)
     gain = gain - group.problem.score.at(points, centers, group.problem.decode(target))
     apart = ((points[:, None, :] - group.rows[None]) ** 2).sum(axis=2) / 2.0

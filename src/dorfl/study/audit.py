@@ -14,6 +14,7 @@ from dorfl.data.preprocessing.transform import Part
 from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
 from dorfl.objective.kinds import Score
+from dorfl.oracle import rowwise
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
 from dorfl.support.types import Array
@@ -59,11 +60,11 @@ def audit(model: Model, rows: Rows) -> Audit:
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
     sources = list(dict.fromkeys(model.transform.sources))
     belongs = np.array([sources.index(name) for name in model.transform.sources])
-    squared, why = np.empty(len(weight)), []
+    squared, centers, why = np.empty(len(weight)), rowwise.centers_of(group), []
     usual, firsts = _usual(model.transform, rows, weight), _firsts(model.transform)
     for start in range(0, len(weight), _BLOCK):
         part = slice(start, start + _BLOCK)
-        shares = _shares(rows.X[part], group.centers[owner[part]], score, belongs)
+        shares = _shares(rows.X[part], centers[part], score, belongs)
         squared[part] = shares.sum(axis=1)
         for x, mine, share in zip(rows.X[part], owner[part].tolist(), shares, strict=True):
             why.append(_words(share, model.transform.parts, firsts, x, usual[mine]))
@@ -84,10 +85,11 @@ def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:
     fit = model.fit
     strangers = tuple(name for name in names if name not in fit.clients)
     average = np.array(model.facts.center or fit.centers.mean(axis=0), dtype=np.float64)
+    average = average.reshape(fit.centers.shape[1:])  # of all rows, or of each class
     return replace(
         fit,
         clients=fit.clients + strangers,
-        centers=np.vstack([fit.centers, *[average] * len(strangers)]),
+        centers=np.array([*fit.centers, *[average] * len(strangers)]),
     )
 
 

@@ -68,7 +68,7 @@ class State(NamedTuple):
     transform: Transform | None = None
     target: Numeric | None = None
     spread: Spread | None = None
-    centers: Array | None = None  # ξ̄ by site
+    centers: Array | None = None  # ξ̄ by site, or by site and class
     edge: float | None = None
     scatter: float | None = None  # of residuals
     refined: int = 0  # how often they were asked for
@@ -161,9 +161,9 @@ def read(state: State, site: str, data: bytes) -> Answer:
         raise ValueError("reports for another site")
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
-    wide = dims + (state.target is not None)
+    widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
     reason = secure.wrong(state, reply.answer) or vetting.wrong(
-        reply.answer, rows, dims, wide, state.server, site
+        reply.answer, rows, widths, state.server, site
     )
     if reason is None and isinstance(reply.answer, Told):
         reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])
@@ -289,10 +289,10 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
     spread = spreading.measure(told, defaults.share_kept(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
-    if not (state.study.method.scores and meaning.shape_of(state).any()):
+    if not (state.study.method.scores and (shape := meaning.shape_of(state)).any()):
         return _start(state)
     own = state.apart and state.study.method.center == "client"
-    return state._replace(step="edge", centers=spreading.centers_of(told, own))
+    return state._replace(step="edge", centers=spreading.centers_of(told, own, shape))
 
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:

@@ -26,7 +26,8 @@ What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, neve
 - **Mixture.** Clients count by size. The worst mixture serves the client whose labels are noisiest;
   on real tables that helps the worst served group little where it does, and elsewhere leaves every
   group worse off (benchmarks/README.md). Ask for `mixture="agnostic"` where that client matters.
-- **Centre.** Each client's own, unless most rows are with clients too small to have one.
+- **Centre.** Each client's own, unless most rows are with clients too small to have one; where
+  classes lie apart, each class's, or one that is rare at a client would be suspect as a whole.
 
 >>> import dorfl
 >>> data = dorfl.datasets.synthetic(seed=0)
@@ -48,6 +49,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.data import spread, validation
+from dorfl.data.centers import at
 from dorfl.data.spread import Spread
 from dorfl.data.validation import Clients
 from dorfl.federation import training
@@ -109,10 +111,11 @@ def choose(
     checked = validation.clients(clients)
     chosen = losses.resolve(loss)
     tables = {name: X for name, (X, _) in checked.items()}
-    targets = [None if chosen.classifies else np.asarray(y, float) for _, y in checked.values()]
+    known = validation.classes(checked, chosen)
+    labels = {n: np.searchsorted(known, y) if len(known) else y for n, (_, y) in checked.items()}
     dims = next(iter(tables.values())).shape[1]
     costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
-    places, own = spread.gather(list(tables.values()), targets)
+    places, own = spread.gather(list(tables.values()), list(labels.values()), len(known))
     share = suspects.ASSUMED if isinstance(outliers, str) else outliers
     bulk = share_kept(share)
     found = spread.measure(places, bulk)
@@ -125,8 +128,11 @@ def choose(
     centers: Any = center
     if center is None or isinstance(center, str):
         own = own and center != "auto"
-        centers = dict(zip(tables, spread.centers_of(places, own), strict=True))
-    told = [spread.distances(X, _center_of(centers, name), telling) for name, X in tables.items()]
+        centers = dict(zip(tables, spread.centers_of(places, own, telling), strict=True))
+    told = [
+        spread.distances(X, at(_center_of(centers, name), labels[name]), telling)
+        for name, X in tables.items()
+    ]
     given |= {"center": centers, "edge": spread.edge(told, bulk)}
     if not isinstance(outliers, str):
         return method_for(found, **given)
@@ -160,8 +166,10 @@ def _decide(clients: Clients, trusting: Method, aside: Method, loss: Loss) -> Ve
         target = loss.encode(y[held], known) if loss.classifies else y[held]
         losses_of = [loss.value(fit.decision(X[held]), target) for fit in fits]
         assert aside.score is not None
-        center = _center_of(aside.score.center, name)
-        far = [aside.score.parts(X[at], center).sum(axis=1) for at in (held, trained)]
+        codes = np.searchsorted(known, y) if loss.classifies else y
+        center = at(_center_of(aside.score.center, name), codes)
+        center = np.broadcast_to(center, X.shape)
+        far = [aside.score.parts(X[k], center[k]).sum(axis=1) for k in (held, trained)]
         return suspects.judge(losses_of[0], losses_of[1], far[0], np.concatenate(far))
 
     return suspects.verdict([judged(name) for name in clients])

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.data import centers, spread
 from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.base import Evaluation
 from dorfl.oracle.group import Group
@@ -88,15 +87,6 @@ def strange(agreement: Agreement, table: columns.Table) -> str | None:
             away = max(low - part.center, part.center - high, 0.0)
             if away > _FAR * width:
                 return f"column {part.name[:60]!r} is to be centred far beyond its range here"
-    return None
-
-
-def another_center(agreement: Agreement, X: Array, center: Array) -> str | None:
-    """Whether ξ̄ is not the site's own: distances from another are those along a column."""
-    own = agreement.apart and agreement.study.method.center == "client"
-    looked, least = spread.look(X).astype(np.float64), agreement.study.privacy.least
-    if own and (centers.summarise(looked, least).mean != center).any():
-        return "the centre is not the one that this site told"
     return None
 
 

@@ -262,6 +262,11 @@ def asks_where(study: Study) -> bool:
     return study.method.measures and _tells(study)
 
 
+def centered_classes(agreed: Agreement | State) -> int:
+    """How many classes sites tell the middle of: all of them where rows far out are suspect."""
+    return len(agreed.classes) if agreed.study.method.scores and agreed.apart else 0
+
+
 def refines(study: Study, problem: Problem) -> bool:
     """Whether residuals set the unit of the loss: Huber's, unless they must not be told."""
     return problem.loss.name == "huber" and _tells(study)

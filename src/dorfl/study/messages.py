@@ -32,7 +32,7 @@ class Agreement(NamedTuple):
     target: Numeric | None = None  # how the label of a regression is scaled
     apart: bool = True  # whether sites have rows enough for a middle of their own
     spread: Spread | None = None  # the units of the columns, where rows may drift or be suspect
-    center: Array | None = None  # the site's ξ̄, where the score has one
+    center: Array | None = None  # the site's ξ̄, where the score has one; or one a class
     edge: float | None = None  # the squared distance from it within which the bulk of rows lies
     scatter: float | None = None  # of residuals, once they are known: the unit of Huber's loss
     refined: int = 0  # how often residuals were asked for

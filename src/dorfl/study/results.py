@@ -127,7 +127,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     common = np.average(centers, axis=0, weights=list(rows.values()))
     return Facts(
         sum(state.rows), notes, meaning.chosen(state).words, tuple(served),
-        tuple(common.tolist()), weights, learnt, _guarantee(state),
+        tuple(common.ravel().tolist()), weights, learnt, _guarantee(state),
         settings=state.study.to_json(), promise=promises.of_study(state),
     )  # fmt: skip
 

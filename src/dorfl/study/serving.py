@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dorfl.data import preprocessing, spread
+from dorfl.data import centers, preprocessing, spread
 from dorfl.data.preprocessing import Numeric, summaries
+from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
 from dorfl.guarantees import bound, certificate
 from dorfl.guarantees.bound import Told
@@ -45,7 +46,10 @@ def spreads(rows: pa.Table, agreement: Agreement) -> Spreads:
 
 
 def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
-    """Where a client's rows lie, and how far apart; so for what is predicted, if it is a number."""
+    """Where a client's rows lie, and how far apart; so for what is predicted, if it is a number.
+
+    Of classes, where each of them does.
+    """
     transform, target = agreement.transform, agreement.target
     assert transform is not None
     middle = None
@@ -54,9 +58,28 @@ def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
         for k, name in enumerate(transform.names):
             part = next((p for p in transform.numeric if p.name == name), None)
             middle[k] = 0.0 if part is None else (part.fill - part.center) / part.spread
-    return spread.tell(
-        X, None if target is None else y, middle=middle, least=agreement.study.privacy.least
-    )
+    classes = meaning.centered_classes(agreement)
+    told = y if classes or target is not None else None
+    return spread.tell(X, told, classes=classes, middle=middle, least=agreement.study.privacy.least)
+
+
+def is_own(X: Array, y: Array, agreement: Agreement | Any) -> bool:
+    """Whether a centre is what the client told, if it is not one of all clients.
+
+    From another middle distances would be those along a column, and those of a few rows if these
+    alone had another.
+    """
+    own = agreement.apart and agreement.study.method.center == "client"
+    center, told = np.asarray(agreement.center), place(X, y, agreement)
+    if center.ndim == 2:
+        return np.array_equal(center, spread.centers_by_class(told))
+    return not own or np.array_equal(center, told.mean)
+
+
+def distances(X: Array, y: Array, center: Array, agreement: Agreement | Any) -> Sketch:
+    """How far a client's rows lie from their centre, or that of their class."""
+    shape, least = meaning.shape_of(agreement), agreement.study.privacy.least
+    return spread.distances(X, centers.at(center, y), shape, least)
 
 
 def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
@@ -75,7 +98,10 @@ def judge(problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement
         return suspects.NOTHING
     shape, center = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.center
     assert center is not None
-    near, rest = ((X[at].astype(np.float64) - center) ** 2 @ shape for at in (held, trained))
+    near, rest = (
+        (X[at].astype(np.float64) - centers.at(center, y[at])) ** 2 @ shape
+        for at in (held, trained)
+    )
     target = problem.encode(y[held])
     trusting, aside = (problem.loss.value(outputs(problem, m, X[held]), target) for m in models)
     least = agreed.study.privacy.least

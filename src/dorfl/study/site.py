@@ -163,13 +163,14 @@ class Site:
             far, _ = centers.wild(spread.look(X), least=max(study.privacy.least, self.least))
             if 2 * int(far.sum()) <= len(far):
                 self._unless(self.ledger.average(self._mark, ~far, self.least))
-            return serving.place(X, y, agreement)
+            place = serving.place(X, y, agreement)
+            if place.by.any():
+                self._count(agreement, step, place.means[place.by > 0].size, place.means)
+            return place
         if step == "edge" and agreement.spread is not None and agreement.center is not None:
-            X, _ = self._features(agreement)
-            self._unless(guard.another_center(agreement, X, self._centered(agreement)))
-            shape, least = meaning.shape_of(agreement), study.privacy.least
-            away = spread.distances(X, self._centered(agreement), shape, least)
-            self._count(agreement, step, rows.num_rows // least, away)
+            X, y = self._features(agreement)
+            away = serving.distances(X, y, self._centered(agreement, X, y), agreement)
+            self._count(agreement, step, rows.num_rows // study.privacy.least, away)
             return away
         if step == "round" and request.broadcast is not None:
             return self._report(agreement, request.broadcast)
@@ -201,21 +202,23 @@ class Site:
         """The site's rows as the agreed model sees them; made once for each agreement."""
         key = hashlib.sha256(wire.encode(agreement)).hexdigest()
         if key not in self._groups:
-            seen = serving.seen(*self._features(agreement), agreement)
-            checked = validation.clients({self.name: seen})
-            center = self._centered(agreement)[None]
+            X, y = self._features(agreement)
+            checked = validation.clients({self.name: serving.seen(X, y, agreement)})
+            center = self._centered(agreement, X, y)[None]
             self._groups = {key: training.stack(meaning.problem_of(agreement), checked, center)}
         return self._groups[key]
 
-    def _centered(self, agreement: Agreement) -> Array:
+    def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:
         """The site's ξ̄, which may be anything where there is no score."""
         assert agreement.transform is not None
-        dims = len(agreement.transform.names)
-        spread, center = agreement.spread, agreement.center
-        if center is None:
-            center = np.zeros(dims)
-        if center.shape != (dims,) or (spread is not None and spread.units.shape != (dims,)):
+        dims, spread = len(agreement.transform.names), agreement.spread
+        center = np.zeros(dims) if agreement.center is None else agreement.center
+        several = (meaning.centered_classes(agreement), dims)
+        fits = center.shape in ((dims,), several)
+        if not fits or (spread is not None and spread.units.shape != (dims,)):
             raise Refused("centre and spread do not fit the columns agreed on")
+        if agreement.center is not None and not serving.is_own(X, y, agreement):
+            raise Refused("the centre is not the one that this site told")
         return center
 
     def _report(self, agreement: Agreement, sent: Broadcast) -> Report:

@@ -146,9 +146,8 @@ def fit(
         state = answer(lambda name: serving.place(*clients[name], state))
     if state.step == "edge":
         assert state.centers is not None
-        known, shape = dict(zip(names, state.centers, strict=True)), meaning.shape_of(state)
-        least = state.study.privacy.least
-        state = answer(lambda name: spread.distances(clients[name][0], known[name], shape, least))
+        known = dict(zip(names, state.centers, strict=True))
+        state = answer(lambda name: serving.distances(*clients[name], known[name], state))
     centers = np.zeros((len(names), rows.X.shape[1])) if state.centers is None else state.centers
     noise = mechanism_of(state.study, secrets.randbits(64))
     least, seed = state.study.privacy.least, state.study.training.seed
@@ -158,7 +157,7 @@ def fit(
             problem = replace(problem, method=replace(problem.method, score=score))
             problem.check()
             tables = {name: X for name, (X, _) in clients.items()}
-            centers = find_centers(problem.method, tables)
+            centers = find_centers(problem.method, tables, len(state.classes))
         seen = {name: serving.seen(*pair, state) for name, pair in clients.items()}
         group = training.stack(problem, seen, centers, mass=mass)
         while state.step == "round" and state.trial == trial:

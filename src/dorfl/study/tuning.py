@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.data import validation
+from dorfl.data.centers import at
 from dorfl.data.validation import Clients
 from dorfl.federation.fit import Fit
 from dorfl.federation.training import train
@@ -98,7 +99,7 @@ def tune(
     known = validation.classes(checked, chosen)
     fold = _folds(checked, folds, seed)
     fixed = {"loss": chosen, "frozen": frozen, **given}
-    heard = _inlying(checked, outliers if measure == "inlying" else 0.0, frozen)
+    heard = _inlying(checked, outliers if measure == "inlying" else 0.0, frozen, chosen)
 
     found = []
     for settings in candidates:
@@ -181,15 +182,18 @@ def _folds(checked: Clients, folds: int, seed: int) -> dict[str, Array]:
     return out
 
 
-def _inlying(checked: Clients, outliers: float, frozen: Sequence[int]) -> dict[str, Array]:
+def _inlying(
+    checked: Clients, outliers: float, frozen: Sequence[int], loss: Loss
+) -> dict[str, Array]:
     """Which rows have a say: those within twice the edge of the bulk of their client's centre."""
-    score = choose(checked, outliers=outliers, frozen=frozen).method.score
+    score = choose(checked, outliers=outliers, frozen=frozen, loss=loss).method.score
     if score is None:
         return {name: np.ones(len(y), dtype=bool) for name, (_, y) in checked.items()}
     assert isinstance(score.center, dict)
+    known = validation.classes(checked, loss)
     return {
-        name: score.parts(X, score.center[name]).sum(axis=1) <= REACH
-        for name, (X, _) in checked.items()
+        name: score.parts(X, at(score.center[name], np.searchsorted(known, y))).sum(axis=1) <= REACH
+        for name, (X, y) in checked.items()
     }
 
 

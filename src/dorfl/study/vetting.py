@@ -38,11 +38,12 @@ _APART = 1e3  # risks with and without the score's level, in units of a risk
 
 
 def wrong(
-    answer: Answer, rows: int, dims: int, wide: int, server: Server | None, site: str = ""
+    answer: Answer, rows: int, widths: tuple[int, int, int], server: Server | None, site: str = ""
 ) -> str | None:
     """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing.
 
-    Rows have `dims` features, `wide` of them with what is predicted, if that is a number.
+    Its `widths`: how many features rows have, the same with what is predicted, if that is a number,
+    and how many classes it tells the middle of.
     """
     if isinstance(answer, Enrolled):
         return None if 1 <= answer.rows <= _ROWS else "enrols with an impossible number of rows"
@@ -53,7 +54,7 @@ def wrong(
         far = [*answer.spreads.values(), *([answer.label] if answer.label else [])]
         return next((reason for told in far if (reason := _deviation(told, rows))), None)
     if isinstance(answer, Place):
-        return _place(answer, rows, dims, wide)
+        return _place(answer, rows, *widths)
     if isinstance(answer, Sketch):
         return _sketch(answer, min(rows, LOOK), lowest=0.0)
     if isinstance(answer, Report):
@@ -97,15 +98,19 @@ def believed(rows: tuple[int, ...], most: int | None, sites: bool) -> tuple[int,
     return tuple(min(own, most) for own in rows)
 
 
-def _place(told: Place, rows: int, dims: int, wide: int) -> str | None:
-    if told.mean.dtype != np.float64 or told.away.dtype != np.float64:
+def _place(told: Place, rows: int, dims: int, wide: int, classes: int) -> str | None:
+    if {told.mean.dtype, told.away.dtype, told.by.dtype, told.means.dtype} != {np.dtype(float)}:
         return "its centre is not made of real numbers"
     blocks, width = told.away.shape if told.away.ndim == 2 else (0, 0)
     if told.mean.shape != (dims,) or not 0 < told.kept <= rows * (1.0 + 1e-9):
         return "its centre does not fit its rows and columns"
     if told.rows != min(rows, LOOK) or width != wide or blocks > min(BLOCKS, told.rows):
         return "a sketch does not fit the number of rows"
-    if abs(told.mean).max(initial=0.0) > _FAR:
+    if told.by.shape != (classes,) or told.means.shape != (classes, dims):
+        return "its centres do not fit the classes"
+    if (told.by < 0.0).any() or told.by.sum() > rows * (1.0 + 1e-9):
+        return "the rows of its classes do not add up"
+    if max(abs(told.mean).max(initial=0.0), abs(told.means).max(initial=0.0)) > _FAR:
         return "its centre is out of range"
     if told.away.size and not (told.away.min() >= 0.0 and told.away.max() <= _LARGEST**0.5):
         return "a sketch is out of range"
