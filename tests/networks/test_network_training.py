@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 import dorfl
 from dorfl import methods, mixture
 from dorfl.networks import adam, distance, eight_bits, mlp, sgd, top, train
+from dorfl.networks.compression import size_of
 from dorfl.networks.oracle import evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.server import State, _climb, _draw, chances
@@ -92,7 +93,7 @@ def test_one_full_step_is_the_gradient_of_the_objective():
 def test_sampling_is_unbiased():
     lam = np.array([0.7, 0.2, 0.05, 0.05])
     plan = Plan(participation=0.5)
-    state = State(0, *[torch.zeros(1)] * 2, [], lam, lam, lam, torch.zeros(4), None, None)
+    state = State(0, *[torch.zeros(1)] * 2, [], lam, lam, lam, None)
     counts, steps, rises = np.zeros(4), np.zeros(4), np.zeros(4)
     risks = np.array([1.0, 2.0, 3.0, 4.0])
     for number in range(4000):
@@ -159,10 +160,12 @@ def test_compression_sends_less_and_loses_nothing_in_the_long_run():
 
 def test_eight_bits_are_near_and_top_keeps_the_largest():
     x = torch.randn(2, 5000)
-    near, sent = eight_bits().squeeze(x)
+    parts = eight_bits().pack(x)
+    near = eight_bits().unpack(parts, 5000)
     assert float((near - x).abs().max()) <= float(x.abs().max()) / 254 + 1e-6
-    assert sent == 5000 + 12
-    for given, kept in zip(x, top(0.01).squeeze(x)[0], strict=True):
+    assert size_of(parts) == 5000 + 12
+    largest = top(0.01).unpack(top(0.01).pack(x), 5000)
+    for given, kept in zip(x, largest, strict=True):
         assert int((kept != 0).sum()) == 50
         assert float(given[kept == 0].abs().max()) <= float(kept[kept != 0].abs().min())
 

@@ -11,11 +11,12 @@ import torch
 
 from dorfl.federation.local import Round
 from dorfl.networks import tensors
+from dorfl.networks.client import Kept
 from dorfl.networks.server import State
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 
-_TENSORS = ("theta", "mean", "seen", "controls", "residual")
+_TENSORS = ("theta", "mean", "controls")
 
 
 class History(NamedTuple):
@@ -24,9 +25,9 @@ class History(NamedTuple):
     lines: tuple[Round, ...]
 
 
-def write(file: Path, state: State, history: list[Round], training: str) -> None:
-    """Write the state; `training` says what it is a state of."""
-    named = {name: getattr(state, name) for name in _TENSORS}
+def write(file: Path, state: State, kept: Kept, history: list[Round], training: str) -> None:
+    """Write the state, and what clients keep; `training` says what it is a state of."""
+    named = {name: getattr(state, name) for name in _TENSORS} | kept._asdict()
     arrays = {name: tensor.numpy() for name, tensor in named.items() if tensor is not None}
     arrays |= {f"carried.{k}": tensor.numpy() for k, tensor in enumerate(state.carried)}
     arrays |= {name: getattr(state, name) for name in ("lam", "risks", "before")}
@@ -34,8 +35,8 @@ def write(file: Path, state: State, history: list[Round], training: str) -> None
     write_whole(file, tensors.pack(arrays, words))
 
 
-def read(file: Path, state: State, training: str) -> tuple[State, list[Round]]:
-    """The state in the file, in the place of `state`, and the rounds that led there."""
+def read(file: Path, state: State, kept: Kept, training: str) -> tuple[State, Kept, list[Round]]:
+    """What is in the file, in the place of `state` and `kept`, and the rounds that led there."""
     arrays, words = tensors.unpack(file.read_bytes())
     if words.get("training") != training:
         raise ValueError(f"{file}: is the checkpoint of another training; name another file")
@@ -50,6 +51,8 @@ def read(file: Path, state: State, training: str) -> tuple[State, list[Round]]:
         return torch.from_numpy(np.array(found)).to(like.dtype)
 
     named: dict[str, Any] = {name: tensor(name, getattr(state, name)) for name in _TENSORS}
+    own: Any = {name: tensor(name, like) for name, like in kept._asdict().items()}
     carried: Any = [tensor(f"carried.{k}", old) for k, old in enumerate(state.carried)]
     table: dict[str, Any] = {name: np.array(arrays[name]) for name in ("lam", "risks", "before")}
-    return replace(state, round=len(lines), carried=carried, **named, **table), list(lines)
+    after = replace(state, round=len(lines), carried=carried, **named, **table)
+    return after, Kept(**own), list(lines)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dorfl.networks.compression import Compression, Parts
 from dorfl.networks.data import Rows
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
@@ -21,13 +22,25 @@ from dorfl.networks.tilt import Tilt
 from dorfl.support.types import Array
 
 
+class Kept(NamedTuple):
+    """What clients keep to themselves from round to round."""
+
+    seen: Tensor  # (clients,) running means of the tilt; NaN before the first
+    residual: Tensor | None  # (clients, P) what compression left out
+
+    def of(self, who: list[int]) -> Kept:
+        """That of some clients."""
+        return Kept(self.seen[who], None if self.residual is None else self.residual[who])
+
+
 class Answer(NamedTuple):
-    """What some clients found: their ways θ − θ_i (clients, P), risks, and running means."""
+    """What some clients found: their ways θ − θ_i (clients, P), as they arrive, and risks."""
 
     who: list[int]
     ways: Tensor
-    seen: Tensor  # (clients,) of the tilt; stays at the client
     risks: Tensor  # (clients,) F_i at the server's θ
+    parts: Parts  # the ways as they travel
+    kept: Kept  # stays at the clients
 
 
 class Batches(NamedTuple):
@@ -47,26 +60,49 @@ class Fleet:
     tilt: Tilt
     plan: Plan
     centers: Tensor | None = None  # ξ̄ of a quadratic score: one for each client
+    first: int = 0  # the number, among all clients, of the first one here
+
+    def begin(self) -> Kept:
+        """What clients keep before the first round."""
+        count, theta = len(self.rows.names), self.network.start()
+        squeezed = self.plan.compression is not None
+        return Kept(
+            torch.full((count,), torch.nan, dtype=torch.float64),
+            torch.zeros(count, len(theta), dtype=theta.dtype) if squeezed else None,
+        )
 
     def answers(
-        self, theta: Tensor, number: int, who: Sequence[int], seen: Tensor, pull: Tensor | None
+        self, theta: Tensor, number: int, who: Sequence[int], kept: Kept, pull: Tensor | None
     ) -> Iterator[Answer]:
         """The answers of `who` in this round, as many clients at a time as memory admits.
 
         `pull` (clients, P) is added to the gradients: what drift correction asks for.
         """
         most = max(1, self.plan.at_once // self.network.size)
-        sizes = self.rows.counts
-        order = sorted(who, key=lambda i: (-sizes[i], i))  # alike together: less padding
+        order = in_order(who, self.rows.counts)
         for first in range(0, len(order), most):
             some = order[first : first + most]
-            yield self._answer(
-                theta, number, some, seen[some], None if pull is None else pull[some]
+            yield self.answer(
+                theta, number, some, kept.of(some), None if pull is None else pull[some]
             )
 
-    def _answer(
-        self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
+    def answer(
+        self, theta: Tensor, number: int, who: list[int], kept: Kept, pull: Tensor | None
     ) -> Answer:
+        """The answers of some clients at once; what is given of `kept` and `pull` is theirs."""
+        ways, risks, seen = self._walk(theta, number, who, kept.seen, pull)
+        residual, squeezer = kept.residual, self.plan.compression or Compression()
+        if residual is None:
+            return Answer(who, ways, risks, squeezer.pack(ways), Kept(seen, None))
+        owed = ways + residual
+        parts = squeezer.pack(owed)
+        ways = squeezer.unpack(parts, self.network.size)
+        return Answer(who, ways, risks, parts, Kept(seen, owed - ways))
+
+    def _walk(
+        self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the clients' steps lead, their risks before, and the running means after."""
         plan, batches = self.plan, self._batches(number, who)
         own = theta.expand(len(who), -1).clone()
         carried = plan.local.start(own)
@@ -88,7 +124,7 @@ class Fleet:
                 stay = own.clone()
                 plan.local.step(own, gradient, carried, step + 1)
                 own = torch.where(working, own, stay)
-        return Answer(who, torch.sub(theta, own, out=own), seen, risks)
+        return torch.sub(theta, own, out=own), risks, seen
 
     def climb(self, theta: Tensor, who: Sequence[int], index: Tensor) -> Climb:
         """Rows (clients, n) of `who` at their worst, each client at its θ (clients or 1, P)."""
@@ -121,13 +157,18 @@ class Fleet:
         index = np.zeros((len(who), steps * batch), dtype=np.int64)
         there = np.zeros((len(who), steps * batch), dtype=np.float32)
         for row, (i, count) in enumerate(zip(who, counts.tolist(), strict=True)):
-            rng = np.random.default_rng([plan.seed, number, i])
+            rng = np.random.default_rng([plan.seed, number, self.first + i])
             drawn = _order(rng, count, batch, plan.epochs, steps if plan.steps else 0)
             places = np.flatnonzero(drawn >= 0)
             index[row, places] = self.rows.bounds[i] + drawn[places]
             there[row, places] = 1.0
         shape = (len(who), steps, batch)
         return Batches(torch.from_numpy(index).view(shape), torch.from_numpy(there).view(shape))
+
+
+def in_order(who: Sequence[int], counts: Array) -> list[int]:
+    """Clients as their answers are added up: those alike together, which need less padding."""
+    return sorted(who, key=lambda i: (-counts[i], i))
 
 
 def _order(rng: np.random.Generator, count: int, batch: int, epochs: int, steps: int) -> Array:

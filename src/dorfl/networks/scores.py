@@ -14,7 +14,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dorfl.networks.agreement import Agreed, Told, find
 from dorfl.networks.data import Rows
 from dorfl.networks.rows import RowScore
 from dorfl.objective.kinds import Score
@@ -40,19 +41,48 @@ class Distance:
     most: float
     features: Callable[[Tensor], Tensor] | None
 
+    stages = ("middle", "axes", "spread", "typical")
+
+    def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
+        """Medians by class of a client's rows; or, for the components, a sum of bounded terms."""
+        x, kind, known = _features(self.features, rows.x), _kinds(rows), max(1, len(rows.classes))
+        if stage == "middle":
+            return _medians(x, kind, known)
+        middle, *others = (torch.from_numpy(agreed[k]) for k in self.stages if k in agreed)
+        offset = x - middle[kind]
+        if stage == "axes":
+            unit = nn.functional.normalize(offset)
+            return Told((unit.T @ unit).numpy(), np.array([len(x)], dtype=float))
+        near, off = _parts(offset, others[0])
+        if stage == "spread":
+            return _medians(near.abs(), kind, known)
+        inside = ((near / others[1][kind]) ** 2).mean(1)
+        return _medians(torch.stack([inside, off], 1), kind, known)
+
+    def agree(self, stage: str, told: Sequence[Told]) -> Array:
+        """The middle one of the clients' medians; or the leading components.
+
+        Those are of rows scaled to length 1, so that none counts more than another (the
+        spatial-sign covariance of Locantore et al., 1999).
+        """
+        if stage == "axes":
+            total = torch.from_numpy(np.asarray(sum(one.values for one in told)))
+            if self.components >= len(total):
+                return np.asarray(torch.eye(len(total), dtype=total.dtype).numpy())
+            return np.asarray(torch.linalg.eigh(total).eigenvectors[:, -self.components :].numpy())
+        middle = _by_class(told)
+        if stage != "middle":
+            middle = middle.clamp(min=1e-6) * (1.4826 if stage == "spread" else 1.0)
+        return np.asarray(middle.numpy())
+
     def find(self, rows: Rows) -> RowScore:
-        """The score with its centres and scales, from what clients tell: three exchanges."""
-        x = _features(self.features, rows.x)
-        known = max(1, len(rows.classes))
-        kind = rows.y if len(rows.classes) else torch.zeros(len(x), dtype=torch.long)
-        center = _by_class(rows, x, kind, known)
-        axes = _axes(rows, x - center[kind], self.components)
+        """The score, with what the clients of this process agree on."""
+        return self.at(find(self, rows), len(rows.classes) > 0)
+
+    def at(self, agreed: Agreed, classify: bool) -> RowScore:
+        """The score, with what was agreed on."""
+        center, axes, spread, typical = (torch.from_numpy(agreed[k]) for k in self.stages)
         full = axes.shape[0] == axes.shape[1]  # nothing is off the components
-        near, off = _parts(x - center[kind], axes)
-        spread = 1.4826 * _by_class(rows, near.abs(), kind, known).clamp(min=1e-6)
-        far = torch.stack([((near / spread[kind]) ** 2).mean(1), off], 1)
-        typical = _by_class(rows, far, kind, known).clamp(min=1e-6)
-        classify = len(rows.classes) > 0
 
         def score(x: Tensor, y: Tensor) -> Tensor:
             kind = y if classify else torch.zeros_like(y, dtype=torch.long)
@@ -93,29 +123,24 @@ class Reference:
     slack: float
     most: float
 
-    def find(self, rows: Rows) -> RowScore:
-        """The score itself: nothing has to be found."""
-        del rows
-        kept = self.model.eval().requires_grad_(False)
-
-        def score(x: Tensor, y: Tensor) -> Tensor:
-            loss = nn.functional.cross_entropy(kept(x), y, reduction="none")
-            return self.weight * (loss - self.slack).clamp(0.0, self.most)
-
-        return score
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """h of rows."""
+        loss = nn.functional.cross_entropy(self.model(x), y, reduction="none")
+        return self.weight * (loss - self.slack).clamp(0.0, self.most)
 
 
 def reference(model: nn.Module, weight: float, slack: float = 1.0, most: float = 5.0) -> Reference:
     """How unlikely a row's label is to another model, trained before or elsewhere: label errors."""
-    return Reference(model, float(weight), float(slack), float(most))
+    kept = model.eval().requires_grad_(False)
+    return Reference(kept, float(weight), float(slack), float(most))
 
 
-def row_score(score: Any, rows: Rows) -> RowScore | None:
+def row_score(score: Any, rows: Rows, agreed: Agreed | None = None) -> RowScore | None:
     """Any score as a function of tensors; a quadratic one on inputs is part of the geometry."""
     if score is None:
         return None
-    if hasattr(score, "find"):
-        return score.find(rows)
+    if isinstance(score, Distance):
+        return score.find(rows) if agreed is None else score.at(agreed, len(rows.classes) > 0)
     if isinstance(score, Score):
         score.check(rows.dims, rows.classes)
         return None if score.bend(rows.dims) is not None else _bridge(score, rows)
@@ -159,23 +184,29 @@ def _parts(offset: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
     return near, (offset**2).sum(1) - (near**2).sum(1)
 
 
-def _by_class(rows: Rows, x: Tensor, kind: Tensor, known: int) -> Tensor:
-    """The median of every class in every column: clients tell theirs, the middle one is taken."""
-    told: list[list[Tensor]] = [[] for _ in range(known)]
-    weight: list[list[float]] = [[] for _ in range(known)]
-    for i in range(len(rows.names)):
-        part = rows.client(i)
-        for k in range(known):
-            own = x[part][kind[part] == k]
-            if len(own) >= _LEAST:
-                told[k].append(own.median(0).values)
-                weight[k].append(float(len(own)))
-    all_rows = x.median(0).values if any(not t for t in told) else None
-    return torch.stack([
-        all_rows if all_rows is not None and not told[k]
-        else _middle(torch.stack(told[k]), torch.tensor(weight[k]))
-        for k in range(known)
-    ])  # fmt: skip
+def _kinds(rows: Rows) -> Tensor:
+    return rows.y if len(rows.classes) else torch.zeros(len(rows.y), dtype=torch.long)
+
+
+def _medians(x: Tensor, kind: Tensor, known: int) -> Told:
+    """A client's medians of every class in every column, and of all its rows."""
+    values, weight = x.new_zeros(known + 1, x.shape[1]), np.zeros(known + 1)
+    for k in range(known + 1):
+        own = x[kind == k] if k < known else x
+        if len(own) >= _LEAST:
+            values[k], weight[k] = own.median(0).values, len(own)
+    return Told(values.numpy(), weight)
+
+
+def _by_class(told: Sequence[Told]) -> Tensor:
+    """The middle median of every class in every column; of all rows where nobody tells of one."""
+    values = torch.from_numpy(np.stack([one.values for one in told]))
+    weight = torch.from_numpy(np.stack([one.weight for one in told]).astype(np.float32))
+    there = weight > 0
+    if not bool(there[:, -1].any()):
+        raise ValueError(f"distance: no client has {_LEAST} rows to tell the middle of")
+    rows = [k if bool(there[:, k].any()) else -1 for k in range(weight.shape[1] - 1)]
+    return torch.stack([_middle(values[there[:, k], k], weight[there[:, k], k]) for k in rows])
 
 
 def _middle(values: Tensor, weight: Tensor) -> Tensor:
@@ -184,18 +215,3 @@ def _middle(values: Tensor, weight: Tensor) -> Tensor:
     below = weight[order].cumsum(0)
     first = (below >= 0.5 * weight.sum()).to(torch.int8).argmax(0)
     return ordered.gather(0, first[None])[0]
-
-
-def _axes(rows: Rows, offset: Tensor, components: int) -> Tensor:
-    """Leading components (d, k) of rows scaled to length 1, so that none counts more than another.
-
-    (The spatial-sign covariance of Locantore et al., 1999: a sum over rows of bounded terms.)
-    """
-    dims = offset.shape[1]
-    if components >= dims:
-        return torch.eye(dims, dtype=offset.dtype)
-    total = torch.zeros(dims, dims, dtype=offset.dtype)
-    for i in range(len(rows.names)):
-        unit = nn.functional.normalize(offset[rows.client(i)])
-        total += unit.T @ unit
-    return torch.linalg.eigh(total).eigenvectors[:, -components:]

@@ -1,12 +1,14 @@
 """What the server makes of the clients' answers: whom to ask, θ, λ, and what it knows of drift.
 
-A round is a function of the state before it, so a checkpoint is that state and nothing else. (The
-tables of controls and residuals, one vector for each client, are too large to copy: they change.)
+A round is a function of the state before it, so a checkpoint is that state and what clients keep.
+(The table of controls, one vector for each client, is too large to copy: it changes.) Whoever
+carries the messages calls :func:`ask`, :func:`hear` for the answers, and :func:`step`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +16,26 @@ import torch
 from torch import Tensor
 
 from dorfl.federation.local import Round
-from dorfl.networks.client import Fleet
+from dorfl.networks.client import Fleet, Kept
+from dorfl.networks.compression import size_of
 from dorfl.networks.plan import Plan
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
 
+class Setting(NamedTuple):
+    """What is trained, how, and by whom: what a server knows of clients before it asks them."""
+
+    method: Method
+    plan: Plan
+    names: tuple[str, ...]
+    counts: Array  # (clients,) rows
+
+
 @dataclass(frozen=True, eq=False)
 class State:
-    """What is carried from round to round. `seen` and `residual` are the clients' own."""
+    """What the server carries from round to round."""
 
     round: int
     theta: Tensor
@@ -32,9 +44,7 @@ class State:
     lam: Array
     risks: Array  # F_i as last heard; NaN where never
     before: Array  # the same, one round earlier
-    seen: Tensor  # (clients,) running means of the tilt
     controls: Tensor | None  # (clients, P) which way each client pulls, for drift correction
-    residual: Tensor | None  # (clients, P) what compression left out
 
 
 class Draw(NamedTuple):
@@ -44,73 +54,120 @@ class Draw(NamedTuple):
     chance: Array
 
 
-def begin(fleet: Fleet, method: Method, theta: Tensor) -> State:
+class Ask(NamedTuple):
+    """What a round asks: of whom, how much each counts, and what drift correction adds."""
+
+    number: int
+    draw: Draw
+    shares: Array
+    pull: Tensor | None  # (clients, P)
+
+
+@dataclass
+class Heard:
+    """A round's answers, of which only sums are kept."""
+
+    way: Tensor
+    risks: Array  # (clients,) NaN for who has not answered
+    who: list[int] = field(default_factory=list)
+    bytes_up: int = 0
+
+
+def begin(setting: Setting, theta: Tensor) -> State:
     """The state before the first round."""
-    names, plan = fleet.rows.names, fleet.plan
-    count, unknown = len(names), np.full(len(names), np.nan)
-
-    def table(wanted: bool) -> Tensor | None:
-        return torch.zeros(count, len(theta), dtype=theta.dtype) if wanted else None
-
+    count = len(setting.names)
+    unknown = np.full(count, np.nan)
+    drift = torch.zeros(count, len(theta), dtype=theta.dtype) if setting.plan.drift else None
     return State(
         round=0,
         theta=theta.clone(),
         mean=theta.clone(),
-        carried=plan.server.start(theta),
-        lam=method.mixture.start(names, fleet.rows.counts),
+        carried=setting.plan.server.start(theta),
+        lam=setting.method.mixture.start(setting.names, setting.counts),
         risks=unknown,
         before=unknown,
-        seen=torch.full((count,), torch.nan, dtype=torch.float64),
-        controls=table(plan.drift),
-        residual=table(plan.compression is not None),
+        controls=drift,
     )
 
 
-def play(fleet: Fleet, method: Method, offsets: Array, state: State) -> tuple[State, Round]:
-    """One round: ask, hear, step. `offsets` take a score's level out of the clients' risks."""
-    plan, number = fleet.plan, state.round + 1
-    draw = _draw(plan, state, number)
-    shares = _shares(plan, method, state)
-    pull = None
+def play(
+    fleet: Fleet, setting: Setting, offsets: Array, state: State, kept: Kept
+) -> tuple[State, Round]:
+    """One round with clients of this process, who change what they have `kept`.
+
+    `offsets` take a score's level out of the clients' risks.
+    """
+    asked = ask(setting, state)
+    heard = listen(state)
+    for some in fleet.answers(state.theta, asked.number, asked.draw.who, kept, asked.pull):
+        risks = some.risks.numpy() + offsets[some.who]
+        hear(setting, state, asked, heard, some.who, some.ways, risks, size_of(some.parts))
+        kept.seen[some.who] = some.kept.seen
+        if kept.residual is not None and some.kept.residual is not None:
+            kept.residual[some.who] = some.kept.residual
+    return step(setting, state, asked, heard)
+
+
+def ask(setting: Setting, state: State) -> Ask:
+    """What the next round asks."""
+    number = state.round + 1
+    shares, pull = _shares(setting.plan, setting.method, state), None
     if state.controls is not None:  # towards where all pull, and away from one's own side
         pull = torch.from_numpy(shares).to(state.theta) @ state.controls - state.controls
-    way = torch.zeros_like(state.theta)
-    numbers = state.theta.numel() * state.theta.element_size()  # bytes of one θ
-    seen, told = state.seen.clone(), np.full(len(shares), np.nan)
-    controls, residual, up = state.controls, state.residual, 0
-    for answer in fleet.answers(state.theta, number, draw.who, seen, pull):
-        who, ways = answer.who, answer.ways
-        each = numbers
-        if residual is not None and plan.compression is not None:
-            owed = ways + residual[who]
-            ways, each = plan.compression.squeeze(owed)
-            residual[who] = owed - ways
-        weights = shares[who] / draw.chance[who]
-        way += torch.from_numpy(weights).to(way) @ ways
-        if controls is not None and pull is not None:
-            steps = _steps(fleet, who).to(ways)[:, None] * plan.local.rate
-            controls[who] = ways / steps - pull[who]
-        seen[who] = answer.seen
-        told[who] = answer.risks.numpy() + offsets[who]
-        up += len(who) * (each + 12)  # the way, and one number for the risk and one for n
-    if not (bool(way.isfinite().all()) and np.isfinite(told[draw.who]).all()):
+    return Ask(number, _draw(setting.plan, state, number), shares, pull)
+
+
+def listen(state: State) -> Heard:
+    """Before the first answer of a round."""
+    return Heard(torch.zeros_like(state.theta), np.full(len(state.lam), np.nan))
+
+
+def hear(
+    setting: Setting, state: State, asked: Ask, heard: Heard,
+    who: list[int], ways: Tensor, risks: Array, size: int,
+) -> None:  # fmt: skip
+    """Add the answers of some clients: ways (clients, P), risks, and the bytes of one's way."""
+    weights = asked.shares[who] / asked.draw.chance[who]
+    heard.way += torch.from_numpy(weights).to(heard.way) @ ways
+    if state.controls is not None and asked.pull is not None:
+        steps = _steps(setting, who).to(ways)[:, None] * setting.plan.local.rate
+        state.controls[who] = ways / steps - asked.pull[who]
+    heard.risks[who] = risks
+    heard.who += who
+    heard.bytes_up += len(who) * (size + 12)  # and one number for the risk and one for n
+
+
+def step(
+    setting: Setting, state: State, asked: Ask, heard: Heard,
+    refused: Mapping[str, str] | None = None,
+) -> tuple[State, Round]:  # fmt: skip
+    """The state after a round. Who was asked and not heard is stood in for by those who were."""
+    method, plan, number, told = setting.method, setting.plan, asked.number, heard.risks
+    if not (bool(heard.way.isfinite().all()) and np.isfinite(told[heard.who]).all()):
         raise ValueError(f"round {number}: the training diverged; lower the rates, or bound `most`")
+    way, who = heard.way, asked.draw.who
+    if len(heard.who) < len(who):
+        weights = asked.shares / asked.draw.chance
+        there = float(weights[heard.who].sum())
+        way = way * (float(weights[who].sum()) / there) if there > 0.0 else way
     carried = [tensor.clone() for tensor in state.carried]
     theta = plan.server.step(state.theta.clone(), way, carried, number)
     memory = min(plan.average, state.round / number)  # a plain mean until there is enough
     mean = torch.lerp(theta, state.mean, memory)
     risks = np.where(np.isnan(told), state.risks, told)
-    lam = _climb(plan, method.mixture, draw, state, told)
-    down = len(draw.who) * numbers * (1 + plan.drift)
+    lam = _climb(plan, method.mixture, asked.draw, state, told)
+    down = len(who) * theta.numel() * theta.element_size() * (1 + plan.drift)
     after = replace(
         state, round=number, theta=theta, mean=mean, carried=carried, lam=lam, risks=risks,
-        before=state.risks, seen=seen, controls=controls, residual=residual,
+        before=state.risks,
     )  # fmt: skip
-    answered = tuple(fleet.rows.names[i] for i in draw.who)
+    answered = tuple(setting.names[i] for i in sorted(heard.who))
     known = _known(risks)
     objective = method.mixture.objective(known, lam, method.temperature)
     gap = method.mixture.height(known) - float(lam @ known) if method.mixture.adversarial else 0.0
-    return after, Round(number, objective, gap, risks, lam, answered, {}, {}, up, down)
+    return after, Round(
+        number, objective, gap, risks, lam, answered, dict(refused or {}), {}, heard.bytes_up, down
+    )
 
 
 def _draw(plan: Plan, state: State, number: int) -> Draw:
@@ -175,8 +232,8 @@ def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) 
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())
 
 
-def _steps(fleet: Fleet, who: list[int]) -> Tensor:
+def _steps(setting: Setting, who: list[int]) -> Tensor:
     """How many local steps each of these takes in a round."""
-    plan, counts = fleet.plan, fleet.rows.counts[who]
+    plan, counts = setting.plan, setting.counts[who]
     steps = plan.steps or plan.epochs * -(-counts // np.minimum(plan.batch, counts))
     return torch.from_numpy(np.broadcast_to(steps, counts.shape).copy())

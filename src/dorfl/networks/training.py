@@ -18,6 +18,7 @@ from dorfl.federation.local import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import server
+from dorfl.networks.agreement import Agreed
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Rows, gather, inputs
 from dorfl.networks.model import Network
@@ -119,22 +120,41 @@ def train(
     plan = (plan or Plan()).changed(**given)
     fleet = prepare(clients, method, model, plan, loss=loss, score=score, classes=classes, at=at)
     offsets = score_levels(fleet, method)
-    state = server.begin(fleet, method, fleet.network.start())
+    setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
+    state, kept = server.begin(setting, fleet.network.start()), fleet.begin()
     history: list[Round] = []
     file = None if checkpoint is None else Path(checkpoint)
-    words = repr(
-        (method.name, method.rho, method.temperature, fleet.rows.names, replace(plan, rounds=1))
-    )
+    words = repr((setting.names, terms(method, plan)))
     if file is not None and file.exists():
-        state, history = keeping.read(file, state, words)
+        state, kept, history = keeping.read(file, state, kept, words)
     while state.round < plan.rounds:
-        state, line = server.play(fleet, method, offsets, state)
+        state, line = server.play(fleet, setting, offsets, state, kept)
         history.append(line)
         if file is not None:
-            keeping.write(file, state, history, words)
+            keeping.write(file, state, kept, history, words)
         if progress is not None:
             progress(line)
     return _fit(fleet, method, offsets, state, history, loss)
+
+
+def check(method: Method) -> None:
+    """Raise for what only linear models can do."""
+    if method.radius is not None:
+        raise ValueError("radius: the constrained problem is for linear models; give rho")
+    if np.isfinite(method.cost.label_price):
+        raise ValueError("label_price: a network's rows keep their labels")
+    if method.mixture.by == "regret":
+        raise ValueError('mixture: by="regret" is for linear models; use by="loss"')
+
+
+def terms(method: Method, plan: Plan) -> str:
+    """What clients and server must both go by, in words; how many rounds is the server's matter.
+
+    >>> from dorfl import methods
+    >>> terms(methods.afl(), Plan(rounds=3)) == terms(methods.afl(), Plan())
+    True
+    """
+    return repr((method.name, method.rho, method.temperature, replace(plan, rounds=1)))
 
 
 def prepare(
@@ -147,12 +167,13 @@ def prepare(
     score: Any = None,
     classes: Any = None,
     at: str | None = None,
+    agreed: Agreed | None = None,
 ) -> Fleet:
-    """Clients checked, their centres found, the model made: ready for the first round."""
-    if method.radius is not None:
-        raise ValueError("radius: the constrained problem is for linear models; give rho")
-    if np.isfinite(method.cost.label_price):
-        raise ValueError("label_price: a network's rows keep their labels")
+    """Clients checked, their centres found, the model made: ready for the first round.
+
+    `agreed` is what these clients have agreed on with others, where they are not all there are.
+    """
+    check(method)
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
     network = Network(models.make(model, plan.seed), at)
@@ -169,13 +190,13 @@ def prepare(
     robust = Robust(
         LOSSES[loss] if isinstance(loss, str) else loss,
         place(method.rho, method.cost, bend, moving, dtype),
-        row_score(method.score if score is None else score, rows),
+        row_score(method.score if score is None else score, rows, agreed),
         plan.most,
         plan.climb,
         plan.accuracy,
         plan.bounds,
     )
-    centers = None if bend is None else _centers(method, rows)
+    centers = None if bend is None else _centers(method, rows, agreed)
     tilt = Tilt(method.temperature, plan.memory, plan.trim)
     return Fleet(network, rows, robust, tilt, plan, centers)
 
@@ -210,8 +231,6 @@ def score_levels(fleet: Fleet, method: Method) -> Array:
 
     It is −F_i of a model without any loss: what score and transport alone make of the rows.
     """
-    if method.mixture.by == "regret":
-        raise ValueError('mixture: by="regret" is for linear models; use by="loss"')
     scored = fleet.robust.score is not None or fleet.centers is not None
     if method.mixture.by != "loss" or not scored:
         return np.zeros(len(fleet.rows.names))
@@ -248,11 +267,15 @@ def _fit(
     )
 
 
-def _centers(method: Method, rows: Rows) -> Tensor:
+def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
     """ξ̄ of every client, as it is found for linear models."""
     x = rows.x.flatten(1).numpy()
     tables = {name: x[rows.client(i)] for i, name in enumerate(rows.names)}
-    return torch.from_numpy(find_centers(method, tables)).to(rows.x.dtype)
+    if agreed and "center" in agreed:
+        centers = np.tile(agreed["center"], (len(tables), 1))
+    else:
+        centers = find_centers(method, tables)
+    return torch.from_numpy(centers).to(rows.x.dtype)
 
 
 def _check_outputs(network: Network, rows: Rows, loss: str | RowLoss) -> None:
