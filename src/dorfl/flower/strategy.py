@@ -1,0 +1,379 @@
+"""A Flower `Strategy` that trains a network by any method of :mod:`dorfl.methods`.
+
+    strategy = RobustStrategy(METHOD, Net(), PLAN, min_available_nodes=3)
+    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=30)
+
+The other side is :func:`dorfl.flower.client.train`. Before the first round clients say how many
+rows they have and agree on what the score needs. A round is that of `dorfl.train`: the server's
+step is :mod:`dorfl.networks.server`, and the same rows, seed and plan give the same model.
+
+A reply is left out, and the log says so, if it is not of the form it must have, not finite, or a
+hundred times longer than what the middle client has sent so far. What passes is no proof: a client
+can still pretend to be badly served; :func:`dorfl.mixture.capped` bounds what that gives it.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor, nn
+
+from dorfl.federation.local import Round
+from dorfl.flower.records import ASK, Form, pack, said, unpack
+from dorfl.networks import model as models
+from dorfl.networks import server
+from dorfl.networks.agreement import Agreed, Told, search
+from dorfl.networks.client import in_order
+from dorfl.networks.compression import Compression, size_of
+from dorfl.networks.model import Network
+from dorfl.networks.plan import Plan
+from dorfl.networks.training import check, terms
+from dorfl.objective.methods import Method
+from dorfl.support.text import one_line
+
+_FAR = 100.0  # times the middle client's: no honest answer is so long
+_MOST_ROWS = 10**9
+_log = logging.getLogger("flwr")
+
+
+class Client(NamedTuple):
+    """A client that takes part."""
+
+    name: str
+    rows: int
+    node: int
+
+
+class RobustStrategy(FedAvg):
+    """AFL, WAFL, GDRFL, DOR-FL or another method, for the user's own model.
+
+    Args:
+        method: one of :mod:`dorfl.methods`, or any combination of their parts.
+        model: the network, or a function that makes one, as clients have it.
+        plan: how it is trained; see :class:`~dorfl.networks.Plan`. How many rounds is said to
+            `start`.
+        score: h, where it is not the method's own, as for :func:`dorfl.networks.train`.
+        **options: those of Flower's `FedAvg` for evaluation, nodes and keys. All clients that are
+            there when training starts take part, `min_available_nodes` at least; the share that a
+            round asks is the plan's `participation`.
+
+    After `start`, `lam` has the mixture by client and `history` the rounds. The arrays of the
+    result are the trained model's, with the plan's `average`.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: nn.Module | Callable[[], nn.Module],
+        plan: Plan | None = None,
+        *,
+        score: Any = None,
+        **options: Any,
+    ) -> None:
+        if "fraction_train" in options or "min_train_nodes" in options:
+            raise ValueError("fraction_train, min_train_nodes: say participation=… in the plan")
+        options.setdefault("evaluate_metrics_aggr_fn", mean_and_range)
+        super().__init__(min_train_nodes=1, **options)
+        check(method)
+        self.method, self.plan = method, plan or Plan()
+        self.fraction_train = self.plan.participation
+        self.history: list[Round] = []
+        self._module = models.make(model, self.plan.seed)
+        self._search, self._timeout = search(method, score), 3600.0
+        self._state: server.State | None = None
+
+    @property
+    def lam(self) -> dict[str, float]:
+        """The mixture, by client."""
+        if self._state is None:
+            return {}
+        return dict(zip(self._setting.names, self._state.lam.tolist(), strict=True))
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *rest: Any, **given: Any) -> Result:
+        """As for any strategy of Flower."""
+        self._timeout = rest[1] if len(rest) > 1 else given.get("timeout", 3600.0)
+        self._state = None
+        return super().start(grid, initial_arrays, *rest, **given)
+
+    def summary(self) -> None:
+        """Log what is trained."""
+        _log.info("\t├──> Method: %s (ρ = %g, ρβ = %g)", self.method.name, self.method.rho,
+                  self.method.temperature)  # fmt: skip
+        super().summary()
+
+    # ── before the first round ──────────────────────────────────────────────────────────────────
+
+    def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Who takes part, with how many rows, and what they agree on."""
+        self._network = Network(_loaded(self._module, arrays))
+        theta = self._network.start()
+        while len(nodes := sorted(grid.get_node_ids())) < self.min_available_nodes:
+            _log.info("%d of %d nodes are there", len(nodes), self.min_available_nodes)
+            time.sleep(1.0)
+        clients = self._enrol(grid, nodes)
+        self._agreed: Agreed = {}
+        for stage in self._search.stages if self._search else ():
+            clients = self._agree(grid, clients, stage)
+        self._clients, self._informed = clients, set[int]()
+        names, counts = tuple(c.name for c in clients), np.array([c.rows for c in clients])
+        self._setting = server.Setting(self.method, self.plan, names, counts)
+        empty = (self.plan.compression or Compression()).pack(torch.zeros_like(theta)[None])
+        self._parts = {k: Form(tuple(v.shape[1:]), v.numpy().dtype) for k, v in empty.items()}
+        self._longest, self._highest, self.history = 0.0, 1.0, []
+        self._state = server.begin(self._setting, theta)
+
+    def _enrol(self, grid: Grid, nodes: list[int]) -> list[Client]:
+        replies = self._exchange(grid, {node: self._question("enrol") for node in nodes})
+        found: dict[str, Client] = {}
+        for node in nodes:
+            try:
+                content = _content(replies.get(node))
+                name = said(content, ConfigRecord, "name", str)
+                rows = said(content, ConfigRecord, "rows", int)
+                if not name or one_line(name, 100) != name or name in found:
+                    raise ValueError(f"name {one_line(name, 100)!r}: is none, or another's")
+                if not 1 <= rows <= _MOST_ROWS:
+                    raise ValueError(f"{rows} rows: cannot be")
+                found[name] = Client(name, rows, node)
+            except ValueError as error:
+                _log.warning("node %d does not take part: %s", node, error)
+        return self._enough(sorted(found.values(), key=lambda c: _natural(c.name)))
+
+    def _agree(self, grid: Grid, clients: list[Client], stage: str) -> list[Client]:
+        """One stage of what must be found together."""
+        assert self._search is not None
+        question = self._question("tell", stage=stage)
+        question["agreed"] = pack(self._agreed)
+        replies = self._exchange(grid, {c.node: question for c in clients})
+        told: dict[Client, Told] = {}
+        for client in clients:
+            try:
+                arrays = unpack(_content(replies.get(client.node)), "told")
+                one = Told(arrays["values"], arrays["weight"])
+                if (
+                    one.weight.ndim != 1
+                    or (one.weight < 0).any()
+                    or (one.weight > client.rows).any()
+                ):
+                    raise ValueError("weight: cannot be")
+                told[client] = one
+            except (ValueError, KeyError) as error:
+                _left_out(client.name, stage, str(error))
+        forms = {c: (t.values.shape, str(t.values.dtype), t.weight.shape) for c, t in told.items()}
+        usual = Counter(forms.values()).most_common(1)[0][0] if forms else None
+        limit = _FAR * _middle([float(np.abs(t.values).max(initial=0.0)) for t in told.values()])
+        for client, one in list(told.items()):
+            if forms[client] != usual or float(np.abs(one.values).max(initial=0.0)) > limit:
+                _left_out(client.name, stage, "tells what cannot be, beside what others tell")
+                del told[client]
+        kept = self._enough([c for c in clients if c in told])
+        self._agreed[stage] = self._search.agree(stage, [told[c] for c in kept])
+        return kept
+
+    def _enough(self, clients: list[Client]) -> list[Client]:
+        if not clients:
+            raise ValueError("no client takes part; the log says why")
+        return clients
+
+    # ── rounds ──────────────────────────────────────────────────────────────────────────────────
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """θ to the clients that the round asks."""
+        if self._state is None:
+            self._begin(arrays, grid)
+        state = self._state
+        assert state is not None
+        self._asked = server.ask(self._setting, state)
+        config["server-round"] = server_round
+        theta, here = self._arrays(state.theta), set(grid.get_node_ids())
+        messages = []
+        for i in self._asked.draw.who:
+            client = self._clients[i]
+            content = self._question("train", number=self._asked.number, stream=i)
+            content[self.arrayrecord_key], content[self.configrecord_key] = theta, config
+            if self._asked.pull is not None:
+                content["pull"] = pack({"values": self._asked.pull[i]})
+            if self._agreed and i not in self._informed:
+                content["agreed"] = pack(self._agreed)
+            if client.node in here:
+                messages.append(Message(content, client.node, MessageType.TRAIN))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The server's step; without any answer of use the model stays as it is."""
+        state, asked = self._state, self._asked
+        assert state is not None
+        answers, refused = self._answers(replies)
+        for name, reason in refused.items():
+            _left_out(name, f"round {server_round}", reason)
+        self._informed = (self._informed - set(asked.draw.who)) | set(answers)
+        if not answers:
+            return self._arrays(state.mean), None
+        heard = server.listen(state)
+        for i in in_order(list(answers), self._setting.counts):
+            way, risk, size = answers[i]
+            server.hear(self._setting, state, asked, heard, [i], way[None], np.array([risk]), size)
+        self._state, line = server.step(self._setting, state, asked, heard, refused)
+        self.history.append(line)
+        told = MetricRecord({
+            "objective": line.objective, "gap": line.gap,
+            "risks": line.risks.tolist(), "lam": line.lam.tolist(),
+        })  # fmt: skip
+        return self._arrays(self._state.mean), told
+
+    def _answers(
+        self, replies: Iterable[Message]
+    ) -> tuple[dict[int, tuple[Tensor, float, int]], dict[str, str]]:
+        """Way, risk and bytes by client, and why others' are left out."""
+        by_node = {reply.metadata.src_node_id: reply for reply in replies}
+        squeezer, size = self.plan.compression or Compression(), self._network.size
+        answers: dict[int, tuple[Tensor, float, int]] = {}
+        refused = {}
+        for i in self._asked.draw.who:
+            try:
+                content = _content(by_node.get(self._clients[i].node))
+                arrays = unpack(content, "ways", self._parts)
+                places = arrays.get("places")
+                if places is not None and not ((places >= 0) & (places < size)).all():
+                    raise ValueError("places: there are no such parameters")
+                parts = {k: torch.from_numpy(v)[None] for k, v in arrays.items()}
+                risk = said(content, MetricRecord, "risk", float)
+                way = squeezer.unpack(parts, size)[0]
+                if not (np.isfinite(risk) and bool(way.isfinite().all())):
+                    raise ValueError("is not finite")
+                answers[i] = (way, risk, size_of(parts))
+            except ValueError as error:
+                refused[self._clients[i].name] = str(error)
+        lengths = {i: float(way.double().norm()) for i, (way, _, _) in answers.items()}
+        self._longest = max(self._longest, _middle(list(lengths.values())))
+        self._highest = max(self._highest, _middle([abs(risk) for _, risk, _ in answers.values()]))
+        for i, length in lengths.items():
+            if length > _FAR * self._longest or abs(answers[i][1]) > _FAR * self._highest:
+                refused[self._clients[i].name] = (
+                    f"a way of length {length:.3g} and a risk of {answers[i][1]:.3g} are absurd "
+                    "beside what other clients tell"
+                )
+                del answers[i]
+        return answers, refused
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Mean, least and largest of what clients measure; what is no number is left out."""
+        usable: list[tuple[Message, frozenset[str]]] = []
+        for reply in replies:
+            try:
+                usable.append((reply, _metrics(_content(reply), self.weighted_by_key)))
+            except ValueError as error:
+                _left_out(
+                    f"node {reply.metadata.src_node_id}", f"evaluation {server_round}", str(error)
+                )
+        usual = Counter(keys for _, keys in usable).most_common(1)
+        return super().aggregate_evaluate(
+            server_round, [reply for reply, keys in usable if keys == usual[0][0]]
+        )
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────
+
+    def _question(self, step: str, **words: str | int) -> RecordDict:
+        told = {
+            "step": step,
+            "terms": terms(self.method, self.plan),
+            "arrays": self.arrayrecord_key,
+        }
+        return RecordDict({ASK: ConfigRecord({**told, **words})})
+
+    def _exchange(self, grid: Grid, questions: Mapping[int, RecordDict]) -> dict[int, Message]:
+        messages = [
+            Message(content, node, MessageType.TRAIN) for node, content in questions.items()
+        ]
+        replies = grid.send_and_receive(messages, timeout=self._timeout)
+        return {reply.metadata.src_node_id: reply for reply in replies}
+
+    def _arrays(self, theta: Tensor) -> ArrayRecord:
+        return ArrayRecord(self._network.module_at(theta).state_dict())
+
+
+def mean_and_range(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    """The mean of every metric over rows, and its least and largest over clients.
+
+    >>> two = [RecordDict({"metrics": MetricRecord({"num-examples": n, "acc": a})})
+    ...        for n, a in ((30, 0.9), (10, 0.5))]
+    >>> print(dict(mean_and_range(two, "num-examples")))
+    {'acc': 0.8, 'acc-min': 0.5, 'acc-max': 0.9}
+    """
+    told = [next(iter(reply.metric_records.values())) for reply in replies]
+    weights = np.array([float(record[weighted_by_key]) for record in told])  # type: ignore[arg-type]
+    found = MetricRecord()
+    for key in told[0]:
+        if key != weighted_by_key:
+            values = np.array([float(record[key]) for record in told])  # type: ignore[arg-type]
+            found[key] = round(float(values @ weights / weights.sum()), 12)
+            found[f"{key}-min"], found[f"{key}-max"] = float(values.min()), float(values.max())
+    return found
+
+
+def _metrics(content: RecordDict, weight: str) -> frozenset[str]:
+    """The names of a client's metrics: one record of finite numbers, and a positive weight."""
+    records = list(content.metric_records.values())
+    if len(records) != 1 or not all(
+        isinstance(value, int | float) and np.isfinite(value) for value in records[0].values()
+    ):
+        raise ValueError("its metrics are not one record of finite numbers")
+    if not 0 < records[0].get(weight, 0) <= _MOST_ROWS:  # type: ignore[operator]
+        raise ValueError(f"{weight}: is missing, or cannot be")
+    return frozenset(records[0])
+
+
+def _content(reply: Message | None) -> RecordDict:
+    """What a client answers, if it does."""
+    if reply is None:
+        raise ValueError("no answer")
+    if reply.has_error():
+        raise ValueError(f"an error at the client: {one_line(reply.error.reason or 'unknown')}")
+    record = reply.content.get(ASK)
+    if isinstance(record, ConfigRecord) and "refusal" in record:
+        raise ValueError(one_line(str(record["refusal"])))
+    return reply.content
+
+
+def _loaded(module: nn.Module, arrays: ArrayRecord) -> nn.Module:
+    made = copy.deepcopy(module)
+    try:
+        made.load_state_dict(arrays.to_torch_state_dict())
+    except RuntimeError as error:
+        raise ValueError(f"initial_arrays: are not those of the model: {error}") from None
+    return made
+
+
+def _middle(values: list[float]) -> float:
+    """The lower median: with few clients, a single one cannot raise it."""
+    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """The order of names, in which client-2 comes before client-10.
+
+    >>> sorted(["client-10", "client-2", "b"], key=_natural)
+    ['b', 'client-2', 'client-10']
+    """
+    return [(text, int(n or 0)) for text, n in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _left_out(name: str, when: str, reason: str) -> None:
+    _log.warning("%s is left out of %s: %s", name, when, reason)
