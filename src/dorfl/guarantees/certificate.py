@@ -27,7 +27,7 @@ from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed, tilted_mean
 from dorfl.oracle.base import Atoms
 from dorfl.oracle.group import Group
-from dorfl.support.roots import brentq
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 
@@ -81,12 +81,13 @@ class Certificate:
         """
         if not radius > 0:
             raise ValueError(f"radius={radius}: must be positive")
+        lam = None if all_mixtures else self.lam
+
+        def evaluate(rho: float) -> tuple[float, float]:
+            return _evaluate(self._group.priced(rho), self._theta, lam)
 
         def excess(log_rho: float) -> float:
-            at = _evaluate(
-                self._group.priced(float(np.exp(log_rho))), self._theta, self._pick(all_mixtures)
-            )
-            return radius - at.radius
+            return radius - evaluate(float(np.exp(log_rho)))[1]
 
         low, high = np.log(self.rho) - 1.0, np.log(self.rho) + 1.0
         floor = np.log(_smallest_rho(self._group, self._theta))
@@ -100,19 +101,13 @@ class Certificate:
         elif excess(high) <= 0.0:
             best = high
         else:
-            best = float(brentq(excess, low, high, xtol=1e-10))
+            best = optimize.brentq(excess, low, high, xtol=1e-10)
         rho = float(np.exp(best))
-        return (
-            rho * radius
-            + _evaluate(self._group.priced(rho), self._theta, self._pick(all_mixtures)).level
-        )
+        return rho * radius + evaluate(rho)[0]
 
     def curve(self, radii: Any, *, all_mixtures: bool = False) -> Array:
         """r ↦ certified worst-case risk."""
         return np.array([self.at(float(r), all_mixtures=all_mixtures) for r in np.ravel(radii)])
-
-    def _pick(self, all_mixtures: bool) -> Array | None:
-        return None if all_mixtures else self.lam
 
     def __str__(self) -> str:
         if not self.is_certificate:
@@ -174,12 +169,8 @@ def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = 
     theta = fit.theta.ravel()
     atoms = group.atoms(theta)
     share = _shares(group, atoms, mixture)
-    outputs = group.problem.predict(theta, atoms.rows)
-    value = group.problem.loss.value(outputs, atoms.target) - group.scored(atoms.rows, atoms.target)
-    labels = group.problem.decode(atoms.target)
-    return WorstCase(
-        atoms.rows, labels, share, group.moved(atoms), value, group.names, group.bounds
-    )
+    labels, loss = group.problem.decode(atoms.target), _losses(group, theta, atoms)
+    return WorstCase(atoms.rows, labels, share, group.moved(atoms), loss, group.names, group.bounds)
 
 
 def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) -> float:
@@ -263,12 +254,17 @@ class Bound(NamedTuple):
 def parts(group: Group, theta: Array) -> list[Part]:
     """Every client's part of the certificate at θ."""
     atoms = group.atoms(theta)
-    outputs = group.problem.predict(theta, atoms.rows)
-    loss = group.problem.loss.value(outputs, atoms.target) - group.scored(atoms.rows, atoms.target)
-    attained = np.add.reduceat(atoms.weights * loss, group.bounds[:-1])
+    weighted = atoms.weights * _losses(group, theta, atoms)
+    attained = np.add.reduceat(weighted, group.bounds[:-1])
     error = float(atoms.error) if np.isfinite(atoms.error) else None
     told = zip(group.average(atoms.value), group.spent(atoms), attained, strict=True)
     return [Part(float(value), float(spent), float(cost), error) for value, spent, cost in told]
+
+
+def _losses(group: Group, theta: Array, atoms: Atoms) -> Array:
+    """L = l − h of every row at its worst."""
+    outputs = group.problem.predict(theta, atoms.rows)
+    return group.problem.loss.value(outputs, atoms.target) - group.scored(atoms.rows, atoms.target)
 
 
 def combine(told: Sequence[Part], lam: Array, method: Method) -> Bound:
@@ -297,22 +293,16 @@ def _mixed(values: Array, spent: Array, lam: Array, method: Method) -> tuple[flo
     return tilted_mean(values, method.temperature, lam), radius, share
 
 
-class _Evaluation(NamedTuple):
+def _evaluate(group: Group, theta: Array, lam: Array | None) -> tuple[float, float]:
     """ρβ log E exp(f/ρβ) at a mixture, or its largest over mixtures, and r̂ there."""
-
-    level: float
-    radius: float
-
-
-def _evaluate(group: Group, theta: Array, lam: Array | None) -> _Evaluation:
     atoms = group.atoms(theta)
     values, spent = group.average(atoms.value), group.spent(atoms)
     added = atoms.error if np.isfinite(atoms.error) else 0.0  # an estimate where nothing bounds it
     if lam is None:
         worst = int(np.argmax(values))
-        return _Evaluation(float(values[worst] + added), float(spent[worst]))
+        return float(values[worst] + added), float(spent[worst])
     level, radius, _ = _mixed(values, spent, lam, group.problem.method)
-    return _Evaluation(level + added, radius)
+    return level + added, radius
 
 
 def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:

@@ -232,10 +232,9 @@ def certify(
     group = group_of(known, checked)
     scatter = 1.0
     if not problem.loss.classifies:
-        rows = {name: np.asarray(y, dtype=float) for name, (_, y) in checked.items()}
         told = [
-            spread.residuals(problem.predict(fit.theta, X), rows[name])
-            for name, (X, _) in checked.items()
+            spread.residuals(problem.predict(fit.theta, X), np.asarray(y, dtype=float))
+            for X, y in checked.values()
         ]
         scatter = spread.scatter(told) or 1.0
     thin = bounding.thinness(len(group.target), problem.outputs)

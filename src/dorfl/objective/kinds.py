@@ -60,6 +60,7 @@ class Loss(Kind):
             wrong side must then cost log 2 at least.
         bends: whether `bend` says what ∂²l/∂t² is. Elsewhere solvers go without curvature.
         invariant: whether the same number added to all of several outputs changes nothing.
+        has_unit: whether residuals set its unit: see `scaled`.
     """
 
     classifies: ClassVar[bool] = False
@@ -69,6 +70,7 @@ class Loss(Kind):
     unbounded: ClassVar[bool] = False
     bends: ClassVar[bool] = False
     invariant: ClassVar[bool] = False
+    has_unit: ClassVar[bool] = False
 
     @property
     def steep(self) -> float:
@@ -91,6 +93,10 @@ class Loss(Kind):
     def bend(self, slope: Array, target: Array, value: Array) -> Array:
         """∂²l/∂t² of every row from its l (n,) and ∂l/∂t, as (n, outputs, outputs)."""
         raise NotImplementedError
+
+    def scaled(self, unit: float) -> Loss:
+        """The same loss of residuals in another unit; most losses have none."""
+        return self
 
     def outputs(self, classes: int) -> int:
         """How many numbers the model computes for a row."""

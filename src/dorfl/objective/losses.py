@@ -107,13 +107,16 @@ class Huber(Loss):
     """½ (t − y)² up to a residual of `delta`, linear beyond."""
 
     name = supremum = "huber"
-    bends = True
+    bends = has_unit = True
     curvature = 1.0
     delta: float = 1.0
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.delta) and self.delta > 0):
             raise ValueError(f"huber(delta={self.delta}): delta must be a positive number")
+
+    def scaled(self, unit: float) -> Huber:
+        return Huber(self.delta * unit)
 
     @property
     def steep(self) -> float:
@@ -142,7 +145,7 @@ KINDS: dict[str, type[Loss]] = {
     kind.name: kind for kind in (Logistic, Softmax, Squared, Huber)
 }  # a new loss is a file and a place here
 
-logistic, softmax_loss, squared = Logistic(), Softmax(), Squared()
+logistic, squared = Logistic(), Squared()
 
 
 def huber(delta: float = 1.0) -> Huber:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dorfl.objective import costs, mixture, scores
+from dorfl.objective import costs, scores
 from dorfl.objective.costs import Cost
 from dorfl.objective.kinds import Score
-from dorfl.objective.mixture import Mixture
+from dorfl.objective.mixture import Mixture, resolve
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +75,11 @@ def method(
     >>> method(temperature=5.0, score=scores.quadratic(0.1), mixture="fixed").rho
     inf
     """
-    for argument, value in (
-        ("rho", rho),
-        ("beta", beta),
-        ("temperature", temperature),
-        ("radius", radius),
-    ):
+    given = {"rho": rho, "beta": beta, "temperature": temperature, "radius": radius}
+    for argument, value in given.items():
         if value is not None and not value > 0:
             raise ValueError(f"{argument}={value}: must be positive (infinity: none)")
-    rule = _mixture(mixture)
+    rule = resolve(mixture)
     if score is not None and not isinstance(score, Score):
         raise ValueError(
             f"score={score!r}: give one of dorfl.scores (quadratic, threshold, custom) or None; "
@@ -151,7 +147,3 @@ def dorfl(
     if isinstance(score, str) and score != "auto":
         raise ValueError(f'score={score!r}: give a score from dorfl.scores, None or "auto"')
     return method(rho=rho, beta=beta, score=chosen, cost=cost, mixture=mixture, name="dorfl")
-
-
-def _mixture(rule: str | Mixture) -> Mixture:
-    return mixture.resolve(rule)

@@ -180,14 +180,9 @@ def is_plausible(packed: Array, sizes: Sizes) -> bool:
         return True
     root = np.sqrt(bend.astype(np.float64))
     slack = 1e-3 * float(root.max())  # sums may have been in single precision
-    first = 0
-    for at in _slices(sizes):
-        n = at.stop - at.start
-        triangle = packed[first : first + n * (n + 1) // 2]
-        first += len(triangle)
-        if not kernels.is_bounded(triangle, root[at] + slack):
-            return False
-    return True
+    return all(
+        kernels.is_bounded(triangle, root[at] + slack) for at, triangle in _triangles(packed, sizes)
+    )
 
 
 def limited(packed: Array, sizes: Sizes, limit: float | Array) -> Array:
@@ -215,14 +210,11 @@ def multiply(packed: Array, sizes: Sizes, vectors: Array) -> Array:
     if max(sizes) == 1:
         return np.asarray(packed * vectors)
     table = np.atleast_2d(vectors)
-    out, first = np.empty_like(table), 0
+    out = np.empty_like(table)
     symmetric = sspmv if packed.dtype == np.float32 else dspmv
-    for at in _slices(sizes):
-        n = at.stop - at.start
-        triangle = packed[first : first + n * (n + 1) // 2]
-        first += len(triangle)
+    for at, triangle in _triangles(packed, sizes):
         for i, v in enumerate(table):
-            out[i, at] = symmetric(n, 1.0, triangle, v[at])
+            out[i, at] = symmetric(at.stop - at.start, 1.0, triangle, v[at])
     return out.reshape(vectors.shape)
 
 
@@ -288,13 +280,17 @@ def _factor(block: Array) -> Array:
 
 def _lower_blocks(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
     """Every block with what is above its diagonal left zero: a factorisation needs no more."""
-    first = 0
-    for at in _slices(sizes):
-        n = at.stop - at.start
-        triangle = packed[first : first + n * (n + 1) // 2]
-        first += len(triangle)
+    for at, triangle in _triangles(packed, sizes):
         # Row by row below the diagonal is column by column above it, which LAPACK unpacks.
-        yield at, dtpttr(n, triangle.astype(np.float64), uplo="U")[0].T
+        yield at, dtpttr(at.stop - at.start, triangle.astype(np.float64), uplo="U")[0].T
+
+
+def _triangles(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
+    """Every block's place along the diagonal, and its numbers."""
+    first = 0
+    for at, n in zip(_slices(sizes), sizes, strict=True):
+        yield at, packed[first : first + n * (n + 1) // 2]
+        first += n * (n + 1) // 2
 
 
 @cache

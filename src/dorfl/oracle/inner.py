@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.objective.kinds import Loss
-from dorfl.support.roots import brentq
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 
@@ -105,13 +105,18 @@ def check_finite(loss: Loss, rho: float, spread_at: Callable[[float], Array]) ->
 
     `spread_at` gives S of the model's weights for a ρ.
     """
-    spread = float(spread_at(rho)[0, 0]) if np.isfinite(loss.finite_below) else 0.0
-    if spread < loss.finite_below:
+    if np.isinf(loss.finite_below):
+        return
+
+    def excess(price: float) -> float:
+        return float(spread_at(price)[0, 0]) - loss.finite_below
+
+    if excess(rho) < 0.0:
         return
     high = rho
-    while float(spread_at(high)[0, 0]) >= loss.finite_below:
+    while excess(high) >= 0.0:
         high *= 2.0
-    least = brentq(lambda r: float(spread_at(r)[0, 0]) - loss.finite_below, rho, high, xtol=1e-12)
+    least = optimize.brentq(excess, rho, high, xtol=1e-12)
     raise ValueError(
         f"{loss.name} loss: the supremum is infinite at rho={rho:g}, because moving a row gains "
         f"faster than it costs; any rho above {_rounded_up(least)} would do for these weights"

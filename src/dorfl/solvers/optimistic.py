@@ -33,7 +33,7 @@ from dorfl.solvers.base import (
     trimmed_mean,
 )
 from dorfl.solvers.quasi_newton import model
-from dorfl.support.roots import brentq
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
@@ -198,7 +198,7 @@ def _into_ball(theta: Array, metric: Array, radius: float) -> Array:
         return float(np.linalg.norm(metric * theta / (metric + nu))) - radius
 
     high = float(metric.max()) * float(np.linalg.norm(theta)) / radius
-    nu = brentq(outside, 0.0, high, rtol=1e-14)
+    nu = optimize.brentq(outside, 0.0, high, rtol=1e-14)
     return np.asarray(metric * theta / (metric + nu))
 
 

@@ -16,7 +16,7 @@ from dorfl.oracle import curvature as packing
 from dorfl.solvers.base import Pieces, Setting
 from dorfl.solvers.quasi_newton import Model, Secants, model
 from dorfl.solvers.subproblem import worst_mixture
-from dorfl.support.roots import brentq
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 _CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
@@ -139,7 +139,7 @@ def solve(state: SqpState, damping: float = 0.0) -> Step:
     high = 1.0
     while outside(high) > 0.0:
         high *= 4.0
-    step = _solve_shifted(state, damping, float(brentq(outside, 0.0, high, rtol=1e-10)))
+    step = _solve_shifted(state, damping, float(optimize.brentq(outside, 0.0, high, rtol=1e-10)))
     return step._replace(move=setting.project(state.theta + step.move) - state.theta)
 
 

@@ -26,7 +26,7 @@ from dorfl.oracle.group import Group
 from dorfl.study.settings import Study
 from dorfl.support import wire
 from dorfl.support.files import write_whole
-from dorfl.support.roots import brentq
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 _ROOM = 10  # answers like the one refused
@@ -339,7 +339,7 @@ def composed(runs: list[dict[str, float]], delta: float) -> float:
     high = 1.0
     while over(high) > 0.0:
         high *= 2.0
-    return brentq(over, 0.0, high, rtol=1e-9) if over(0.0) > 0.0 else 0.0
+    return float(optimize.brentq(over, 0.0, high, rtol=1e-9)) if over(0.0) > 0.0 else 0.0
 
 
 def named(study: str, rules: tuple[str, ...]) -> bool:

@@ -173,9 +173,10 @@ def loss_of(study: Study, classes: int, scatter: float = 1.0) -> Loss:
     `scatter` is how far residuals spread, in the label's unit; that is 1 until they are known.
     """
     name = study.training.loss
-    if name == "huber" or (name == "auto" and (not classes or study.data.task == "regression")):
-        return losses.huber(study.training.delta * scatter)
-    return losses.resolve(("logistic" if classes == 2 else "softmax") if name == "auto" else name)
+    if name == "auto":
+        regression = not classes or study.data.task == "regression"
+        name = "huber" if regression else "logistic" if classes == 2 else "softmax"
+    return losses.resolve(name).scaled(study.training.delta * scatter)
 
 
 def dtype_of(study: Study) -> type[np.floating[Any]]:
@@ -269,7 +270,7 @@ def centered_classes(agreed: Agreement | State) -> int:
 
 def refines(study: Study, problem: Problem) -> bool:
     """Whether residuals set the unit of the loss: Huber's, unless they must not be told."""
-    return problem.loss.name == "huber" and _tells(study)
+    return problem.loss.has_unit and _tells(study)
 
 
 def certifies(study: Study) -> bool:

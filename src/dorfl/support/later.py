@@ -25,3 +25,6 @@ class Later:
         found = getattr(importlib.import_module(self._name), name)
         setattr(self, name, found)
         return found
+
+
+optimize = Later("scipy.optimize")  # a fifth of a second, and few trainings look for a root

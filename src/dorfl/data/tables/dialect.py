@@ -10,11 +10,12 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from dorfl.data.tables.errors import DataError
+from dorfl.data.tables.errors import DataError, check_distinct
 
 _DELIMITERS = ",;\t|"
 _LOOK = 1 << 16  # bytes, and as many as the first line takes
 _LONGEST = 1 << 28  # bytes of a first line
+_RAGGED = 3  # lines that are named
 _DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
 _DECIMAL_POINT = re.compile(r"^\s*[-+]?\d*\.\d+\s*$")
 
@@ -65,7 +66,7 @@ def of(path: Path) -> Dialect:
     return Dialect(delimiter, decimal, encoding, header, compressed)
 
 
-def ragged(path: Path, found: Dialect, most: int = 3) -> str:
+def ragged(path: Path, found: Dialect) -> str:
     """The first lines with too few or too many cells, by number, and how many they have."""
     told = []
     with (
@@ -77,7 +78,7 @@ def ragged(path: Path, found: Dialect, most: int = 3) -> str:
         for row in rows:
             if row and len(row) != len(found.header):
                 told.append(f"line {rows.line_num} has {len(row)}")
-                if len(told) > most:
+                if len(told) > _RAGGED:
                     return ", ".join(told[:-1]) + ", …"
     return ", ".join(told)
 
@@ -110,7 +111,6 @@ def _delimiter(lines: list[str]) -> str:
 
 
 def _check_header(path: Path, header: tuple[str, ...]) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
     numbers = [name for name in header if re.fullmatch(r"[-+]?\d+(\.\d+)?", name)]
     counted = [str(k) for k in range(len(header))]
     if numbers and list(header) != counted:
@@ -118,5 +118,4 @@ def _check_header(path: Path, header: tuple[str, ...]) -> None:
             f"{path.name}: the first line holds data where the columns' names should be; "
             "add a line with one name per column"
         )
-    if twice:
-        raise DataError(f"{path.name}: two columns are called {twice[0]!r}; rename one of them")
+    check_distinct(path, header)

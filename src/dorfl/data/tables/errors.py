@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -31,6 +31,13 @@ def find_column(names: Iterable[str], wanted: str, what: str) -> str:
         shown = ", ".join(map(repr, known[:20])) + (", …" if len(known) > 20 else "")
         hint = f"the table has {shown}"
     raise DataError(f"{what}: there is no column {wanted!r}; {hint}")
+
+
+def check_distinct(path: Path, names: Sequence[str]) -> None:
+    """Refuse a table in which two columns have one name."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{path.name}: two columns are called {twice[0]!r}; rename one of them")
 
 
 def need_memory(path: Path, numbers: int, instead: str) -> None:

@@ -25,7 +25,7 @@ from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing.columns import Table
 from dorfl.data.tables import dialect
 from dorfl.data.tables.dialect import Dialect
-from dorfl.data.tables.errors import DataError, need_memory
+from dorfl.data.tables.errors import DataError, check_distinct, need_memory
 
 _BLANK = ["", " "]
 _MISSING = [blank + mark for mark in cells.MARKS for blank in _BLANK]
@@ -173,9 +173,7 @@ class _Parquet:
     def open(cls, path: Path) -> _Parquet:
         with _parquet_errors(path), pq.ParquetFile(path) as file:
             table = cls(path, file.metadata, file.schema_arrow)
-        twice = sorted({n for n in table.column_names if table.column_names.count(n) > 1})
-        if twice:
-            raise DataError(f"{path.name}: two columns are called {twice[0]!r}; rename one of them")
+        check_distinct(path, table.column_names)
         return table
 
     @property
