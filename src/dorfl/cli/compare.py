@@ -65,7 +65,7 @@ def compare(
 def _answer(found: Comparison) -> dict[str, Any]:
     means = found.scores.mean(axis=1)
     return {
-        "measure": "accuracy" if found.classifies else "mean absolute error",
+        "measure": found.measure,
         "clients": dict(zip(found.clients, found.rows.tolist(), strict=True)),
         "methods": {
             name: {

@@ -14,12 +14,7 @@ _FEW = 30  # clients that are listed one by one
 _CLASSES = 8  # of a confusion matrix that has room
 
 
-def evaluate(
-    model: ModelFolder,
-    data: NewTable,
-    client: Client = None,
-    site: Site = None,
-) -> None:
+def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Site = None) -> None:
     """Measure a model on rows with labels, client by client.
 
     Example: dorfl evaluate model test.csv

@@ -48,6 +48,4 @@ def reproduce(
         mark = {True: "✓ ", False: "✗ ", None: ""}[card.holds]
         screen.say(f"{mark}{card.value}  {card.claim}")
     screen.say(f"the page: {report}")
-    screen.give(
-        {"page": str(report), "findings": [card._asdict() for card in page.cards]},
-    )
+    screen.give({"page": str(report), "findings": [card._asdict() for card in page.cards]})

@@ -6,7 +6,6 @@ loss gives up on shirts, the worst mixture does not.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +13,8 @@ import numpy as np
 
 from dorfl.data.datasets import fashion_mnist
 from dorfl.data.datasets.base import Clients
-from dorfl.federation.training import train
 from dorfl.objective import methods
-from dorfl.paper.tuning import accuracies
+from dorfl.paper.tuning import Candidate, accuracies, fit
 from dorfl.solvers.base import relative
 
 L2 = 1e-5
@@ -37,17 +35,15 @@ def method(name: str, classes: Sequence[int], tol: float) -> dict[str, Any]:
 def measured(name: str, clients: Clients, test: Clients, tol: float) -> dict[str, Any]:
     """The same for any clients."""
     made = {"erm": methods.erm, "afl": methods.afl}[name]()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the page says whether it converged
-        fit = train(clients, made, loss="softmax", l2=L2, tol=tol)
-    overall, *by_client = accuracies(fit, test)
+    found = fit(Candidate(name, made, L2), clients, loss="softmax", tol=tol)
+    overall, *by_client = accuracies(found, test)
     return {
-        "clients": list(fit.clients),
+        "clients": list(found.clients),
         "overall": overall,
         "by_client": by_client,
-        "lam": np.asarray(fit.lam).tolist(),
-        "objective": fit.objective,
-        "gap": relative(fit.gap, fit.objective, fit.history[0].objective),
-        "rounds": fit.rounds,
-        "converged": fit.status == "converged",
+        "lam": np.asarray(found.lam).tolist(),
+        "objective": found.objective,
+        "gap": relative(found.gap, found.objective, found.history[0].objective),
+        "rounds": found.rounds,
+        "converged": found.status == "converged",
     }

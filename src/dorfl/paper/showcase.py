@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dorfl.federation.training import train
 from dorfl.guarantees.certificate import paper
 from dorfl.guarantees.certified import certify
 from dorfl.objective import methods, scores
+from dorfl.paper.tuning import Candidate, fit
 from dorfl.solvers import Paper
 
 STEPS = 10_000  # of Algorithm 1: more than it is ever given, to see where it goes
@@ -21,12 +21,12 @@ STEPS = 10_000  # of Algorithm 1: more than it is ever given, to see where it go
 def training(seed: int) -> dict[str, Any]:
     """DOR-FL at the settings of the study on the synthetic data of one seed."""
     data = synthetic(seed)
-    fit = train(data.clients, methods.dorfl(), intercept=False)
+    trained = train(data.clients, methods.dorfl(), intercept=False)
     rows = np.concatenate([X for X, _ in data.clients.values()])
     wrong = np.concatenate(list(data.outliers.values()))
     # 1 for an ordinary row of its client, whatever the client's size
-    weight = np.concatenate([w * len(w) for w in fit.sample_weights.values()])
-    certificate = paper(fit, data.clients)
+    weight = np.concatenate([w * len(w) for w in trained.sample_weights.values()])
+    certificate = paper(trained, data.clients)
     radii = certificate.radius * np.geomspace(0.1, 10.0, 25)
     return {
         "client": [name for name, (_, y) in data.clients.items() for _ in y],
@@ -36,10 +36,10 @@ def training(seed: int) -> dict[str, Any]:
         "weight": weight.tolist(),
         "area": float(roc_auc_score(wrong, -weight)),
         "precision": float(average_precision_score(wrong, -weight)),
-        "lam": [round_.lam.tolist() for round_ in fit.history],
-        "risks": fit.risks.tolist(),
+        "lam": [round_.lam.tolist() for round_ in trained.history],
+        "risks": trained.risks.tolist(),
         "losses": [
-            float(np.logaddexp(0.0, -y * (X @ fit.theta)).mean()) for X, y in data.test.values()
+            float(np.logaddexp(0.0, -y * (X @ trained.theta)).mean()) for X, y in data.test.values()
         ],
         "certificate": {
             "words": str(certificate),
@@ -63,9 +63,9 @@ def promises(seed: int) -> dict[str, Any]:
         ("DOR-FL", methods.dorfl()),
         ("DOR-FL, ρ = 5", methods.dorfl(rho=5.0, beta=4.0, score=scores.quadratic(0.125))),
     ):
-        fit = train(data.clients, method, intercept=False)
-        told = certify(fit, data.clients, 0.1, 0.1)
-        right = [fit.predict(X) == y for X, y in data.test.values()]
+        trained = train(data.clients, method, intercept=False)
+        told = certify(trained, data.clients, 0.1, 0.1)
+        right = [trained.predict(X) == y for X, y in data.test.values()]
         found[name] = {
             "accuracy": float(np.concatenate(right).mean()),
             "words": f"{name}: {told.words} {told.assumption}",
@@ -81,12 +81,11 @@ def convergence(seed: int) -> dict[str, dict[str, list[float]]]:
     best = train(data.clients, method, tol=1e-9, intercept=False).objective
     found = {}
     for solver in ("sqp", "optimistic"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            fit = train(
-                data.clients, method, solver=solver, tol=1e-8, max_rounds=2000, intercept=False
-            )
-        heights = np.minimum.accumulate([line.objective for line in fit.history])
+        done = fit(
+            Candidate(solver, method), data.clients, solver=solver, tol=1e-8, max_rounds=2000,
+            intercept=False,
+        )  # fmt: skip
+        heights = np.minimum.accumulate([line.objective for line in done.history])
         found[solver] = _curve(np.arange(1, len(heights) + 1), heights - best)
     rounds = np.array([10, 100, 1000, STEPS])
     excess = [

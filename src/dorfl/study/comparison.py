@@ -37,6 +37,17 @@ class Comparison(NamedTuple):
         """By rows, over all clients: (methods, folds)."""
         return np.asarray(np.average(self.scores, axis=2, weights=self.rows))
 
+    @property
+    def measure(self) -> str:
+        """What is scored."""
+        return "accuracy" if self.classifies else "mean absolute error"
+
+    @property
+    def order(self) -> Array:
+        """Clients from the worst served on, by all methods."""
+        mean = np.nanmean(self.scores, axis=1).mean(axis=0)
+        return np.argsort(mean if self.classifies else -mean, kind="stable")
+
     def fell_short(self, method: int) -> bool:
         """Whether a training of this method is not to be trusted."""
         return any(line.startswith(f"{self.methods[method]}, ") for line in self.shortfalls)

@@ -42,7 +42,6 @@ def of_model(model: Model) -> Page:
     """A model on one page."""
     facts, fit = model.facts, model.fit
     scores = [served.score for served in facts.clients if served.score is not None]
-    measure = "accuracy" if model.classifies else "mean absolute error"
     cards = [Finding(words, "rows left out", False) for words in facts.warnings]
     for words, verdict in (
         (model.shortfall, "not converged"),
@@ -58,18 +57,19 @@ def of_model(model: Model) -> Page:
     cards.append(Finding("method", fit.problem.method.name))
     if facts.held_out:
         own = facts.held_out[0]
-        cards.append(Finding(f"{measure} on rows held out of training", f"{own.overall:.4g}"))
+        cards.append(Finding(f"{model.measure} on rows held out of training", f"{own.overall:.4g}"))
         cards.append(Finding(f"… of the worst served client, {own.client}", f"{own.worst:.4g}"))
     elif scores:
         worst = min(scores) if model.classifies else max(scores)
-        cards.append(Finding(f"{measure} of the worst served client", f"{worst:.4g}"))
+        cards.append(Finding(f"{model.measure} of the worst served client", f"{worst:.4g}"))
     certificate, promise = facts.certificate, facts.promise
     if promise:
         card = promise_pages.promised(promise)
         cards.append(card if sound else card._replace(holds=None))
-    sections = [Section("Rows held out of training", [_held_out(model, measure)])]
-    sections = sections if facts.held_out else []
-    sections.append(Section("Clients", _clients(model, measure)))
+    sections = []
+    if facts.held_out:
+        sections.append(Section("Rows held out of training", [_held_out(model)]))
+    sections.append(Section("Clients", _clients(model)))
     sections.append(Section("What it learnt", [_coefficients(model)]))
     if facts.weights:
         sections.append(Section("Rows and their weights", [_rows(facts.weights)]))
@@ -87,7 +87,7 @@ def of_model(model: Model) -> Page:
     return Page(f"A model of {model.label}", lead, cards, sections)
 
 
-def _clients(model: Model, measure: str) -> list[Block]:
+def _clients(model: Model) -> list[Block]:
     served = {told.name: told for told in model.facts.clients}
     shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
     rows = [
@@ -96,8 +96,8 @@ def _clients(model: Model, measure: str) -> list[Block]:
         if (told := served.get(name))
     ]
     table = Table(
-        "clients", "How each client is served", ("client", "rows", "λ", "loss", measure), rows,
-        {"rows": ",d", "λ": ".3f", "loss": ".4f", measure: ".4g"},
+        "clients", "How each client is served", ("client", "rows", "λ", "loss", model.measure),
+        rows, {"rows": ",d", "λ": ".3f", "loss": ".4f", model.measure: ".4g"},
         note="On the rows trained with. λ is how much a client counted: see it beside its loss.",
     )  # fmt: skip
     if len(shares) > _ROOM:
@@ -138,13 +138,13 @@ def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> 
     return [shown, figure, every]
 
 
-def _held_out(model: Model, measure: str) -> Table:
+def _held_out(model: Model) -> Table:
     rows = [(told.method, told.overall, told.worst, told.client) for told in model.facts.held_out]
     direction: Direction = "max" if model.classifies else "min"
-    best = dict.fromkeys((measure, "worst served"), direction)
+    best = dict.fromkeys((model.measure, "worst served"), direction)
     return Table(
         "held-out", "What the method and the simplest ones score",
-        ("method", measure, "worst served", "who"), rows, ".4g", best=best,
+        ("method", model.measure, "worst served", "who"), rows, ".4g", best=best,
         note="A fifth of every client's rows, with models trained on the others.",
     )  # fmt: skip
 
@@ -161,7 +161,8 @@ def _coefficients(model: Model) -> Figure:
     size = np.abs(weights).max(axis=0)
     top = np.argsort(-size, kind="stable")[:_SHOWN]
     names = [model.transform.names[k] for k in top]
-    labels = model.classes if problem.outputs > 1 else (f"towards {_towards(model)}",)
+    towards = model.classes[-1] if model.classifies else f"more {model.label}"
+    labels = model.classes if problem.outputs > 1 else (f"towards {towards}",)
     series = [Series(label, names, row[top]) for label, row in zip(labels, weights, strict=True)]
     many = len(series) > _COLOURS
     if many:  # features across, a class a line
@@ -174,18 +175,10 @@ def _coefficients(model: Model) -> Figure:
     )  # fmt: skip
 
 
-def _towards(model: Model) -> str:
-    return model.classes[-1] if model.classifies else f"more {model.label}"
-
-
 def _rows(histogram: Weights) -> Block:
     """How much rows count, drawn where they do not all count alike."""
     if sum(rows > 0 for rows in histogram.rows) < 2:
         return Text(["All rows count alike: nothing is held for wrong."])
-    return _weights(histogram)
-
-
-def _weights(histogram: Weights) -> Figure:
     edges = histogram.edges
     names = [*(f"{a:g}–{b:g}" for a, b in pairwise(edges)), f"≥ {edges[-1]:g}"]
     return Figure(
@@ -290,8 +283,7 @@ def _transposed(
 ) -> Table:
     """Methods across, clients down: all rows, then the worst, the middle and the best served."""
     scores = percent * found.scores  # (methods, folds, clients)
-    mean, low = np.nanmean(scores, axis=1), 1 if found.classifies else -1
-    order = np.argsort(low * mean.mean(axis=0), kind="stable")
+    mean, order, low = np.nanmean(scores, axis=1), found.order, 1 if found.classifies else -1
     rows: list[Sequence[Cell]] = [("all rows", *map(measured, percent * found.overall))]
     ranked = low * np.sort(low * mean, axis=1)
     for what, k in (("worst", 0), ("middle", len(order) // 2), ("best", -1)):
@@ -299,18 +291,15 @@ def _transposed(
     for k in order[:most]:
         rows.append((found.clients[k], *(measured(scores[i, :, k]) for i in range(len(names)))))
     left = len(order) - len(order[:most])
-    note = (
-        _note(found)
-        + " Clients from the worst served on"
-        + (f"; {left} more are not shown." if left else ".")
-    )
+    rest = f"; {left} more are not shown." if left else "."
+    note = f"{_note(found)} Clients from the worst served on{rest}"
     return Table("methods", title, ("client", *names), rows, form, note=note)
 
 
 def of_comparison(found: Comparison, study: Study) -> Page:
     """A comparison on one page."""
     mean = found.scores.mean(axis=1) * (100.0 if found.classifies else 1.0)
-    measure = "accuracy in %" if found.classifies else "mean absolute error"
+    measure = found.measure + " in %" * found.classifies
     best = found.methods[found.best]
     cards = [Finding(words, "not to be trusted", False) for words in found.shortfalls[:3]]
     cards.append(Finding("serves its worst served client best", best))
@@ -336,8 +325,8 @@ def _dots(found: Comparison, measure: str) -> Figure:
     """A dot with its standard error for every method and client; of many, those served worst."""
     scores = found.scores * (100.0 if found.classifies else 1.0)
     mean = np.nanmean(scores, axis=1)
-    order = np.argsort((1 if found.classifies else -1) * mean.mean(axis=0), kind="stable")[:_ROOM]
-    names, folds = [found.clients[k] for k in order], scores.shape[1]
+    order, folds = found.order[:_ROOM], scores.shape[1]
+    names = [found.clients[k] for k in order]
     errors = np.nanstd(scores, axis=1, ddof=1) / np.sqrt(folds) if folds > 1 else None
     series = [
         Series(name, names, mean[i, order], None if errors is None else errors[i, order])

@@ -64,7 +64,7 @@ def curves(found: dict[str, Promise]) -> list[Block]:
         figures = []
         for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
             series = [
-                Series(name or "certified", *_columns(known))
+                Series(name or "certified", [x for x, _ in known], [y for _, y in known])
                 for name, promise in found.items()
                 if (known := _known(getattr(promise, part), kind, scale))
             ]
@@ -81,10 +81,6 @@ def _known(lines: Sequence[Promised], kind: str, scale: float) -> list[tuple[flo
     """The points of a curve, where there is a bound."""
     heights = [(scale * float(line.name), _height(line, kind)) for line in lines]
     return [(x, y) for x, y in heights if y is not None]
-
-
-def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
 
 
 def _height(line: Promised, kind: str) -> float | None:

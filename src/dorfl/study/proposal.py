@@ -24,9 +24,8 @@ def propose(
     table = tables.read(data)
     names = table.column_names
     notes: dict[str, str] = {}
-    few: dict[
-        str, tuple[int, int, str]
-    ] = {}  # columns with few values, and how many rows the rarest has
+    # Columns with few values: how many, the rows of the rarest, and the column's kind.
+    few: dict[str, tuple[int, int, str]] = {}
     for name in names:
         column = table.column(name)
         if columns.kind_of(column) in ("numeric", "category"):
@@ -45,9 +44,8 @@ def propose(
         client = _guess(able, _CLIENTS) or next(iter(texts), None)
         others = [name for name in able if name != client]
         if client:
-            notes["client"] = "GUESSED: the column that says whose row it is" + _candidates(
-                others, few
-            )
+            guessed = "GUESSED: the column that says whose row it is"
+            notes["client"] = guessed + _candidates(others, few)
     else:
         tables.find_column(names, client, "client")
     if label == client:

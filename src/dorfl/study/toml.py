@@ -33,14 +33,7 @@ _OLD = {  # how studies were written before: what it is called now
     ("training", "tolerance"): ("training", "tol"),
     ("training", "rounds"): ("training", "max_rounds"),
 }
-
-
-_KINDS = {
-    str: "text in quotes",
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-}
+_KINDS = {str: "text in quotes", float: "a number", int: "a whole number", bool: "true or false"}
 
 
 def read(path: str | Path) -> Study:

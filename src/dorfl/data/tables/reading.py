@@ -100,10 +100,7 @@ class Given:
 
 
 def batches(
-    path: str | Path,
-    kinds: Mapping[str, str],
-    rows: int = _BATCH,
-    missing: Sequence[str] = (),
+    path: str | Path, kinds: Mapping[str, str], rows: int = _BATCH, missing: Sequence[str] = ()
 ) -> Iterator[pa.Table]:
     """The columns named in `kinds` ("numeric", "category" or "as it is"), some rows at a time."""
     path = Path(path)

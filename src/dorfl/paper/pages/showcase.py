@@ -29,7 +29,7 @@ def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
                     "DOR-FL on the synthetic data of seed 0. A row's weight is 1 for an ordinary "
                     "row and near 0 for one that is set aside. The rows set aside are the wrong "
                     f"ones: area under the ROC curve {shown['area']:.4f}, average "
-                    f"precision {shown['precision']:.4f}.",
+                    f"precision {shown['precision']:.4f}."
                 ]
             ),
             Beside([_data(shown), _weights(shown)]),

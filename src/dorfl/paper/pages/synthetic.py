@@ -10,17 +10,7 @@ import numpy as np
 from dorfl.paper.pages.common import curve, percent, percents, tuning_table
 from dorfl.paper.synthetic import BAYES, FACTORS, FORMS, KINDS, OFFSETS, ORACLE, SHARES
 from dorfl.paper.tuning import NAMES, RULES
-from dorfl.report.content import (
-    Beside,
-    Block,
-    Cell,
-    Figure,
-    Finding,
-    Section,
-    Series,
-    Table,
-    Text,
-)
+from dorfl.report.content import Beside, Block, Cell, Figure, Finding, Section, Series, Table, Text
 
 COLUMNS = ("overall", "client 1", "client 2", "client 3")
 PAPER = {  # Table 1 of the paper: accuracy in %

@@ -78,8 +78,10 @@ def _why(model: Model) -> str:
 
 
 def _held_out(model: Model) -> list[str]:
-    measure = "accuracy" if model.classifies else "mean absolute error"
-    lines = [f"| | {measure} | for the worst-served client | who |", "| --- | --- | --- | --- |"]
+    lines = [
+        f"| | {model.measure} | for the worst-served client | who |",
+        "| --- | --- | --- | --- |",
+    ]
     for told in model.facts.held_out:
         name = _code(told.client) if told.client else ""
         lines.append(f"| {told.method} | {told.overall:.4g} | {told.worst:.4g} | {name} |")
@@ -88,8 +90,7 @@ def _held_out(model: Model) -> list[str]:
 
 def _clients(model: Model) -> list[str]:
     by_name = {served.name: served for served in model.facts.clients}
-    heading = "accuracy" if model.classifies else "mean absolute error"
-    lines = [f"| client | rows | λ | loss | {heading} |", "| --- | --- | --- | --- | --- |"]
+    lines = [f"| client | rows | λ | loss | {model.measure} |", "| --- | --- | --- | --- | --- |"]
     for name, lam in zip(model.fit.clients, model.fit.lam, strict=True):
         served = by_name.get(name, Served(name, 0))
         cells = [_code(name), _cell(served.rows or None, ",d"), f"{lam:.3f}"]

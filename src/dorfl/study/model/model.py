@@ -36,6 +36,11 @@ class Model:
         return self.fit.problem.loss.classifies
 
     @property
+    def measure(self) -> str:
+        """What its answers are scored by."""
+        return "accuracy" if self.classifies else "mean absolute error"
+
+    @property
     def relative_gap(self) -> float:
         """How far the training ended from the best possible, in units of the objective."""
         return self.fit.relative_gap
