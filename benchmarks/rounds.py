@@ -261,34 +261,20 @@ def show_rounds() -> None:
     console.print(table)
 
 
-def show_softmax() -> None:
-    table = Table("threads", "n", "d", "classes", "DOR-FL ms", "own ERM ms", "BLAS ERM ms",
-                  "ERM ÷ BLAS", "DOR-FL ÷ BLAS",
-                  title="One softmax round: against plain ERM by BLAS (float32)")  # fmt: skip
+def show_against_blas(
+    task: str, title: str, blas: str, digits: int, erm: float, dorfl: float
+) -> None:
+    """Times of a task beside those of `blas`, and the most that ERM and DOR-FL may take of it."""
+    table = Table("threads", "n", "d", "classes", "DOR-FL ms", "own ERM ms", f"{blas} ms",
+                  "ERM ÷ BLAS", "DOR-FL ÷ BLAS", title=title)  # fmt: skip
     for threads in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
-        for key, best in in_threads(threads, "softmax").items():
+        for key, best in in_threads(threads, task).items():
             n, d, classes = map(int, key.split(","))
             table.add_row(
                 str(threads), f"{n:,}", str(d), str(classes),
-                *(f"{1e3 * best[name]:.2f}" for name in ("dorfl", "erm", "blas")),
-                verdict(best["erm"] / best["blas"], 1.1),
-                verdict(best["dorfl"] / best["blas"], 2.0),
-            )  # fmt: skip
-    console.print(table)
-
-
-def show_curvature() -> None:
-    table = Table("threads", "n", "d", "classes", "DOR-FL ms", "own ERM ms", "BLAS XᵀDX ms",
-                  "ERM ÷ BLAS", "DOR-FL ÷ BLAS",
-                  title="One full Hessian: against BLAS XᵀDX for every two outputs")  # fmt: skip
-    for threads in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
-        for key, best in in_threads(threads, "curvature").items():
-            n, d, classes = map(int, key.split(","))
-            table.add_row(
-                str(threads), f"{n:,}", str(d), str(classes),
-                *(f"{1e3 * best[name]:.1f}" for name in ("dorfl", "erm", "blas")),
-                verdict(best["erm"] / best["blas"], 3.0),
-                verdict(best["dorfl"] / best["blas"], 3.0),
+                *(f"{1e3 * best[name]:.{digits}f}" for name in ("dorfl", "erm", "blas")),
+                verdict(best["erm"] / best["blas"], erm),
+                verdict(best["dorfl"] / best["blas"], dorfl),
             )  # fmt: skip
     console.print(table)
 
@@ -354,8 +340,10 @@ def show_large() -> None:
 
 def main() -> None:
     show_rounds()
-    show_softmax()
-    show_curvature()
+    title = "One softmax round: against plain ERM by BLAS (float32)"
+    show_against_blas("softmax", title, "BLAS ERM", 2, 1.1, 2.0)
+    title = "One full Hessian: against BLAS XᵀDX for every two outputs"
+    show_against_blas("curvature", title, "BLAS XᵀDX", 1, 3.0, 3.0)
     show_scaling()
     show_large()
     import peers  # noqa: PLC0415 - needs nothing more than dorfl itself until it runs
