@@ -1,7 +1,7 @@
 """Pictures of a fit, on axes of Matplotlib: `dorfl.plot.weights(fit)`.
 
 Every function draws on `ax`, or on new axes, and returns them, so that titles, sizes and whatever
-else is wanted are Matplotlib's own business. `dorfl report` makes whole pages.
+else is wanted are set with Matplotlib. `dorfl report` makes whole pages.
 
 >>> import dorfl, matplotlib
 >>> matplotlib.use("agg")

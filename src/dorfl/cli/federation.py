@@ -1,4 +1,4 @@
-"""`dorfl run`, `resume`, `status`, `watch` and `stop`: a study from the coordinator's chair."""
+"""`dorfl run`, `resume`, `status`, `watch` and `stop`: a study, as its coordinator runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands share: how they speak, fail and end.
+"""What all commands share: output, errors and exit codes.
 
 Exit codes: 0 done; 1 what was asked for does not hold, or an error in dorfl itself; 2 a wrong
 command, option or study; 3 data that cannot be used; 4 a model folder that cannot, or a training
@@ -108,7 +108,7 @@ def _age(path: Path) -> int:
 
 
 class Screen:
-    """Where a command speaks to: tables or JSON to standard output, all else to standard error."""
+    """The output of a command: tables or JSON to standard output, all else to standard error."""
 
     def __init__(self) -> None:
         meta = click.get_current_context().meta
@@ -134,7 +134,7 @@ class Screen:
         self.err.print(f"[bold red]warning:[/] [red]{_plain(words)}[/]", soft_wrap=True)
 
     def detail(self, words: str) -> None:
-        """Something only the curious want to know."""
+        """Something that is said with --verbose alone."""
         if self.verbose:
             self.err.print(_plain(words), soft_wrap=True)
 

@@ -60,7 +60,7 @@ def interior_point(
             weights, curvature = plan * inverse, marginal / beta
             try:
                 newton = _factor(weights, weights.sum(axis=1), weights.sum(axis=0) + curvature)
-            except LinAlgError:  # rounding has the last word
+            except LinAlgError:  # singular, by rounding
                 break
             pull = marginal - curvature * mismatch
             predictor = newton(p, pull)  # aims at γs = 0; how far it gets tells where to aim

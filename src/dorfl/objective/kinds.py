@@ -157,7 +157,7 @@ class Score(Kind):
         raise NotImplementedError
 
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
-        """∇h of every row (n, d); by central differences unless a score knows better."""
+        """∇h of every row (n, d); by central differences unless a score says otherwise."""
         out = np.empty_like(rows)
         for k in range(rows.shape[1]):
             step = np.cbrt(np.finfo(float).eps) * np.maximum(1.0, np.abs(rows[:, k]))

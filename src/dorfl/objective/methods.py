@@ -112,7 +112,7 @@ def method(
 
 
 def erm() -> Method:
-    """Empirical risk minimisation, what FedAvg heads for: every row counts the same."""
+    """Empirical risk minimisation, what FedAvg approximates: every row counts the same."""
     return method(mixture="fixed", name="erm")
 
 

@@ -227,7 +227,7 @@ def _uniform(count: int, cap: float) -> Array:
 def project_simplex(point: Any) -> Array:
     """The point of the simplex {λ ≥ 0, Σ λ = 1} nearest to `point`."""
     v = np.asarray(point, dtype=float)
-    v = v - v.max()  # the answer is the same, and huge entries do not drown the rest
+    v = v - v.max()  # the answer is the same, and the others keep their digits
     excess = np.cumsum(np.sort(v)[::-1]) - 1.0
     # Whoever stays above zero loses the same; any other set of the largest would lose less.
     return snap(v - (excess / np.arange(1, v.size + 1)).max())
@@ -241,7 +241,7 @@ def project_capped(point: Any, cap: float) -> Array:
     """
     v = np.asarray(point, dtype=float)
     # Enough entries to make up a mixture lie at or above `pivot`, so whatever is `cap` above it
-    # gets all it may: cutting it down there changes nothing, and rounding drowns nobody.
+    # gets all it may: cutting it down there changes nothing, and no digit of the others is lost.
     pivot = np.sort(v)[::-1][int(np.ceil(1.0 / cap - 1e-12)) - 1]
     v = np.minimum(v - pivot, cap)
     breaks = np.sort(np.concatenate([v, v - cap]))

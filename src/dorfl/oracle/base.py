@@ -98,7 +98,7 @@ class Agreed:
 
     def predict(self, theta: Array, rows: Array) -> Array:
         """The model's outputs for rows."""
-        raise NotImplementedError("this model's outputs are its oracle's own business")
+        raise NotImplementedError("this model's outputs are known to its oracle alone")
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,7 +128,7 @@ def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
 
 
 def _references(data: Dataset) -> dict[str, Array]:
-    """Two that know better, the clean rows or the true θ, and the peers."""
+    """θ trained on the clean rows alone, the true θ, and the peers."""
     clean = {name: rows for name, rows in data.uncontaminated().items() if len(rows[1])}
     bad = np.concatenate(list(data.outliers.values()))
     oracle = fit(Candidate("", methods.erm()), clean, intercept=False)

@@ -109,7 +109,7 @@ def _done(state: SqpState, gap: float) -> tuple[str, str]:
     size, why = relative(gap, state.height, state.start), ""
     if size <= 0.15 * state.setting.tol:
         return "converged", why
-    if gap <= state.noise:  # rounding has the last word
+    if gap <= state.noise:  # no more than rounding changes
         why = f"rounding changes the objective by {state.noise:.1e}, as much as there is to gain"
     elif state.failures >= _TRIALS:
         far = float(np.abs(state.trial - state.theta).max())

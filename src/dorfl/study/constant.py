@@ -1,8 +1,8 @@
 """Whether a model has learnt anything: its loss beside that of the best constant prediction.
 
 Both are taken on the rows trained with, weighed as training weighed them in the end: λ by client, p
-by row, so that rows held for wrong have no say here either. A minimiser cannot be worse than a
-constant under these weights; a training that went nowhere is no better.
+by row, so that rows held for wrong do not count here either. A minimiser cannot be worse than a
+constant under these weights; a training without progress is no better.
 """
 
 from __future__ import annotations

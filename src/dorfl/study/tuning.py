@@ -1,7 +1,7 @@
-"""Choose settings by cross-validation inside clients, by a measure that outliers do not fool.
+"""Choose settings by cross-validation inside clients, by a measure that outliers do not distort.
 
 Wrong rows are among the validation rows too, and a plain mean of their losses prefers the model
-that fits them. So rows that lie out by more than twice the edge of the bulk have no say, the same
+that fits them. So rows that lie out by more than twice the edge of the bulk do not count, the same
 rows for every candidate. What cannot be told apart (within a standard error of the best) is decided
 for the more robust: cross-validation does not see drift to come, only what guarding against it
 costs.
@@ -79,7 +79,7 @@ def tune(
         frozen: columns that cannot drift.
         folds: into how many parts each client's rows are divided.
         seed: how they are divided.
-        measure: "inlying" as above, or "plain": every row has a say, for data known to be clean.
+        measure: "inlying" as above, or "plain": every row counts, for data known to be clean.
         l2: as for :func:`dorfl.train`.
         tol: as for :func:`dorfl.train`.
         progress: called with a few words before every training.
@@ -99,7 +99,7 @@ def tune(
     known = validation.classes(checked, chosen)
     fold = _folds(checked, folds, seed)
     fixed = {"loss": chosen, "frozen": frozen, **given}
-    heard = _inlying(checked, outliers if measure == "inlying" else 0.0, frozen, chosen)
+    counted = _inlying(checked, outliers if measure == "inlying" else 0.0, frozen, chosen)
 
     found = []
     for settings in candidates:
@@ -115,16 +115,16 @@ def tune(
                 held = fold[name] == k
                 lost[name][held] = _losses(fit, X[held], y[held], known)
         found.append(lost)
-    trials, best = _compare(candidates, found, heard, fold, folds)
+    trials, best = _compare(candidates, found, counted, fold, folds)
     settings = trials[0].settings
     choice = choose(checked, **{**fixed, **settings})
     said = ", ".join(f"{name} = {value}" for name, value in settings.items())
-    count = sum(int(rows.sum()) for rows in heard.values())
-    total = sum(len(rows) for rows in heard.values())
+    count = sum(int(rows.sum()) for rows in counted.values())
+    total = sum(len(rows) for rows in counted.values())
     words = (
         f"Of {len(trials)} candidates, {said} is chosen: loss {trials[0].loss:.4g} on rows not "
         f"trained with, the best has {best:.4g}.",
-        f"{count} of {total} rows had a say; the others lie too far out to be trusted.",
+        f"{count} of {total} rows counted; the others lie too far out to be trusted.",
         *choice.words,
     )
     return Tuning(choice, trials, words)
@@ -133,21 +133,21 @@ def tune(
 def _compare(
     candidates: list[dict[str, Any]],
     found: list[dict[str, Array]],
-    heard: dict[str, Array],
+    counted: dict[str, Array],
     fold: dict[str, Array],
     folds: int,
 ) -> tuple[tuple[Trial, ...], float]:
     """Trials, the chosen one first and the others by their loss; and the lowest loss."""
-    say, part = np.concatenate(list(heard.values())), np.concatenate(list(fold.values()))
+    used, part = np.concatenate(list(counted.values())), np.concatenate(list(fold.values()))
     rows = np.array([np.concatenate(list(lost.values())) for lost in found])
-    means = rows[:, say].mean(axis=1)
+    means = rows[:, used].mean(axis=1)
     best = int(means.argmin())
     trials = []
     for settings, lost, row, mean in zip(candidates, found, rows, means, strict=True):
-        ahead = [(row - rows[best])[say & (part == k)] for k in range(folds)]
+        ahead = [(row - rows[best])[used & (part == k)] for k in range(folds)]
         by_fold = np.array([a.mean() for a in ahead if len(a)])
         error = float(by_fold.std(ddof=1) / np.sqrt(len(by_fold))) if len(by_fold) > 1 else 0.0
-        served = {n: float(lost[n][heard[n]].mean()) for n in lost if heard[n].any()}
+        served = {n: float(lost[n][counted[n]].mean()) for n in lost if counted[n].any()}
         trials.append(Trial(settings, float(mean), error, served))
     lowest = trials[best].loss
     level = [t for t in trials if t.loss <= lowest + t.error]
@@ -185,7 +185,7 @@ def _folds(checked: Clients, folds: int, seed: int) -> dict[str, Array]:
 def _inlying(
     checked: Clients, outliers: float, frozen: Sequence[int], loss: Loss
 ) -> dict[str, Array]:
-    """Which rows have a say: those within twice the edge of the bulk of their client's centre."""
+    """Which rows count: those within twice the edge of the bulk of their client's centre."""
     score = choose(checked, outliers=outliers, frozen=frozen, loss=loss).method.score
     if score is None:
         return {name: np.ones(len(y), dtype=bool) for name, (_, y) in checked.items()}

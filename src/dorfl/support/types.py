@@ -1,4 +1,4 @@
-"""The array types the package speaks of."""
+"""The type of an array."""
 
 from typing import Any, TypeAlias
 
