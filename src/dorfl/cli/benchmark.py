@@ -62,6 +62,7 @@ def benchmark(
     page = told.page(asked, found)
     export(page, out)
     report = write(page, out / f"benchmark-{data}.html")
+    screen.say(page.lead)
     for block in blocks(page):
         if isinstance(block, Table):
             screen.table(tables.as_rich(block))

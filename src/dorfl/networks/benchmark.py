@@ -90,7 +90,7 @@ def candidates(name: str, setup: Setup, clients: int, columns: Columns = PLAIN) 
     if name == "DORO":
         return [
             _plain(
-                setup, rate, f"ε = {trim:g}, τ = {tau:g}",
+                setup, rate, f"ε = {trim:g}" + ("" if np.isinf(tau) else f", τ = {tau:g}"),
                 methods.method(temperature=tau, mixture="fixed", name="doro"), trim=trim,
             )
             for rate, (trim, tau) in product(pair, ((0.1, np.inf), (0.2, np.inf), (0.2, 1.0)))

@@ -9,6 +9,7 @@ from dorfl.networks.benchmark_rows import ABOUT
 from dorfl.paper.benchmark import SETS, Asked, Results
 from dorfl.paper.pages.common import percent
 from dorfl.report.content import (
+    Beside,
     Block,
     Cell,
     Details,
@@ -78,15 +79,15 @@ def blocks(asked: Asked, found: Results) -> list[Block]:
             f"Each has {TRIES} settings to choose from, trained for {asked.rounds // of.tuning} "
             "rounds on four in five of the training rows, wrong ones included, and judged on the "
             "fifth: mean and worst client count half each, and of every client's rows the "
-            f"{LEFT_OUT:.0%} furthest from the median of their class are left out for all methods "
-            "alike. Test rows have no part in it.",
+            f"{100 * LEFT_OUT:.0f} % furthest from the median of their class are left out for all "
+            "methods alike. Test rows have no part in it.",
         ]
     )
     worst = _accuracy(
-        asked, found, "worst", "accuracy of the worst client in %", WORST.get(data, [])
+        asked, found, "worst", "Accuracy of the worst client in %", WORST.get(data, [])
     )
-    mean = _accuracy(asked, found, "mean", "mean accuracy of clients in %", [])
-    made: list[Block] = [words, worst, mean]
+    mean = _accuracy(asked, found, "mean", "Mean accuracy of clients in %", [])
+    made: list[Block] = [words, *([Beside([worst, mean])] if _narrow(asked) else [worst, mean])]
     if "backdoor" in asked.kinds:
         made.append(_attack(asked, found))
     figure = _curves(asked, found) if of.curve else _dots(asked, found)
@@ -130,6 +131,11 @@ def section(asked: Asked, found: Results) -> tuple[Section, list[Finding]]:
     return Section(TITLE, [words, *blocks(asked, found)]), findings(found)
 
 
+def _narrow(asked: Asked) -> bool:
+    """Is there room for two tables beside each other?"""
+    return len(asked.kinds) <= 3
+
+
 def _accuracy(
     asked: Asked, found: Results, what: str, title: str, published: list[Published]
 ) -> Table:
@@ -146,7 +152,7 @@ def _accuracy(
     note = f"“{CLEAN}” is AFL trained without the wrong rows, what a perfect filter would give."
     return Table(
         f"benchmark-{asked.data}-{what}",
-        f"{SETS[asked.data].about.partition(';')[0]}: {title}",
+        title,
         ("method", *asked.kinds),
         rows,
         ".1f",
