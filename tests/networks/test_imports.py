@@ -7,6 +7,8 @@ LINEAR = """
 import sys, dorfl
 data = dorfl.datasets.synthetic(seed=0)
 dorfl.train(data.clients, dorfl.methods.erm(), max_rounds=30)
+X, y = data.clients["client-1"]
+dorfl.RobustClassifier("erm").fit(X, y).predict(X)
 assert "torch" not in sys.modules
 """
 MISSING = """

@@ -42,6 +42,10 @@ CASES = {
     "squared": (methods.wafl(5.0), "squared"),
     "huber": (methods.dorfl(20, 1), "huber"),
     "softmax": (methods.dorfl(5, 1), "softmax"),
+    "by class": (
+        methods.dorfl(5, 1, scores.quadratic(0.3, center=np.arange(12.0).reshape(3, 4) / 12)),
+        "softmax",
+    ),
 }
 
 
@@ -73,7 +77,7 @@ def test_linear_network_agrees_with_the_exact_kernel(case, dtype):
     found = evaluate(fleet, fleet.network.start(), gradients=True)
     given = method
     if isinstance(method.score, scores.Quadratic):
-        centers = find_centers(method, {name: X for name, (X, _) in clients.items()})
+        centers = find_centers(method, {name: X for name, (X, _) in clients.items()}, 3)
         named = dict(zip(clients, centers, strict=True))
     near = 1e-4 if dtype == torch.float32 else 1e-8
     for i, (name, (X, y)) in enumerate(clients.items()):

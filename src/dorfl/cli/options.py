@@ -15,6 +15,7 @@ from dorfl.study.settings import (
     CURVATURES,
     METHODS,
     MIXTURES,
+    MODELS,
     SCALINGS,
     SMALL,
     SOLVERS,
@@ -38,6 +39,7 @@ _WORDS = {  # option → where a study has it
     "table": ("data", "file"),
     "label": ("data", "label"),
     "client": ("data", "client"),
+    "model": ("training", "model"),
     "method": ("method", "name"),
     "least": ("privacy", "minimum_rows"),
     **{name: ("method", name) for name in ("outliers", "shift", "rho", "beta", "score_weight")},
@@ -49,6 +51,7 @@ _WORDS = {  # option → where a study has it
     **{name: ("training", name) for name in ("curvature", "bytes_per_round")},
 }
 _CHOICES = {
+    "model": MODELS,
     "method": METHODS,
     "mixture": MIXTURES,
     "task": TASKS,

@@ -73,7 +73,7 @@ def _tell(error: Exception) -> int:
     from dorfl.data.tables import DataError  # noqa: PLC0415
     from dorfl.study.model import ModelError  # noqa: PLC0415
 
-    for kind, code in ((DataError, 3), (ModelError, 4), (ValueError, 2)):
+    for kind, code in ((DataError, 3), (ModelError, 4), (ValueError, 2), (ModuleNotFoundError, 2)):
         if isinstance(error, kind):
             _say(str(error))
             return code

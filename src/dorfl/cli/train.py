@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -50,6 +51,7 @@ def train(
     Examples:
       dorfl train adult.csv --label income --client race --out model
       dorfl train adult.csv --label income --client race --outliers 0.05 --ignore fnlwgt
+      dorfl train adult.csv --label income --client race --model mlp
       dorfl train study.toml
     """
     study = options.study_of(data, words)
@@ -62,7 +64,11 @@ def train(
     with screen.progress("reading") as step:
 
         def tell(done: Any) -> None:
-            step(f"round {done.round}, gap {done.gap:.1e}")
+            step(
+                f"round {done.round}, gap {done.gap:.1e}"
+                if study.training.model == "linear"
+                else f"round {done.round}, objective {done.objective:.4g}"
+            )
             screen.detail(
                 f"round {done.round}: objective {done.objective:.6g}, gap {done.gap:.2e}, "
                 f"{done.bytes_up / 1e3:.1f} kB up, {done.bytes_down / 1e3:.1f} kB down"
@@ -71,10 +77,11 @@ def train(
         def keep(made: Model) -> None:
             if not force:
                 ending.refuse_useless(made)
-            saved = f"the model is in {out}, without its guarantees and figures on rows held out"
+            left = "" if made.network else "its guarantees and "
+            saved = f"the model is in {out}, without {left}figures on rows held out"
             screen.writes(out / "model.json", saved)
             save(made, out)
-            step("the model is saved; certifying")
+            step("the model is saved" + "; certifying" * (not made.network))
 
         model, rows = run(study, tell, keep)
     save(model, out)  # again, with what it guarantees
@@ -90,8 +97,8 @@ def train(
         {
             "model": str(out),
             "rounds": model.fit.rounds,
-            "gap": model.fit.gap,
-            "relative_gap": model.relative_gap,
+            "gap": _finite(model.fit.gap),
+            "relative_gap": _finite(model.relative_gap),
             "bytes_up": model.fit.bytes_up,
             "bytes_down": model.fit.bytes_down,
             "status": model.fit.status,
@@ -100,6 +107,10 @@ def train(
         }
     )
     ending.tell_shortfall(screen, model)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _say_size(screen: Screen, study: Study) -> None:
@@ -167,7 +178,8 @@ def _say(screen: Screen, model: Model) -> None:
         screen.say(line)
     if model.shortfall is None:
         screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
-        screen.say(GAP)
+        if not model.network:
+            screen.say(GAP)
     screen.table(clients_table(model))
     if model.facts.held_out:
         screen.table(held_out_table(model))

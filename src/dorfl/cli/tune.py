@@ -12,7 +12,7 @@ from dorfl.cli import options
 from dorfl.cli.screen import Screen, heading
 
 
-@options.takes(*options.ANY_METHOD)
+@options.takes(*(word for word in options.ANY_METHOD if word != "model"))
 def tune(
     data: options.Table,
     words: dict[str, Any],
@@ -33,6 +33,11 @@ def tune(
     if out is not None and out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
     study = options.study_of(data, words)
+    if study.training.model != "linear":
+        raise ValueError(
+            "training.model: settings are tuned with linear models; tune without it, and train the "
+            "network with what was found: dorfl train study.toml --model mlp"
+        )
     from dorfl.study import table, tuning  # noqa: PLC0415 - slow to import, and --help need not wait
     from dorfl.study.meaning import assumed_of, frozen_of, loss_of  # noqa: PLC0415
     from dorfl.study.rows import open_split  # noqa: PLC0415

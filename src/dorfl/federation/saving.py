@@ -79,11 +79,15 @@ def load(path: Path, written: Any) -> Fit:
 
 def to_json(fit: Fit) -> dict[str, Any]:
     """What is known of any linear model, as plain JSON."""
+    return {"theta": fit.theta.reshape(fit.problem.outputs, -1).tolist(), **without_theta(fit)}
+
+
+def without_theta(fit: Fit) -> dict[str, Any]:
+    """What is known of any model, but for its numbers."""
     problem = fit.problem
     common = bool((fit.centers == fit.centers[0]).all())
     return {
         "intercept": problem.intercept,
-        "theta": fit.theta.reshape(problem.outputs, -1).tolist(),
         "loss": write_loss(problem.loss),
         "method": write_method(problem.method),
         "clients": list(fit.clients),
@@ -103,6 +107,13 @@ def to_json(fit: Fit) -> dict[str, Any]:
 
 def from_json(written: Any, classes: Array, dims: int) -> Fit:
     """The fit written down; raises ValueError, KeyError or TypeError where it is damaged."""
+    problem = read_problem(written, classes, dims)
+    shape = (problem.outputs, dims + problem.intercept)
+    return with_theta(written, problem, numbers(written["theta"], "theta", shape))
+
+
+def read_problem(written: Any, classes: Array, dims: int) -> Problem:
+    """The problem of the linear model written down, or of one that differs in θ alone."""
     loss, method = read_loss(written["loss"]), read_method(written["method"])
     if bool(len(classes)) != loss.classifies or len(np.unique(classes)) < len(classes):
         raise ValueError("its classes do not go with its loss")
@@ -115,17 +126,22 @@ def from_json(written: Any, classes: Array, dims: int) -> Fit:
         raise TypeError("intercept is no yes or no")
     problem = Problem(method, loss, dims, classes, intercept)
     problem.check()
+    return problem
+
+
+def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
+    """What is written of a model, with its problem and θ."""
+    dims = problem.dims
     clients = tuple(text(name) for name in written["clients"])
     lam = numbers(written["lambda"], "lambda", (len(clients),))
     if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
         raise ValueError("its clients and their weights do not go together")
     rows = len(written["centers"])
     by_class = any(isinstance(part, list) for first in written["centers"][:1] for part in first)
-    each = (len(classes), dims) if by_class else (dims,)
+    each = (len(problem.classes), dims) if by_class else (dims,)
     centers = numbers(written["centers"], "centers", (rows, *each))
     if rows not in (1, len(clients)):
         raise ValueError("its centers do not go with its clients")
-    theta = numbers(written["theta"], "theta", (problem.outputs, dims + intercept))
     return Fit(
         theta=theta.reshape(problem.shape),
         lam=lam,

@@ -202,6 +202,7 @@ def group_of(fit: Fit, clients: Any) -> Group:
     """Clients' rows as the fit sees them: its problem, its centres."""
     checked = validation.clients(clients)
     problem = fit.problem
+    problem.split(fit.theta)  # raises for what is no linear model
     known = dict(zip(fit.clients, fit.centers, strict=True))
     common = bool((fit.centers == fit.centers[0]).all())
     for name, (X, _) in checked.items():

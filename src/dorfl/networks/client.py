@@ -59,7 +59,7 @@ class Fleet:
     robust: Robust
     tilt: Tilt
     plan: Plan
-    centers: Tensor | None = None  # ξ̄ of a quadratic score: one for each client
+    centers: Tensor | None = None  # ξ̄ of a quadratic score: (clients, d), or (clients, classes, d)
     first: int = 0  # the number, among all clients, of the first one here
 
     def begin(self) -> Kept:
@@ -130,7 +130,10 @@ class Fleet:
         """Rows (clients, n) of `who` at their worst, each client at its θ (clients or 1, P)."""
         x, center = self.rows.x[index], None
         if self.centers is not None:
-            center = self.centers[list(who)].view(len(who), 1, *x.shape[2:])
+            own = self.centers[list(who)]
+            if own.ndim == 3:  # one for each class: that of every row's
+                own = own[torch.arange(len(own))[:, None], self.rows.y[index]]
+            center = own.view(len(who), -1, *x.shape[2:])
         with self.network.evaluating():
             return self.robust.climb(self.network, theta, x, self.rows.y[index], center)
 

@@ -59,10 +59,7 @@ class NetworkFit(Exchanged):
 
     def decision(self, X: Any) -> Array:
         """What the model puts out: (n, outputs)."""
-        dtype = next(self.model.parameters()).dtype
-        with torch.no_grad():
-            parts = [self.model(part) for part in inputs(X, dtype).split(4096)]
-        return np.asarray(torch.cat(parts).numpy())
+        return outputs(self.model, X)
 
     def predict(self, X: Any) -> Array:
         """Labels, or values for a regression."""
@@ -155,6 +152,14 @@ def terms(method: Method, plan: Plan) -> str:
     True
     """
     return repr((method.name, method.rho, method.temperature, replace(plan, rounds=1)))
+
+
+def outputs(model: nn.Module, X: Any) -> Array:
+    """What a trained model puts out for rows: (n, outputs)."""
+    dtype = next(model.parameters()).dtype
+    with torch.no_grad():
+        parts = [model(part) for part in inputs(X, dtype).split(4096)]
+    return np.asarray(torch.cat(parts).numpy())
 
 
 def prepare(
@@ -274,7 +279,7 @@ def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
     if agreed and "center" in agreed:
         centers = np.tile(agreed["center"], (len(tables), 1))
     else:
-        centers = find_centers(method, tables)
+        centers = find_centers(method, tables, len(rows.classes))
     return torch.from_numpy(centers).to(rows.x.dtype)
 
 

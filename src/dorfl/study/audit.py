@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl import networks
+from dorfl.data.centers import at
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.data.preprocessing.transform import Part
 from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
+from dorfl.networks.layered import Layered
 from dorfl.objective.kinds import Score
-from dorfl.oracle import rowwise
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
 from dorfl.support.types import Array
@@ -55,12 +57,15 @@ def audit(model: Model, rows: Rows) -> Audit:
         raise ValueError(
             f"outliers: the model was trained with method {name!r} and suspects no row: {hint}"
         )
-    group = group_of(_with_strangers(model, rows.names), rows.clients)
-    weight = np.concatenate([w * len(w) for w in group.sample_weights(fit.theta.ravel())])
+    known = _with_strangers(model, rows.names)
+    middles = known.centers[[known.clients.index(name) for name in rows.names]]
+    weight = np.concatenate([w * len(w) for w in _weights(known, rows, middles)])
+    own = zip(middles, rows.clients.values(), strict=True)
+    centers = np.concatenate([np.broadcast_to(at(mid, y), X.shape) for mid, (X, y) in own])
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
     sources = list(dict.fromkeys(model.transform.sources))
     belongs = np.array([sources.index(name) for name in model.transform.sources])
-    squared, centers, why = np.empty(len(weight)), rowwise.centers_of(group), []
+    squared, why = np.empty(len(weight)), list[str]()
     usual, firsts = _usual(model.transform, rows, weight), _firsts(model.transform)
     for start in range(0, len(weight), _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -78,6 +83,16 @@ def audit(model: Model, rows: Rows) -> Audit:
         distance[order],
         [why[k] for k in order],
     )
+
+
+def _weights(known: Fit, rows: Rows, middles: Array) -> list[Array]:
+    """The weight p of every row, by client."""
+    if not isinstance(known.problem, Layered):
+        return group_of(known, rows.clients).sample_weights(known.theta.ravel())
+    networks.require()
+    from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
+
+    return tabular.sample_weights(rows.clients, known.problem, known.theta, middles)
 
 
 def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:

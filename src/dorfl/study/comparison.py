@@ -11,7 +11,7 @@ import numpy as np
 
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
-from dorfl.study import meaning, results, table
+from dorfl.study import meaning, network, table
 from dorfl.study.model import Model
 from dorfl.study.model.facts import HeldOut
 from dorfl.study.rows import Rows, measure, open_split, rows_for
@@ -84,7 +84,7 @@ def compare(
         held_out = split.keep(fold == k)
         for i, name in enumerate(methods):
             tick(f"fold {k + 1}, {name}")
-            model = results.model_of(table.fit(study.changed(method_name=name), prepared)[0])
+            model = table.trained(study.changed(method_name=name), prepared)[0]
             classifies = model.classifies
             short += [f"{name}, fold {k + 1}: {w}" for w in (model.shortfall, model.useless) if w]
             served = {s.name: s.score or 0.0 for s in measure(model, rows_for(model, held_out))}
@@ -107,15 +107,16 @@ def held_out(
     fold = _folds(split, _PARTS, study.training.seed)
     tick()
     prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
-    states = {
-        name: table.fit(settings.changed(method_name=name), prepared, lambda _: tick())[0]
-        for name in dict.fromkeys((study.method.name, "erm"))
-    }
-    models = {name: results.model_of(state) for name, state in states.items()}
-    own, promise = models[study.method.name], model.facts.promise
+    own, state, _ = table.trained(settings, prepared, lambda _: tick())
+    name, promise = study.method.name, model.facts.promise
+    models = {f"{name}, {study.training.model}" if model.network else name: own}
+    if model.network or name != "erm":
+        plain = network.linear(settings) if model.network else settings
+        simplest = table.trained(plain.changed(method_name="erm"), prepared, lambda _: tick())[0]
+        models["erm, linear" if model.network else "erm"] = simplest
     rows = rows_for(own, rest)
     # What was decided with all rows, where the model tells; else with those trained on here.
-    share = meaning.share_of(states[study.method.name]) if promise is None else promise.outliers
+    share = meaning.share_of(state) if promise is None else promise.outliers
     usual = _nearest(rows, share, own.transform.frozen)
 
     def scored(part: Rows) -> dict[str, dict[str, float]]:

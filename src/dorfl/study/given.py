@@ -54,6 +54,11 @@ def share(outliers: Any) -> float | str:
     return outliers if isinstance(outliers, str) else float(outliers)
 
 
+def model(asked: Any) -> str:
+    """The kind of model as a study says it: a module, or what makes one, is a network."""
+    return asked if isinstance(asked, str) else "mlp"
+
+
 def mixture(rule: str | Mixture | None) -> dict[str, Any]:
     """How clients count, as a study says it."""
     if not isinstance(rule, Mixture):

@@ -25,10 +25,13 @@ from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
     METHODS,
     MIXTURES,
+    MODELS,
     SCALINGS,
     SMALL,
     TASKS,
+    Defence,
     Study,
+    Training,
 )
 from dorfl.support import wire
 from dorfl.support.types import Array
@@ -62,6 +65,7 @@ def check(study: Study) -> None:
         ("method.center", method.center, ("auto", "client")),
         ("method.mixture", method.mixture, MIXTURES),
         ("method.by", method.by, mixing.BY),
+        ("training.model", options.model, MODELS),
         ("training.solver", options.solver, solvers.names()),
         ("absent.then", study.absent.then, ("wait", "go on")),
     ):
@@ -98,6 +102,30 @@ def check(study: Study) -> None:
     plan_of(study)
     if study.privacy.secure_sum:
         _check_sums(study)
+    if options.model != "linear":
+        _check_network(study)
+
+
+def _check_network(study: Study) -> None:
+    """Raise where a network's study asks for what only linear models have."""
+    words, usual = study.training, Training()
+    instead = {
+        "solver": "a network has its own",
+        "tol": "a network has no gap to stop at: set training.max_rounds",
+        "curvature": "a network tells none",
+        "bytes_per_round": "a network tells no curvature",
+        "intercept": "a network has one in every layer",
+    }
+    for name, reason in instead.items():
+        if getattr(words, name) != getattr(usual, name):
+            raise ValueError(f"training.{name}: is for linear models ({reason}); leave it out")
+    for wrong, reason in (
+        (study.privacy.epsilon is not None, "privacy.epsilon: noise is added to linear models"),
+        (study.defence != Defence(), "[defence]: reports are judged for linear models"),
+        (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
+    ):
+        if wrong:
+            raise ValueError(f'{reason}; leave it out, or set training.model = "linear"')
 
 
 def _check_sums(study: Study) -> None:

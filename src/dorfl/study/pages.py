@@ -70,7 +70,8 @@ def of_model(model: Model) -> Page:
     if facts.held_out:
         sections.append(Section("Rows held out of training", [_held_out(model)]))
     sections.append(Section("Clients", _clients(model)))
-    sections.append(Section("What it learnt", [_coefficients(model)]))
+    if not model.network:
+        sections.append(Section("What it learnt", [_coefficients(model)]))
     if facts.weights:
         sections.append(Section("Rows and their weights", [_rows(facts.weights)]))
     told: list[Block] = []
@@ -83,7 +84,8 @@ def of_model(model: Model) -> Page:
         sections.append(Section("What it guarantees", told))
     sections.append(Section("How it was made", _making(model)))
     what = f"tells apart {_few(model.classes)}" if model.classifies else "estimates a number"
-    lead = f"A linear model that {what}, trained over {len(fit.clients)} client(s)."
+    kind = "network" if model.network else "linear model"
+    lead = f"A {kind} that {what}, trained over {len(fit.clients)} client(s)."
     return Page(f"A model of {model.label}", lead, cards, sections)
 
 

@@ -6,6 +6,7 @@ A model holds no row. What a site finds out about its rows stays in its folder.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     weights = learnt = None
     if set(told) == set(state.roster):
         assert state.outcome is not None
-        counts = np.sum([told[name].weights for name in state.roster], axis=0)
-        shown = tuple(int(count) if count >= _SHOWN else 0 for count in counts)
-        weights = Weights(serving.EDGES, shown)
+        weights = histogram([told[name].weights for name in state.roster])
         parts = [told[name].learnt for name in state.roster]
         learnt = Learnt(*constant.against(parts, state.outcome.lam))
     common = np.average(centers, axis=0, weights=list(rows.values()))
@@ -130,6 +129,12 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         tuple(common.ravel().tolist()), weights, learnt, _guarantee(state),
         settings=state.study.to_json(), promise=promises.of_study(state),
     )  # fmt: skip
+
+
+def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
+    """Clients' counts of rows by weight, added up; none of a few rows."""
+    total = np.sum(counts, axis=0).tolist()
+    return Weights(serving.EDGES, tuple(int(n) if n >= _SHOWN else 0 for n in total))
 
 
 def _guarantee(state: State) -> Guarantee | None:

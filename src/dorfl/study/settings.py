@@ -16,6 +16,7 @@ from dorfl.federation.options import Options, about
 from dorfl.oracle.curvature import BUDGET, RESOLUTIONS
 from dorfl.support import wire
 
+MODELS = ("linear", "mlp")
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 TASKS = ("auto", "classification", "regression")
 MIXTURES = ("auto", "fixed", "agnostic")
@@ -88,6 +89,7 @@ class Training(NamedTuple):
     at do not deserve a finer tolerance.
     """
 
+    model: Annotated[str, "what is trained: linear, or mlp, a network (needs PyTorch)"] = "linear"
     loss: Annotated[str, "what is made small: auto, logistic, softmax, squared or huber"] = "auto"
     delta: Annotated[float, "Huber's loss: where it turns linear, in units of residuals"] = 1.345
     solver: Annotated[str, f"how it is solved: {', '.join(SOLVERS)}"] = "auto"
@@ -189,6 +191,11 @@ class Study(NamedTuple):
 
 def among(study: Study, sites: Names) -> Study:
     """The study with its sites; `sites` take part where it names none."""
+    if study.training.model != "linear":
+        raise ValueError(
+            'training.model: sites elsewhere train linear models, so set model = "linear"; a '
+            "network is trained on one table (dorfl train), or by dorfl.train in Python"
+        )
     study = study._replace(sites=study.sites or sites)
     if not study.sites:
         raise ValueError("study: no site takes part; name them: sites = [...]")

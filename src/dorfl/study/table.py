@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
+from dorfl import networks
 from dorfl.data import preprocessing, spread, validation
 from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Numeric, Plan, Transform, cells, columns, summaries
@@ -35,7 +36,7 @@ from dorfl.objective import methods
 from dorfl.objective.kinds import Score
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import coordinator, guard, labels, meaning, promises, results, serving
+from dorfl.study import coordinator, guard, labels, meaning, network, promises, results, serving
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
 from dorfl.study.messages import Answer, Enrolled
@@ -94,15 +95,30 @@ def model_of(
     keep: Callable[[Model], object] | None = None,
 ) -> Model:
     """The model of a study for rows that are ready, with all that is known of it."""
-    (state, group), rows = fit(study, prepared, progress), prepared.rows
-    made = results.model_of(state, rows.notes, rows.warnings)
+    made, state, group = trained(study, prepared, progress)
     if keep is not None:
         keep(made)
-    if state.step == "certify":
+    if state.step == "certify" and not made.network:
         assert state.outcome is not None
         told = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
         state = coordinator.receive(state, dict(zip(group.names, told, strict=True)))
     return replace(made, facts=made.facts._replace(promise=promises.of_study(state)))
+
+
+def trained(
+    study: Study, prepared: Prepared, progress: Progress | None = None
+) -> tuple[Model, State, Group]:
+    """The model without its certificate, and the state and rows of the linear model it is or has.
+
+    A network takes the place of the linear model that settled what the study's words mean.
+    """
+    rows = prepared.rows
+    if study.training.model == "linear":
+        state, group = fit(study, prepared, progress)
+        return results.model_of(state, rows.notes, rows.warnings), state, group
+    state, group = fit(network.linear(study), prepared)
+    made = results.model_of(state, rows.notes, rows.warnings)
+    return network.model_of(study, made, rows, progress), state, group
 
 
 def curved(model: Model, rows: Rows, tick: Callable[[], object] = lambda: None) -> Model:
@@ -193,6 +209,8 @@ def _residuals(problem: Problem, theta: Array, clients: Clients, least: int, nam
 
 def prepare(study: Study, split: Split) -> Prepared:
     """Labels read, columns fitted federatedly, everything as numbers."""
+    if study.training.model != "linear":
+        networks.require()
     study, split, notes = _settled(study, split)
     skipped = (study.data.label, study.data.client)
     names = tuple(name for name in split.column_names if name not in skipped)

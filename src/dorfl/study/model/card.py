@@ -51,7 +51,7 @@ def write(model: Model) -> str:
         "",
         "```",
         "dorfl predict MODEL new.csv -o scored.csv     # with dorfl",
-        "python MODEL/score.py new.csv > scored.csv    # with Python alone",
+        f"python MODEL/score.py new.csv > scored.csv    # with Python {_beside(model)}",
         "```",
         "",
         f"Written by dorfl {dorfl.__version__}.",
@@ -66,10 +66,15 @@ def _summary(model: Model) -> str:
     else:
         what = f"estimates {_code(model.label)}"
     split = f", trained over the clients named by {_code(model.client)}" if model.client else ""
+    kind = "network" if model.network else "linear model"
     return (
-        f"A linear model ({fit.problem.loss.name} loss) that {what}{split} with the method "
+        f"A {kind} ({fit.problem.loss.name} loss) that {what}{split} with the method "
         f"{fit.problem.method.name}."
     )
+
+
+def _beside(model: Model) -> str:
+    return "and NumPy" if model.network else "alone"
 
 
 def _why(model: Model) -> str:

@@ -1,11 +1,13 @@
 """The model folder: `model.json`, `card.md`, `score.py`. Plain text, versioned, never pickle.
 
 `model.json` is the model; the other two are made from it. It is written last and in one step, so a
-folder holds the model before or the model after, whatever happens in between.
+folder holds the model before or the model after, whatever happens in between. The numbers of a
+network are in `model.safetensors`, whose checksum `model.json` has.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib import resources
 from pathlib import Path
@@ -16,14 +18,19 @@ import numpy as np
 import dorfl
 from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.federation import saving
+from dorfl.federation.fit import Fit
 from dorfl.federation.saving import ModelError
+from dorfl.networks import tensors
+from dorfl.networks.layered import Layered
 from dorfl.study.model import card, facts
 from dorfl.study.model.model import Model
 from dorfl.support import files
-from dorfl.support.plain import number, text
+from dorfl.support.plain import number, text, whole
+from dorfl.support.types import Array
 
 FORMAT, VERSION = "dorfl.model", 1
-NAME = "model.json"
+NAME, NUMBERS = "model.json", "model.safetensors"
+_WIDEST = 100_000  # hidden units of a layer
 REPORT = "report.html"  # that `dorfl report` puts beside it
 
 
@@ -34,12 +41,19 @@ def save(model: Model, folder: str | Path) -> Path:
         raise ModelError(f"{folder}: is a file; give a folder for the model")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / NAME).exists():
         raise ModelError(f"{folder}: holds other things than a model; give another folder")
-    written = json.dumps(to_json(model), indent=1, ensure_ascii=False, allow_nan=False)
+    about, numbers = to_json(model), _numbers(model)
+    if numbers is not None:
+        about["network"]["sha256"] = hashlib.sha256(numbers).hexdigest()
+    written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
     scorer = resources.files("dorfl.study.model").joinpath("score.py").read_text(encoding="utf-8")
     try:
         files.write_whole(folder / "card.md", card.write(model).encode())
         files.write_whole(folder / "score.py", scorer.encode())
+        if numbers is not None:
+            files.write_whole(folder / NUMBERS, numbers)
         files.write_whole(folder / NAME, f"{written}\n".encode())
+        if numbers is None:
+            (folder / NUMBERS).unlink(missing_ok=True)
         (folder / REPORT).unlink(missing_ok=True)  # of the model that was here before
     except OSError as error:
         raise OSError(
@@ -60,13 +74,14 @@ def load(folder: str | Path) -> Model:
         raise ModelError(f"{folder}: holds no {NAME}; is it a folder that `dorfl train` wrote?")
     written = saving.read(path)
     try:
-        return from_json(written)
+        return from_json(written, path.parent)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise ModelError(f"{path}: {problem}") from None
 
 
 def to_json(model: Model) -> dict[str, Any]:
-    """A model as plain JSON; numbers come back to the last bit."""
+    """A model as plain JSON, all but a network's θ; numbers come back to the last bit."""
+    fit = saving.to_json(model.fit) if not model.network else saving.without_theta(model.fit)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -77,13 +92,14 @@ def to_json(model: Model) -> dict[str, Any]:
         "target": None if model.target is None else model.target._asdict(),
         "features": list(model.transform.names),
         "transform": model.transform.to_json(),
-        **saving.to_json(model.fit),
+        **fit,
+        **_network(model),
         "facts": model.facts.to_json(),
     }
 
 
-def from_json(written: Any) -> Model:
-    """The model written down; raises ValueError, KeyError or TypeError where it is damaged."""
+def from_json(written: Any, folder: Path) -> Model:
+    """The model in that folder; raises ValueError, KeyError or TypeError where it is damaged."""
     if not isinstance(written, dict) or written.get("format") != FORMAT:
         raise ValueError("is no model written by dorfl")
     if written.get("version") != VERSION:
@@ -95,12 +111,47 @@ def from_json(written: Any) -> Model:
     classes = [text(name) for name in written["classes"]]
     if sorted(set(classes)) != classes:
         raise ValueError("its classes are not two or more in order")
-    fit = saving.from_json(written, np.arange(len(classes)), len(transform.names))
+    read = _read_network if "network" in written else _read_linear
+    fit = read(written, np.arange(len(classes)), len(transform.names), folder)
     client = None if written["client"] is None else text(written["client"])
     return Model(
         fit, transform, text(written["label"]), client, tuple(classes), _target(written["target"]),
         facts.from_json(written["facts"]),
     )  # fmt: skip
+
+
+def _network(model: Model) -> dict[str, Any]:
+    problem = model.fit.problem
+    if not isinstance(problem, Layered):
+        return {}
+    return {"network": {"hidden": list(problem.hidden), "numbers": NUMBERS}}
+
+
+def _numbers(model: Model) -> bytes | None:
+    problem = model.fit.problem
+    if not isinstance(problem, Layered):
+        return None
+    arrays = problem.arrays(model.fit.theta.astype(np.float32))  # as it was trained
+    return tensors.pack(arrays, {"format": FORMAT})
+
+
+def _read_linear(written: Any, classes: Array, dims: int, _: Path) -> Fit:
+    return saving.from_json(written, classes, dims)
+
+
+def _read_network(written: Any, classes: Array, dims: int, folder: Path) -> Fit:
+    like = saving.read_problem(written, classes, dims)
+    hidden = tuple(whole(width) for width in written["network"]["hidden"])
+    if not hidden or not all(0 < width <= _WIDEST for width in hidden):
+        raise ValueError("its network has no such layers")
+    problem = Layered(like.method, like.loss, dims, classes, hidden=hidden)
+    try:
+        data = (folder / NUMBERS).read_bytes()
+    except OSError as error:
+        raise ValueError(f"its numbers, {NUMBERS}, are missing: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != written["network"]["sha256"]:
+        raise ValueError(f"{NUMBERS} is not the file that it was saved with")
+    return saving.with_theta(written, problem, problem.gathered(tensors.unpack(data)[0]))
 
 
 def _target(written: Any) -> Numeric | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.federation.fit import Fit
+from dorfl.networks.layered import Layered
 from dorfl.study.model.facts import Facts
 from dorfl.support.types import Array
 
@@ -41,6 +42,11 @@ class Model:
         return "accuracy" if self.classifies else "mean absolute error"
 
     @property
+    def network(self) -> bool:
+        """Whether it is a network rather than a linear model."""
+        return isinstance(self.fit.problem, Layered)
+
+    @property
     def relative_gap(self) -> float:
         """How far the training ended from the best possible, in units of the objective."""
         return self.fit.relative_gap
@@ -48,7 +54,7 @@ class Model:
     @property
     def shortfall(self) -> str | None:
         """Why the training is not to be trusted, if it ended short of its tolerance."""
-        return None if self.fit.status in ("converged", "spent") else self.fit.message
+        return None if self.fit.status in ("converged", "spent", "trained") else self.fit.message
 
     @property
     def useless(self) -> str | None:
@@ -77,7 +83,7 @@ class Model:
         )
 
     def outputs(self, table: Any) -> Array:
-        """θᵀx of every row: (n,), or (n, classes) for more than two."""
+        """θᵀx of every row, or a network's outputs: (n,), or (n, classes) for more than two."""
         return self.fit.problem.predict(self.fit.theta, self.transform.apply(table).X)
 
     def probabilities(self, table: Any) -> Array:

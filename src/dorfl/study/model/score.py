@@ -1,5 +1,7 @@
 """Score a CSV file with the model.json beside this script. Python 3.10+ and nothing else.
 
+A network's numbers are in the model.safetensors beside it, and NumPy is needed as well.
+
 python score.py new.csv > scored.csv
 python score.py new.csv --model other/model.json
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import math
 import os
@@ -91,9 +94,39 @@ def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
 
 
 def outputs(model: Any, x: list[float]) -> list[float]:
-    """What the linear model says of a row: one number, or one for every class."""
+    """What the model says of a row: one number, or one for every class."""
+    if "network" in model:
+        return through(model["layers"], x)
     inputs = [*x, 1.0] if model["intercept"] else x
     return [math.fsum(w * v for w, v in zip(row, inputs, strict=True)) for row in model["theta"]]
+
+
+def through(layers: list[Any], x: Any) -> list[float]:
+    """What comes out of a network's layers, with ReLU between them."""
+    for k, (weight, bias) in enumerate(layers):
+        x = weight @ (x.clip(min=0.0) if k else x) + bias
+    return [float(t) for t in x]
+
+
+def layers(path: str, expected: str) -> list[Any]:
+    """A network's numbers, (weight, bias) by layer, from a file in the safetensors format."""
+    try:
+        import numpy as np  # noqa: PLC0415 - a linear model does without
+    except ImportError:
+        sys.exit("score.py: this model is a network, for which NumPy is needed: pip install numpy")
+    with open(path, "rb") as file:
+        data = file.read()
+    if hashlib.sha256(data).hexdigest() != expected:
+        sys.exit(f"score.py: {path} is not the file that the model was saved with")
+    size = int.from_bytes(data[:8], "little")
+    found = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__":
+            first, last = (8 + size + end for end in entry["data_offsets"])
+            numbers = np.frombuffer(data[first:last], "<f4").astype(np.float64)
+            found[name] = numbers.reshape(entry["shape"])
+    order = range(0, len(found), 2)
+    return [(found[f"{k}.weight"], found[f"{k}.bias"]) for k in order]
 
 
 def probabilities(model: Any, x: list[float]) -> list[float]:
@@ -137,6 +170,9 @@ def main() -> None:
         model = json.load(file)
     if model.get("format") != "dorfl.model" or model.get("version") != 1:
         sys.exit("score.py: this model is of another version than the script beside it")
+    if "network" in model:
+        beside = os.path.join(os.path.dirname(given.model), model["network"]["numbers"])
+        model["layers"] = layers(beside, model["network"]["sha256"])
     with open(given.table, encoding="utf-8-sig", newline="") as file:
         mark, comma = dialect(list(islice(file, 200)))
         file.seek(0)

@@ -1,0 +1,221 @@
+"""What classifier and regressor share: from rows and words to a trained study."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dorfl.data import weighing
+from dorfl.data.preprocessing import Transform
+from dorfl.data.tables import Split
+from dorfl.data.validation import Clients
+from dorfl.federation.fit import Fit
+from dorfl.guarantees.certificate import Certificate, paper
+from dorfl.guarantees.certified import Certified, certify
+from dorfl.networks.layered import NO_CERTIFICATE
+from dorfl.objective.kinds import Score
+from dorfl.objective.mixture import Mixture
+from dorfl.study import given, meaning, network, results
+from dorfl.study import table as engine
+from dorfl.study.coordinator import State
+from dorfl.study.settings import Privacy, Study, Used
+from dorfl.support.types import Array
+
+LABEL = "(label)"
+_LARGEST = 1e100  # a table's larger numbers count as missing
+
+
+class Robust(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share: clients, units, choice of the method, training."""
+
+    def __init__(
+        self,
+        method: str = "dorfl",
+        *,
+        model: Any = "linear",
+        outliers: float | str = "auto",
+        shift: float = 0.25,
+        frozen: Sequence[int | str] | None = None,
+        rho: float | None = None,
+        beta: float | None = None,
+        mixture: str | Mixture | None = None,
+        l2: float | None = None,
+        tol: float = 1e-4,
+        max_rounds: int | None = None,
+    ) -> None:
+        self.method = method
+        self.model = model
+        self.outliers = outliers
+        self.shift = shift
+        self.frozen = frozen
+        self.rho = rho
+        self.beta = beta
+        self.mixture = mixture
+        self.l2 = l2
+        self.tol = tol
+        self.max_rounds = max_rounds
+
+    def _fit(self, X: Array, y: Any, clients: Any, weights: Array | None, words: Study) -> State:
+        """Run the study `words` over these rows; give θ back in the units of X."""
+        if max(float(X.max()), -float(X.min())) > _LARGEST:
+            raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
+        if weights is not None and self._is_network:
+            raise ValueError(
+                "sample_weight, class_weight: a network counts every row alike; repeat rows "
+                'instead, or use model="linear"'
+            )
+        owners, places = given.owners(clients, len(X))
+        if weights is not None:  # where quantiles are taken, copies stand for weights
+            places = [rows[weights[rows] > 0] for rows in places]
+            owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
+            whole = np.zeros(len(X), dtype=np.int64)
+            whole[weights > 0] = weighing.copies(weights[weights > 0])
+            places = [np.repeat(rows, whole[rows]) for rows in places if len(rows)]
+        names = [f"x{k}" for k in range(X.shape[1])]
+        known = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        frozen = given.frozen(self.frozen, known, X if weights is None else X[weights > 0])
+        fewest = min(len(rows) for rows in places)
+        study = words._replace(
+            columns=Used(numeric=tuple(names), frozen=tuple(names[k] for k in frozen)),
+            # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
+            privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
+        ).changed(
+            method_name=self.method, method_outliers=given.share(self.outliers),
+            method_shift=self.shift, method_rho=self.rho, method_beta=self.beta,
+            training_model=given.model(self.model), training_l2=self.l2, training_tol=self.tol,
+            training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
+        )  # fmt: skip
+        meaning.check(study)
+        order = np.concatenate(places)
+        bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
+        columns = {name: X[:, k] for k, name in enumerate(names)}
+        split = Split(pa.table({**columns, LABEL: y}), tuple(owners), bounds, order)
+        prepared = engine.prepare(study, split)
+        order, mass = prepared.rows.order, None
+        if weights is not None:
+            mass = (weights / np.maximum(whole, 1))[order]  # copies share the row's weight
+            sizes = np.add.reduceat(mass, prepared.rows.bounds[:-1]).tolist()
+            prepared = replace(prepared, state=prepared.state._replace(sizes=tuple(sizes)))
+            mass = None if (mass == mass[0]).all() else mass
+        words = network.linear(study) if self._is_network else study
+        state, group = engine.fit(words, prepared, mass=mass, score=self.outlier_score)
+        assert state.outcome is not None
+        assert state.transform is not None
+        fit = results.model_of(state).fit
+        fit = replace(fit, problem=group.problem, centers=group.centers)
+        self.choice_ = meaning.chosen(state).words
+        self._trained = (fit, state.transform)
+        self._rows: Clients | None = prepared.rows.clients
+        self.sample_weights_ = np.zeros(len(X))
+        for old in ("coef_", "intercept_", "network_"):
+            self.__dict__.pop(old, None)
+        if self._is_network:
+            trained = network.train(study, fit, prepared.rows, model=self.model)
+            self.network_ = trained.model
+            by_client = [trained.sample_weights[name] for name in prepared.rows.names]
+            counted = np.concatenate([p * len(p) for p in by_client])
+            self.n_iter_, lam = trained.rounds, trained.lam
+        else:
+            if fit.status != "converged":
+                warnings.warn(fit.message, ConvergenceWarning, stacklevel=3)
+            self._set_coefficients(fit, state.transform, names)
+            counted = np.concatenate(group.sample_weights(state.outcome.theta)) * group.lots
+            self.n_iter_, lam = fit.rounds, fit.lam
+        self.sample_weights_[order] = counted
+        self.client_weights_ = dict(zip(fit.clients, lam.tolist(), strict=True))
+        return state
+
+    @property
+    def _is_network(self) -> bool:
+        return given.model(self.model) != "linear"
+
+    def _set_coefficients(self, fit: Fit, transform: Transform, names: list[str]) -> None:
+        """θ in the units of X."""
+        theta, parts = np.atleast_2d(fit.theta), transform.numeric
+        self.coef_: Any = np.zeros((len(theta), len(names)))
+        used = [names.index(part.name) for part in parts]
+        self.coef_[:, used] = theta[:, :-1] / [part.spread for part in parts]
+        middle = [part.center for part in parts]
+        self.intercept_: Any = theta[:, -1] - self.coef_[:, used] @ middle
+
+    def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
+        """The paper's certificate, :func:`dorfl.certificate.paper`, of its training rows or others.
+
+        The radius is in units of the columns, robust standard deviations. A model that was pickled
+        has left its training rows behind: give it rows then.
+        """
+        return paper(*self._seen(X, y, clients))
+
+    def certify(
+        self,
+        X: Any = None,
+        y: Any = None,
+        clients: Any = None,
+        *,
+        outliers: float = 0.1,
+        drift: float = 0.1,
+    ) -> Certified:
+        """What the model guarantees (:func:`dorfl.certify`), on its training rows or others.
+
+        The mean absolute error of a regression is in the unit of y.
+        """
+        found = certify(*self._seen(X, y, clients), outliers, drift)
+        return replace(found, unit=self._unit)
+
+    outlier_score: Score | None = None  # in place of the study's own
+    _unit = 1.0  # of what is predicted, in that of y
+
+    def _seen(self, X: Any, y: Any, clients: Any) -> tuple[Fit, Clients]:
+        """The fit, and the training rows or others as it sees them."""
+        check_is_fitted(self)
+        if hasattr(self, "network_"):
+            raise ValueError(NO_CERTIFICATE)
+        fit, transform = self._trained
+        if X is None:
+            if self._rows is None:
+                raise ValueError(
+                    "certificate: a pickled model does not keep its training rows; give X and y"
+                )
+            return fit, self._rows
+        table, target = validate_data(
+            self, given.dense(X), y, reset=False, dtype=[np.float64, np.float32]
+        )
+        owners, places = given.owners(clients, len(table))
+        rows = _seen(transform, table)
+        target = self._encode(target)
+        return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
+
+    def _encode(self, y: Array) -> Array:
+        """Targets as the model was trained on them."""
+        return y
+
+    def _output(self, X: Any) -> Array:
+        check_is_fitted(self)
+        table = validate_data(self, given.dense(X), reset=False, dtype=[np.float64, np.float32])
+        if not hasattr(self, "network_"):
+            return np.asarray(table @ self.coef_.T + self.intercept_)
+        from dorfl.networks.training import outputs  # noqa: PLC0415 - brings in torch
+
+        out = outputs(self.network_, _seen(self._trained[1], table)).astype(np.float64)
+        two = out.shape[1] == 2 and len(getattr(self, "classes_", ())) == 2
+        return out[:, 1:] - out[:, :1] if two else out  # of two classes, one number is enough
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "_rows" in state:  # rows stay where they are
+            state["_rows"] = None
+        return state
+
+
+def _seen(transform: Transform, table: Array) -> Array:
+    """Rows of X as the model sees them."""
+    named = {f"x{k}": column for k, column in enumerate(table.T)}
+    return np.asarray(transform.apply(named, np.float32).X)

@@ -1,0 +1,80 @@
+"""A network for tables as plain numbers: what it puts out, by NumPy. Only training needs PyTorch.
+
+>>> from dorfl.objective import losses, methods
+>>> problem = Layered(methods.erm(), losses.logistic, 2, np.arange(2), hidden=(3,))
+>>> problem.size, problem.predict(np.ones(problem.size), np.zeros((1, 2))).tolist()
+(13, [4.0])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from dorfl.oracle.problem import Problem
+from dorfl.support.types import Array
+
+NO_CERTIFICATE = (
+    "this model is a network, and the exact certificate is for linear models: train a linear one, "
+    "or measure the network on rows it has not seen"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Layered(Problem):
+    """Fully connected layers with ReLU between them, `hidden` wide; θ is one vector.
+
+    Its numbers are laid out, and named by :meth:`arrays`, as those of :func:`dorfl.networks.mlp`.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """From inputs to outputs."""
+        return (self.dims, *self.hidden, self.outputs)
+
+    @cached_property
+    def size(self) -> int:
+        """How many parameters the model has."""
+        return sum((one + 1) * two for one, two in pairwise(self.widths))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One vector."""
+        return (self.size,)
+
+    def split(self, theta: Array) -> tuple[Array, Array]:
+        """There are no coefficients, so there is nothing to derive a certificate from."""
+        del theta
+        raise ValueError(NO_CERTIFICATE)
+
+    def arrays(self, theta: Array) -> dict[str, Array]:
+        """θ by layer: "0.weight" (next, inputs), "0.bias", "2.weight", …"""
+        flat, place, found = np.ravel(theta), 0, dict[str, Array]()
+        for k, (one, two) in enumerate(pairwise(self.widths)):
+            found[f"{2 * k}.weight"] = flat[place : place + one * two].reshape(two, one)
+            found[f"{2 * k}.bias"] = flat[place + one * two : place + (one + 1) * two]
+            place += (one + 1) * two
+        return found
+
+    def gathered(self, arrays: Mapping[str, Array]) -> Array:
+        """θ from its layers; ValueError where they are not those of this network."""
+        wanted = self.arrays(np.zeros(self.size))
+        if set(arrays) != set(wanted):
+            raise ValueError("its layers are not those that its model.json tells of")
+        for name, like in wanted.items():
+            if arrays[name].shape != like.shape or not np.isfinite(arrays[name]).all():
+                raise ValueError(f"its layer {name} is damaged")
+        return np.concatenate([arrays[name].ravel() for name in wanted]).astype(np.float64)
+
+    def predict(self, theta: Array, rows: Array) -> Array:
+        """The network's outputs for rows: (n,), or (n, classes) for softmax."""
+        x, layers = np.asarray(rows, dtype=np.float64), list(self.arrays(theta).values())
+        for k in range(0, len(layers), 2):
+            x = (np.maximum(x, 0.0) if k else x) @ layers[k].T + layers[k + 1]
+        return x if self.outputs > 1 else x[:, 0]

@@ -1,0 +1,148 @@
+"""One rule for a table's network, which estimators and commands use: its layers, its training.
+
+The rows, the method and the centres are those of the study whose linear model was trained before;
+what is chosen here holds from a hundred rows to many thousands:
+
+- **Layers.** Two of 64 with ReLU.
+- **Steps.** In a round every client takes one gradient on 64 of its rows, and the server steps by
+  Adam at a rate of 2·10⁻³ along their mixture: no client drifts. The model is the mean of about the
+  last 50 θ, which a worst mixture needs more than others.
+- **Rounds.** As many as take the largest client through its rows five times, from 500 to 2000.
+- **Weight decay.** ½ l2 ‖θ‖² with l2 = 3 / rows. (1 / rows, as for linear models, lets a network of
+  a few hundred rows learn them by heart; 10 / rows leaves little of an interaction there.)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dorfl.data.validation import Clients
+from dorfl.federation.local import Round
+from dorfl.networks import oracle
+from dorfl.networks.layered import Layered
+from dorfl.networks.model import make, mlp
+from dorfl.networks.plan import Plan
+from dorfl.networks.rows import RowLoss
+from dorfl.networks.rules import adam, sgd
+from dorfl.networks.training import NetworkFit, prepare, train
+from dorfl.objective.methods import Method
+from dorfl.objective.scores import Quadratic
+from dorfl.oracle.problem import Problem
+from dorfl.support.types import Array
+
+HIDDEN = (64, 64)
+DECAY = 3.0  # l2 in units of 1 / rows
+_BATCH, _FEWEST, _MOST, _PASSES = 64, 500, 2000, 5
+
+
+def plan_for(counts: Array, *, l2: float | None, rounds: int | None, seed: int) -> Plan:
+    """How a network for clients with so many rows each is trained.
+
+    >>> plan = plan_for(np.array([200]), l2=None, rounds=None, seed=0)
+    >>> plan.rounds, plan.l2
+    (500, 0.015)
+    """
+    passes = _PASSES * int(np.max(counts)) // _BATCH
+    return Plan(
+        rounds=int(np.clip(passes, _FEWEST, _MOST)) if rounds is None else rounds,
+        batch=_BATCH, epochs=0, steps=1, local=sgd(1.0), server=adam(2e-3), average=0.98,
+        ascent=0.02, climb=5, l2=DECAY / float(np.sum(counts)) if l2 is None else l2, seed=seed,
+    )  # fmt: skip
+
+
+def layered(problem: Problem) -> Layered:
+    """The linear problem as a network's: same method, loss, columns and classes."""
+    return Layered(problem.method, problem.loss, problem.dims, problem.classes, hidden=HIDDEN)
+
+
+def fit(
+    clients: Clients,
+    problem: Problem,
+    centers: Array,
+    plan: Plan,
+    model: Any = "mlp",
+    progress: Callable[[Round], object] | None = None,
+) -> NetworkFit:
+    """Train a network for `problem` on rows as the study prepared them; ξ̄ by client.
+
+    `model` is "mlp", an `nn.Module`, or a function that makes one, given how many inputs and
+    outputs there are if it takes them. Two outputs for two classes are as good as one.
+    """
+    own = _made(model, problem, plan.seed)
+    loss = _loss(problem)
+    if loss == "logistic" and _outputs(own, problem.dims) == 2:
+        loss = "softmax"
+    return train(
+        clients, _placed(problem.method, clients, centers), own, plan, loss=loss,
+        classes=problem.classes if problem.loss.classifies else None, progress=progress,
+    )  # fmt: skip
+
+
+def sample_weights(clients: Clients, problem: Layered, theta: Array, centers: Array) -> list[Array]:
+    """How much every row counts at θ, by client: 1/n for an ordinary one."""
+    counts = np.array([len(y) for _, y in clients.values()])
+    plan = plan_for(counts, l2=None, rounds=1, seed=0)
+    fleet = prepare(
+        clients, _placed(problem.method, clients, centers), _mlp(problem, 0), plan,
+        loss=_loss(problem), classes=problem.classes if problem.loss.classifies else None,
+    )  # fmt: skip
+    return oracle.evaluate(fleet, torch.from_numpy(theta.astype(np.float32))).sample_weights
+
+
+def _made(model: Any, problem: Problem, seed: int) -> nn.Module:
+    if isinstance(model, str):
+        return _mlp(layered(problem), seed)
+    if isinstance(model, nn.Module) or not callable(model) or not _takes_two(model):
+        return make(model, seed)
+    return make(lambda: model(problem.dims, problem.outputs), seed)
+
+
+def _takes_two(model: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(model).bind(1, 1)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _mlp(problem: Layered, seed: int) -> nn.Module:
+    return make(lambda: mlp(problem.dims, problem.hidden, problem.outputs), seed)
+
+
+def _outputs(module: nn.Module, dims: int) -> int:
+    """How many numbers the module puts out; 0 where it does not take such rows."""
+    like = next(module.parameters(), torch.zeros(1))
+    try:
+        with torch.no_grad():
+            return int(module(torch.zeros(1, dims, dtype=like.dtype)).shape[-1])
+    except RuntimeError:  # training will say so
+        return 0
+
+
+def _loss(problem: Problem) -> str | RowLoss:
+    """The problem's loss on tensors."""
+    steep = problem.loss.steep
+    if problem.loss.name != "huber":
+        return problem.loss.name
+
+    def huber(outputs: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.huber_loss(
+            outputs[..., 0], y.to(outputs), reduction="none", delta=steep
+        )
+
+    return huber
+
+
+def _placed(method: Method, clients: Clients, centers: Array) -> Method:
+    """The method with ξ̄ of every client where the study put it."""
+    if not isinstance(method.score, Quadratic):
+        return method
+    known = dict(zip(clients, centers, strict=True))
+    return replace(method, score=replace(method.score, center=known))

@@ -1,0 +1,115 @@
+"""A study's network: trained on the rows and by the method that its linear model has settled.
+
+Where rows lie, whether those far out are wrong and how far residuals scatter is found by training a
+linear model first (:func:`linear`); the network takes the place of that model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorfl.federation.fit import Fit
+from dorfl.federation.local import Round
+from dorfl.networks.layered import Layered
+from dorfl.study import constant, results, serving
+from dorfl.study.model import Model
+from dorfl.study.model.facts import Learnt, Served
+from dorfl.study.rows import Rows
+from dorfl.study.settings import Study, Training
+from dorfl.support.types import Array
+
+if TYPE_CHECKING:
+    from dorfl.networks.training import NetworkFit
+
+
+def linear(study: Study) -> Study:
+    """The study of the linear model that is trained first; what is said of a network is not its."""
+    usual = Training()
+    return study._replace(
+        training=study.training._replace(model="linear", max_rounds=None, l2=usual.l2)
+    )
+
+
+def train(
+    study: Study,
+    fit: Fit,
+    rows: Rows,
+    progress: Callable[[Round], object] | None = None,
+    model: object = "mlp",
+) -> NetworkFit:
+    """A network in the place of the linear model `fit`, on the same rows."""
+    from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
+
+    words = study.training
+    plan = tabular.plan_for(
+        np.diff(rows.bounds), l2=words.l2, rounds=words.max_rounds, seed=words.seed
+    )
+    return tabular.fit(rows.clients, fit.problem, fit.centers, plan, model, progress)
+
+
+def model_of(
+    study: Study, made: Model, rows: Rows, progress: Callable[[Round], object] | None = None
+) -> Model:
+    """The model of a study that asks for a network; `made` is its linear model."""
+    trained = train(study, made.fit, rows, progress)
+    old = made.fit.problem
+    from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
+
+    problem = tabular.layered(old)
+    fit = replace(
+        made.fit,
+        problem=problem,
+        theta=trained.theta.astype(np.float64),
+        lam=trained.lam,
+        risks=trained.risks,
+        objective=trained.objective,
+        gap=trained.gap_estimate if old.method.mixture.adversarial else np.nan,
+        rounds=trained.rounds,
+        status="trained",
+        message=f"trained (objective {trained.objective:.6g}; how far a network is from its best "
+        "nobody knows)",
+        history=trained.history,
+        l2=trained.plan.l2,
+    )
+    weights = [trained.sample_weights[name] for name in rows.names]
+    layers = " and ".join(map(str, problem.hidden))
+    words = (
+        f"A network with layers of {layers}: {problem.size:,} parameters, weight decay "
+        f"{trained.plan.l2:.3g}, {trained.rounds} rounds of Adam on "
+        f"{trained.plan.batch} rows of every client. A linear model settled what follows.",
+    )
+    settings = {**made.facts.settings, "training": study.to_json()["training"]}
+    served, counts, learnt = _served(made, problem, fit, rows, weights)
+    facts = made.facts._replace(
+        notes=(
+            *made.facts.notes,
+            "a network has no exact certificate: that is for linear models",
+        ),
+        choice=(*words, *made.facts.choice),
+        clients=served,
+        weights=results.histogram(counts),
+        learnt=learnt,
+        certificate=None,
+        promise=None,
+        settings=settings,
+    )
+    return replace(made, fit=fit, facts=facts)
+
+
+def _served(
+    made: Model, problem: Layered, fit: Fit, rows: Rows, weights: list[Array]
+) -> tuple[tuple[Served, ...], list[tuple[int, ...]], Learnt]:
+    """How each client is served, rows by their weight, and whether anything was learnt."""
+    served, counts, parts = [], [], []
+    for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
+        out, target = serving.outputs(problem, fit.theta, X), problem.encode(y)
+        loss = problem.loss.value(out, target)
+        score = serving.score_of(problem, out, target, made.target)
+        served.append(Served(name, len(y), float(loss.mean()), score))
+        counts.append(serving.histogram(p * len(y), least=1))
+        parts.append(constant.measure(problem, loss, target, p))
+    return tuple(served), counts, Learnt(*constant.against(parts, fit.lam))
