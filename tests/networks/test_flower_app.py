@@ -3,6 +3,7 @@
 Messages are carried by a grid of this process; test_flower_run.py has Flower's own.
 """
 
+import doctest
 import logging
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dorfl import methods, mixture
 from dorfl.flower import client
+from dorfl.flower import strategy as strategies
 from dorfl.flower.strategy import RobustStrategy
 from dorfl.networks import adam, distance, eight_bits, sgd, top, train
 from dorfl.networks.model import Network, make
@@ -24,7 +26,7 @@ from dorfl.networks.plan import Plan
 from dorfl.networks.training import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:on the way of")  # ReLU has kinks, rows are few
-NODES = (71, 39, 7)  # Flower's are random, and so not in the order of the clients
+NODES = (71, 39, 7, 99)  # Flower's are random, and so not in the order of the clients
 PLAN = Plan(batch=16, at_once=1)  # one client at a time, as a node of Flower has
 
 
@@ -67,9 +69,9 @@ class Loopback(Grid):
         return replies
 
 
-def app(clients, method, plan=PLAN, rounds=3, *, spoil=None, **words):
+def app(clients, method, plan=PLAN, rounds=3, *, spoil=None, made=model, **words):
     """A run of the app: the strategy after it, and its result's θ."""
-    module = make(model, plan.seed)
+    module = make(made, plan.seed)
 
     def answer(message, context, rows):
         return client.train(message, context, rows, method, module, plan, **words)
@@ -140,6 +142,32 @@ def test_rows_may_be_a_loader():
     theta = app(clients, methods.afl()).theta
     assert np.array_equal(app(sets, methods.afl()).theta, theta)
     assert np.array_equal(app(loaders, methods.afl()).theta, theta)
+
+
+def test_pictures_and_a_client_without_some_class():
+    rng = np.random.default_rng(0)
+    labels = (np.arange(12) % 2, np.arange(20) % 3)  # the first has no row of the third class
+    clients = {
+        f"client-{i}": (rng.normal(size=(len(y), 1, 6, 6)).astype(np.float32), y)
+        for i, y in enumerate(labels, 1)
+    }
+    cnn = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(32, 3)
+    )
+    method = methods.gdrfl(20.0)
+    here = train(clients, method, cnn, PLAN.changed(rounds=3))
+    assert np.array_equal(app(clients, method, made=cnn).theta, here.theta)
+
+
+def test_a_regression():
+    rng = np.random.default_rng(0)
+    clients = {
+        f"client-{i}": (rng.normal(size=(30, 2)).astype(np.float32), rng.normal(size=30))
+        for i in (1, 2)
+    }
+    line, method = torch.nn.Linear(2, 1), methods.dorfl(5, 4)
+    here = train(clients, method, line, PLAN.changed(rounds=3), loss="squared")
+    assert np.array_equal(app(clients, method, made=line, loss="squared").theta, here.theta)
 
 
 def test_a_second_training_starts_anew():
@@ -265,6 +293,14 @@ def test_who_tells_nonsense_of_the_centre_is_left_out():
         )  # fmt: skip
 
 
+def test_a_client_of_few_rows_does_not_tell_of_them():
+    clients = {"a": (np.ones((4, 2), np.float32), np.arange(4) % 3), **named(blobs())}
+    there = app(clients, methods.dorfl(5, 4), rounds=1)
+    assert len(there.lam) == 3 and "client-1" not in there.lam
+    told = [keys for node, ask, keys in there.grid.asked if ask["step"] == "train"]
+    assert len(told) == 3
+
+
 def test_a_client_that_lost_its_state_is_told_again():
     clients = named(blobs())
 
@@ -319,6 +355,10 @@ def test_rows_and_what_a_client_keeps_do_not_travel():
         if step == "train":
             assert set(content["dorfl"]) == {"risk", "num-examples"}
             assert content["ways"]["values"].shape == (SIZE,)
+
+
+def test_the_examples_in_the_module_hold():
+    assert doctest.testmod(strategies) == (0, 3)
 
 
 def test_metrics_that_are_no_numbers_are_left_out():

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dorfl.flower.records import ASK, Form, pack, said, unpack
 from dorfl.networks import model as models
-from dorfl.networks.agreement import Agreed, Search, search
+from dorfl.networks.agreement import LEAST, Agreed, Search, search
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Rows, gather, inputs
 from dorfl.networks.model import Network
@@ -103,6 +103,8 @@ def _tell(message: Message, seeking: Search | None, rows: Rows) -> RecordDict:
     stage = said(message.content, ConfigRecord, "stage", str)
     if seeking is None or stage not in seeking.stages:
         raise Refusal("the server has another score than this client")
+    if len(rows.y) < LEAST:
+        raise Refusal(f"fewer than {LEAST} rows: what it told would tell of single ones")
     told = seeking.tell(stage, rows, unpack(message.content, "agreed"))
     return RecordDict({"told": pack(told._asdict())})
 

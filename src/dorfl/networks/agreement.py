@@ -21,6 +21,7 @@ from dorfl.networks.data import Rows
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
+LEAST = 5  # rows that are told of together, at least
 Agreed: TypeAlias = dict[str, Array]  # what was agreed on, by stage
 
 
@@ -56,7 +57,7 @@ class Center:
     def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
         """The mean of the rows that do not lie far out."""
         del stage, agreed
-        kept, mean = centers.summarise(rows.x.flatten(1).numpy())
+        kept, mean = centers.summarise(rows.x.flatten(1).numpy(), LEAST)
         return Told(mean, np.array([kept], dtype=float))
 
     def agree(self, stage: str, told: Sequence[Told]) -> Array:

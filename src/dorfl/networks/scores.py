@@ -22,13 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dorfl.networks.agreement import Agreed, Told, find
+from dorfl.networks.agreement import LEAST, Agreed, Told, find
 from dorfl.networks.data import Rows
 from dorfl.networks.rows import RowScore
 from dorfl.objective.kinds import Score
 from dorfl.support.types import Array
-
-_LEAST = 5  # rows of a class that a client must have to tell of their middle
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +191,7 @@ def _medians(x: Tensor, kind: Tensor, known: int) -> Told:
     values, weight = x.new_zeros(known + 1, x.shape[1]), np.zeros(known + 1)
     for k in range(known + 1):
         own = x[kind == k] if k < known else x
-        if len(own) >= _LEAST:
+        if len(own) >= LEAST:
             values[k], weight[k] = own.median(0).values, len(own)
     return Told(values.numpy(), weight)
 
@@ -204,7 +202,7 @@ def _by_class(told: Sequence[Told]) -> Tensor:
     weight = torch.from_numpy(np.stack([one.weight for one in told]).astype(np.float32))
     there = weight > 0
     if not bool(there[:, -1].any()):
-        raise ValueError(f"distance: no client has {_LEAST} rows to tell the middle of")
+        raise ValueError(f"distance: no client has {LEAST} rows to tell the middle of")
     rows = [k if bool(there[:, k].any()) else -1 for k in range(weight.shape[1] - 1)]
     return torch.stack([_middle(values[there[:, k], k], weight[there[:, k], k]) for k in rows])
 
