@@ -182,3 +182,24 @@ def test_ragged_lines_are_named_by_number(tmp_path):
     done = dorfl_("train", "t.csv", "--label", "rich", cwd=tmp_path)
     assert done.returncode == 3
     assert "2 line(s) do not have 4 cells: line 8 has 5, line 91 has 1" in done.stderr
+
+
+def test_names_are_shown_as_they_are_whatever_is_in_them(tmp_path):
+    """A name of two lines is one column, and what looks like markup is a name."""
+    odd = {"income": 'income\n"in $"', "site": "[b]site[/b]", "rich": "rich[red]"}
+    frame = incomes().rename(columns=odd)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ("--label", odd["rich"], "--client", odd["site"], "--budget", 0, "--out", "m")
+    done = dorfl_("train", "t.csv", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert odd["income"] in model.load(tmp_path / "m").transform.sources
+    done = dorfl_("evaluate", "m", "t.csv", cwd=tmp_path)
+    assert done.returncode == 0 and "rich[red] in t.csv" in done.stdout
+    done = dorfl_("outliers", "m", "t.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_text_in_sixteen_bits_is_named(tmp_path):
+    incomes().to_csv(tmp_path / "t.csv", index=False, encoding="utf-16")
+    done = dorfl_("train", "t.csv", "--label", "rich", cwd=tmp_path)
+    assert done.returncode == 3 and "UTF-16" in done.stderr

@@ -10,6 +10,7 @@ import typer
 from dorfl.cli import options
 from dorfl.cli.screen import Screen
 from dorfl.study.settings import METHODS
+from dorfl.support.text import scored
 
 if TYPE_CHECKING:
     from dorfl.study.comparison import Comparison
@@ -46,7 +47,9 @@ def compare(
     for method, name in enumerate(found.methods):
         worst = found.worst(method)
         score = found.scores[method].mean(axis=0)[worst]
-        screen.say(f"{name} serves {found.clients[worst]!r} worst ({score:.4g})")
+        screen.say(
+            f"{name} serves {found.clients[worst]!r} worst ({scored(score, found.classifies)})"
+        )
     screen.say(f"its worst served client is served best by {found.methods[found.best]}")
     if out is not None:
         from dorfl.report import export, page  # noqa: PLC0415

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen, heading
+from dorfl.support.text import percent
 
 if TYPE_CHECKING:
     from dorfl.study.evaluation import Classes
@@ -51,7 +52,7 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
             entry["name"],
             f"{entry['rows']:,}",
             f"{entry['loss']:.4f}",
-            f"{entry['score']:.4g}",
+            loaded.scored(entry["score"]),
         ]
         if len(loaded.classes) == 2:
             cells.append(f"{entry['auc']:.4f}" if "auc" in entry else "")
@@ -65,7 +66,8 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
         _tell(screen, found)
         answer["classes"] = found._asdict()
     screen.say(f"worst served: {order[0]['name']}")
-    screen.say(f"always {name}: {score} {simple:.4g}; the model {overall['score']:.4g}")
+    simply, ours = loaded.scored(simple), loaded.scored(overall["score"])
+    screen.say(f"always {name}: {score} {simply}; the model {ours}")
     screen.give(answer)
     for warning in rows.warnings:
         screen.alarm(warning)
@@ -81,7 +83,8 @@ def _tell(screen: Screen, found: Classes) -> None:
     table = heading("By class", *columns)
     for k, name in enumerate(found.names):
         cells = [name, f"{sum(found.confusion[k]):,}"]
-        cells += ["" if v is None else f"{v:.1%}" for v in (found.recall[k], found.precision[k])]
+        shares = (found.recall[k], found.precision[k])
+        cells += ["" if share is None else percent(share) for share in shares]
         table.add_row(*cells, *([f"{n:,}" for n in found.confusion[k]] if confused else []))
     screen.table(table)
     for k, (name, recall) in enumerate(zip(found.names, found.recall, strict=True)):
@@ -91,8 +94,8 @@ def _tell(screen: Screen, found: Classes) -> None:
     table = heading("Calibration", "said probability", "rows", "mean said", "right")
     for line in found.calibration:
         table.add_row(
-            f"{line.low:.0%} to {line.high:.0%}", f"{line.rows:,}", f"{line.said:.1%}",
-            f"{line.right:.1%}",
+            f"{100 * line.low:.0f} to {100 * line.high:.0f} %", f"{line.rows:,}",
+            percent(line.said), percent(line.right),
         )  # fmt: skip
     screen.table(table)
-    screen.say(f"said and seen differ by {found.error:.1%} on average (calibration error)")
+    screen.say(f"said and seen differ by {percent(found.error)} on average (calibration error)")

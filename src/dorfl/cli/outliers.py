@@ -28,7 +28,7 @@ def outliers(
 
     Example: dorfl outliers model data.csv --out audit
     """
-    from dorfl.study.audit import audit  # noqa: PLC0415
+    from dorfl.study.audit import audit, trusting  # noqa: PLC0415
     from dorfl.study.model import load  # noqa: PLC0415
     from dorfl.support import files  # noqa: PLC0415 - slow to import, and --help need not wait
 
@@ -36,6 +36,11 @@ def outliers(
     rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
+    why = trusting(loaded)
+    if why and loaded.fit.problem.method.name == "dorfl":  # an answer: others never look
+        screen.say(why)
+        screen.give({"rows": len(rows.y), "disregarded": 0, "top": [], "why": why})
+        return
     found = audit(loaded, rows)
     lines = zip(
         found.row.tolist(), found.client, found.weight.tolist(), found.distance.tolist(),

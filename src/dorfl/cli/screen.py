@@ -96,7 +96,11 @@ def _say(words: str) -> None:
 
 def _plain(words: str) -> str:
     """As text: no markup, and nothing that a terminal would obey."""
-    return escape("".join(c for c in words if c.isprintable() or c in "\n\t"))
+    return escape(_printable(words))
+
+
+def _printable(words: str) -> str:
+    return "".join(c for c in words if c.isprintable() or c in "\n\t")
 
 
 def _written(path: Path | None = None, before: int = 0, words: str = "") -> str:
@@ -115,13 +119,13 @@ class Screen:
         self.json = bool(meta.get("dorfl.json"))
         self.quiet = bool(meta.get("dorfl.quiet"))
         self.verbose = bool(meta.get("dorfl.verbose"))
-        self.out = Console(highlight=False)
+        self.out = Console(highlight=False, markup=False)  # names are not ours to interpret
         self.err = Console(stderr=True, highlight=False)
 
     def say(self, words: str) -> None:
         """A line of result, for people."""
         if not (self.quiet or self.json):
-            self.out.print(_plain(words), soft_wrap=True)
+            self.out.print(_printable(words), soft_wrap=True)
 
     def note(self, words: str) -> None:
         """Something to know that is not the result."""

@@ -194,9 +194,13 @@ def held_out_table(model: Model) -> Any:
         where += ", without those furthest out, which may be wrong"
     table = heading(where, *columns)
     for told in model.facts.held_out:
-        with_all = () if told.all_rows is None else (f"{told.all_rows:.4g}",)
+        with_all = () if told.all_rows is None else (model.scored(told.all_rows),)
         table.add_row(
-            told.method, f"{told.overall:.4g}", f"{told.worst:.4g}", told.client, *with_all
+            told.method,
+            model.scored(told.overall),
+            model.scored(told.worst),
+            told.client,
+            *with_all,
         )
     return table
 
@@ -233,6 +237,6 @@ def clients_table(model: Model) -> Any:
         table.add_row(
             name, f"{rows:,}", f"{shares.get(name, 0.0):.3f}",
             "" if loss is None else f"{loss:.4f}",
-            f"{score[name]:.4g}" if name in score else "",
+            model.scored(score[name]) if name in score else "",
         )  # fmt: skip
     return table

@@ -42,21 +42,27 @@ class Audit(NamedTuple):
     columns: list[str]
 
 
+def trusting(model: Model) -> str | None:
+    """Why a model suspects no row, if it does not, and what to do about it."""
+    problem, scaled = model.fit.problem, model.transform.numeric
+    name, score = problem.method.name, problem.method.score
+    if score is not None and score.center is not None:
+        return None
+    hint = "train with --method dorfl"
+    if name == "dorfl" and len(problem.method.cost.frozen) == problem.dims:
+        hint = "its columns are all categories or flags, in which no row lies far out"
+        hint += "; name those that measure something (--numeric)" * (not scaled)
+    elif name == "dorfl":
+        hint = "those that lie far out were not found to be wrong (`dorfl info` says why); to "
+        hint += "weigh them all the same, train with --outliers 0.1"
+    return f"the model was trained with method {name!r} and suspects no row: {hint}"
+
+
 def audit(model: Model, rows: Rows) -> Audit:
     """Every row's weight, and why."""
-    fit, score = model.fit, model.fit.problem.method.score
-    if score is None or score.center is None:
-        name, scaled = fit.problem.method.name, model.transform.numeric
-        hint = "train with --method dorfl"
-        if name == "dorfl" and len(fit.problem.method.cost.frozen) == fit.problem.dims:
-            hint = "its columns are all categories or flags, in which no row lies far out"
-            hint += "; name those that measure something (--numeric)" * (not scaled)
-        elif name == "dorfl":
-            hint = "those that lie far out were not found to be wrong (`dorfl info` says why); to "
-            hint += "weigh them all the same, train with --outliers 0.1"
-        raise ValueError(
-            f"outliers: the model was trained with method {name!r} and suspects no row: {hint}"
-        )
+    score, trusts = model.fit.problem.method.score, trusting(model)
+    if trusts or score is None:
+        raise ValueError(f"outliers: {trusts}")
     known = _with_strangers(model, rows.names)
     middles = known.centers[[known.clients.index(name) for name in rows.names]]
     weight = np.concatenate([w * len(w) for w in _weights(known, rows, middles)])

@@ -38,6 +38,10 @@ _COLOURS = 7  # that can be told apart
 _LONG = 16  # letters of a name below a picture
 
 
+def _form(model: Model) -> str:
+    return ".1%" if model.classifies else ".4g"
+
+
 def of_model(model: Model) -> Page:
     """A model on one page."""
     facts, fit = model.facts, model.fit
@@ -57,11 +61,15 @@ def of_model(model: Model) -> Page:
     cards.append(Finding("method", fit.problem.method.name))
     if facts.held_out:
         own = facts.held_out[0]
-        cards.append(Finding(f"{model.measure} on rows held out of training", f"{own.overall:.4g}"))
-        cards.append(Finding(f"… of the worst served client, {own.client}", f"{own.worst:.4g}"))
+        cards.append(
+            Finding(f"{model.measure} on rows held out of training", model.scored(own.overall))
+        )
+        cards.append(
+            Finding(f"… of the worst served client, {own.client}", model.scored(own.worst))
+        )
     elif scores:
         worst = min(scores) if model.classifies else max(scores)
-        cards.append(Finding(f"{model.measure} of the worst served client", f"{worst:.4g}"))
+        cards.append(Finding(f"{model.measure} of the worst served client", model.scored(worst)))
     certificate, promise = facts.certificate, facts.promise
     if promise:
         card = promise_pages.promised(promise)
@@ -99,7 +107,7 @@ def _clients(model: Model) -> list[Block]:
     ]
     table = Table(
         "clients", "How each client is served", ("client", "rows", "λ", "loss", model.measure),
-        rows, {"rows": ",d", "λ": ".3f", "loss": ".4f", model.measure: ".4g"},
+        rows, {"rows": ",d", "λ": ".3f", "loss": ".4f", model.measure: _form(model)},
         note="On the rows trained with. λ is how much a client counted: see it beside its loss.",
     )  # fmt: skip
     if len(shares) > _ROOM:
@@ -146,7 +154,7 @@ def _held_out(model: Model) -> Table:
     best = dict.fromkeys((model.measure, "worst served"), direction)
     return Table(
         "held-out", "What the method and the simplest ones score",
-        ("method", model.measure, "worst served", "who"), rows, ".4g", best=best,
+        ("method", model.measure, "worst served", "who"), rows, _form(model), best=best,
         note="A fifth of every client's rows, with models trained on the others.",
     )  # fmt: skip
 

@@ -15,6 +15,24 @@ def one_line(text: str, most: int = 500) -> str:
     return " ".join(seen.split())[:most]
 
 
+def percent(share: float) -> str:
+    """A share as people write it.
+
+    >>> percent(0.75)
+    '75.0 %'
+    """
+    return f"{100.0 * share:.1f} %"
+
+
+def scored(value: float, classifies: bool) -> str:
+    """How well a model does: an accuracy in per cent, an error in the unit of the label.
+
+    >>> scored(0.75, classifies=True), scored(0.75, classifies=False)
+    ('75.0 %', '0.75')
+    """
+    return percent(value) if classifies else f"{value:.4g}"
+
+
 def one_line_each(value: Any) -> Any:
     """The same for every text in lists and dictionaries, keys too."""
     if isinstance(value, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -47,6 +48,8 @@ def of(path: Path) -> Dialect:
         raise damaged(path) from None
     if start == b"PK\x03\x04":
         raise DataError(f"{path.name}: is a spreadsheet or an archive; save the table as CSV")
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise DataError(f"{path.name}: is a text in UTF-16; save it as CSV in UTF-8")
     if b"\0" in sample:
         raise DataError(f"{path.name}: is neither CSV nor Parquet; save the table as one of them")
     text, encoding = _decode(sample)

@@ -321,7 +321,10 @@ def _options(found: Dialect, short: list[Any], block: int | None = None) -> tupl
         return "skip"
 
     read = csv.ReadOptions(
-        column_names=found.header, skip_rows=1, encoding=found.encoding, block_size=block
+        column_names=found.header,
+        skip_rows_after_names=1,  # a row, not a line: a name in quotes may have two
+        encoding=found.encoding,
+        block_size=block,
     )
     parse = csv.ParseOptions(
         delimiter=found.delimiter, invalid_row_handler=note, newlines_in_values=True

@@ -89,17 +89,19 @@ def _held_out(model: Model) -> list[str]:
     ]
     for told in model.facts.held_out:
         name = _code(told.client) if told.client else ""
-        lines.append(f"| {told.method} | {told.overall:.4g} | {told.worst:.4g} | {name} |")
+        overall, worst = model.scored(told.overall), model.scored(told.worst)
+        lines.append(f"| {told.method} | {overall} | {worst} | {name} |")
     return lines
 
 
 def _clients(model: Model) -> list[str]:
     by_name = {served.name: served for served in model.facts.clients}
+    form = ".1%" if model.classifies else ".4g"
     lines = [f"| client | rows | λ | loss | {model.measure} |", "| --- | --- | --- | --- | --- |"]
     for name, lam in zip(model.fit.clients, model.fit.lam, strict=True):
         served = by_name.get(name, Served(name, 0))
         cells = [_code(name), _cell(served.rows or None, ",d"), f"{lam:.3f}"]
-        cells += [_cell(served.loss, ".4f"), _cell(served.score, ".4g")]
+        cells += [_cell(served.loss, ".4f"), _cell(served.score, form)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

@@ -11,6 +11,7 @@ from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.federation.fit import Fit
 from dorfl.networks.layered import Layered
 from dorfl.study.model.facts import Facts
+from dorfl.support.text import scored
 from dorfl.support.types import Array
 
 
@@ -78,9 +79,13 @@ class Model:
         if better if self.classifies else own.overall < constant.overall:
             return None
         return (
-            f"on rows held out the model ({own.overall:.4g}) does no better than always the "
-            f"{constant.method} ({constant.overall:.4g})"
+            f"on rows held out the model ({self.scored(own.overall)}) does no better than always "
+            f"the {constant.method} ({self.scored(constant.overall)})"
         )
+
+    def scored(self, value: float) -> str:
+        """An accuracy in per cent, an error in the unit of the label."""
+        return scored(value, self.classifies)
 
     def outputs(self, table: Any) -> Array:
         """θᵀx of every row, or a network's outputs: (n,), or (n, classes) for more than two."""
