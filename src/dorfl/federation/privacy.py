@@ -4,7 +4,9 @@
 and differ in one (x, y). Everything a site sends during training, all rounds together and to
 whoever listens, the server included, is (ε, δ)-differentially private for that relation, for every
 site on its own. Not protected: the number of rows n, and what a site told before training (how
-columns are scaled, a centre ξ̄). So ξ̄ has to be given: one computed from rows would tell of them.
+columns are scaled, a centre ξ̄), unless a study says what is known of its columns and a share of ε
+is kept for them (`before`; :mod:`dorfl.study.private`). ξ̄ has to be given: one computed from rows
+would tell of them.
 
 **How.** Every row's f is clipped to [lo, hi] and its gradient to length C. With w = hi − lo and
 τ = ρβ, no row then has a weight above p = e^{w/τ} / (n − 1 + e^{w/τ}), which is 1/n without a tilt,
@@ -65,11 +67,23 @@ class Gaussian:
     high: float
     rounds: int
     seed: int = field(repr=False)
+    before: float = 0.0  # the share of 1/z² that is spent before training
+
+    @property
+    def whole(self) -> float:
+        """z of everything that is told, as one Gaussian mechanism."""
+        return _multiplier(self.epsilon, self.delta)
 
     @cached_property
     def multiplier(self) -> float:
         """z: the noise of a round in units of its sensitivity, for all rounds to be (ε, δ)."""
-        return _multiplier(self.epsilon, self.delta) * float(np.sqrt(self.rounds))
+        return self.whole * float(np.sqrt(self.rounds / (1.0 - self.before)))
+
+    def before_training(self, client: str, sums: Array, units: Array) -> Array:
+        """Sums, each of which replacing a row moves by a unit at most, with their noise, once."""
+        scale = self.whole * float(np.sqrt(len(sums) / self.before))
+        rng = self._stream(client, np.empty(0), 0)
+        return np.asarray(sums + scale * units * rng.standard_normal(len(sums)))
 
     def sensitivity(self, rows: int, temperature: float) -> Sensitivity:
         """For a client of so many rows and a tilt of this temperature (infinite: none)."""
@@ -134,6 +148,7 @@ def gaussian(
     values: tuple[float, float] = (0.0, 2.0),
     rounds: int = 50,
     seed: int | None = None,
+    before: float = 0.0,
 ) -> Gaussian:
     """(ε, δ)-differential privacy for every row of every site, over `rounds` rounds.
 
@@ -144,6 +159,7 @@ def gaussian(
         values: the interval [lo, hi] that f of a row is clipped to.
         rounds: how many rounds there will be; the noise of each is made for that many.
         seed: where the noise starts, to repeat an experiment. None in earnest: see above.
+        before: the share that is kept for what is told before training, where that has noise too.
 
     >>> fine = gaussian(epsilon=2.0, delta=1e-5, rounds=50)
     >>> round(fine.multiplier, 3)
@@ -157,12 +173,14 @@ def gaussian(
         ("clip", clip, 0 < clip < np.inf),
         ("values", values, len(values) == 2 and -np.inf < values[0] < values[1] < np.inf),
         ("rounds", rounds, rounds >= 1),
+        ("before", before, 0 <= before < 1),
     ):
         if not fine:
             raise ValueError(f"gaussian({name}={given}): see its description for what it can be")
     low, high = values
     own = secrets.randbits(128) if seed is None else seed
-    return Gaussian(float(epsilon), float(delta), float(clip), float(low), float(high), rounds, own)
+    bounds = (float(clip), float(low), float(high))
+    return Gaussian(float(epsilon), float(delta), *bounds, rounds, own, before)
 
 
 def check(problem: Problem) -> None:

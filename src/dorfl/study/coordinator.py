@@ -163,7 +163,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
     dims = len(state.transform.names) if state.transform else 0
     widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
     reason = secure.wrong(state, reply.answer) or vetting.wrong(
-        reply.answer, rows, widths, state.server, site
+        reply.answer, rows, widths, state.server, site, noisy=bool(state.study.privacy.known)
     )
     if reason is None and isinstance(reply.answer, Told):
         reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])

@@ -24,6 +24,7 @@ import numpy as np
 
 from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.base import Evaluation
+from dorfl.oracle.curvature import RESOLUTIONS
 from dorfl.oracle.group import Group
 from dorfl.study import labels
 from dorfl.study.ledger import Limits, mark_of
@@ -95,17 +96,18 @@ def about(agreement: Agreement) -> str:
     return mark_of(agreement._replace(run=""))[:16]
 
 
-def question(agreement: Agreement, theta: Array, finest: str) -> str:
-    """What stands for a round's question, with a curvature as fine as that."""
-    return mark_of((about(agreement), theta, finest))
+def questions(agreement: Agreement, theta: Array, wish: str) -> dict[str, str]:
+    """What stands for a round's question, by the curvature told: as asked for or coarser."""
+    finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
+    return {finest: mark_of((about(agreement), theta, finest)) for finest in finer}
 
 
-def steep(group: Group, theta: Array, steepest: float) -> bool:
+def steep(group: Group, theta: Array, steepest: float) -> str | None:
     """Whether θ is no model of these rows: half of its outputs are beyond `steepest`."""
     pieces = range(0, len(group.rows), _PIECE)
     out = [np.abs(group.problem.predict(theta, group.rows[k : k + _PIECE])) for k in pieces]
     largest = np.concatenate([part.reshape(len(part), -1).max(axis=1) for part in out])
-    return bool(np.median(largest) > steepest)
+    return "θ is steeper than any model of these rows" if np.median(largest) > steepest else None
 
 
 def pull(group: Group, seen: Evaluation) -> Pull:

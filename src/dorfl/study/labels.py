@@ -10,6 +10,7 @@ import numpy as np
 
 from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
 from dorfl.objective.kinds import Loss
+from dorfl.study import private
 from dorfl.study.meaning import task_of
 from dorfl.study.settings import Study
 from dorfl.support.types import Array
@@ -29,11 +30,13 @@ def plan_of(study: Study) -> Plan:
 
 def unit_plan(study: Study) -> Plan:
     """How the unit of a label that is a number is found."""
-    return Plan(_scaling(study), {study.data.label: "numeric"}, least=study.privacy.least)
+    kinds, floors = {study.data.label: "numeric"}, private.floors(study)
+    return Plan(_scaling(study), kinds, least=study.privacy.least, floors=floors)
 
 
 def _scaling(study: Study) -> str:
-    return "standard" if study.privacy.secure_sum else "robust"  # a median is no sum
+    summed = study.privacy.secure_sum or study.privacy.known
+    return "standard" if summed else "robust"  # a median is no sum
 
 
 def summarise(column: Any, study: Study) -> Column:
@@ -97,7 +100,11 @@ def known(column: Any, study: Study) -> Array:
     """Which rows have a label."""
     name, task = study.data.label, task_of(study)
     if task == "classification" or (task == "auto" and columns.kind_of(column) == "category"):
-        return np.asarray(columns.levels(column, name).codes >= 0)
+        found = columns.levels(column, name)
+        if study.privacy.known:  # that there is another class must not show
+            fits = [level in study.data.classes for level in found.names]
+            return np.array([*fits, False])[found.codes]
+        return np.asarray(found.codes >= 0)
     return ~np.isnan(columns.numbers(column, name))
 
 

@@ -291,20 +291,20 @@ class Ledger:
 
     # ── differential privacy ────────────────────────────────────────────────────────────────────
 
-    def spend(self, run: str, noise: Gaussian, epsilon: float | None, delta: float) -> str | None:
+    def spend(self, run: str, noise: Gaussian, epsilon: float | None, limits: Limits) -> str | None:
         """Why a run's noise is too little beside that of all runs before, or nothing."""
         if run in self.private:
             return None
         entry = {
             "epsilon": noise.epsilon,
             "delta": noise.delta,
-            "multiplier": noise.multiplier / float(np.sqrt(noise.rounds)),
+            "multiplier": noise.whole,
         }
-        total = composed([*self.private.values(), entry], delta)
+        total = composed([*self.private.values(), entry], limits.delta)
         if epsilon is not None and total > epsilon * (1.0 + 1e-6):
             return (
                 f"with this run, all runs together would come to ε = {total:.3g} at "
-                f"δ = {delta:g}; this site gives ε ≤ {epsilon:g}"
+                f"δ = {limits.delta:g}; this site gives ε ≤ {epsilon:g}"
             )
         self.private[run] = entry
         self._keep()

@@ -19,7 +19,7 @@ from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.kinds import Loss
 from dorfl.oracle.problem import Problem
-from dorfl.study import defaults, suspects
+from dorfl.study import defaults, private, suspects
 from dorfl.study.defaults import Choice
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 FIRST = 0.1  # the unit of Huber's loss before residuals are known, in that of the label
 REFINED = 4  # times that residuals are asked for, at most
+BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100
 _LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
 _MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
@@ -102,6 +103,8 @@ def check(study: Study) -> None:
     plan_of(study)
     if study.privacy.secure_sum:
         _check_sums(study)
+    if study.privacy.known:
+        private.check(study)
     if options.model != "linear":
         _check_network(study)
 
@@ -335,7 +338,8 @@ def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
 def plan_of(study: Study) -> Plan:
     """How columns are summarised and scaled."""
     scaling, missing = study.columns.scaling, study.columns.missing
-    return Plan(scaling, study.kinds, least=study.privacy.least, missing=missing)
+    floors = private.floors(study)
+    return Plan(scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors)
 
 
 def limits_of(study: Study) -> Limits | None:
@@ -383,4 +387,5 @@ def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
     return privacy.gaussian(
         asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),
         rounds=study.training.max_rounds or _PRIVATE_ROUNDS, seed=seed,
+        before=BEFORE if asked.known else 0.0,
     )  # fmt: skip

@@ -39,12 +39,15 @@ class Memory:
                 ) from None
 
     def agreed(self, step: str, agreement: Agreement) -> str | None:
-        """What is not as this run had it before, or nothing: one question for every step."""
+        """Why this cannot be of the same run, or nothing: one question for every step."""
         phase = _phase(agreement)
         marks = {"study": _mark(agreement.study), f"step {phase}{step}": _mark(agreement)}
         if self.data:
             marks = {"table": self.data, **marks}
-        return self.same(agreement.run, marks)
+        odd = self.same(agreement.run, marks)
+        if odd == "table":
+            return "this site's table has changed since the run began"
+        return odd and f"the {odd} is not what this run said before"
 
     def asked(self, run: str, sent: Broadcast) -> str | None:
         """Why a round's question cannot be part of the training, or nothing."""

@@ -52,6 +52,10 @@ def open_split(study: Study) -> Split:
         raise ValueError(
             "privacy.secure_sum: is for sites elsewhere; of one table nothing is hidden"
         )
+    if study.privacy.known:
+        raise ValueError(
+            "privacy.known: is for sites elsewhere; a table's columns are read without noise"
+        )
     client, label = study.data.client, study.data.label
     text = [*study.columns.category, *([client] if client else [])]
     if meaning.task_of(study) == "classification":

@@ -26,6 +26,7 @@ CURVATURES = ("auto", *RESOLUTIONS)
 SCALINGS = ("robust", "standard", "none")
 
 Names = tuple[str, ...]
+Known = tuple[float | str, ...]  # the least and the most, or levels
 
 
 class Data(NamedTuple):
@@ -106,7 +107,8 @@ class Privacy(NamedTuple):
     """A client with fewer rows takes no part; a statistic of fewer than `least` is not sent.
 
     With `epsilon`, the rounds are differentially private: see :mod:`dorfl.privacy`, also for
-    `clip`, and `highest`, the most that a row's loss counts for. With `secure_sum` the coordinator
+    `clip`, and `highest`, the most that a row's loss counts for; with `known` of every column, what
+    comes before them too: see :mod:`dorfl.study.private`. With `secure_sum` the coordinator
     learns sums over sites, and no site's own numbers: see :mod:`dorfl.federation.secure_sum`.
     """
 
@@ -116,6 +118,10 @@ class Privacy(NamedTuple):
     delta: Annotated[float, "… and with what probability more"] = 1e-5
     clip: Annotated[float, "… the longest gradient of a row"] = 1.0
     highest: Annotated[float, "… the most that a row's loss counts for"] = 2.0
+    known: Annotated[
+        dict[str, Known],
+        "… columns' ranges and levels: what is told before training is private too",
+    ] = {}  # noqa: RUF012 - never changed in place
     secure_sum: Annotated[bool, "sites' numbers are masked: the coordinator sees sums only"] = False
     peers: Annotated[Names, "… among whom: each site and its key; `dorfl run` fills it in"] = ()
 
@@ -175,7 +181,9 @@ class Study(NamedTuple):
     def kinds(self) -> dict[str, str]:
         """What is said of columns, as preprocessing takes it."""
         columns = self.columns
+        known = self.privacy.known.items()
         return {
+            **{name: "category" if isinstance(of[0], str) else "numeric" for name, of in known},
             **dict.fromkeys(columns.numeric, "numeric"),
             **dict.fromkeys(columns.category, "category"),
             **dict.fromkeys(columns.ignore, "ignore"),

@@ -26,11 +26,12 @@ from dorfl.data.sketch import Sketch
 from dorfl.federation import training
 from dorfl.federation.client import TooFewError, enough, respond
 from dorfl.federation.messages import Broadcast, Report
+from dorfl.federation.privacy import Gaussian
 from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import guard, labels, masking, meaning, serving, suspects
+from dorfl.study import guard, labels, masking, meaning, private, serving, suspects
 from dorfl.study.consent import Policy, objection
 from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of, needed
 from dorfl.study.memory import Memory
@@ -123,11 +124,7 @@ class Site:
             )
         summing = request.summing
         which = step[:20] if summing is None else f"{step[:20]} {summing.number}"
-        odd = self.memory.agreed(which, agreement)
-        if odd == "table":
-            raise Refused("this site's table has changed since the run began")
-        if odd is not None:
-            raise Refused(f"the {odd} is not what this run said before")
+        self._unless(self.memory.agreed(which, agreement))
         secure = agreement.study.privacy.secure_sum
         if secure and step == "levels":
             return masking.names(self, request)
@@ -143,10 +140,10 @@ class Site:
         rows, study = self.rows(agreement), agreement.study
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
+        if study.privacy.known and step in private.STEPS:
+            return private.STEPS[step](rows, agreement, self._noise(agreement))
         if step == "columns":
-            version = (
-                f"{self._mark[:16]} {study.privacy.least}"  # which rows, in blocks of what size
-            )
+            version = f"{self._mark[:16]} {study.privacy.least}"  # which rows, in what blocks
             self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
             return serving.columns(rows, agreement)
         if agreement.transform is None:
@@ -239,19 +236,14 @@ class Site:
         # The same question may come again (a coordinator that restarted); another one under a
         # number that was used, or an earlier one that was not, is no part of a training.
         self._unless(self.memory.asked(agreement.run, sent))
-        seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
-        noise = meaning.mechanism_of(study, seed)
+        noise = self._noise(agreement)
         if noise is not None:
-            limits = self.limits
-            self._unless(self.ledger.spend(agreement.run, noise, self.epsilon, limits.delta))
             return respond(group, sent, 0, noise)[0]
         wish = coarser(task.curvature, self.curvature) if group.problem.bends else "none"
-        finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
-        marks = {r: guard.question(agreement, task.theta, r) for r in finer}
+        marks = guard.questions(agreement, task.theta, wish)
         most, about = self._most(agreement), guard.about(agreement)
         task = task._replace(curvature=self.ledger.affordable(marks, about, group, most))
-        if guard.steep(group, task.theta, self.limits.steepest):
-            raise Refused("θ is steeper than any model of these rows")
+        self._unless(guard.steep(group, task.theta, self.limits.steepest))
         seen = enough(group, task, self.least)
         pulled = guard.pull(group, seen)
         rows = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
@@ -262,10 +254,17 @@ class Site:
             task = task._replace(curvature="none")
         report = respond(group, sent, 0, seen=seen)[0]
         told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
-        answer = (report.value, report.vector, report.curvature)
-        if self._count(agreement, "round", told, answer, task.theta, marks[task.curvature]):
+        if self._count(agreement, "round", told, report[3:], task.theta, marks[task.curvature]):
             self.ledger.pulled(rows, pulled.slope)
         return report
+
+    def _noise(self, agreement: Agreement) -> Gaussian | None:
+        """The noise of a study that is private, once the ledger has it."""
+        seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
+        noise = meaning.mechanism_of(agreement.study, seed)
+        if noise is not None:
+            self._unless(self.ledger.spend(agreement.run, noise, self.epsilon, self.limits))
+        return noise
 
     def _count(
         self, agreement: Agreement, step: str, numbers: int, answer: Any, theta: Any = None,
@@ -292,15 +291,14 @@ class Site:
     def _most(self, agreement: Agreement, step: str = "round") -> float:
         """The share of its numbers that a site may have told, but for what it keeps in reserve."""
         spare = self.ledger.reserve(agreement.run, step, trial=agreement.trial is not None)
-        if not spare:
-            return self.limits.told
         rows = self.rows(agreement).num_rows
-        return self.limits.told - spare * needed(self.group(agreement), rows)
+        return self.limits.told - (spare and spare * needed(self.group(agreement), rows))
 
     def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
         mark = mark_of(agreement._replace(run="", center=None))
         if mark != self._vouched:
-            self._unless(guard.strange(agreement, rows))
+            known = agreement.study.privacy.known
+            self._unless(private.strange(agreement) if known else guard.strange(agreement, rows))
             self._vouched = mark
 
     def _asked(self, agreement: Agreement, *models: Array) -> None:
@@ -328,17 +326,21 @@ class Site:
         self._count(agreement, "residuals", numbers, told, outcome.theta)
         return told
 
-    def _finish(self, agreement: Agreement, outcome: Outcome) -> Finished:
+    def _ended(self, agreement: Agreement, outcome: Outcome) -> Group:
         group = self.group(agreement)
         if outcome.theta.shape != (group.problem.size,):
             raise Refused("θ has another shape than the model agreed on")
         if self.memory.finished(agreement.run, outcome) is not None:
             raise Refused("this run has ended before, with another model")
+        return group
+
+    def _finish(self, agreement: Agreement, outcome: Outcome) -> Finished:
+        group = self._ended(agreement, outcome)
         if self.done is not None:
             self.rows(agreement)
             self.done(agreement, group, outcome, self._kept[3])
-        private = agreement.study.privacy
-        if private.epsilon is not None or private.secure_sum:
+        hidden = agreement.study.privacy
+        if hidden.epsilon is not None or hidden.secure_sum:
             raise Refused("the study is private: a site's exact figures are not sent")
         self._asked(agreement, outcome.theta)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
@@ -348,11 +350,9 @@ class Site:
         return told
 
     def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
-        group = self.group(agreement)
-        if outcome.theta.shape != (group.problem.size,) or not 1 <= thin <= MOST_ROUNDS:
-            raise Refused("θ has another shape than the model agreed on")
-        if self.memory.finished(agreement.run, outcome) is not None:
-            raise Refused("this run has ended before, with another model")
+        group = self._ended(agreement, outcome)
+        if not 1 <= thin <= MOST_ROUNDS:
+            raise Refused("is no question of this protocol")
         self._asked(agreement, outcome.theta)
         told = serving.certify(group, outcome.theta, agreement, thin)[0]
         # All of it is made of two numbers a row: its loss, and how far out it lies.
@@ -372,8 +372,8 @@ class Site:
         for name in names:
             if name not in self.table.column_names:
                 raise Refused(f"column {name[:60]!r} is not in this site's table")
-        missing = agreement.study.columns.missing
-        read_as = (agreement.study.data.task, missing)
+        missing, study = agreement.study.columns.missing, agreement.study
+        read_as = (study.data.task, missing, study.data.classes if study.privacy.known else ())
         if (names, read_as) != self._kept[:2]:
             columns = {name: cells.without(self.table.column(name), missing) for name in names}
             table = pa.table(columns)
@@ -394,4 +394,7 @@ class Site:
             ) from None
         loss = meaning.loss_of(agreement.study, len(agreement.classes))
         X = agreement.transform.apply(rows, meaning.dtype_of(agreement.study)).X
-        return guard.settle(X, agreement.study.privacy.least), labels.for_training(y, loss)
+        # With noise a row must not change others, and needs no others to hide among.
+        if agreement.study.privacy.epsilon is None:
+            X = guard.settle(X, agreement.study.privacy.least)
+        return X, labels.for_training(y, loss)

@@ -114,6 +114,16 @@ def _section(table: dict[str, Any], section: str, kind: Any) -> Any:
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict) or not all(
+            isinstance(of, list) and of for of in value.values()
+        ):
+            raise ValueError(f"{where}: must say of each column what is known, {{age = [0, 120]}}")
+        each = get_args(get_args(kind)[1])[0]
+        return {
+            name: tuple(_typed(part, each, f"{where}.{name}") for part in of)
+            for name, of in value.items()
+        }
     if get_origin(kind) is tuple:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise ValueError(f"{where}: must be a list of names in quotes")
@@ -131,6 +141,11 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        entries = (
+            f"{json.dumps(name, ensure_ascii=False)} = {_toml(of)}" for name, of in value.items()
+        )
+        return "{" + ", ".join(entries) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(entry) for entry in value) + "]"
     return json.dumps(value, ensure_ascii=False)  # its strings and numbers are TOML's too

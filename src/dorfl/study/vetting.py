@@ -38,12 +38,13 @@ _APART = 1e3  # risks with and without the score's level, in units of a risk
 
 
 def wrong(
-    answer: Answer, rows: int, widths: tuple[int, int, int], server: Server | None, site: str = ""
-) -> str | None:
+    answer: Answer, rows: int, widths: tuple[int, int, int], server: Server | None, site: str = "",
+    *, noisy: bool = False,
+) -> str | None:  # fmt: skip
     """Why an answer of a site that enrolled with `rows` rows cannot be used, or nothing.
 
     Its `widths`: how many features rows have, the same with what is predicted, if that is a number,
-    and how many classes it tells the middle of.
+    and how many classes it tells the middle of. A `noisy` sum may be less than any can be.
     """
     if isinstance(answer, Enrolled):
         return None if 1 <= answer.rows <= _ROWS else "enrols with an impossible number of rows"
@@ -52,7 +53,7 @@ def wrong(
         return next((reason for column in columns if (reason := _column(column, rows))), None)
     if isinstance(answer, Spreads):
         far = [*answer.spreads.values(), *([answer.label] if answer.label else [])]
-        return next((reason for told in far if (reason := _deviation(told, rows))), None)
+        return next((reason for told in far if (reason := _deviation(told, rows, noisy))), None)
     if isinstance(answer, Place):
         return _place(answer, rows, *widths)
     if isinstance(answer, Sketch):
@@ -169,10 +170,10 @@ def _column(told: Column, rows: int) -> str | None:
     return _sum(told.total) or _sketch(told.values, told.rows)
 
 
-def _deviation(told: Deviation, rows: int) -> str | None:
+def _deviation(told: Deviation, rows: int, noisy: bool) -> str | None:
     if not 0 <= told.rows <= rows:
         return "a column has more or fewer values than the site has rows"
-    if sum(told.squares) < 0.0:
+    if sum(told.squares) < 0.0 and not noisy:
         return "a sum of squares is negative"
     return _sum(told.squares) or _sketch(told.distances, told.rows, lowest=0.0)
 

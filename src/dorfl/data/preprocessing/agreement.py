@@ -19,6 +19,7 @@ from dorfl.data.preprocessing.summaries import Column, Deviation, Plan
 from dorfl.data.preprocessing.transform import MISSING, Category, Numeric, Part, Transform
 
 _MAD = 1.4826022185056018  # 1 / Φ⁻¹(3/4): makes the MAD of normal rows their standard deviation
+_MEAN = 1.2533141373155001  # √(π/2): the same for the mean distance
 _FAR = 1.2815515655446004  # Φ⁻¹(9/10): four normal rows in five are nearer
 
 
@@ -68,7 +69,7 @@ def scale(
 ) -> Transform:
     """After the second exchange: the transformation with its spreads."""
     parts = [
-        part._replace(spread=spread_of([d[part.name] for d in told.values()], plan))
+        part._replace(spread=spread_of([d[part.name] for d in told.values()], plan, part.name))
         if isinstance(part, Numeric)
         else part
         for part in transform.parts
@@ -131,10 +132,13 @@ def _center(used: list[Column], plan: Plan) -> float:
     return sketch.quantile([c.values for c in used], 0.5)
 
 
-def spread_of(told: list[Deviation], plan: Plan) -> float:
+def spread_of(told: list[Deviation], plan: Plan, name: str = "") -> float:
     """The unit a column is measured in: never 0, for what does not vary needs none."""
     if plan.scaling == "standard":
         count = sum(d.rows for d in told)
+        if name in plan.floors:
+            mean = sums.combine(d.squares for d in told) / count
+            return max(_MEAN * mean, plan.floors[name])
         spread = float(np.sqrt(sums.combine(d.squares for d in told) / count))
         return spread or 1.0
     distances = [d.distances for d in told]

@@ -31,7 +31,9 @@ class Plan:
     `scaling` is "robust" (median and MAD), "standard" (mean and standard deviation) or "none".
     `kinds` says of a column that it is "numeric", "category" or to "ignore", where its type does
     not. A column never has more than `most_levels` levels: the most frequent. `flags` adds a column
-    that says where a number was missing. Cells that are one of `missing` are so everywhere.
+    that says where a number was missing. Cells that are one of `missing` are so everywhere. With
+    `floors`, not squares but distances are summed, with noise, and no column spreads less than its
+    floor.
     """
 
     scaling: str = "robust"
@@ -40,6 +42,7 @@ class Plan:
     most_levels: int = 100
     flags: bool = True
     missing: tuple[str, ...] = ()
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:

@@ -1,0 +1,155 @@
+"""Differential privacy of what is told before training, so that a study is private from end to end.
+
+A study that says beforehand what is known of its columns (`[privacy] known`: the least and the most
+of a number, the levels of a category) need not find out from rows how to read them. Levels and
+classes are then the study's, and no row is looked at for them; nor for the middle c of a number's
+range [a, b], where it is centred. A number is clipped to its range, a gap is its middle, and one
+thing is told of all K such columns together:
+
+    Σ |x − c|     replacing a row moves it by at most  (b − a)/2     in each column
+
+In these units each sum moves by 1 at most, and all K by √K: with Gaussian noise of z √K units that
+is one Gaussian mechanism of multiplier z. It gets a share of what (ε, δ) allows (`meaning.BEFORE`),
+training the rest: 1/z² of Gaussian mechanisms adds up exactly (:mod:`dorfl.federation.privacy`).
+What is made of the noisy sums costs nothing more: the mean distance of all sites' rows is the unit
+of the column, but for a factor, and no less than a twentieth of (b − a)/2. Squares would need some
+ten times the noise.
+
+Nothing else is told of rows but how many have a label among the classes, which is not protected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dorfl.data.preprocessing import Category, Column, Deviation
+from dorfl.data.preprocessing import columns as reading
+from dorfl.federation.privacy import Gaussian
+from dorfl.study.messages import Agreement, Columns, Spreads
+from dorfl.study.settings import Known, Study
+from dorfl.support.types import Array
+
+_FLAT = 0.05  # of half its range is the least that a column is taken to spread
+
+
+def ranges(study: Study) -> dict[str, tuple[float, float]]:
+    """The least and the most of every column that is a number.
+
+    >>> from dorfl.study.settings import Data, Privacy
+    >>> ranges(Study(Data("ill"), privacy=Privacy(known={"age": (0.0, 120.0), "sex": ("f", "m")})))
+    {'age': (0.0, 120.0)}
+    """
+    known = study.privacy.known
+    return {name: (float(of[0]), float(of[1])) for name, of in known.items() if not is_category(of)}
+
+
+def is_category(known: Known) -> bool:
+    """Whether what is known of a column is its levels."""
+    return isinstance(known[0], str)
+
+
+def floors(study: Study) -> dict[str, float]:
+    """The least that columns are taken to spread."""
+    return {name: _FLAT * (high - low) / 2.0 for name, (low, high) in ranges(study).items()}
+
+
+def check(study: Study) -> None:
+    """Raise where a study says too little for nothing to be told without noise."""
+    known, data = study.privacy.known, study.data
+    for wrong, reason in (
+        (study.privacy.epsilon is None, "is for differential privacy: set privacy.epsilon"),
+        (not study.columns.use, "which columns there are must not be found from rows: columns.use"),
+        (
+            study.columns.scaling != "standard",
+            'medians are not told with noise: set columns.scaling = "standard"',
+        ),
+        (
+            not data.classes and data.label not in known,
+            f"name the label's values, data.classes, or its range, privacy.known.{data.label}",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"privacy.known: {reason}")
+    used = [name for name in study.columns.use if name not in study.columns.ignore]
+    for name in (*used, *known):
+        if name not in known:
+            raise ValueError(
+                f"privacy.known: nothing is known of column {name!r}; give the least and the most "
+                "that it can be, [0, 120], or its levels"
+            )
+        if name not in (*used, data.label):
+            raise ValueError(f"privacy.known: {name!r} is none of the columns in use")
+        of, words = known[name], sum(isinstance(part, str) for part in known[name])
+        fine = len(of) == words == len(set(of)) >= 2 if words else len(of) == 2 and of[0] < of[1]  # type: ignore[operator]
+        if not fine or (name == data.label and words):
+            raise ValueError(
+                f"privacy.known.{name}: must be two numbers, the less one first, or two levels or "
+                "more; the label's are data.classes"
+            )
+        if words > study.privacy.minimum_rows:
+            raise ValueError(
+                f"privacy.known.{name}: has {words} levels; set privacy.minimum_rows to as many"
+            )
+
+
+def strange(agreement: Agreement) -> str | None:
+    """What of an agreement does not follow from what the study says of columns, or nothing."""
+    assert agreement.transform is not None
+    known = agreement.study.privacy.known
+    for part in agreement.transform.parts:
+        of = known.get(part.name, ())
+        if isinstance(part, Category):
+            fits = bool(of) and is_category(of) and set(part.levels) <= set(of)
+        else:
+            fits = bool(of) and not is_category(of) and part.spread > 0 and not part.date
+        if not fits:
+            return f"column {part.name[:60]!r} is not read as the study says"
+    if agreement.target is not None and not agreement.target.spread > 0:
+        return "the label is to be divided by what is not positive"
+    if not agreement.target and set(agreement.classes) != set(agreement.study.data.classes):
+        return "the classes are not those of the study"
+    return None
+
+
+def columns(rows: Any, agreement: Agreement, _: Gaussian | None) -> Columns:
+    """What a site tells of its columns: what the study says of them."""
+    study, count = agreement.study, rows.num_rows
+    known, found = study.privacy.known, ranges(study)
+
+    def one(name: str) -> Column:
+        if name in found:
+            return Column("numeric", count, total=(count * sum(found[name]) / 2.0,))
+        levels = study.data.classes if name == study.data.label else known[name]
+        return Column("category", count, levels={str(level): 1 for level in levels})
+
+    used = [name for name in agreement.columns if name not in study.columns.ignore]
+    return Columns({name: one(name) for name in used}, one(study.data.label))
+
+
+def spreads(rows: Any, agreement: Agreement, noise: Gaussian | None) -> Spreads:
+    """How far numbers are from the middles of their ranges: sums of distances, with noise."""
+    assert noise is not None
+    found, target = ranges(agreement.study), agreement.target
+    away = [np.abs(_clipped(rows, name, of) - sum(of) / 2.0).sum() for name, of in found.items()]
+    halves = np.array([(high - low) / 2.0 for low, high in found.values()])
+    told = noise.before_training(agreement.site, np.array(away), halves)
+    far = {
+        name: Deviation(rows.num_rows, (float(part),))
+        for name, part in zip(found, told, strict=True)
+    }
+    label = far.pop(agreement.study.data.label, None)
+    return Spreads(far, label if target else None)
+
+
+def _clipped(rows: Any, name: str, within: tuple[float, float]) -> Array:
+    values = reading.numbers(rows.column(name), name)
+    return np.clip(np.where(np.isnan(values), sum(within) / 2.0, values), *within)
+
+
+STEPS: dict[str, Callable[[Any, Agreement, Gaussian | None], Columns | Spreads]] = {
+    "columns": columns,
+    "spreads": spreads,
+}
