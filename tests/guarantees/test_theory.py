@@ -9,7 +9,7 @@ import pytest
 
 from dorfl import datasets, methods, scores
 from dorfl.federation.training import prepare, train
-from dorfl.guarantees.theory import constrained_supremum, penalised_supremum, rate
+from dorfl.guarantees.theory import rate, supremum
 from dorfl.paper import theory as study
 
 pytestmark = pytest.mark.portable
@@ -36,9 +36,9 @@ def test_the_primal_programs_agree_with_cvxpy(seed):
     cost[rng.random((9, 5)) < 0.2] = np.inf
     cost[0] = 1.0
     reference, beta = rng.dirichlet(np.ones(5)), 0.8
-    ours = penalised_supremum(gain, cost, reference, 1.7, beta)
+    ours = supremum(gain, cost, reference, beta, rho=1.7)
     assert ours == pytest.approx(by_cvxpy(gain, cost, reference, beta, rho=1.7), abs=1e-6)
-    ours = constrained_supremum(gain, cost, reference, 1.2, beta)
+    ours = supremum(gain, cost, reference, beta, radius=1.2)
     assert ours == pytest.approx(by_cvxpy(gain, cost, reference, beta, radius=1.2), abs=1e-6)
 
 

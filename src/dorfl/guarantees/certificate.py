@@ -168,7 +168,8 @@ def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = 
     mixture = _mixture_of(fit, group, lam)
     theta = fit.theta.ravel()
     atoms = group.atoms(theta)
-    share = _shares(group, atoms, mixture)
+    before = np.repeat(mixture, group.counts) / group.lots
+    share = fixed().shares(atoms.value, before, group.problem.method.temperature)
     labels, loss = group.problem.decode(atoms.target), _losses(group, theta, atoms)
     return WorstCase(atoms.rows, labels, share, group.moved(atoms), loss, group.names, group.bounds)
 
@@ -304,17 +305,6 @@ def _evaluate(group: Group, theta: Array, lam: Array | None) -> tuple[float, flo
         return float(values[worst] + added), float(spent[worst])
     level, radius, _ = _mixed(values, spent, lam, group.problem.method)
     return level + added, radius
-
-
-def _shares(group: Group, atoms: Atoms, lam: Array) -> Array:
-    """p over all rows: λ_i / n_i exp(f/ρβ), normalised."""
-    before = np.repeat(lam, group.counts) / group.lots
-    tau = group.problem.method.temperature
-    if np.isinf(tau):
-        return before
-    top = atoms.value[before > 0].max()  # clients that do not count must not set the scale
-    weights = before * np.exp(np.minimum(atoms.value - top, 0.0) / tau)
-    return np.asarray(weights / weights.sum())
 
 
 def _smallest_rho(group: Group, theta: Array) -> float:

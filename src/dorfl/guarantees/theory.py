@@ -18,38 +18,21 @@ from dorfl.support.types import Array
 clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
 
 
-def penalised_supremum(
-    gain: Array, cost: Array, reference: Array, rho: float, beta: float
-) -> float:
-    """sup_P E_P[L] − ρ UW(P‖Q) over P on a finite support (Proposition 1, the left-hand side).
+def supremum(
+    gain: Array, cost: Array, reference: Array, beta: float, *, rho: float = 0.0,
+    radius: float | None = None,
+) -> float:  # fmt: skip
+    """sup_P E_P[L] − ρ UW(P‖Q) over P on a finite support, of those with UW(P‖Q) ≤ r if r is given.
 
+    With `rho` it is the left-hand side of Proposition 1, with `radius` that of Proposition 2.
     `gain` is L at the support's points (k,), `cost` c(ξ_k, ζ_j) (k, n) with infinity for pairs no
     mass may pass between, `reference` the weights of Q (n,).
 
     >>> import numpy as np                           # nothing to gain: stay where you are
-    >>> abs(penalised_supremum(np.zeros(2), 1 - np.eye(2), np.full(2, 0.5), 1.0, 1.0)) < 1e-6
+    >>> abs(supremum(np.zeros(2), 1 - np.eye(2), np.full(2, 0.5), 1.0, rho=1.0)) < 1e-6
     True
     """
-    return _supremum(gain, cost, reference, beta, rho=rho)
-
-
-def constrained_supremum(
-    gain: Array, cost: Array, reference: Array, radius: float, beta: float
-) -> float:
-    """sup { E_P[L] : UW(P‖Q) ≤ r } over P on a finite support (Proposition 2, left-hand side)."""
-    return _supremum(gain, cost, reference, beta, radius=radius)
-
-
-def _supremum(
-    gain: Array,
-    cost: Array,
-    reference: Array,
-    beta: float,
-    *,
-    rho: float = 0.0,
-    radius: float | None = None,
-) -> float:
-    """Unknowns: the plan γ where it may be positive, and t_j ≥ P̄_j log(P̄_j / q_j), P̄ = γᵀ1."""
+    # Unknowns: the plan γ where it may be positive, and t_j ≥ P̄_j log(P̄_j / q_j), P̄ = γᵀ1.
     to, at = np.nonzero(np.isfinite(cost))
     pairs, count = len(to), len(reference)
     objective = -np.concatenate([gain[to] - rho * cost[to, at], np.full(count, -rho * beta)])

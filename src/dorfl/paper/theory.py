@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.data.datasets import synthetic
+from dorfl.data.datasets.base import Clients
 from dorfl.federation.fit import Fit
 from dorfl.federation.training import prepare, train
 from dorfl.guarantees.certificate import group_of, paper, saddle_gap, worst_case
 from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
-from dorfl.guarantees.theory import constrained_supremum, penalised_supremum, rate
+from dorfl.guarantees.theory import rate, supremum
 from dorfl.objective import methods, scores
 from dorfl.oracle import rowwise
-from dorfl.oracle.group import Group
 from dorfl.report.content import Figure, Series, Table, plain
 from dorfl.support.types import Array
 
@@ -111,13 +111,13 @@ def propositions(seed: int) -> Findings:
         method = methods.dorfl(rho=8.0, beta=0.7, score=scores.quadratic(0.2))
         fit = train(clients, method, loss=loss)
         certificate = paper(fit, clients)
-        gain, cost, reference = _discretised(fit, group_of(fit, clients), certificate.lam, seed)
+        gain, cost, reference = _discretised(fit, clients, certificate.lam, seed)
         level = certificate.bound - certificate.rho * certificate.radius
-        primal = penalised_supremum(gain, cost, reference, certificate.rho, certificate.beta)
-        hard = constrained_supremum(gain, cost, reference, certificate.radius, certificate.beta)
+        primal = supremum(gain, cost, reference, certificate.beta, rho=certificate.rho)
+        hard = supremum(gain, cost, reference, certificate.beta, radius=certificate.radius)
         radii = certificate.radius * np.array([0.3, 0.6, 1.0, 1.6, 3.0])
         bound = certificate.curve(radii)
-        reached = [constrained_supremum(gain, cost, reference, r, certificate.beta) for r in radii]
+        reached = [supremum(gain, cost, reference, certificate.beta, radius=r) for r in radii]
         over = max((a - b) / abs(b) for a, b in zip(reached, bound, strict=True))
         first, second = f"Proposition 1, {loss}", f"Proposition 2, {loss}"
         statements += [
@@ -303,7 +303,7 @@ def _divergence(weights: Array, count: int) -> float:
     return float(np.sum(positive * np.log(positive * count)))
 
 
-def _small_clients(seed: int, loss: str, rows: int = 7) -> dict[str, tuple[Array, Array]]:
+def _small_clients(seed: int, loss: str, rows: int = 7) -> Clients:
     """Two clients with a gross outlier each, small enough to solve the primal outright."""
     rng = np.random.default_rng([seed, 3])
     clients = {}
@@ -320,10 +320,10 @@ def _small_clients(seed: int, loss: str, rows: int = 7) -> dict[str, tuple[Array
     return clients
 
 
-def _discretised(fit: Fit, group: Group, lam: Array, seed: int) -> tuple[Array, Array, Array]:
+def _discretised(fit: Fit, clients: Clients, lam: Array, seed: int) -> tuple[Array, Array, Array]:
     """A finite support: every row's worst place, the rows themselves, and random points."""
     rng = np.random.default_rng([seed, 4])
-    worst = worst_case(fit, {n: _client(group, i) for i, n in enumerate(group.names)})
+    group, worst = group_of(fit, clients), worst_case(fit, clients)
     noise = worst.rows + rng.normal(size=worst.rows.shape)
     points = np.vstack([worst.rows, group.rows, noise])
     target = np.tile(group.target, 3)
@@ -334,8 +334,3 @@ def _discretised(fit: Fit, group: Group, lam: Array, seed: int) -> tuple[Array, 
     apart = ((points[:, None, :] - group.rows[None]) ** 2).sum(axis=2) / 2.0
     same = target[:, None] == group.target[None]
     return gain, np.where(same, apart, np.inf), np.repeat(lam / group.counts, group.counts)
-
-
-def _client(group: Group, i: int) -> tuple[Array, Array]:
-    part = slice(group.bounds[i], group.bounds[i + 1])
-    return group.rows[part], group.problem.decode(group.target[part])
