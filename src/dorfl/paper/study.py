@@ -90,21 +90,29 @@ def _claims(cards: Sequence[Finding]) -> Section:
     return Section("What holds, and what does not", [table])
 
 
+def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
+    """One cell for every seed."""
+    return [Cell(part, function, {"seed": seed}) for seed in range(seeds)]
+
+
+def _made(section: Section, cards: list[Finding]) -> Made:
+    return Made([section], cards)
+
+
+def _left_out(title: str, reason: str) -> Plan:
+    """What the page says of a part that cannot be run here."""
+    return Plan([], lambda _: _made(Section(title, [Text([reason])]), []))
+
+
 def _synthetic(seeds: int) -> Plan:
-    every = [Cell("synthetic", "table", {"seed": seed}) for seed in range(seeds)]
-    sweeps = [Cell("synthetic", "contamination", {"seed": seed}) for seed in range(seeds)]
+    every = [*_seeded("synthetic", "table", seeds), *_seeded("synthetic", "contamination", seeds)]
     shown = [
-        Cell("showcase", "training", {"seed": 0}),
-        Cell("showcase", "convergence", {"seed": 0}),
-        Cell("showcase", "promises", {"seed": 0}),
+        Cell("showcase", what, {"seed": 0}) for what in ("training", "convergence", "promises")
     ]
 
     def tell(found: list[Any]) -> Made:
-        tables, swept, (training, convergence, promises) = (
-            found[:seeds],
-            found[seeds : 2 * seeds],
-            found[2 * seeds :],
-        )
+        tables, swept = found[:seeds], found[seeds : 2 * seeds]
+        training, convergence, promises = found[2 * seeds :]
         ours, ahead = synthetic_page.cards(tables)
         certified = showcase_page.certificate(promises)
         return Made(
@@ -119,15 +127,12 @@ def _synthetic(seeds: int) -> Plan:
             [ours, certified],
         )
 
-    return Plan([*every, *sweeps, *shown], tell)
+    return Plan([*every, *shown], tell)
 
 
 def _sensitivity(seeds: int) -> Plan:
-    def tell(found: list[Any]) -> Made:
-        section, cards = synthetic_page.sensitivity(found)
-        return Made([section], cards)
-
-    return Plan([Cell("synthetic", "sensitivity", {"seed": seed}) for seed in range(seeds)], tell)
+    cells = _seeded("synthetic", "sensitivity", seeds)
+    return Plan(cells, lambda found: _made(*synthetic_page.sensitivity(found)))
 
 
 def _adult(seeds: int) -> Plan:
@@ -136,46 +141,40 @@ def _adult(seeds: int) -> Plan:
         for seed in range(seeds)
         for name in NAMES
     ]
-    best = [Cell("adult", "best_linear", {"seed": seed}) for seed in range(seeds)]
-    mixed = [Cell("adult", "mixing", {"seed": seed}) for seed in range(seeds)]
+    every = [*_seeded("adult", "best_linear", seeds), *_seeded("adult", "mixing", seeds)]
     official = [Cell("adult", "official", {"name": name}) for name in NAMES]
 
     def tell(found: list[Any]) -> Made:
         methods = {name: found[k : len(runs) : len(NAMES)] for k, name in enumerate(NAMES)}
         rest = found[len(runs) :]
         least, mixtures, whole = rest[:seeds], rest[seeds : 2 * seeds], rest[2 * seeds :]
-        section, cards = adult_page.section(
-            methods, least, mixtures, dict(zip(NAMES, whole, strict=True))
-        )
-        return Made([section], cards)
+        official = dict(zip(NAMES, whole, strict=True))
+        return _made(*adult_page.section(methods, least, mixtures, official))
 
-    return Plan([*runs, *best, *mixed, *official], tell)
+    return Plan([*runs, *every, *official], tell)
 
 
 def _cardio(seeds: int) -> Plan:
     try:
         cardio_table()  # once, before several processes want it
     except UnavailableError as error:
-        reason = str(error)
-        return Plan([], lambda _: Made([Section("Cardio", [Text([reason])])], []))
+        return _left_out("Cardio", str(error))
 
     def tell(found: list[Any]) -> Made:
         section, cards = cardio_page.section(found)
         return Made([section], cards, first=cards)
 
-    return Plan([Cell("cardio", "table", {"seed": seed}) for seed in range(seeds)], tell)
+    return Plan(_seeded("cardio", "table", seeds), tell)
 
 
 def _fashion(_: int) -> Plan:
     try:
         find_folder()
     except UnavailableError as error:
-        section = fashion_page.absent(str(error))
-        return Plan([], lambda _: Made([section], []))
+        return _left_out(fashion_page.TITLE, f"Left out. {error}")
 
     def tell(found: list[Any]) -> Made:
-        section, cards = fashion_page.section(dict(zip(fashion.RUNS, found, strict=True)))
-        return Made([section], cards)
+        return _made(*fashion_page.section(dict(zip(fashion.RUNS, found, strict=True))))
 
     return Plan([Cell("fashion", "method", run) for run in fashion.RUNS.values()], tell)
 
@@ -190,15 +189,14 @@ def _networks(_: int) -> Plan:
     if find_spec("torch") is None:
         reason = f"It needs PyTorch: {extras.install('torch')}."
     if reason:
-        words = Text([f"Left out. {reason} `dorfl benchmark` then makes it."])
-        return Plan([], lambda _: Made([Section("Networks, tuned alike", [words])], []))
+        words = f"Left out. {reason} `dorfl benchmark` then makes it."
+        return _left_out("Networks, tuned alike", words)
     from dorfl.paper import benchmark  # noqa: PLC0415 - it needs PyTorch
     from dorfl.paper.pages import benchmark as told  # noqa: PLC0415
 
     def tell(found: list[Any]) -> Made:
         results = {pair: [run] for pair, run in zip(benchmark.REDUCED.pairs(), found, strict=True)}
-        section, cards = told.section(benchmark.REDUCED, results)
-        return Made([section], cards)
+        return _made(*told.section(benchmark.REDUCED, results))
 
     return Plan(benchmark.reduced(), tell)
 
@@ -222,13 +220,8 @@ def _theory(_: int) -> Plan:
                 "solvers: the primal problems as conic programs, exact transport, brute force."
             ]
         )
-        return Made(
-            [
-                ambiguity_page.section(drawn),
-                Section("Theory", [words, theory.table(statements), Beside(figures)]),
-            ],
-            [card],
-        )
+        told = Section("Theory", [words, theory.table(statements), Beside(figures)])
+        return Made([ambiguity_page.section(drawn), told], [card])
 
     parts = [Cell("theory", "cell", {"seed": 0, "name": name}) for name in theory.PARTS]
     return Plan([*parts, Cell("ambiguity", "drawn", {})], tell)
@@ -258,17 +251,8 @@ def _environment(todo: Sequence[Plan]) -> Section:
     seeds = sorted(
         {cell.arguments["seed"] for p in todo for cell in p.cells if "seed" in cell.arguments}
     )
-    words = Text(
-        [
-            f"Seeds {seeds[0]} to {seeds[-1]}; the same seeds give the same figures."
-            if seeds
-            else "No random numbers were drawn.",
-        ]
-    )
-    return Section(
-        "Environment and seeds",
-        [
-            words,
-            Details("Versions", [Table("environment", "Environment", ("what", "version"), rows)]),
-        ],
-    )
+    words = "No random numbers were drawn."
+    if seeds:
+        words = f"Seeds {seeds[0]} to {seeds[-1]}; the same seeds give the same figures."
+    versions = Table("environment", "Environment", ("what", "version"), rows)
+    return Section("Environment and seeds", [Text([words]), Details("Versions", [versions])])

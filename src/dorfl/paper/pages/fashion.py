@@ -69,11 +69,6 @@ def section(found: Mapping[str, dict[str, Any]]) -> tuple[Section, list[Finding]
     return Section(TITLE, [words, table, figures]), [finding]
 
 
-def absent(reason: str) -> Section:
-    """What the page says where the pictures are not on this machine."""
-    return Section(TITLE, [Text([f"Left out. {reason}"])])
-
-
 def _figure(name: str, runs: Mapping[str, dict[str, Any]]) -> Figure:
     series = [
         Series(label.split(",")[0], run["clients"], [100.0 * a for a in run["by_client"]])
