@@ -225,3 +225,12 @@ def test_a_word_that_is_unknown_is_told(words, said):
 
 def test_results_of_other_parts_do_not_hang_on_networks():
     assert fingerprint("benchmark") != fingerprint()
+
+
+def test_pictures_that_are_missing_are_told_without_blame(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORFL_FASHION_MNIST", str(tmp_path))
+    cells._loaded.cache_clear()
+    done = CliRunner().invoke(app, ["benchmark"])
+    assert done.exit_code == 3
+    assert "dataset-fashion-mnist" in done.output
+    assert "fault of dorfl" not in done.output

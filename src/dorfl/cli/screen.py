@@ -70,10 +70,14 @@ def _flag(name: str, names: list[str], about: str) -> click.Option:
 def _tell(error: Exception) -> int:
     """Say what went wrong; the exit code for it."""
     # Only now: a command that works need not wait for what these modules import.
+    from dorfl.data.datasets.packages import UnavailableError  # noqa: PLC0415
     from dorfl.data.tables import DataError  # noqa: PLC0415
     from dorfl.study.model import ModelError  # noqa: PLC0415
 
-    for kind, code in ((DataError, 3), (ModelError, 4), (ValueError, 2), (ModuleNotFoundError, 2)):
+    known: dict[type[Exception], int] = {
+        DataError: 3, UnavailableError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
+    }  # fmt: skip
+    for kind, code in known.items():
         if isinstance(error, kind):
             _say(str(error))
             return code
