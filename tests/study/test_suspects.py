@@ -178,3 +178,36 @@ def test_rounds_of_trials_are_not_taken_from_those_of_the_training():
     study = make_study(tables, method=AUTO, training="max_rounds = 3\ntol = 1e-12")
     end = local.run(coordinator.begin(study, "run"), make_sites(tables))
     assert end.spent > 3 and end.outcome.rounds == len(end.history) == 3
+
+
+def flipped(share, one_sided, seed=0):
+    """Clients' rows, some labels wrong: any of them, or those of one class alone."""
+    data = dorfl.datasets.synthetic(seed, contamination=(0.0, 0.0, 0.0))
+    rng, found = np.random.default_rng(seed), {}
+    for name, (X, y) in data.clients.items():
+        first, last = np.unique(y)
+        wrong = (rng.random(len(y)) < share) & ((y == first) if one_sided else True)
+        found[name] = (X, np.where(wrong, first + last - y, y))
+    return found
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.3])
+def test_wrong_labels_inside_the_bulk_are_not_tilted_towards(share, one_sided):
+    """A tilt would make them count more: what is left is plain training, if rows do not drift."""
+    clients = flipped(share, one_sided)
+    method = dorfl.defaults.choose(clients, shift=0.0).method
+    assert np.isinf(method.temperature)
+    ours, plain = (dorfl.train(clients, m, tol=1e-9) for m in (method, dorfl.methods.erm()))
+    np.testing.assert_allclose(ours.theta, plain.theta, atol=1e-5)
+
+
+def test_where_no_column_can_be_far_out_there_is_no_tilt():
+    """Flags alone, and a label eight times too far in one row of five."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((600, 3)) < [0.3, 0.5, 0.1]).astype(float)
+    y = X @ [1.0, -2.0, 3.0] + rng.normal(size=600)
+    y[::5] = np.median(y) - 8.0 * (y[::5] - np.median(y))
+    ours, plain = (RobustRegressor(method=m).fit(X, y) for m in ("dorfl", "erm"))
+    np.testing.assert_allclose(ours.predict(X), plain.predict(X), atol=1e-3)
+    assert np.isinf(dorfl.defaults.choose([(X, y)], outliers=0.0, loss="huber").method.temperature)

@@ -122,7 +122,7 @@ def _synthetic(seeds: int) -> Plan:
                 showcase_page.certified(promises),
                 synthetic_page.beyond(swept),
             ],
-            [ours, ahead, certified, synthetic_page.labels(swept)],
+            [ours, ahead, certified, *synthetic_page.labels(swept)],
             synthetic_page.opening(training, tables, swept),
             [ours, certified],
         )

@@ -19,9 +19,11 @@ from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.paper import peers
 from dorfl.paper.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
+from dorfl.study import defaults
 from dorfl.support.types import Array
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
+OURS = "DOR-FL, dorfl's defaults"
 FORMS: dict[str, str | Mixture] = {  # how clients are compared: the paper's own form first
     "DOR-FL": "agnostic",
     "DOR-FL, clients by loss": mixture.agnostic(by="loss"),
@@ -105,7 +107,10 @@ def sensitivity(seed: int) -> dict[str, list[float]]:
 
 
 def contamination(seed: int) -> dict[str, dict[str, list[float]]]:
-    """Overall accuracy of everyone, at the settings of the study, over four sweeps."""
+    """Overall accuracy of everyone, at the settings of the study, over four sweeps.
+
+    And of DOR-FL at the settings that dorfl finds in the rows, as it does for any table.
+    """
     return {
         "share": _sweep([{"contamination": (share,) * 3} for share in SHARES], seed),
         "factor": _sweep([{"factors": (factor,) * 3} for factor in FACTORS], seed),
@@ -122,6 +127,9 @@ def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
             fitted = fit(Candidate("", method), data.clients, intercept=False)
             score = accuracies(fitted, data.test)[0]
             found.setdefault(NAMES[method.name], []).append(score)
+        ours = fit(Candidate("", defaults.choose(data.clients).method), data.clients,
+                   intercept=False)  # fmt: skip
+        found.setdefault(OURS, []).append(accuracies(ours, data.test)[0])
         for name, theta in _references(data).items():
             found.setdefault(name, []).append(peers.accuracies(theta, data.test)[0])
     return found

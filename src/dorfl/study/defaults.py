@@ -20,9 +20,9 @@ What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, neve
   squared distance R² weighs exp(−0.3 R²/Q) of what the middle one does: 74 % at the edge of the
   bulk, 30 % twice as far, 0.8 % four times as far. Halving 0.3 lets more bad rows through, doubling
   it costs clean accuracy; on real tables this is where both are small (benchmarks/defaults.py).
-- **Tilt.** The temperature ρβ of 32 raises a row with a log loss of 3 by a tenth: the worst served
-  count a little more. It is less where the score would otherwise, at a ratio of 2ρ₂V to the price ρ
-  above 0.1, pull rows to the centre and so make the model too sure of itself.
+- **Tilt.** With a score only. A temperature ρβ of 32 raises a row with a log loss of 3 by a tenth:
+  the worst served count a little more. It is less where the score would otherwise, at a ratio of
+  2ρ₂V to the price ρ above 0.1, pull rows to the centre and so make the model too sure of itself.
 - **Mixture.** Clients count by size. The worst mixture serves the client whose labels are noisiest;
   on real tables that helps the worst served group little where it does, and elsewhere leaves every
   group worse off (benchmarks/README.md). Ask for `mixture="agnostic"` where that client matters.
@@ -219,8 +219,7 @@ def method_for(
 
     shape = shape_of(found, frozen) / (edge or 1.0)
     suspected = outliers > 0 and bool(shape.any())
-    trusted = verdict is not None and not verdict.share > 0
-    temperature = np.inf if trusted else TEMPERATURE * unit
+    temperature = np.inf  # without a score a tilt makes wrong rows and wrong labels count more
     if suspected:
         temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
     if beta is not None:

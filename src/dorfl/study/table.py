@@ -36,7 +36,17 @@ from dorfl.objective import methods
 from dorfl.objective.kinds import Score
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import coordinator, guard, labels, meaning, network, promises, results, serving
+from dorfl.study import (
+    coordinator,
+    defaults,
+    guard,
+    labels,
+    meaning,
+    network,
+    promises,
+    results,
+    serving,
+)
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
 from dorfl.study.messages import Answer, Enrolled
@@ -170,7 +180,9 @@ def fit(
     while state.step == "round":
         problem, trial = meaning.problem_of(state), state.trial
         if score is not None:
-            problem = replace(problem, method=replace(problem.method, score=score))
+            tilt = min(problem.method.temperature, defaults.TEMPERATURE)  # or it says nothing
+            method = replace(problem.method, score=score, temperature=tilt)
+            problem = replace(problem, method=method)
             problem.check()
             tables = {name: X for name, (X, _) in clients.items()}
             centers = find_centers(problem.method, tables, len(state.classes))

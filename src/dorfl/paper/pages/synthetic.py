@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.paper.pages.common import curve, percent, percents, tuning_table
-from dorfl.paper.synthetic import BAYES, FACTORS, FORMS, KINDS, OFFSETS, ORACLE, SHARES
+from dorfl.paper.synthetic import BAYES, FACTORS, FORMS, KINDS, OFFSETS, ORACLE, OURS, SHARES
 from dorfl.paper.tuning import NAMES, RULES
 from dorfl.report.content import Beside, Block, Cell, Figure, Finding, Section, Series, Table, Text
 
@@ -41,15 +41,19 @@ def cards(found: Results) -> list[Finding]:
     ]  # fmt: skip
 
 
-def labels(swept: Results) -> Finding:
+def labels(swept: Results) -> list[Finding]:
     """DOR-FL beside the oracle where labels are wrong inside the bulk."""
     at = list(KINDS).index("flip")
-    mean = {name: percent([r["kind"][name][at] for r in swept]).mean for name in ("DOR-FL", ORACLE)}
-    behind = mean[ORACLE] - mean["DOR-FL"]
-    return Finding(
-        "with labels flipped inside the bulk DOR-FL stays within half a point of the oracle",
-        f"{behind:.1f} points behind", behind <= 0.5, "ours",
-    )  # fmt: skip
+    names = {"at the defaults of dorfl": OURS, "in the paper's own form": "DOR-FL"}
+    mean = {name: percent([r["kind"][name][at] for r in swept]).mean for name in swept[0]["kind"]}
+    return [
+        Finding(
+            "with labels flipped inside the bulk DOR-FL stays within half a point of the oracle, "
+            + how, f"{mean[ORACLE] - mean[name]:.1f} points behind",
+            mean[ORACLE] - mean[name] <= 0.5, "ours",
+        )
+        for how, name in names.items()
+    ]  # fmt: skip
 
 
 def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block]:
@@ -210,12 +214,14 @@ def beyond(found: Results) -> Section:
                      found)  # fmt: skip
     words = Text(
         [
-            "Everyone at the settings of Table 1, nothing tuned. “Trimming” is told the true share "
-            "of wrong rows; DOR-FL is not.",
+            "Everyone at the settings of Table 1, nothing tuned; “dorfl's defaults” are what dorfl "
+            "finds in the rows. “Trimming” is told the true share of wrong rows; DOR-FL is not.",
             "Labels flipped inside the distribution are invisible to a score that looks at where a "
-            "row is, and the tilt then makes the rows count more that cannot be explained: there "
-            "DOR-FL loses a few points to plain logistic regression. When the largest client is "
-            "wrong throughout, most rows are, and nobody can tell.",
+            "row is, and the worst mixture turns to the client whose labels no model explains: "
+            "there DOR-FL, as the paper has it, loses a few points to plain logistic regression. "
+            "The defaults weigh clients by size, find that no row lies far out, and then do not "
+            "tilt. When the largest client is wrong throughout, most rows are, and nobody can "
+            "tell.",
         ]
     )
     return Section("Beyond the paper", [words, Beside(figures), kinds, clients])
