@@ -75,7 +75,7 @@ def test_a_class_with_too_few_rows_has_the_centre_of_all():
     """With one of its own a coordinator could measure its few rows from anywhere."""
     rng = np.random.default_rng(1)
     codes = [np.repeat([0, 1], [60, 50]), np.repeat([0, 1], [60, 9])]
-    tables = [rng.normal(8.0 * c[:, None], 1.0, (len(c), 2)) for c in codes]
+    tables = [rng.normal(2.5 * c[:, None], 1.0, (len(c), 2)) for c in codes]
     told = [spread.tell(X, c, classes=2, least=5) for X, c in zip(tables, codes, strict=True)]
     assert told[0].by.tolist() == [60, 50] and told[1].by.tolist() == [60, 0]
     found = spread.centers_of(told, own=True, shape=np.ones(2))
@@ -84,12 +84,24 @@ def test_a_class_with_too_few_rows_has_the_centre_of_all():
     assert spread.centers_of(told, own=False, shape=np.ones(2)).shape == (2, 2)
 
 
-@pytest.mark.parametrize(("away", "ndim"), [(0.5, 2), (4.0, 3)])
-def test_a_class_that_lies_among_the_others_has_no_centre_of_its_own(away, ndim):
+@pytest.mark.parametrize(("away", "ndim"), [(0.5, 2), (2.5, 3), (8.0, 2)])
+def test_a_class_among_the_others_or_beyond_them_has_no_centre_of_its_own(away, ndim):
     """Where many labels are wrong, it would be the centre of the wrong ones."""
     rng, codes = np.random.default_rng(3), np.repeat([0, 1], [200, 60])
     told = spread.tell(rng.normal(away * codes[:, None], 1.0, (260, 2)), codes, classes=2, least=5)
     assert spread.centers_of([told], own=True, shape=np.ones(2)).ndim == ndim
+
+
+def test_wrong_rows_that_lie_together_do_not_vouch_for_themselves():
+    """A far cluster with one label is half of that class."""
+    rng, codes = np.random.default_rng(5), np.repeat([0, 1, 2], [200, 200, 60])
+    rows = rng.normal(4.0 * codes[:, None], 1.0, (460, 3))
+    rows[-30:] = 100.0
+    told = spread.tell(rows, codes, classes=3, least=5)
+    shape = 1.0 / spread.measure([told], bulk=0.8).units ** 2
+    found = spread.centers_of([told], own=True, shape=shape)[0]
+    np.testing.assert_array_equal(found[2], told.mean)
+    np.testing.assert_array_equal(found[:2], told.means[:2])
 
 
 def test_a_third_of_wrong_rows_hardly_moves_a_class():

@@ -27,6 +27,7 @@ from dorfl.support.types import Array
 
 FEW = 20  # rows below which a client has no centre of its own
 DIFFERS = 0.5  # squared units of a column, from which on a class lies apart from its client's rows
+BEYOND = 9.0  # and from which on it is taken for wrong rows that lie together
 HUBER = 1.345
 LOOK = 5_000  # rows of a client that are looked at: enough to know a unit within some two percent
 
@@ -112,9 +113,7 @@ def centers_of(places: Sequence[Place], own: bool, shape: Array | None = None) -
 
     (clients, classes, d) if each has its own and a class lies apart: by `shape`, what the columns
     add to a squared distance, it is DIFFERS a column from the rows of its clients. Around one
-    centre it would be suspect as a whole where others are more frequent. A class of which a client
-    has too few rows has the centre of all: of nothing else can the client be sure that it gives
-    none of them away.
+    centre it would be suspect as a whole where others are more frequent.
     """
     common = centers.combine([centers.Summary(place.kept, place.mean) for place in places])
     if not own:
@@ -122,14 +121,21 @@ def centers_of(places: Sequence[Place], own: bool, shape: Array | None = None) -
     middle, by = np.array([place.mean for place in places]), np.array([p.by for p in places])
     if shape is None or not by.any():
         return middle
-    found = np.array([centers_by_class(place) for place in places])
+    found = np.array([centers_by_class(place, shape) for place in places])
     far = (by * ((found - middle[:, None]) ** 2 @ shape)).sum(axis=0) / np.maximum(by.sum(0), 1.0)
     return found if far.max() >= DIFFERS * np.count_nonzero(shape) else middle
 
 
-def centers_by_class(place: Place) -> Array:
-    """ξ̄ of a client's classes (classes, d): that of all its rows where a class has too few."""
-    return np.where(place.by[:, None] > 0, place.means, place.mean)
+def centers_by_class(place: Place, shape: Array) -> Array:
+    """ξ̄ of a client's classes (classes, d).
+
+    A class of which a client has too few rows has the centre of all: of nothing else can the client
+    be sure that it gives none of them away. So has one BEYOND the others: a cluster of wrong rows
+    with one label, which would vouch for itself.
+    """
+    far = (place.means - place.mean) ** 2 @ shape
+    known = (place.by > 0) & (far <= BEYOND * np.count_nonzero(shape))
+    return np.where(known[:, None], place.means, place.mean)
 
 
 def apart(counts: Sequence[int]) -> bool:

@@ -72,7 +72,7 @@ def is_own(X: Array, y: Array, agreement: Agreement | Any) -> bool:
     own = agreement.apart and agreement.study.method.center == "client"
     center, told = np.asarray(agreement.center), place(X, y, agreement)
     if center.ndim == 2:
-        return np.array_equal(center, spread.centers_by_class(told))
+        return np.array_equal(center, spread.centers_by_class(told, meaning.shape_of(agreement)))
     return not own or np.array_equal(center, told.mean)
 
 
