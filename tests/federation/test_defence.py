@@ -545,6 +545,36 @@ def test_a_lie_about_curvature_never_ends_training_as_converged_elsewhere(
         assert fit.status == "converged"
 
 
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize("lie", ["convex", "huge"])
+def test_who_lies_about_curvature_every_time_does_not_slow_others_down(monkeypatch, lie):
+    rng = np.random.default_rng(0)
+    scale = 10.0 ** rng.uniform(-1.5, 1.5, 12)
+    clients = {}
+    for k in range(5):
+        X = rng.normal(size=(200, 12)) * scale
+        clients[f"client-{k + 1}"] = (
+            X,
+            X @ (rng.normal(size=12) / scale) + rng.normal(size=200) > 0,
+        )
+
+    def tamper(_, report):
+        if report.client != "client-2" or report.curvature is None:
+            return report
+        lied = -report.curvature if lie == "convex" else np.full_like(report.curvature, 1e19)
+        return report._replace(curvature=lied)
+
+    honest = dorfl.train(clients, methods.afl())
+    fit = dorfl.train(clients, methods.afl(), tamper=tamper)
+    words = [line.clipped.get("client-2", "") for line in fit.history]
+    assert fit.status == "converged"
+    assert fit.objective == pytest.approx(honest.objective, rel=2e-6)
+    assert any("mean of the others" in said for said in words)
+    monkeypatch.setattr(serving, "_OFTEN", 10**9)
+    slower = dorfl.train(clients, methods.afl(), tamper=tamper, max_rounds=400)
+    assert fit.rounds < slower.rounds
+
+
 # ── minimum counts ──────────────────────────────────────────────────────────────────────────────
 
 

@@ -31,9 +31,12 @@ from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array
 
 _STIFFEST = 1e3  # times the median client's curvature
+_OFTEN = 2  # times that a curvature cannot be true before no more of the client's is used
 _LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow
 _LOOKS = 6  # suspicions that are looked into
 _HARM = 0.02  # of the objective: what the others lose by those who pull apart
+_STIFF = "clipped: curvature far beyond that of others"
+_UNBENT = "left out: its curvature could not be true more than once; the mean of the others is used"
 _EXPOSED = "contradicts its own earlier report: no one set of rows gives both; left out"
 
 
@@ -50,6 +53,7 @@ class Server(NamedTuple):
     stiffest: float = np.inf  # no curvature is believed beyond
     budget: int | None = None  # the last round there is
     doubt: Doubt = Doubt()
+    bent: dict[str, int] = {}  # noqa: RUF012 - how often a client's curvature could not be true
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -100,6 +104,9 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
         heard = (report for _, report in last.values())
         server = server._replace(stiffest=_stiffest(server.solving.setting.shape, heard))
     answers, clipped = _answers(server, sent.task)
+    off = {name for name in good if name in unused or clipped.get(name) == _STIFF}
+    bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
+    server = server._replace(bent=bent)
     # absurd reports may overflow, and solvers look at results; bits must not depend on threads
     with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
         solving, info = server.solver.update(server.solving, answers)
@@ -274,7 +281,7 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
             packed = curvature.limited(packed, shape.sizes_of(packed), server.stiffest)
             used[i] = report._replace(curvature=packed)
             if report.client not in server.exposed:
-                clipped[report.client] = "clipped: curvature far beyond that of others"
+                clipped[report.client] = _STIFF
     if server.defence is not None:
         for i, report in enumerate(used):
             limit = defending.bounds(server.defence, report.client, task)
@@ -283,13 +290,32 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
                 clipped[report.client] = words
     bends = None
     if task.curvature != "none":
-        bends = _common(server.solving.setting.shape, [report.curvature for report in used])
+        bends, left = _bends(server, used)
+        clipped.update(dict.fromkeys(left, _UNBENT))
     answers = Answers(
         np.array([report.value for report in used]),
         np.array([report.vector for report in used]),
         bends,
     )
     return _without(server, answers), clipped
+
+
+def _bends(server: Server, used: list[Report]) -> tuple[Array | None, list[str]]:
+    """Everyone's curvature, and whose is the mean of the others: of those who were off too often.
+
+    Without it a client that lies about its curvature every time would keep all from using any.
+    """
+    shape = server.solving.setting.shape
+    out = np.array([server.bent.get(report.client, 0) >= _OFTEN for report in used])
+    if out.all() or not out.any():
+        return _common(shape, [report.curvature for report in used]), []
+    told = [report.curvature for report, off in zip(used, out, strict=True) if not off]
+    found, left = _common(shape, told), [r.client for r, off in zip(used, out, strict=True) if off]
+    if found is None:
+        return None, left
+    whole = np.empty((len(used), found.shape[1]), found.dtype)
+    whole[~out], whole[out] = found, found.mean(axis=0)
+    return whole, left
 
 
 def _common(shape: Shape, told: list[Array | None]) -> Array | None:
