@@ -143,14 +143,16 @@ def words(found: Verdict) -> str:
         f"{found.loss + found.worse:.3g} against {found.loss:.3g} on {found.rows} rows not trained "
         "with)"
     )
+    few = "a few at most" if not found.far else f"{100 * found.far:.2g} %"
     if found.share > 0:
         makes = "makes" if found.worse > WORSE * found.loss else "may make"
         return (
-            f"Rows that lie far out ({100 * found.far:.2g} %) are held for wrong, because trusting "
-            f"them {makes} the others worse served (loss {compared}"
+            f"Rows that lie far out ({few}) are held for wrong, because trusting them {makes} the "
+            f"others worse served (loss {compared}"
         )
+    if not found.far:
+        return f"Hardly a row lies far out, and all are trusted (loss {compared}."
     return (
-        f"Rows that lie far out ({100 * found.far:.2g} %) are trusted: with them the loss of the "
-        f"others is at most {100 * WORSE:g} % larger ({compared}, so they are taken for rare "
-        "rather than wrong."
+        f"Rows that lie far out ({few}) are trusted: with them the loss of the others is at most "
+        f"{100 * WORSE:g} % larger ({compared}, so they are taken for rare rather than wrong."
     )
