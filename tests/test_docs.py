@@ -39,6 +39,8 @@ def test_links_lead_somewhere(page):
 def test_every_folder_is_listed():
     there = {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert set(folders()) == there
+    picture = (ROOT / "docs" / "figures" / "architecture.svg").read_text(encoding="utf-8")
+    assert re.findall(r">(\w+)/</text>", picture) == folders()[::-1]
 
 
 def test_modules_import_only_from_the_folders_before_their_own():

@@ -169,11 +169,18 @@ def test_a_site_s_folder_says_how_fine_a_curvature_it_tells(tmp_path):
         SiteFolder.open(folder)
 
 
-def test_flower_is_used_in_one_module_alone_and_a_site_needs_none_of_it():
+def test_flowers_internals_are_used_in_one_module_alone_and_a_site_needs_none_of_flower():
+    """Outside of superlink.py only what a Flower app imports: flwr.app and flwr.serverapp."""
     source = Path(flower.__file__).parents[1]
-    texts = {p.name: p.read_text() for p in source.rglob("*.py")}
-    users = [name for name in texts if re.search(r"^\s*(from|import) flwr", texts[name], re.M)]
-    assert users == ["superlink.py"]
+    used = {
+        path.relative_to(source).as_posix(): set(
+            re.findall(r"^\s*(?:from|import) (flwr[\w.]*)", path.read_text(), re.M)
+        )
+        for path in source.rglob("*.py")
+    }
+    public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+    assert [name for name, modules in used.items() if modules - public] == ["flower/superlink.py"]
+    assert {name.split("/")[0] for name, modules in used.items() if modules} == {"flower"}
     code = "import dorfl.cli, dorfl.flower.attending, sys; sys.exit('flwr' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -93,6 +93,21 @@ def test_many_small_clients(tmp_path):
     assert (made.fit.centers == made.fit.centers[0]).all()  # nobody has rows enough for its own
 
 
+def test_clients_of_very_different_sizes(tmp_path):
+    """Of sites elsewhere nobody counts the rows: what is believed of them is told, or named."""
+    frame = frame_of(mixed_tables(sizes=(30, 90, 900)), "ill")
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = tmp_path / "study.toml"
+    study.write_text('[data]\nfile = "all.csv"\nlabel = "ill"\nclient = "site"\n')
+    there = at_sites(tmp_path, frame, study)
+    (note,) = [note for note in there.facts.notes if "most_rows" in note]
+    assert "'site-3' counts as 360 of the 900 rows" in note
+    study.write_text(study.read_text() + "[defence]\nmost_rows = 1000\n")
+    here, there = train(study, tmp_path / "model"), at_sites(tmp_path, frame, study)
+    same(here, there)
+    assert not [note for m in (here, there) for note in m.facts.notes if "most_rows" in note]
+
+
 @pytest.mark.parametrize("method", ["erm", "afl", "wafl", "gdrfl", "dorfl"])
 @pytest.mark.parametrize("kind", ["classes", "number"])
 @pytest.mark.parametrize("given", ["array", "frame"])

@@ -1,9 +1,9 @@
-"""All that we use of Flower: a SuperLink on the loopback, a run's grid, and the front's own node.
+"""Flower as `dorfl run` uses it: a SuperLink on the loopback, a run's grid, the front's own node.
 
-Tested with Flower 1.41 and 1.42; its internals are used here and nowhere else. The coordinator's
-process takes a run's one task on itself, and the front is the SuperLink's one node. A message
-carries the questions of many sites, its reply their answers, so what a step costs Flower does not
-grow with the number of sites.
+Tested with Flower 1.41 and 1.42; its internals are used here and nowhere else (`strategy` and
+`client`, for Flower apps, import what every app does). The coordinator's process takes a run's one
+task on itself, and the front is the SuperLink's one node. A message carries the questions of many
+sites, its reply their answers, so what a step costs Flower does not grow with their number.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
         notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
+    notes += _discounted(state)
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:
@@ -129,6 +130,18 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         tuple(common.ravel().tolist()), weights, learnt, _guarantee(state),
         settings=state.study.to_json(), promise=promises.of_study(state),
     )  # fmt: skip
+
+
+def _discounted(state: State) -> tuple[str, ...]:
+    """Whose rows weigh less than as many as it says, where no study named the most that counts."""
+    if state.sizes or state.study.defence.most_rows is not None:
+        return ()
+    return tuple(
+        f"site {name!r} counts as {most:,} of the {own:,} rows that it says it has, four times the "
+        "median site's; [defence] most_rows names the most that counts"
+        for name, own, most in zip(state.roster, state.rows, state.believed, strict=True)
+        if most < own
+    )
 
 
 def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
