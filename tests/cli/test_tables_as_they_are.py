@@ -203,3 +203,23 @@ def test_text_in_sixteen_bits_is_named(tmp_path):
     incomes().to_csv(tmp_path / "t.csv", index=False, encoding="utf-16")
     done = dorfl_("train", "t.csv", "--label", "rich", cwd=tmp_path)
     assert done.returncode == 3 and "UTF-16" in done.stderr
+
+
+def test_values_beyond_all_measure_are_counted_not_lost_in_silence(tmp_path):
+    frame = incomes()
+    frame["far"] = np.where(np.arange(len(frame)) % 50 == 0, np.inf, frame["income"])
+    frame.loc[1, "far"] = -1e308
+    done, _ = train(tmp_path, frame)
+    many = 6  # of 240 rows, every fiftieth and one more
+    said = " ".join(done.stderr.split())
+    assert f"column 'far' has {many} value(s) that are infinite or beyond 1e100" in said
+    assert "'income' has" not in said
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [("2024-01-01", "holds dates, which are not predicted"), (1e300, "no number that is finite")],
+)
+def test_labels_that_cannot_be_predicted_are_told_in_words(tmp_path, label, words):
+    done, _ = train(tmp_path, incomes().assign(rich=label), code=3)
+    assert words in " ".join(done.stderr.split()) and "date32" not in done.stderr

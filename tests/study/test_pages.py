@@ -11,6 +11,7 @@ from dorfl.cli import app
 from dorfl.report.content import Details, Figure, Table, blocks
 from dorfl.study import model, pages
 from dorfl.study.comparison import Comparison
+from dorfl.study.model.facts import Served
 from dorfl.study.settings import Data, Study
 
 
@@ -65,3 +66,17 @@ def test_a_comparison_shows_dots_with_errors_for_the_worst_served(clients):
     assert len(folded) == (clients > 16)
     table = next(one for one in blocks(page) if isinstance(one, Table))
     assert len(table.columns) <= 6  # methods across, clients down
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_many_clients_that_count_alike_are_not_drawn_by_rounding(made, alike):
+    names = tuple(f"clinic {k}" for k in range(63))
+    lam = np.full(63, 1 / 63) + 1e-17 * np.arange(63) if alike else np.arange(63) / 1953
+    served = tuple(Served(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
+    facts = made.facts._replace(clients=served)
+    many = replace(made, facts=facts, fit=replace(made.fit, clients=names, lam=lam))
+    drawn = {one.name: one for one in blocks(pages.of_model(many)) if isinstance(one, Figure)}
+    assert ("mixture" in drawn) is not alike
+    if alike:
+        assert list(drawn["losses"].series[0].y) == sorted(one.loss for one in served)
+        assert "λ = 0.0159" in drawn["losses"].note

@@ -9,6 +9,7 @@ import typer
 
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen, heading
+from dorfl.support.text import scored
 
 if TYPE_CHECKING:
     from dorfl.study.model import Model
@@ -154,7 +155,7 @@ def _heads(promise: Promise) -> tuple[str, str]:
 def _cells(line: Promised) -> tuple[str, str]:
     from dorfl.guarantees.certified import floored  # noqa: PLC0415
 
-    error = "" if line.error is None else f"{line.error:.4g}"
+    error = "" if line.error is None else scored(line.error, classifies=False)
     score = error if line.accuracy is None else floored(line.accuracy)
     return score, "" if line.loss is None else f"{line.loss:.4f}"
 

@@ -127,4 +127,4 @@ def start(
         if child.poll() is not None:
             raise ValueError(f"the server did not start; {log} says why")
         time.sleep(0.1)
-    screen.say(f"{where} in the background; `dorfl stop` stops it")
+    screen.say(f"{where} in the background; `dorfl stop {folder}` stops it")

@@ -19,6 +19,7 @@ from dorfl.guarantees.bound import Question, Told, Units
 from dorfl.guarantees.certificate import group_of
 from dorfl.objective.kinds import Loss
 from dorfl.objective.mixture import fixed
+from dorfl.support.text import scored
 from dorfl.support.types import Array
 
 DRIFT = 0.1  # standard deviations
@@ -162,7 +163,7 @@ class Certified:
         """What bounds say, as the end of a sentence."""
         if found.accuracy is not None:
             return f"accuracy is at least {floored(found.accuracy)}"
-        return f"the mean absolute error is at most {found.error:.4g}"
+        return f"the mean absolute error is at most {scored(found.error, classifies=False)}"
 
     @property
     def assumption(self) -> str:

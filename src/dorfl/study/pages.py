@@ -39,7 +39,7 @@ _LONG = 16  # letters of a name below a picture
 
 
 def _form(model: Model) -> str:
-    return ".1%" if model.classifies else ".4g"
+    return ".1%" if model.classifies else ""
 
 
 def of_model(model: Model) -> Page:
@@ -138,13 +138,22 @@ def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> 
     every = Details(f"All {len(rows)} clients", [table])
     if not worst:
         return [every]
+    known.sort(key=lambda name: served[name].loss or 0.0)
     losses, lam = [served[n].loss for n in known], [shares[n] for n in known]
-    figure = Figure(
-        "mixture", "Loss and weight of every client", "loss", "λ",
-        [Series("clients", losses, lam, hover=known)], "points",
-        note="Further right: served worse. Higher up: counted more.",
-        alt="Points: every client's weight λ against its mean loss.",
-    )  # fmt: skip
+    if max(lam) - min(lam) < 1e-6:  # nothing to see but rounding
+        figure = Figure(
+            "losses", "Loss of every client", "clients, the best served first", "loss",
+            [Series("clients", range(1, len(known) + 1), losses, hover=known)], "points",
+            note=f"Every client counts alike, λ = {lam[0]:.3g}.",
+            alt="Points: the mean loss of every client, in order.",
+        )  # fmt: skip
+    else:
+        figure = Figure(
+            "mixture", "Loss and weight of every client", "loss", "λ",
+            [Series("clients", losses, lam, hover=known)], "points",
+            note="Further right: served worse. Higher up: counted more.",
+            alt="Points: every client's weight λ against its mean loss.",
+        )  # fmt: skip
     return [shown, figure, every]
 
 

@@ -20,6 +20,7 @@ from dorfl.report.content import (
     Text,
 )
 from dorfl.study.model.facts import Promise, Promised
+from dorfl.support.text import scored
 
 ROOM = 16  # clients in a table
 
@@ -44,7 +45,7 @@ def promised(promise: Promise, name: str = "") -> Finding:
     terms = f"{100 * promise.outliers:.3g} % of rows wrong, drift {promise.drift:.3g}"
     if at.accuracy is not None:
         return Finding(f"{of}certified accuracy, {terms}", f"≥ {floored(at.accuracy)}", True)
-    error = "no bound" if at.error is None else f"≤ {at.error:.4g}"
+    error = "no bound" if at.error is None else f"≤ {scored(at.error, classifies=False)}"
     return Finding(f"{of}certified mean absolute error, {terms}", error, at.error is not None)
 
 
@@ -117,7 +118,7 @@ def by_client(found: dict[str, Promise]) -> Table:
     ]
     heads = [f"{what} {name}".rstrip() for name in found for what in (measure, "loss ≤")]
     return Table(
-        "certified", "What is certified, by client", ("client", *heads), rows, ".4g",
+        "certified", "What is certified, by client", ("client", *heads), rows,
         note=f"At most {100 * first.outliers:.3g} % of rows wrong, a drift of at most "
         f"{first.drift:.3g} standard deviations (root mean square); columns of categories and "
         "flags do not move.",

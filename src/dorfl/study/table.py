@@ -265,9 +265,16 @@ def _settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
     """The study with the task and the classes that the table shows; rows without a label go."""
     name, column = study.data.label, split.column(study.data.label)
     kind = columns.kind_of(column)
-    if kind in ("empty", "date", "other"):
-        what = "is empty" if kind == "empty" else f"holds {column.type}"
-        raise DataError(f"label: column {name!r} {what}; name the column to predict")
+    if columns.beyond(column) == len(column) - column.null_count > 0:
+        kind = "beyond"
+    if kind not in ("numeric", "category"):
+        what = {
+            "empty": "is empty; name the column to predict",
+            "date": "holds dates, which are not predicted; make them a number (of days, of years) "
+            "or classes (words), or name another column",
+            "beyond": "holds no number that is finite and below 1e100",
+        }.get(kind, f"holds {column.type}; name the column to predict")
+        raise DataError(f"label: column {name!r} {what}")
     try:
         task, known = labels.task_in(column, study), labels.known(column, study)
     except ValueError as error:
@@ -319,6 +326,12 @@ def _remarks(split: Split, transform: Transform) -> list[str]:
     """What to know of the columns: much that is missing, text read as numbers or nearly so."""
     told = getattr(split.table, "remarks", {})
     notes = [f"column {p.name!r} {told[p.name]}" for p in transform.parts if p.name in told]
+    for name in (*(part.name for part in transform.parts), *transform.ignored):
+        if many := columns.beyond(split.column(name)):
+            notes.append(
+                f"column {name!r} has {many:,} value(s) that are infinite or beyond 1e100: "
+                "they count as missing"
+            )
     for part in transform.parts:
         if part.missing > _MUCH_MISSING:
             done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"

@@ -29,8 +29,12 @@ def scored(value: float, classifies: bool) -> str:
 
     >>> scored(0.75, classifies=True), scored(0.75, classifies=False)
     ('75.0 %', '0.75')
+    >>> scored(12345.6, classifies=False)
+    '12,346'
     """
-    return percent(value) if classifies else f"{value:.4g}"
+    if classifies:
+        return percent(value)
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def one_line_each(value: Any) -> Any:

@@ -95,6 +95,13 @@ def numbers(column: Any, name: str) -> Array:
     return np.where(np.abs(values) <= _LARGEST, values, np.nan)
 
 
+def beyond(column: Any) -> int:
+    """How many numbers are infinite or beyond all measure, and so count as missing."""
+    if not (pa.types.is_float64(column.type) or pa.types.is_float32(column.type)):
+        return 0
+    return int(pc.sum(pc.greater(pc.abs(column), _LARGEST)).as_py() or 0)
+
+
 def _floats(column: Any) -> Any:
     """A column of any type as float64."""
     if cells.is_text(column):
