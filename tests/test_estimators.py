@@ -151,7 +151,12 @@ def test_frames_pipelines_and_searches(rows):
 def test_columns_with_two_values_are_frozen_unless_told(rows):
     X, y, _ = rows
     flagged = np.column_stack([X, np.arange(400) % 2])
-    assert "1 of 5 columns" in " ".join(RobustClassifier().fit(flagged, y).choice_)
+    found = RobustClassifier().fit(flagged, y)
+    assert "2 of 6 columns" in " ".join(found.choice_)  # a column for each value, as of a table
+    assert found.coef_.shape == (1, 5)
+    second = dorfl.scores.quadratic(0.5, np.zeros(5), [0.0, 1.0, 0.0, 0.0, 0.0])
+    placed = RobustClassifier(outlier_score=second).fit(flagged, y)  # it names columns by place
+    assert "1 of 5 columns" in " ".join(placed.choice_)
     assert "column" not in RobustClassifier(frozen=[]).fit(X, y).choice_[1]
 
 

@@ -115,10 +115,11 @@ def test_an_estimator_and_a_table(tmp_path, method, kind, given):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 3)) * [1.0, 50.0, 0.01] + [0.0, 300.0, 0.0]
     X[:15] *= -8
-    signal = X[:, 0] + (X[:, 1] - 300) / 50 + 0.5 * rng.normal(size=300)
+    X = np.column_stack([X, rng.random(300) < 0.4])  # a yes and a no
+    signal = X[:, 0] + (X[:, 1] - 300) / 50 - X[:, 3] + 0.5 * rng.normal(size=300)
     y = np.where(signal > 0, "yes", "no") if kind == "classes" else 5 + 2 * signal
     who = np.where(rng.random(300) < 0.6, "north", "south")
-    frame = pd.DataFrame(X, columns=["x0", "x1", "x2"])
+    frame = pd.DataFrame(X, columns=["x0", "x1", "x2", "x3"])
     frame.assign(y=y, site=who).to_parquet(tmp_path / "all.parquet")
     words = ("--label", "y", "--client", "site", "--method", method)
     made = train(tmp_path / "all.parquet", tmp_path / "model", *words)

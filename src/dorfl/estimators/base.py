@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorfl.data import weighing
-from dorfl.data.preprocessing import Transform
+from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.data.tables import Split
 from dorfl.data.validation import Clients
 from dorfl.federation.fit import Fit
@@ -81,10 +81,16 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             places = [np.repeat(rows, whole[rows]) for rows in places if len(rows)]
         names = [f"x{k}" for k in range(X.shape[1])]
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
-        frozen = given.frozen(self.frozen, known, X if weights is None else X[weights > 0])
+        two = given.two_valued(X if weights is None else X[weights > 0])
+        frozen = given.frozen(np.flatnonzero(two) if self.frozen is None else self.frozen, known)
+        # What has two values is a category, as in a table, unless columns are named by their place.
+        own = two if self.frozen is None and self.outlier_score is None else np.zeros_like(two)
         fewest = min(len(rows) for rows in places)
         study = words._replace(
-            columns=Used(numeric=tuple(names), frozen=tuple(names[k] for k in frozen)),
+            columns=Used(
+                numeric=tuple(names[k] for k in np.flatnonzero(~own)),
+                frozen=tuple(names[k] for k in frozen),
+            ),
             # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
             privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
         ).changed(
@@ -139,12 +145,20 @@ class Robust(BaseEstimator):  # type: ignore[misc]
 
     def _set_coefficients(self, fit: Fit, transform: Transform, names: list[str]) -> None:
         """θ in the units of X."""
-        theta, parts = np.atleast_2d(fit.theta), transform.numeric
+        theta = np.atleast_2d(fit.theta)
         self.coef_: Any = np.zeros((len(theta), len(names)))
-        used = [names.index(part.name) for part in parts]
-        self.coef_[:, used] = theta[:, :-1] / [part.spread for part in parts]
-        middle = [part.center for part in parts]
-        self.intercept_: Any = theta[:, -1] - self.coef_[:, used] @ middle
+        self.intercept_: Any = theta[:, -1].copy()
+        first = 0
+        for part in transform.parts:
+            own = theta[:, first : first + len(part.features)]
+            first += len(part.features)
+            if isinstance(part, Numeric):
+                slope, at, there = own[:, 0] / part.spread, part.center, np.zeros(len(own))
+            else:  # a line through what both values add
+                at, to = map(float, part.levels)
+                slope, there = (own[:, 1] - own[:, 0]) / (to - at), own[:, 0]
+            self.coef_[:, names.index(part.name)] = slope
+            self.intercept_ += there - slope * at
 
     def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
         """The paper's certificate, :func:`dorfl.certificate.paper`, of its training rows or others.

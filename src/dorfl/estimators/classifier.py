@@ -35,7 +35,8 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
             there are if it takes them. All but the first need PyTorch.
         outliers: the share of rows that may be wrong; "auto": decided from the data.
         shift: how far rows may drift, in standard deviations.
-        frozen: columns (places or names) that cannot drift; those with two values if not given.
+        frozen: columns (places or names) that cannot drift; if not given, those with two values,
+            which are then a category each, as in a table.
         rho: the price of transport, if not from `shift`.
         beta: the price of reweighting, in units of transport.
         mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).

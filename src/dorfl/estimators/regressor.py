@@ -32,7 +32,8 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         epsilon: where Huber's loss turns from square to linear, in the unit of the residuals.
         outliers: the share of rows that may be wrong; "auto": decided from the data.
         shift: how far rows may drift, in standard deviations.
-        frozen: columns (places or names) that cannot drift; those with two values if not given.
+        frozen: columns (places or names) that cannot drift; if not given, those with two values,
+            which are then a category each, as in a table.
         rho: the price of transport (columns and y in units of their own), if not from `shift`.
         beta: the price of reweighting, in units of transport.
         mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).

@@ -35,11 +35,13 @@ def weights(given: Any, count: int) -> Array | None:
     return weights
 
 
-def frozen(asked: Sequence[int | str] | None, names: list[str], X: Array) -> list[int]:
-    """Columns that cannot drift: as asked, by place or name, or those with two values."""
-    if asked is None:
-        two = ((X.min(axis=0) == X) | (X.max(axis=0) == X)).all(axis=0)
-        return [int(k) for k in np.flatnonzero(two)]
+def two_valued(X: Array) -> Array:
+    """Which columns have two values, or one."""
+    return np.asarray(((X.min(axis=0) == X) | (X.max(axis=0) == X)).all(axis=0))
+
+
+def frozen(asked: Sequence[int | str] | Array, names: list[str]) -> list[int]:
+    """Columns that cannot drift, by place or name."""
     for column in asked:
         if isinstance(column, str) and column not in names:
             raise ValueError(
