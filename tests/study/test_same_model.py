@@ -12,7 +12,9 @@ from dorfl import RobustClassifier, RobustRegressor
 from dorfl.cli import app
 from dorfl.data import tables
 from dorfl.study import coordinator, local, model, results, settings, toml
+from dorfl.study import table as engine
 from dorfl.study.ledger import Limits
+from dorfl.study.rows import open_split
 from study_cases import METHODS, a_site, mixed_tables
 
 OTHERS = ('name = "dorfl"', 'center = "auto"', 'by = "regret"')
@@ -106,6 +108,21 @@ def test_clients_of_very_different_sizes(tmp_path):
     here, there = train(study, tmp_path / "model"), at_sites(tmp_path, frame, study)
     same(here, there)
     assert not [note for m in (here, there) for note in m.facts.notes if "most_rows" in note]
+
+
+@pytest.mark.parametrize("noise", ["", "[privacy]\nepsilon = 4.0\n"])
+def test_columns_that_few_rows_differ_in(tmp_path, noise):
+    """Held constant, at a site as in a table; but with noise no row may change others."""
+    frame = frame_of(mixed_tables(), "ill").reset_index(drop=True)
+    frame["rare"] = np.where(frame.index < 4, frame.index + 1.0, 0.0)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = toml.parse(
+        f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n'
+        f'[columns]\nnumeric = ["rare"]\n{noise}'
+    )
+    prepared = engine.prepare(study, open_split(study))
+    column = prepared.rows.X[:, prepared.state.transform.names.index("rare")]
+    assert len(np.unique(column)) == (5 if noise else 1)
 
 
 @pytest.mark.parametrize("method", ["erm", "afl", "wafl", "gdrfl", "dorfl"])
