@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "start.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "start.md"
 
 
 @pytest.mark.slow
@@ -22,3 +24,24 @@ def test_five_minutes_as_the_page_has_them(tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stderr)
     assert (tmp_path / "model" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/tutorial-research.md"])
+def test_python_on_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
+    """One block after the other, with the arrays that a reader is taken to have."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(120, 3)), rng.normal(size=120)
+    names = {
+        "X": X, "y": np.where(X[:, 0] + noise > 0, "ill", "well"),
+        "hospital": np.arange(120) % 3, "X_new": X[:5],
+        "P": rng.normal(size=(8, 2)), "Q": rng.normal(size=(9, 2)),
+        "clients": {f"site-{k}": (X[k::3], np.sign((X[:, 0] + noise)[k::3])) for k in range(3)},
+    }  # fmt: skip
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)

@@ -90,6 +90,8 @@ def check(study: Study) -> None:
     defaults.check_share(method.outliers)
     positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
     positive["training.delta"] = options.delta
+    positive |= {f"privacy.{n}": getattr(study.privacy, n) for n in ("delta", "clip", "highest")}
+    positive |= {f"defence.{n}": getattr(study.defence, n) for n in ("target", "most_rows")}
     for what, price in positive.items():
         if price is not None and not 0 < price < np.inf:
             raise ValueError(f"{what} = {price}: must be a positive number")
