@@ -9,7 +9,6 @@ import typer
 
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen, heading
-from dorfl.support.text import scored
 
 if TYPE_CHECKING:
     from dorfl.study.model import Model
@@ -153,9 +152,9 @@ def _heads(promise: Promise) -> tuple[str, str]:
 
 
 def _cells(line: Promised) -> tuple[str, str]:
-    from dorfl.guarantees.certified import floored  # noqa: PLC0415
+    from dorfl.guarantees.certified import ceiled, floored  # noqa: PLC0415
 
-    error = "" if line.error is None else scored(line.error, classifies=False)
+    error = "" if line.error is None else ceiled(line.error)
     score = error if line.accuracy is None else floored(line.accuracy)
     return score, "" if line.loss is None else f"{line.loss:.4f}"
 

@@ -163,7 +163,7 @@ class Certified:
         """What bounds say, as the end of a sentence."""
         if found.accuracy is not None:
             return f"accuracy is at least {floored(found.accuracy)}"
-        return f"the mean absolute error is at most {scored(found.error, classifies=False)}"
+        return f"the mean absolute error is at most {ceiled(found.error)}"
 
     @property
     def assumption(self) -> str:
@@ -190,6 +190,16 @@ def floored(accuracy: float) -> str:
     '91.9 %'
     """
     return f"{np.floor(accuracy * 1000.0 + 1e-9) / 10.0:.1f} %"
+
+
+def ceiled(error: float) -> str:
+    """An upper bound in four digits, never rounded down.
+
+    >>> ceiled(3.86201), ceiled(0.25), ceiled(10550.2)
+    ('3.863', '0.25', '10,560')
+    """
+    digit = 10.0 ** (np.floor(np.log10(max(error, 1e-300))) - 3.0)
+    return scored(float(np.ceil(error / digit - 1e-9) * digit), classifies=False)
 
 
 def certify(

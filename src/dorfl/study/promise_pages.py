@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dorfl.guarantees.certified import floored
+from dorfl.guarantees.certified import ceiled, floored
 from dorfl.report.content import (
     Beside,
     Block,
@@ -20,7 +20,6 @@ from dorfl.report.content import (
     Text,
 )
 from dorfl.study.model.facts import Promise, Promised
-from dorfl.support.text import scored
 
 ROOM = 16  # clients in a table
 
@@ -45,7 +44,7 @@ def promised(promise: Promise, name: str = "") -> Finding:
     terms = f"{100 * promise.outliers:.3g} % of rows wrong, drift {promise.drift:.3g}"
     if at.accuracy is not None:
         return Finding(f"{of}certified accuracy, {terms}", f"≥ {floored(at.accuracy)}", True)
-    error = "no bound" if at.error is None else f"≤ {scored(at.error, classifies=False)}"
+    error = "no bound" if at.error is None else f"≤ {ceiled(at.error)}"
     return Finding(f"{of}certified mean absolute error, {terms}", error, at.error is not None)
 
 
