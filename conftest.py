@@ -3,7 +3,13 @@
 import importlib.util
 
 TORCH = importlib.util.find_spec("torch") is not None
-NEEDING = ["src/dorfl/networks/*", "src/dorfl/flower/client.py", "src/dorfl/flower/strategy.py"]
+NEEDING = [
+    "src/dorfl/networks/*",
+    "src/dorfl/flower/client.py",
+    "src/dorfl/flower/strategy.py",
+    "src/dorfl/paper/benchmark.py",
+    "src/dorfl/paper/pages/benchmark.py",
+]
 collect_ignore_glob = [] if TORCH else NEEDING
 
 

@@ -102,7 +102,7 @@ def test_what_was_not_told_is_left_out(tmp_path):
     dorfl("report", tmp_path / "model")
 
 
-def test_models_of_older_versions_are_read():
+def test_models_of_older_versions_are_read(tmp_path):
     end, _ = federated("ill")
     made = results.model_of(end)
     plain = json.loads(json.dumps(model.folder.to_json(made)))
@@ -111,7 +111,7 @@ def test_models_of_older_versions_are_read():
         "clients": [{"name": "site-1", "rows": 90}, {"name": "site-2", "rows": 140}],
         "certificate": {"radius": 0.1, "bound": 1.0, "attained": 1.0, "error": 0.0, "words": "W"},
     }
-    facts = model.folder.from_json(plain).facts
+    facts = model.folder.from_json(plain, tmp_path).facts
     assert facts.rows == 230 and facts.certificate.firm and facts.clients[1].loss is None
     plain["facts"] = {
         "settings": {"label": "ill"},
@@ -122,7 +122,7 @@ def test_models_of_older_versions_are_read():
         "weights": {"edges": [0.0, 1.0], "rows": [5, 225]},
         "certificate": None,
     }
-    facts = model.folder.from_json(plain).facts
+    facts = model.folder.from_json(plain, tmp_path).facts
     assert facts.weights.rows == (5, 225) and facts.choice == ("because",)
 
 

@@ -360,8 +360,8 @@ def ask(deployed, method, path, headers, body=b""):
     )
     with contextlib.closing(line):
         line.request(method, path, body, headers)
-        answer = line.getresponse()
-        content = answer.read()
+        with line.getresponse() as answer:  # closed also where reading it fails
+            content = answer.read()
         return answer.status, json.loads(content) if content else None
 
 

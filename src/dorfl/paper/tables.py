@@ -1,8 +1,8 @@
 """A table with clients in a column as numbers: what `dorfl train` does with a file, rows held out.
 
 >>> import pandas as pd
->>> frame = pd.DataFrame({"x": range(80), "site": ["a", "b"] * 40, "ill": ["no", "yes"] * 40})
->>> table = numbers(frame, "ill", "site")
+>>> frame = pd.DataFrame({"x": [1.5, 2, 7, 3], "site": list("abab"), "ill": list("nyny")})
+>>> table = numbers(pd.concat([frame] * 20), "ill", "site")
 >>> {client: X.shape for client, (X, _) in table.clients.items()}, table.classes
 ({'a': (32, 1), 'b': (32, 1)}, 2)
 """
