@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from dorfl.cli import app
 from dorfl.data import centers, spread
-from dorfl.study import model
+from dorfl.study import comparison, model
+from dorfl.study.rows import Rows
 
 SIZES = {
     ("west", "small"): 44,
@@ -119,3 +120,16 @@ def test_no_number_is_of_few_rows():
         counts, means = centers.by_class(rng.normal(size=(60, 2)), codes, 5, least)
         assert ((counts == 0) | (counts >= 2 * max(least, 5))).all()
         assert not means[counts == 0].any()
+
+
+def test_rows_held_out_are_scored_with_the_rare_class_among_them():
+    """One row in ten may be wrong, and as many are of a class that lies elsewhere."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(90, 2)), rng.normal(10.0, 1.0, (10, 2)), [[50.0, 50.0]]])
+    y = np.repeat([0, 1, 0], [90, 10, 1])
+    rows = Rows(("a",), np.array([0, 101]), X, y, np.arange(101))
+    middles = np.array([[0.0, 0.0], [10.0, 10.0]])
+    by_class = comparison._nearest(rows, 0.1, (), {"a": middles})
+    in_common = comparison._nearest(rows, 0.1, (), {"a": middles[0]})
+    assert (by_class.y == 1).sum() >= 7 and (in_common.y == 1).sum() <= 1
+    assert len(by_class.y) == len(in_common.y) == 91 and 100 not in by_class.order

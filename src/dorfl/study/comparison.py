@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.data.centers import at
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
 from dorfl.study import meaning, network, table
@@ -117,7 +118,8 @@ def held_out(
     rows = rows_for(own, rest)
     # What was decided with all rows, where the model tells; else with those trained on here.
     share = meaning.share_of(state) if promise is None else promise.outliers
-    usual = _nearest(rows, share, own.transform.frozen)
+    centers = dict(zip(state.roster, () if state.centers is None else state.centers, strict=False))
+    usual = _nearest(rows, share, own.transform.frozen, centers)
 
     def scored(part: Rows) -> dict[str, dict[str, float]]:
         found = {
@@ -143,18 +145,28 @@ def _overall(score: dict[str, float], rows: Rows) -> float:
     return float(np.average(list(score.values()), weights=[counts[name] for name in score]))
 
 
-def _nearest(rows: Rows, share: float, frozen: tuple[int, ...]) -> Rows:
-    """All rows but a share of every client's: those furthest from its middle."""
+def _nearest(
+    rows: Rows, share: float, frozen: tuple[int, ...], centers: Mapping[str, Array]
+) -> Rows:
+    """All rows but a share of every client's: those furthest from its middle.
+
+    Where training measured from the middle of a row's class, so is it here, or a class that is rare
+    at a client would be left out as a whole.
+    """
     moving = np.setdiff1d(np.arange(rows.X.shape[1]), frozen)
     kept = []
-    for first, stop in pairwise(rows.bounds.tolist()):
-        X = rows.X[first:stop, moving]
-        far = np.square(X - np.median(X, axis=0)).sum(axis=1)
+    for name, (first, stop) in zip(rows.names, pairwise(rows.bounds.tolist()), strict=True):
+        X, center = rows.X[first:stop, moving], centers.get(name)
+        if center is None or center.ndim == 1:
+            middle = np.median(X, axis=0)
+        else:
+            middle = at(center, rows.y[first:stop])[:, moving]
+        far = np.square(X - middle).sum(axis=1)
         order = np.argsort(far, kind="stable")[: len(X) - int(share * len(X) + 1e-9)]
         kept.append(first + np.sort(order))
     bounds = np.cumsum([0, *map(len, kept)])
-    at = np.concatenate(kept)
-    return replace(rows, X=rows.X[at], y=rows.y[at], order=rows.order[at], bounds=bounds)
+    left = np.concatenate(kept)
+    return replace(rows, X=rows.X[left], y=rows.y[left], order=rows.order[left], bounds=bounds)
 
 
 def _constant(model: Model, y: Array, rows: Rows) -> dict[str, float]:
