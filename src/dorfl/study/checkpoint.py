@@ -19,7 +19,6 @@ from dorfl.support import wire
 from dorfl.support.files import write_whole
 
 _FORMAT = {"format": "dorfl.checkpoint", "version": 1}
-_LIMIT = 2**32
 _MADE_ANEW = ("rows", "solver", "solving", "defence")
 
 

@@ -96,12 +96,12 @@ def _held_out(model: Model) -> list[str]:
 
 def _clients(model: Model) -> list[str]:
     by_name = {served.name: served for served in model.facts.clients}
-    form = ".1%" if model.classifies else ".4g"
     lines = [f"| client | rows | λ | loss | {model.measure} |", "| --- | --- | --- | --- | --- |"]
     for name, lam in zip(model.fit.clients, model.fit.lam, strict=True):
         served = by_name.get(name, Served(name, 0))
         cells = [_code(name), _cell(served.rows or None, ",d"), f"{lam:.3f}"]
-        cells += [_cell(served.loss, ".4f"), _cell(served.score, form)]
+        score = "" if served.score is None else model.scored(served.score)
+        cells += [_cell(served.loss, ".4f"), score]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
