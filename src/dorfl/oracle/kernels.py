@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from dorfl.support import compiling
+
 LOGISTIC, SQUARED, HUBER, SOFTMAX = range(4)
 
 BLOCK = 64  # rows staged at once: their values stay in the first-level cache between the stages
@@ -44,6 +46,8 @@ _SUMS: dict[str, Any] = {
 _SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
 _SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
 _CLIMBS = 500  # steps of a climb; rows on a tie crawl
+
+compiling.tell(__name__)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
