@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -16,6 +17,9 @@ import typer
 from dorfl.cli.screen import Commands, Screen
 from dorfl.cli.server import opened
 from dorfl.flower import require
+
+if TYPE_CHECKING:
+    from dorfl.study.messages import Outcome
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="See it work on this machine.")
 
@@ -37,15 +41,16 @@ def federation(
     Example: dorfl demo federation
     """
     require()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     with contextlib.ExitStack() as stack:
         folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         _prepare(folder, seed)
-        fed = str(folder / "fed")
+        fed, expected = str(folder / "fed"), _in_process(folder)  # compiles for all sites, once
         with _server(fed), contextlib.ExitStack() as sites:
             for site in _SITES:
                 sites.enter_context(_site(folder, site))
             _call("run", fed, str(folder / "study.toml"))
-        _compare(folder)
+        _compare(folder, expected)
 
 
 @app.command()
@@ -142,10 +147,10 @@ def _site(folder: Path, site: str) -> Iterator[None]:
         child.wait()
 
 
-def _compare(folder: Path) -> None:
-    """The same study without a network, and the difference."""
+def _in_process(folder: Path) -> Outcome:
+    """What the study comes to without a network."""
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.study import coordinator, local, model, settings, toml  # noqa: PLC0415
+    from dorfl.study import coordinator, local, settings, toml  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
@@ -154,10 +159,17 @@ def _compare(folder: Path) -> None:
         name: Site(name, table, tuple(table.column_names), approve=("demo",))
         for name, table in given.items()
     }
-    here = local.run(coordinator.begin(asked, "here"), sites).outcome
+    outcome = local.run(coordinator.begin(asked, "here"), sites).outcome
+    assert outcome is not None
+    return outcome
+
+
+def _compare(folder: Path, here: Outcome) -> None:
+    """The federation's model against the one made without a network."""
+    from dorfl.study import model  # noqa: PLC0415
+
     (run,) = opened(folder / "fed").runs()
     there = model.load(run / "model").fit
-    assert here is not None
     if not (np.array_equal(here.theta, there.theta) and np.array_equal(here.lam, there.lam)):
         raise ValueError("the federation and one process give different models")
     Screen().say(

@@ -128,7 +128,8 @@ class _Step:
             self.note("answer refused", site=site, reason=self.refused[site])
 
     def _waiting(self) -> tuple[str, ...]:
-        usable = {site for site, a in self.answers.items() if not isinstance(a, Refusal)}
+        tries = self.state.trial is not None  # who does not try keeps nobody from training
+        usable = {s for s, a in self.answers.items() if tries or not isinstance(a, Refusal)}
         waiting = coordinator.waiting(self.state, usable)
         known = self.registered()
         left = {site for site in waiting if site not in known}
