@@ -148,6 +148,41 @@ def test_frames_pipelines_and_searches(rows):
     assert set(fitted.client_weights_) == {"north", "south"}
 
 
+def test_frames_may_hold_words_and_gaps(rows):
+    X, y, who = rows
+    frame = pd.DataFrame(X[:, :2], columns=["age", "weight"])
+    frame["ward"] = np.where(np.arange(400) % 3, "north", "south")
+    frame.loc[::7, "age"] = np.nan
+    model = RobustClassifier(frozen=["weight"]).fit(frame, y, clients=who)
+    assert list(model.feature_names_in_) == ["age", "weight", "ward"] and model.n_features_in_ == 3
+    assert list(model.features_) == [
+        "age", "age=(missing)", "weight", "ward=north", "ward=south",
+    ]  # fmt: skip
+    assert model.coef_.shape == (1, 5) and model.score(frame, y) > 0.7
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    assert again.certify(frame, y, who).accuracy == pytest.approx(model.certify().accuracy)
+    whole = frame.dropna().drop(columns="ward").assign(ward="east")  # a level never seen
+    assert model.predict(whole).shape == (len(whole),)
+    weighed = RobustClassifier().fit(frame, y, sample_weight=np.arange(400) % 2)
+    assert (weighed.sample_weights_[::2] == 0).all()
+    assert cross_val_score(RobustClassifier(), frame, y, cv=3).mean() > 0.7
+    with pytest.raises(ValueError, match="fitted to a data frame"):
+        model.predict(X[:, :3])
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"age": "years"}))
+    with pytest.raises(ValueError, match="no column 'height'"):
+        RobustClassifier(frozen=["height"]).fit(frame, y)
+    odd = frame.assign(mixed=[1, "a"] * 200)
+    with pytest.raises(ValueError, match="values of one type"):
+        RobustClassifier().fit(odd, y)
+    prices = RobustRegressor().fit(frame.drop(columns="weight"), frame["weight"])
+    assert (
+        prices.coef_.shape == (4,)
+        and np.isfinite(prices.predict(frame.drop(columns="weight"))).all()
+    )
+
+
 def test_columns_with_two_values_are_frozen_unless_told(rows):
     X, y, _ = rows
     flagged = np.column_stack([X, np.arange(400) % 2])

@@ -18,9 +18,7 @@ from dorfl.solvers.base import Info, Needs, Setting, Task, pieces
 
 # %%
 # Gradient descent with momentum. ``pieces`` adds the ridge penalty and pools clients where the mixture is
-# fixed; ``setting`` has the tolerance, the mixture and how many rounds there are. ``sums_only`` says that the
-# solver gets by with weighted sums of what clients answer, so that it also works where single answers are
-# hidden (secure sums).
+# fixed; ``setting`` has the tolerance, the mixture and how many rounds there are.
 
 
 class MomentumState(NamedTuple):
@@ -32,7 +30,7 @@ class MomentumState(NamedTuple):
     speed: np.ndarray
 
 
-NEEDS = Needs(sums_only=True, reports_gap=True, rounds=2000)
+NEEDS = Needs(reports_gap=True, rounds=2000)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def test_what_is_named_as_missing_is_so_in_every_column(tmp_path):
     assert made.transform.parts[0].missing == made.transform.parts[1].missing == 0.1
     # A sixth of the rows is gone: said at the end, with whose they are.
     last = done.stderr.splitlines()[-1]
-    assert "40 of 240 rows (17%) are not used" in last and "by client:" in last
+    assert "40 of 240 rows (17 %) are not used" in last and "by client:" in last
     assert "40 of 240" in (tmp_path / "m" / "card.md").read_text()
     assert model.load(tmp_path / "m").transform.missing == ("refused", "-999")
     scored = dorfl_("evaluate", "m", "t.csv", "--json", cwd=tmp_path)

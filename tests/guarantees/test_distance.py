@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 import warnings
 from typing import Any
 
@@ -247,3 +249,12 @@ X = [[0.0], [1.0]]
 def test_refuses(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         unbalanced_wasserstein(**{"P": X, "Q": X, "beta": 1.0, **arguments})
+
+
+def test_without_pot_plain_transport_says_what_to_install_and_the_rest_works(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"POT; install it with: pip install"):
+        wasserstein([[0.0], [1.0]], [[1.0], [2.0]])
+    assert unbalanced_wasserstein([[0.0], [1.0]], [[1.0], [2.0]], 1.0).relative_gap < 1e-4
+    assert wasserstein([[0.0]], [[1.0], [2.0]]).value == 1.25  # one plan only

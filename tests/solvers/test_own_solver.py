@@ -11,7 +11,7 @@ import dorfl
 from dorfl import Options, methods, solvers
 from dorfl.federation.training import prepare
 from dorfl.solvers import Needs
-from dorfl.solvers.base import Answers, Info, Setting, Task, pieces
+from dorfl.solvers.base import Info, Setting, Task, pieces
 from dorfl.study import checkpoint, coordinator, local
 from dorfl.support.types import Array
 from study_cases import make_sites, make_study, synthetic_tables
@@ -26,7 +26,7 @@ class AscentState(NamedTuple):
     speed: float = 1.0
 
 
-NEEDS = Needs(sums_only=True, reports_gap=True, rounds=3000)
+NEEDS = Needs(reports_gap=True, rounds=3000)
 
 
 @dataclass(frozen=True)
@@ -117,18 +117,3 @@ def test_a_study_names_it_once_it_is_registered_and_a_checkpoint_holds_it(monkey
     again = local.run(checkpoint.load(tmp_path / "checkpoint.json"), make_sites(tables))
     assert middle.step == "round" and again.outcome.rounds == end.outcome.rounds
     assert np.array_equal(again.outcome.theta, end.outcome.theta)
-
-
-@pytest.mark.parametrize("solver", [Accelerated(), solvers.Paper(), solvers.Noisy(9, 0.1, 0.1)])
-def test_a_solver_that_needs_sums_only_steps_the_same_without_single_gradients(solver):
-    assert solver.needs.sums_only
-    rng = np.random.default_rng(0)
-    lam, values, vectors = rng.dirichlet(np.ones(3)), rng.random(3), rng.normal(size=(3, 4))
-    setting = Setting(methods.afl().mixture, np.inf, np.full(4, 0.1), rounds=9)
-    state = solver.init(setting, rng.normal(size=4), lam)
-    summed = np.tile(lam @ vectors, (3, 1))
-    one, two = (solver.update(state, Answers(values, v, None))[0] for v in (vectors, summed))
-    np.testing.assert_allclose(one.theta, two.theta, rtol=1e-14)
-    np.testing.assert_array_equal(one.lam, two.lam)
-    other, _ = solver.update(state, Answers(values, vectors[::-1], None))
-    assert not np.allclose(one.theta, other.theta)

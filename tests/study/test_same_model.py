@@ -154,6 +154,27 @@ def test_an_estimator_and_a_table(tmp_path, method, kind, given):
         np.testing.assert_allclose(out, made.predict(frame), rtol=1e-10)
 
 
+@pytest.mark.parametrize("label", LABELS)
+def test_an_estimator_given_words_dates_and_gaps_and_a_table(tmp_path, label):
+    frame = frame_of(mixed_tables(), label).dropna(subset=[label]).reset_index(drop=True)
+    days = pd.to_datetime("2024-01-01") + pd.to_timedelta(np.arange(len(frame)) % 90, unit="D")
+    frame = frame.assign(seen=days, insured=np.arange(len(frame)) % 3 == 0)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    made = train(tmp_path / "all.csv", tmp_path / "model", "--label", label, "--client", "site")
+    estimator = RobustRegressor() if label == "cost" else RobustClassifier()
+    X = frame.drop(columns=[label, "site"])
+    estimator.fit(X.astype({"ward": "category"}), frame[label], clients=frame["site"])
+    fit, transform = estimator._trained
+    assert transform.parts == made.transform.parts
+    assert list(estimator.features_) == list(made.transform.names)
+    np.testing.assert_array_equal(fit.theta, made.fit.theta)
+    out, expected = estimator.predict(X), made.predict(frame)
+    if label == "cost":
+        np.testing.assert_allclose(out, expected, rtol=1e-6)
+    else:
+        np.testing.assert_array_equal(out.astype(str), expected)
+
+
 def test_the_study_of_the_documentation_runs_on_a_table_too(tmp_path):
     docs = Path(__file__).parents[2] / "docs" / "federation.md"
     text = docs.read_text().split("## A study")[1].split("It is the same study")[0]

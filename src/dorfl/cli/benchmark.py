@@ -47,7 +47,6 @@ def benchmark(
     require()
     from dorfl.paper import benchmark as bench  # noqa: PLC0415
     from dorfl.paper.pages import benchmark as told  # noqa: PLC0415
-    from dorfl.report import tables  # noqa: PLC0415
     from dorfl.report.content import Table, blocks  # noqa: PLC0415
     from dorfl.report.export import export  # noqa: PLC0415
     from dorfl.report.page import write  # noqa: PLC0415
@@ -65,7 +64,7 @@ def benchmark(
     screen.say(page.lead)
     for block in blocks(page):
         if isinstance(block, Table):
-            screen.table(tables.as_rich(block))
+            screen.table(block)
     screen.say(f"the page: {report}")
     screen.give(
         {f"{kind}/{name}/{seed}": run for (kind, name), runs in found.items()

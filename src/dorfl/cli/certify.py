@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Screen, heading
+from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
     from dorfl.study.model import Model
-    from dorfl.study.model.facts import Promise, Promised
+    from dorfl.study.model.facts import Promise
     from dorfl.study.rows import Rows
 
 _BAR = 30  # characters
@@ -120,49 +120,32 @@ def _surely(name: str, confidence: float, least: float | None) -> str:
 
 
 def _show(screen: Screen, found: dict[str, Promise]) -> None:
+    from dorfl.study.promise_pages import bounds, by_client  # noqa: PLC0415
+
     first = next(iter(found.values()))
-    columns = [f"{what}{_of(name, found)}" for name in found for what in _heads(first)]
-    barred = len(found) == 1 and first.overall[0].accuracy is not None
+    named = found if len(found) > 1 else {"": first}
+    screen.table(by_client(named)._replace(note=""))
     lists = {
-        "client": [(*promise.clients, *promise.overall) for promise in found.values()],
-        f"drift, {100 * first.outliers:.3g} % wrong": [p.over_drift for p in found.values()],
-        f"share wrong, drift {first.drift:.3g}": [p.over_outliers for p in found.values()],
+        f"drift, {100 * first.outliers:.3g} % wrong": {n: p.over_drift for n, p in named.items()},
+        f"share wrong, drift {first.drift:.3g}": {n: p.over_outliers for n, p in named.items()},
     }
-    for k, (what, lines) in enumerate(lists.items()):
-        title = "Certified by client" if k == 0 else "Certified over the " + what.split(",")[0]
-        table = heading(title, what, *columns)
-        if barred and k:
-            table.add_column("")
-        for at in zip(*lines, strict=True):
-            bar = ["█" * round(_BAR * (at[0].accuracy or 0.0))] if barred and k else []
-            table.add_row(at[0].name, *(cell for line in at for cell in _cells(line)), *bar)
+    for what, lines in lists.items():
+        table = bounds("over", f"Certified over the {what.split(',')[0]}", what, lines)
+        if len(found) == 1 and first.overall[0].accuracy is not None:
+            bars = ["█" * round(_BAR * (line.accuracy or 0.0)) for line in lines[""]]
+            rows = [(*row, bar) for row, bar in zip(table.rows, bars, strict=True)]
+            table = table._replace(columns=(*table.columns, ""), rows=rows)
         screen.table(table)
     for name, promise in found.items():
         screen.say(f"{name}: {promise.words}" if len(found) > 1 else promise.words)
         screen.say(promise.assumption)
 
 
-def _of(name: str, found: dict[str, Promise]) -> str:
-    return f" {name}" if len(found) > 1 else ""
-
-
-def _heads(promise: Promise) -> tuple[str, str]:
-    classifies = promise.overall[0].accuracy is not None
-    return ("accuracy ≥" if classifies else "mean abs. error ≤", "loss ≤")
-
-
-def _cells(line: Promised) -> tuple[str, str]:
-    from dorfl.guarantees.certified import ceiled, floored  # noqa: PLC0415
-
-    error = "" if line.error is None else ceiled(line.error)
-    score = error if line.accuracy is None else floored(line.accuracy)
-    return score, "" if line.loss is None else f"{line.loss:.4f}"
-
-
 def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> None:
     """Proposition 2 as the paper has it."""
     from dorfl.data.tables import DataError  # noqa: PLC0415
     from dorfl.guarantees.certificate import paper  # noqa: PLC0415
+    from dorfl.report.content import Table  # noqa: PLC0415
 
     strange = [name for name in rows.names if name not in loaded.fit.clients]
     if strange:
@@ -174,10 +157,9 @@ def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> Non
     asked = {r: found.at(r) for r in radii}
     screen.say(str(found))
     if asked:
-        table = heading("Certified worst-case risk", "UW distance", "at most")
-        for r, bound in asked.items():
-            table.add_row(f"{r:g}", f"{bound:.6g}")
-        screen.table(table)
+        columns, forms = ("UW distance", "at most"), {"UW distance": "g", "at most": ".6g"}
+        rows_ = list(asked.items())
+        screen.table(Table("paper", "Certified worst-case risk", columns, rows_, forms))
     screen.give(
         {
             "radius": found.radius,

@@ -36,14 +36,13 @@ def compare(
       dorfl compare study.toml
     """
     study = options.study_of(data, words)
-    from dorfl.report.tables import as_rich  # noqa: PLC0415
     from dorfl.study import comparison  # noqa: PLC0415
     from dorfl.study.pages import compared, of_comparison  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=folds * len(METHODS)) as step:
         found = comparison.compare(study, folds, tick=step)
-    screen.table(as_rich(compared(found, most=_LISTED)))
+    screen.table(compared(found, most=_LISTED))
     for method, name in enumerate(found.methods):
         worst = found.worst(method)
         score = found.scores[method].mean(axis=0)[worst]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Screen, heading
+from dorfl.cli.screen import Screen
 from dorfl.support.text import percent
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
     Example: dorfl evaluate model test.csv
     """
-    from dorfl.study.evaluation import auc, by_class, constant  # noqa: PLC0415 - slow to import
-    from dorfl.study.model import load  # noqa: PLC0415
+    from dorfl.report.content import Table  # noqa: PLC0415 - slow to import: --help need not wait
+    from dorfl.study.evaluation import auc, by_class, constant  # noqa: PLC0415
+    from dorfl.study.model import load, tables  # noqa: PLC0415
     from dorfl.study.rows import measure  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
@@ -42,22 +43,18 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
     # The worst first: by what a person cares for, and of those alike by the loss.
     sign = 1.0 if loaded.classifies else -1.0
     order = sorted(served, key=lambda entry: (sign * entry["score"], -entry["loss"]))
-    score = "accuracy" if loaded.classifies else "mean abs. error"
+    score = loaded.measure
     columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
     listed = served if len(served) <= _FEW else order[: _FEW // 2]
     more = "" if len(served) <= _FEW else f": the worst {len(listed)} of {len(served)} clients"
-    table = heading(f"{loaded.label} in {data.name}{more}", *columns)
-    for entry in [*listed, {"name": "all rows", "rows": total, **overall}]:
-        cells = [
-            entry["name"],
-            f"{entry['rows']:,}",
-            f"{entry['loss']:.4f}",
-            loaded.scored(entry["score"]),
-        ]
-        if len(loaded.classes) == 2:
-            cells.append(f"{entry['auc']:.4f}" if "auc" in entry else "")
-        table.add_row(*cells)
-    screen.table(table)
+    keys = ("name", "rows", "loss", "score", "auc")[: len(columns)]
+    cells = [
+        [entry.get(key) for key in keys]
+        for entry in [*listed, {"name": "all rows", "rows": total, **overall}]
+    ]
+    forms = {"rows": ",d", "loss": ".4f", score: tables.form(loaded), "AUC": ".4f"}
+    title = f"{loaded.label} in {data.name}{more}"
+    screen.table(Table("clients", title, columns, cells, forms))
     answer = {"measure": score, "clients": served, "overall": overall, "worst": order[0]["name"]}
     name, simple = constant(loaded, rows)
     answer["constant"] = {"name": name, "score": simple}
@@ -77,25 +74,26 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
 def _tell(screen: Screen, found: Classes) -> None:
     """Recall and precision by class, what is taken for what, and whether probabilities hold."""
+    from dorfl.report.content import Table  # noqa: PLC0415
+
     confused = len(found.names) <= _CLASSES
     columns = ["class", "rows", "recall", "precision"]
     columns += [f"said {name}" for name in found.names] if confused else []
-    table = heading("By class", *columns)
-    for k, name in enumerate(found.names):
-        cells = [name, f"{sum(found.confusion[k]):,}"]
-        shares = (found.recall[k], found.precision[k])
-        cells += ["" if share is None else percent(share) for share in shares]
-        table.add_row(*cells, *([f"{n:,}" for n in found.confusion[k]] if confused else []))
-    screen.table(table)
+    rows = [
+        (name, sum(taken), found.recall[k], found.precision[k], *(taken if confused else ()))
+        for k, (name, taken) in enumerate(zip(found.names, found.confusion, strict=True))
+    ]
+    forms = {name: ".1%" if name in ("recall", "precision") else ",d" for name in columns}
+    screen.table(Table("classes", "By class", columns, rows, forms))
     for k, (name, recall) in enumerate(zip(found.names, found.recall, strict=True)):
         if recall is not None and recall < 0.5:
             total = sum(found.confusion[k])
             screen.note(f"of {total:,} rows of class {name}, {found.confusion[k][k]:,} are found")
-    table = heading("Calibration", "said probability", "rows", "mean said", "right")
-    for line in found.calibration:
-        table.add_row(
-            f"{100 * line.low:.0f} to {100 * line.high:.0f} %", f"{line.rows:,}",
-            percent(line.said), percent(line.right),
-        )  # fmt: skip
-    screen.table(table)
+    lines = [
+        (f"{100 * line.low:.0f} to {100 * line.high:.0f} %", line.rows, line.said, line.right)
+        for line in found.calibration
+    ]
+    columns = ["said probability", "rows", "mean said", "right"]
+    forms = {"rows": ",d", "mean said": ".1%", "right": ".1%"}
+    screen.table(Table("calibration", "Calibration", columns, lines, forms))
     screen.say(f"said and seen differ by {percent(found.error)} on average (calibration error)")

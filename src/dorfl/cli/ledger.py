@@ -12,6 +12,7 @@ from dorfl.cli.screen import Screen
 from dorfl.cli.site import Folder
 from dorfl.flower import require
 from dorfl.support.files import write_whole
+from dorfl.support.text import percent
 
 if TYPE_CHECKING:
     from dorfl.flower.folders import SiteFolder
@@ -37,8 +38,8 @@ def ledger(
             f"version(s), distances from {len(told['middles'])} of {limits.middles} middles"
         )
     asked = len(book.questions)
-    screen.say(f"{asked} question(s) answered: {book.told:.1%} of the numbers in the rows")
-    screen.say(f"left: {max(limits.told - book.told, 0.0):.1%} (told = {limits.told:g})")
+    screen.say(f"{asked} question(s) answered: {percent(book.told)} of the numbers in the rows")
+    screen.say(f"left: {percent(max(limits.told - book.told, 0.0))} (told = {limits.told:g})")
     if book.private:
         spent, most = book.spent(limits.delta), home.epsilon
         left = "no limit is set" if most is None else f"left: {max(most - spent, 0.0):.3g}"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Screen, heading
+from dorfl.cli.screen import Screen
 
 
 def outliers(
@@ -28,6 +28,7 @@ def outliers(
 
     Example: dorfl outliers model data.csv --out audit
     """
+    from dorfl.report.content import Table  # noqa: PLC0415
     from dorfl.study.audit import audit, trusting  # noqa: PLC0415
     from dorfl.study.model import load  # noqa: PLC0415
     from dorfl.support import files  # noqa: PLC0415 - slow to import, and --help need not wait
@@ -48,14 +49,10 @@ def outliers(
     )  # fmt: skip
     names = ("row", "client", "weight", "distance", "columns")
     listed = [dict(zip(names, line, strict=True)) for line in lines]
-    table = heading(f"The most suspicious of {len(listed):,} rows", *names)
-    table.columns[-1].justify = "left"
-    for entry in listed[:top]:
-        table.add_row(
-            str(entry["row"]), entry["client"], f"{entry['weight']:.3g}",
-            f"{entry['distance']:.3g}", entry["columns"],
-        )  # fmt: skip
-    screen.table(table)
+    title = f"The most suspicious of {len(listed):,} rows"
+    forms = {"row": "d", "weight": ".3g", "distance": ".3g"}
+    cells = [tuple(entry.values()) for entry in listed[:top]]
+    screen.table(Table("suspects", title, names, cells, forms))
     disregarded = int((found.weight < 0.1).sum())
     screen.say(
         "  a percentage is a column's part in how far out the row is; usual is the middle 95 %"

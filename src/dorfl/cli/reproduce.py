@@ -27,7 +27,6 @@ def reproduce(
     Example: dorfl reproduce synthetic --seeds 10 --out results
     """
     from dorfl.paper import study  # noqa: PLC0415 - slow to import
-    from dorfl.report import tables  # noqa: PLC0415
     from dorfl.report.content import Table, blocks  # noqa: PLC0415
     from dorfl.report.export import export  # noqa: PLC0415
     from dorfl.report.page import write  # noqa: PLC0415
@@ -43,7 +42,7 @@ def reproduce(
         report = write(page, out / "report.html")
     for block in blocks(page):
         if isinstance(block, Table) and block.name in _MAIN:
-            screen.table(tables.as_rich(block))
+            screen.table(block)
     for card in page.cards:
         mark = {True: "✓ ", False: "✗ ", None: ""}[card.holds]
         screen.say(f"{mark}{card.value}  {card.claim}")

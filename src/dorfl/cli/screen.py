@@ -12,14 +12,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from dorfl.report.content import Table
 
 EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
@@ -149,7 +151,9 @@ class Screen:
     def table(self, table: Table) -> None:
         """A table of results."""
         if not (self.quiet or self.json):
-            self.out.print(table)
+            from dorfl.report.tables import as_rich  # noqa: PLC0415 - slow to import
+
+            self.out.print(as_rich(table))
 
     def give(self, answer: Any) -> None:
         """The whole answer for scripts."""
@@ -170,11 +174,3 @@ class Screen:
         with Progress(*columns, console=self.err, transient=True, disable=hidden) as bar:
             task = bar.add_task(what, total=total)
             yield lambda words: bar.update(task, advance=1, description=words or what)
-
-
-def heading(title: str, *columns: str) -> Table:
-    """A table whose first column is words and whose others are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for k, name in enumerate(columns):
-        table.add_column(name, justify="right" if k else "left")
-    return table

@@ -20,12 +20,14 @@ def theory(
 
     Ends with exit code 1 when a statement fails. Example: dorfl theory --out results/theory
     """
-    from dorfl.paper import theory as statements  # noqa: PLC0415 - slow to import
+    from dorfl.guarantees import distance  # noqa: PLC0415 - slow to import
+    from dorfl.paper import theory as statements  # noqa: PLC0415
     from dorfl.report import tables  # noqa: PLC0415
     from dorfl.report.figures import draw  # noqa: PLC0415
     from dorfl.support.files import write_whole  # noqa: PLC0415
 
     screen = Screen()
+    distance.require()
     out.mkdir(parents=True, exist_ok=True)
     lines: list[statements.Statement] = []
     drawn: list[Path] = []
@@ -36,7 +38,7 @@ def theory(
             drawn += [path for figure in findings.figures for path in draw(figure, out)]
             step(name)
     table = statements.table(lines)
-    screen.table(tables.as_rich(table))
+    screen.table(table)
     write_whole(out / "statements.csv", tables.as_csv(table).encode())
     screen.say(f"{len(drawn)} figures and statements.csv in {out}")
     screen.give([line._asdict() | {"holds": line.holds} for line in lines])

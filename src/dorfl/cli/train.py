@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.cli import ending, options
-from dorfl.cli.screen import Screen, heading
+from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from dorfl.report.content import Table
     from dorfl.study.model import Model
     from dorfl.study.rows import Rows
     from dorfl.study.settings import Study
@@ -180,29 +181,16 @@ def _say(screen: Screen, model: Model) -> None:
         screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
         if not model.network:
             screen.say(GAP)
-    screen.table(clients_table(model))
+    tell_clients(screen, model)
+
+
+def tell_clients(screen: Screen, model: Model) -> None:
+    """How clients are served, and what the simplest methods score."""
+    from dorfl.study.model import tables  # noqa: PLC0415
+
+    screen.table(clients_listed(model))
     if model.facts.held_out:
-        screen.table(held_out_table(model))
-
-
-def held_out_table(model: Model) -> Any:
-    """What the method and the simplest ones score on rows they were not trained with."""
-    measure = "accuracy" if model.classifies else "mean abs. error"
-    columns, where = ["", measure, "worst served", "who"], "On rows held out of training"
-    if model.facts.held_out[0].all_rows is not None:
-        columns.append("with those")
-        where += ", without those furthest out, which may be wrong"
-    table = heading(where, *columns)
-    for told in model.facts.held_out:
-        with_all = () if told.all_rows is None else (model.scored(told.all_rows),)
-        table.add_row(
-            told.method,
-            model.scored(told.overall),
-            model.scored(told.worst),
-            told.client,
-            *with_all,
-        )
-    return table
+        screen.table(tables.held_out(model))
 
 
 def not_used(model: Model) -> list[str]:
@@ -213,30 +201,20 @@ def not_used(model: Model) -> list[str]:
     return lines[:_LISTED] + ([f"{more} more columns are not used: see the card"] * (more > 0))
 
 
-def clients_table(model: Model) -> Any:
+def clients_listed(model: Model) -> Table:
     """How each client is served; of many, those served worst, as most and best."""
-    measure = "accuracy" if model.classifies else "mean abs. error"
-    held = model.facts.held_out
-    score = {c.name: c.score for c in model.facts.clients if c.score is not None}
-    where = "on the rows trained with"
-    if held:
-        score, where = dict(held[0].clients), "on rows held out of training"
-    listed = model.facts.clients
-    if len(listed) > _FEW:
-        order = sorted(
-            (c for c in listed if c.name in score),
-            key=lambda c: (score[c.name] if model.classifies else -score[c.name], -(c.loss or 0)),
-        )
-        middle = len(order) // 2
-        listed = (*order[:3], *order[middle : middle + 1], *order[-1:])
-        where += f": the worst three of {len(order)}, the middle one, the best"
-    columns = ("client", "rows", "λ", "loss in training", measure)
-    table = heading(f"Clients, {measure} {where}", *columns)
-    shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
-    for name, rows, loss, _ in listed:
-        table.add_row(
-            name, f"{rows:,}", f"{shares.get(name, 0.0):.3f}",
-            "" if loss is None else f"{loss:.4f}",
-            model.scored(score[name]) if name in score else "",
-        )  # fmt: skip
-    return table
+    from dorfl.report.content import finite  # noqa: PLC0415
+    from dorfl.study.model import tables  # noqa: PLC0415
+
+    table = tables.clients(model)
+    if len(table.rows) <= _FEW:
+        return table
+    sign = 1.0 if model.classifies else -1.0
+    order = sorted(
+        (row for row in table.rows if row[-1] is not None),
+        key=lambda row: (sign * (finite(row[-1]) or 0.0), -(finite(row[-2]) or 0.0)),
+    )
+    middle = len(order) // 2
+    more = f": the worst three of {len(order)}, the middle one, the best"
+    rows = (*order[:3], *order[middle : middle + 1], *order[-1:])
+    return table._replace(title=table.title + more, rows=rows)

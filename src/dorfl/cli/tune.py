@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dorfl.cli import options
-from dorfl.cli.screen import Screen, heading
+from dorfl.cli.screen import Screen
 
 
 @options.takes(*(word for word in options.ANY_METHOD if word != "model"))
@@ -38,7 +38,8 @@ def tune(
             "training.model: settings are tuned with linear models; tune without it, and train the "
             "network with what was found: dorfl train study.toml --model mlp"
         )
-    from dorfl.study import table, tuning  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.report.content import Table  # noqa: PLC0415 - slow to import: --help need not wait
+    from dorfl.study import table, tuning  # noqa: PLC0415
     from dorfl.study.meaning import assumed_of, frozen_of, loss_of  # noqa: PLC0415
     from dorfl.study.rows import open_split  # noqa: PLC0415
     from dorfl.study.toml import to_toml  # noqa: PLC0415
@@ -57,14 +58,13 @@ def tune(
             seed=study.training.seed, l2=1.0 / len(rows.y) if l2 is None else l2,
             tol=study.training.tol,
         )  # fmt: skip
-    listed = heading("Trials, the chosen one first", "outliers", "shift", "loss", "± from the best")
-    for trial in found.trials:
-        settings = trial.settings
-        listed.add_row(
-            f"{settings['outliers']:g}", f"{settings['shift']:g}", f"{trial.loss:.4f}",
-            f"{trial.error:.4f}",
-        )  # fmt: skip
-    screen.table(listed)
+    listed = [
+        (trial.settings["outliers"], trial.settings["shift"], trial.loss, trial.error)
+        for trial in found.trials
+    ]
+    columns = ("outliers", "shift", "loss", "± from the best")
+    forms = {"outliers": "g", "shift": "g", "loss": ".4f", "± from the best": ".4f"}
+    screen.table(Table("trials", "Trials, the chosen one first", columns, listed, forms))
     for line in (*rows.notes, *found.words[:2]):
         screen.say(line)
     chosen = found.trials[0].settings

@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorfl.data import weighing
 from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.data.tables import Split
 from dorfl.data.validation import Clients
+from dorfl.estimators import frames
 from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import Certificate, paper
 from dorfl.guarantees.certified import Certified, certify
@@ -29,7 +31,7 @@ from dorfl.study.coordinator import State
 from dorfl.study.settings import Privacy, Study, Used
 from dorfl.support.types import Array
 
-LABEL = "(label)"
+_NUMBERS = [np.float64, np.float32]
 _LARGEST = 1e100  # a table's larger numbers count as missing
 
 
@@ -63,34 +65,66 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_rounds = max_rounds
 
-    def _fit(self, X: Array, y: Any, clients: Any, weights: Array | None, words: Study) -> State:
-        """Run the study `words` over these rows; give θ back in the units of X."""
+    def _read(
+        self, X: Any, y: Any = None, *, reset: bool = True, **how: Any
+    ) -> tuple[Array | pa.Table, Any]:
+        """X and y, checked as scikit-learn does; X is a table where it is not all numbers."""
+        if reset:
+            self._framed = frames.of_frame(X) is not None
+        if not self._framed:
+            if y is None:
+                return validate_data(self, given.dense(X), reset=reset, dtype=_NUMBERS), None
+            checked = validate_data(self, given.dense(X), y, reset=reset, dtype=_NUMBERS, **how)
+            return checked[0], checked[1]
+        table = frames.of_frame(X, whatever=True)
+        if table is None:
+            raise ValueError("X: the model was fitted to a data frame; give one with its columns")
+        if y is not None:
+            check_consistent_length(X, y)
+            how.pop("ensure_min_samples", None)
+            y = validate_data(self, "no_validation", y, **how) if reset else column_or_1d(y)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return table, y
+
+    def _taken(self, X: Array | pa.Table, y: Any, weights: Array | None) -> frames.Taken:
+        """Rows with their label as a study takes them."""
+        if not isinstance(X, np.ndarray):
+            return frames.taken(X, y, self.frozen)
         if max(float(X.max()), -float(X.min())) > _LARGEST:
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
-        if weights is not None and self._is_network:
-            raise ValueError(
-                "sample_weight, class_weight: a network counts every row alike; repeat rows "
-                'instead, or use model="linear"'
-            )
-        owners, places = given.owners(clients, len(X))
-        if weights is not None:  # where quantiles are taken, copies stand for weights
-            places = [rows[weights[rows] > 0] for rows in places]
-            owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
-            whole = np.zeros(len(X), dtype=np.int64)
-            whole[weights > 0] = weighing.copies(weights[weights > 0])
-            places = [np.repeat(rows, whole[rows]) for rows in places if len(rows)]
         names = [f"x{k}" for k in range(X.shape[1])]
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
         two = given.two_valued(X if weights is None else X[weights > 0])
         frozen = given.frozen(np.flatnonzero(two) if self.frozen is None else self.frozen, known)
         # What has two values is a category, as in a table, unless columns are named by their place.
         own = two if self.frozen is None and self.outlier_score is None else np.zeros_like(two)
+        used = Used(
+            numeric=tuple(names[k] for k in np.flatnonzero(~own)),
+            frozen=tuple(names[k] for k in frozen),
+        )
+        return frames.taken_array(X, y, used)
+
+    def _fit(
+        self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, words: Study
+    ) -> State:
+        """Run the study `words` over these rows; give θ back in the units of X."""
+        if weights is not None and self._is_network:
+            raise ValueError(
+                "sample_weight, class_weight: a network counts every row alike; repeat rows "
+                'instead, or use model="linear"'
+            )
+        rows, used = self._taken(X, y, weights)
+        count = rows.num_rows
+        owners, places = given.owners(clients, count)
+        if weights is not None:  # where quantiles are taken, copies stand for weights
+            places = [rows[weights[rows] > 0] for rows in places]
+            owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
+            whole = np.zeros(count, dtype=np.int64)
+            whole[weights > 0] = weighing.copies(weights[weights > 0])
+            places = [np.repeat(rows, whole[rows]) for rows in places if len(rows)]
         fewest = min(len(rows) for rows in places)
         study = words._replace(
-            columns=Used(
-                numeric=tuple(names[k] for k in np.flatnonzero(~own)),
-                frozen=tuple(names[k] for k in frozen),
-            ),
+            columns=used,
             # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
             privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
         ).changed(
@@ -102,8 +136,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         meaning.check(study)
         order = np.concatenate(places)
         bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
-        columns = {name: X[:, k] for k, name in enumerate(names)}
-        split = Split(pa.table({**columns, LABEL: y}), tuple(owners), bounds, order)
+        split = Split(rows, tuple(owners), bounds, order)
         prepared = engine.prepare(study, split)
         order, mass = prepared.rows.order, None
         if weights is not None:
@@ -120,8 +153,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         self.choice_ = meaning.chosen(state).words
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
-        self.sample_weights_ = np.zeros(len(X))
-        for old in ("coef_", "intercept_", "network_"):
+        self.sample_weights_ = np.zeros(count)
+        for old in ("coef_", "intercept_", "features_", "network_"):
             self.__dict__.pop(old, None)
         if self._is_network:
             trained = network.train(study, fit, prepared.rows, model=self.model)
@@ -132,7 +165,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         else:
             if fit.status != "converged":
                 warnings.warn(fit.message, ConvergenceWarning, stacklevel=3)
-            self._set_coefficients(fit, state.transform, names)
+            self._set_coefficients(fit, state.transform, X)
             counted = np.concatenate(group.sample_weights(state.outcome.theta)) * group.lots
             self.n_iter_, lam = fit.rounds, fit.lam
         self.sample_weights_[order] = counted
@@ -143,11 +176,21 @@ class Robust(BaseEstimator):  # type: ignore[misc]
     def _is_network(self) -> bool:
         return given.model(self.model) != "linear"
 
-    def _set_coefficients(self, fit: Fit, transform: Transform, names: list[str]) -> None:
-        """θ in the units of X."""
+    def _set_coefficients(self, fit: Fit, transform: Transform, X: Array | pa.Table) -> None:
+        """θ in the units of X; of a data frame, a number for every level too."""
         theta = np.atleast_2d(fit.theta)
-        self.coef_: Any = np.zeros((len(theta), len(names)))
+        names = [f"x{k}" for k in range(X.shape[1])]
+        self.coef_: Any = theta[:, :-1] if self._framed else np.zeros((len(theta), len(names)))
         self.intercept_: Any = theta[:, -1].copy()
+        self.features_ = np.array(
+            transform.names if self._framed else getattr(self, "feature_names_in_", names),
+            dtype=object,
+        )
+        if self._framed:
+            spread, center = frames.units(transform)
+            self.coef_ = self.coef_ / spread
+            self.intercept_ -= self.coef_ @ center
+            return
         first = 0
         for part in transform.parts:
             own = theta[:, first : first + len(part.features)]
@@ -199,11 +242,9 @@ class Robust(BaseEstimator):  # type: ignore[misc]
                     "certificate: a pickled model does not keep its training rows; give X and y"
                 )
             return fit, self._rows
-        table, target = validate_data(
-            self, given.dense(X), y, reset=False, dtype=[np.float64, np.float32]
-        )
-        owners, places = given.owners(clients, len(table))
-        rows = _seen(transform, table)
+        table, target = self._read(X, y, reset=False)
+        rows = frames.seen(transform, table)
+        owners, places = given.owners(clients, len(rows))
         target = self._encode(target)
         return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
 
@@ -213,23 +254,21 @@ class Robust(BaseEstimator):  # type: ignore[misc]
 
     def _output(self, X: Any) -> Array:
         check_is_fitted(self)
-        table = validate_data(self, given.dense(X), reset=False, dtype=[np.float64, np.float32])
+        table, _ = self._read(X, reset=False)
         if not hasattr(self, "network_"):
-            return np.asarray(table @ self.coef_.T + self.intercept_)
+            return self._linear(table)
         from dorfl.networks.training import outputs  # noqa: PLC0415 - brings in torch
 
-        out = outputs(self.network_, _seen(self._trained[1], table)).astype(np.float64)
+        out = outputs(self.network_, frames.seen(self._trained[1], table)).astype(np.float64)
         two = out.shape[1] == 2 and len(getattr(self, "classes_", ())) == 2
         return out[:, 1:] - out[:, :1] if two else out  # of two classes, one number is enough
+
+    def _linear(self, X: Array | pa.Table) -> Array:
+        rows = frames.raw(self._trained[1], X) if self._framed else X
+        return np.asarray(rows @ self.coef_.T + self.intercept_)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
         if "_rows" in state:  # rows stay where they are
             state["_rows"] = None
         return state
-
-
-def _seen(transform: Transform, table: Array) -> Array:
-    """Rows of X as the model sees them."""
-    named = {f"x{k}": column for k, column in enumerate(table.T)}
-    return np.asarray(transform.apply(named, np.float32).X)

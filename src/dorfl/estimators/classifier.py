@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from dorfl.data import weighing
-from dorfl.estimators.base import LABEL, Robust
+from dorfl.estimators.base import Robust
+from dorfl.estimators.frames import LABEL
 from dorfl.federation.fit import probabilities
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
@@ -26,7 +26,8 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
 
     It is a logistic regression (softmax for more than two classes) whose rows may each be moved and
     reweighted by an adversary, except for those that lie far out, which count less: DOR-FL, with
-    its parameters derived as :mod:`dorfl.defaults` says. Columns may be in any units.
+    its parameters derived as :mod:`dorfl.defaults` says. Columns may be in any units; a data frame
+    may also hold words, dates and empty cells, which are read as `dorfl train` reads a file.
 
     Args:
         method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
@@ -50,6 +51,7 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
     Attributes:
         coef_: (1, d), or (classes, d) for more than two, in the units of X; of a linear model.
         intercept_: (1,) or (classes,); of a linear model.
+        features_: what `coef_` has a number for: the columns, and column=level where X has words.
         network_: the trained `torch.nn.Module`, of rows in units of their own; of a network.
         classes_: the labels.
         sample_weights_: of every training row, in their order: 1 counts in full (its
@@ -92,7 +94,7 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         log-mean-exp: the tilt multiplies it (:mod:`dorfl.data.weighing`). Whole weights are as many
         rows, zero is none; units and centres of columns take others to a quarter of their mean.
         """
-        table, labels = validate_data(self, given.dense(X), y, dtype=[np.float64, np.float32])
+        table, labels = self._read(X, y)
         check_classification_targets(labels)
         weights = given.weights(sample_weight, len(labels))
         if self.class_weight is not None:

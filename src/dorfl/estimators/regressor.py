@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
 
-from dorfl.estimators.base import LABEL, Robust
+from dorfl.estimators.base import Robust
+from dorfl.estimators.frames import LABEL
 from dorfl.objective.mixture import Mixture
 from dorfl.study import given, meaning
 from dorfl.study import labels as labelling
@@ -44,6 +44,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
     Attributes:
         coef_: (d,), in the units of X and y; of a linear model.
         intercept_: a number; of a linear model.
+        features_: what `coef_` has a number for: the columns, and column=level where X has words.
         network_: the trained `torch.nn.Module`, of rows in units of their own; of a network.
         sample_weights_: of every training row, in their order: 1 counts in full (its
             `sample_weight`, if one was given), 0 not at all.
@@ -85,10 +86,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         """
         if self.loss not in ("huber", "squared"):
             raise ValueError(f'loss={self.loss!r}: a regression has "huber" or "squared"')
-        table, values = validate_data(
-            self, given.dense(X), y, dtype=[np.float64, np.float32], y_numeric=True,
-            ensure_min_samples=2,
-        )  # fmt: skip
+        table, values = self._read(X, y, y_numeric=True, ensure_min_samples=2)
         words = Study(Data(LABEL, task="regression")).changed(
             training_loss=self.loss, training_delta=self.epsilon
         )

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from dorfl.flower import running
 from dorfl.flower.folders import Federation, SiteFolder
 from dorfl.study.ledger import Ledger
-from dorfl.support.text import one_line_each
+from dorfl.support.text import one_line_each, percent
 
 Told = Callable[[str, int], dict[str, Any]]  # what is new in a run since so many lines
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -73,8 +73,9 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
         "fewest rows behind a figure": site.least,
         "ε at most": "any" if site.epsilon is None else site.epsilon,
         "finest curvature": site.curvature,
-        "told so far": f"{ledger.told:.1%} of the numbers in the rows; "
-        f"{site.limits.told:.0%} at most, {max(site.limits.told - ledger.told, 0.0):.1%} left",
+        "told so far": f"{percent(ledger.told)} of the numbers in the rows; "
+        f"{percent(site.limits.told, 0)} at most, "
+        f"{percent(max(site.limits.told - ledger.told, 0.0))} left",
         "questions answered": len(ledger.questions),
         "columns told of": ", ".join(ledger.columns) or "none",
         **{

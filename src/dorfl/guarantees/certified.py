@@ -183,13 +183,24 @@ class Certified:
         return f"{self.words} {self.assumption}"
 
 
+def down(accuracy: float) -> float:
+    """A lower bound to a tenth of a percent, never rounded up."""
+    return float(np.floor(accuracy * 1000.0 + 1e-9) / 1000.0)
+
+
+def up(bound: float) -> float:
+    """An upper bound to four digits, never rounded down."""
+    digit = 10.0 ** (np.floor(np.log10(max(bound, 1e-300))) - 3.0)
+    return float(np.ceil(bound / digit - 1e-9) * digit)
+
+
 def floored(accuracy: float) -> str:
     """A lower bound in percent, never rounded up.
 
     >>> floored(0.91999)
     '91.9 %'
     """
-    return f"{np.floor(accuracy * 1000.0 + 1e-9) / 10.0:.1f} %"
+    return scored(down(accuracy), classifies=True)
 
 
 def ceiled(error: float) -> str:
@@ -198,8 +209,7 @@ def ceiled(error: float) -> str:
     >>> ceiled(3.86201), ceiled(0.25), ceiled(10550.2)
     ('3.863', '0.25', '10,560')
     """
-    digit = 10.0 ** (np.floor(np.log10(max(error, 1e-300))) - 3.0)
-    return scored(float(np.ceil(error / digit - 1e-9) * digit), classifies=False)
+    return scored(up(error), classifies=False)
 
 
 def certify(

@@ -14,6 +14,7 @@ feasible and its objective is an upper bound. Every ψ gives a lower bound, the 
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, xlogy
 
+from dorfl.support import extras
 from dorfl.support.later import Later
 from dorfl.support.types import Array
 
@@ -123,10 +125,21 @@ def unbalanced_wasserstein(
 def wasserstein(P: Sample, Q: Sample, cost: CostLike = "squared") -> Transport:
     """W(P, Q) = min over γ ≥ 0 with γ1 = p and γᵀ1 = q of ⟨C, γ⟩, by POT's network simplex.
 
+    POT is not installed with dorfl but by its extra "distance".
+
     >>> wasserstein([[0.0], [1.0]], [[1.0], [2.0]]).value
     0.5
     """
     return unbalanced_wasserstein(P, Q, np.inf, cost=cost)
+
+
+def require() -> None:
+    """Say what to install where POT is missing: it is large, and exact transport alone needs it."""
+    if importlib.util.find_spec("ot") is None:
+        raise ModuleNotFoundError(
+            "the plain Wasserstein distance (beta=inf) is computed by POT; install it with: "
+            f"{extras.install('distance')}"
+        )
 
 
 def _problem(P: Sample, Q: Sample, cost: CostLike) -> tuple[Array, Array, Array]:
@@ -166,10 +179,11 @@ def _weighted(name: str, sample: Sample) -> tuple[Array, Array]:
 
 def _exact(cost: Array, p: Array, q: Array, *_: float) -> tuple[Array, Array, bool]:
     """Exact transport; β, tolerance and budget of the other solver have no use here."""
-    from ot import emd  # noqa: PLC0415 - slow to import, and needed here alone
-
     if 1 in cost.shape:  # one plan only; POT calls the 1 × 1 problem infeasible
         return np.outer(p, q), cost[0] if len(p) == 1 else np.zeros(1), True
+    require()
+    from ot import emd  # noqa: PLC0415 - slow to import, and needed here alone
+
     plan, log = emd(p, q, cost, log=True, numItermax=10**8)
     # POT meets the marginals to rounding; here the rows are exact, as they are for finite β.
     return plan * (p / plan.sum(axis=1))[:, None], log["v"], log["warning"] is None

@@ -13,6 +13,7 @@ import dorfl
 from dorfl.data.datasets.cardio import cardio_table
 from dorfl.data.datasets.fashion import find_folder
 from dorfl.data.datasets.packages import UnavailableError
+from dorfl.guarantees import distance
 from dorfl.paper import Part, cells, fashion, theory
 from dorfl.paper.cells import Cell
 from dorfl.paper.pages import adult as adult_page
@@ -202,6 +203,8 @@ def _networks(_: int) -> Plan:
 
 
 def _theory(_: int) -> Plan:
+    distance.require()  # before anything is run
+
     def tell(found: list[Any]) -> Made:
         *found, drawn = found
         findings = [theory.findings(kept) for kept in found]
@@ -240,7 +243,8 @@ _PLANS: dict[Part, Callable[[int], Plan]] = {
 
 def _environment(todo: Sequence[Plan]) -> Section:
     """What it ran on, so that anyone can run it again."""
-    packages = ("numpy", "numba", "scipy", "clarabel", "scikit-learn", "POT", "pandas")
+    packages = ["numpy", "numba", "scipy", "clarabel", "scikit-learn", "pandas"]
+    packages += ["POT"] * (find_spec("ot") is not None)
     rows = [
         ("dorfl", dorfl.__version__),
         ("code", cells.fingerprint()),

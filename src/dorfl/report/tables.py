@@ -152,6 +152,7 @@ def as_html(table: Table, most: int | None = None) -> str:
         cells = []
         for k, words in enumerate(line.words):
             text = escape(words).replace("± ", "±&nbsp;")
+            text = f"{text[:-2]}&nbsp;%" if text.endswith(" %") else text
             if line.best[k]:
                 text = f'<strong>{text}<span class="unseen"> (best)</span></strong>'
             elif line.fails[k]:
@@ -185,8 +186,9 @@ def _sides(table: Table) -> list[str]:
 def as_rich(table: Table) -> rich.table.Table:
     """A table for the terminal."""
     found = rich.table.Table(
-        title=Text(table.title), caption=Text(table.note) if table.note else None
-    )
+        title=Text(table.title, style="bold"), title_justify="left", title_style="",
+        caption=Text(table.note) if table.note else None, caption_justify="left",
+    )  # fmt: skip
     for name, number in zip(table.columns, numeric(table), strict=True):
         found.add_column(Text(name), justify="right" if number else "left")
     for line in lines(table):
@@ -242,7 +244,8 @@ def _words(cell: Cell, form: str) -> str:
     if not form:
         small = isinstance(cell, float) and abs(cell) < 10_000
         form = ".4g" if small or math.isinf(cell) or abs(cell) >= 1e15 else ",.0f"
-    return _POWER.sub(_power, format(cell, form)).replace("-", "−")
+    words = _POWER.sub(_power, format(cell, form)).replace("-", "−")
+    return f"{words[:-1]} %" if form.endswith("%") else words  # as sentences have it
 
 
 _POWER = re.compile(r"(.*)e([+-]\d+)")

@@ -31,7 +31,6 @@ class Needs(NamedTuple):
     Attributes:
         every_client: every client has to answer every round.
         all_rows: clients have to use all their rows every round, no minibatches.
-        sums_only: of gradients and curvatures it uses Σ_i λ_i (·) alone, never a single client's.
         pools: where the mixture is fixed it trains the pooled risk, as if that were one client's.
         trims: it takes `Setting.trim` into account.
         radius: :class:`~dorfl.solvers.radius.Radius` can use it for its inner problem.
@@ -43,7 +42,6 @@ class Needs(NamedTuple):
 
     every_client: bool = False
     all_rows: bool = False
-    sums_only: bool = False
     pools: bool = False
     trims: bool = False
     radius: bool = False

@@ -45,7 +45,7 @@ class Noisy:
     @property
     def needs(self) -> Needs:
         """As many rounds as the steps were made for."""
-        return Needs(sums_only=True, trims=True, rounds=self.rounds)
+        return Needs(trims=True, rounds=self.rounds)
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> NoisyState:
         """Before the first round."""

@@ -49,7 +49,7 @@ class Paper:
     @property
     def needs(self) -> Needs:
         """T rounds and one that evaluates their average."""
-        return Needs(sums_only=True, trims=True, curvature=True, rounds=self.rounds, closing=1)
+        return Needs(trims=True, curvature=True, rounds=self.rounds, closing=1)
 
     def rate_of(self, setting: Setting) -> float:
         """η_θ = η_λ = 1/√T unless told otherwise."""

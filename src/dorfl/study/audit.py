@@ -19,6 +19,7 @@ from dorfl.networks.layered import Layered
 from dorfl.objective.kinds import Score
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
+from dorfl.support.text import percent
 from dorfl.support.types import Array
 
 _BLOCK = 65_536
@@ -140,12 +141,12 @@ def _usual(transform: Transform, rows: Rows, weight: Array) -> list[Array]:
 
 
 def _words(share: Array, parts: tuple[Part, ...], firsts: list[int], x: Array, usual: Array) -> str:
-    """The columns that make most of a row's distance: "year 1953 (usual 1986 to 1999) 93%"."""
+    """The columns that make most of a row's distance: "year 1953 (usual 1986 to 1999) 93 %"."""
     total = share.sum()
     if not total > 0:
         return ""
     return ", ".join(
-        f"{parts[k].name} {_value(parts[k], firsts[k], x, usual)} {share[k] / total:.0%}"
+        f"{parts[k].name} {_value(parts[k], firsts[k], x, usual)} {percent(share[k] / total, 0)}"
         for k in np.argsort(-share, kind="stable")[:3].tolist()
         if share[k] > 0.05 * total
     )
@@ -158,9 +159,9 @@ def _value(part: Part, first: int, x: Array, usual: Array) -> str:
         if not own.any():
             return "(a level not seen in training)"
         level = int(own.argmax())
-        return f"= {part.levels[level]} (as {usual[0, first + level]:.0%} of rows)"
+        return f"= {part.levels[level]} (as {percent(usual[0, first + level], 0)} of rows)"
     if part.flagged and x[first + 1]:
-        return f"missing (as in {usual[0, first + 1]:.0%} of rows)"
+        return f"missing (as in {percent(usual[0, first + 1], 0)} of rows)"
     value, low, high = (
         _number(part.center + part.spread * float(v), part) for v in (x[first], *usual[:, first])
     )

@@ -20,7 +20,8 @@ def dense(X: Any) -> Any:
         return X
     size = 12e-9 * X.shape[0] * X.shape[1]
     raise TypeError(
-        "X is sparse, and estimators move columns to their middles: give X.toarray(), for which "
+        "X is sparse, and estimators move columns to their middles: if it was one-hot encoded, "
+        "give the data frame it was made of (words are encoded here); else X.toarray(), for which "
         f"training takes about {size:.1f} GB, or train on it as it is, dorfl.train([(X, y)], …)"
     )
 

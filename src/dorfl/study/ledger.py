@@ -27,6 +27,7 @@ from dorfl.study.settings import Study
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 from dorfl.support.later import optimize
+from dorfl.support.text import percent
 from dorfl.support.types import Array
 
 _ROOM = 10  # answers like the one refused
@@ -253,10 +254,11 @@ class Ledger:
         share, ahead = entry["share"], (_ROUNDS - 1) * each * begins
         if share + ahead > left:
             enough = math.ceil(100.0 * (self.told + _ROOM * share)) / 100.0
-            more = f", the rounds after it at least {ahead:.1%}" if ahead else ""
+            more = f", the rounds after it at least {percent(ahead)}" if ahead else ""
             return (
-                f"this site has told what it tells; what is left is {max(left, 0.0):.1%} of the "
-                f"numbers in its rows, and the answer has {share:.1%}{more}. More rows, fewer "
+                f"this site has told what it tells; what is left is {percent(max(left, 0.0))} "
+                f"of the numbers in its rows, and the answer has {percent(share)}{more}. More "
+                "rows, fewer "
                 f"columns, or [limits] told = {enough:g} in site.toml would let "
                 f"{_ROOM} more such answers through"
             )

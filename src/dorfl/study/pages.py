@@ -13,7 +13,6 @@ from dorfl.report.content import (
     Block,
     Cell,
     Details,
-    Direction,
     Figure,
     Finding,
     Page,
@@ -26,7 +25,7 @@ from dorfl.report.content import (
 from dorfl.study import promise_pages
 from dorfl.study.audit import Audit
 from dorfl.study.comparison import Comparison
-from dorfl.study.model import Model
+from dorfl.study.model import Model, tables
 from dorfl.study.model.facts import Guarantee, Served, Weights
 from dorfl.study.settings import Study
 
@@ -36,10 +35,6 @@ _ROOM = promise_pages.ROOM
 _ACROSS = 3  # clients whose columns have room beside each other
 _COLOURS = 7  # that can be told apart
 _LONG = 16  # letters of a name below a picture
-
-
-def _form(model: Model) -> str:
-    return ".1%" if model.classifies else ""
 
 
 def of_model(model: Model) -> Page:
@@ -76,7 +71,7 @@ def of_model(model: Model) -> Page:
         cards.append(card if sound else card._replace(holds=None))
     sections = []
     if facts.held_out:
-        sections.append(Section("Rows held out of training", [_held_out(model)]))
+        sections.append(Section("Rows held out of training", [tables.held_out(model)]))
     sections.append(Section("Clients", _clients(model)))
     if not model.network:
         sections.append(Section("What it learnt", [_coefficients(model)]))
@@ -100,16 +95,9 @@ def of_model(model: Model) -> Page:
 def _clients(model: Model) -> list[Block]:
     served = {told.name: told for told in model.facts.clients}
     shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
-    rows = [
-        (name, told.rows, share, told.loss, told.score)
-        for name, share in shares.items()
-        if (told := served.get(name))
-    ]
-    table = Table(
-        "clients", "How each client is served", ("client", "rows", "λ", "loss", model.measure),
-        rows, {"rows": ",d", "λ": ".3f", "loss": ".4f", model.measure: _form(model)},
-        note="On the rows trained with. λ is how much a client counted: see it beside its loss.",
-    )  # fmt: skip
+    table = tables.clients(model)._replace(
+        note="λ is how much a client counted: see it beside its loss.",
+    )
     if len(shares) > _ROOM:
         return _many(table, shares, served)
     losses = {name: told.loss for name, told in served.items() if told.loss is not None}
@@ -155,17 +143,6 @@ def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> 
             alt="Points: every client's weight λ against its mean loss.",
         )  # fmt: skip
     return [shown, figure, every]
-
-
-def _held_out(model: Model) -> Table:
-    rows = [(told.method, told.overall, told.worst, told.client) for told in model.facts.held_out]
-    direction: Direction = "max" if model.classifies else "min"
-    best = dict.fromkeys((model.measure, "worst served"), direction)
-    return Table(
-        "held-out", "What the method and the simplest ones score",
-        ("method", model.measure, "worst served", "who"), rows, _form(model), best=best,
-        note="A fifth of every client's rows, with models trained on the others.",
-    )  # fmt: skip
 
 
 def _few(names: Sequence[str], most: int = 8) -> str:
@@ -230,22 +207,13 @@ def _guarantee(certificate: Guarantee) -> list[Block]:
 def _making(model: Model) -> list[Block]:
     facts, fit = model.facts, model.fit
     words = [*facts.choice, f"{fit.message}, in {fit.rounds} exchanges of messages."]
-    used = [
-        (p.name, type(p).__name__.lower(), len(p.features), 100 * p.missing)
-        for p in model.transform.parts
-    ]
-    left = [(name, f"not used: {why}", None, None) for name, why in model.transform.ignored.items()]
-    table = Table(
-        "columns", "Columns", ("column", "kind", "features", "missing in %"), [*used, *left],
-        {"features": "d", "missing in %": ".1f"},
-    )  # fmt: skip
     settings = Table(
         "settings", "Settings", ("setting", "value"),
         [(name, _shown(value)) for name, value in _flat(facts.settings).items()],
     )  # fmt: skip
     return [
         Text([*words, *facts.notes]),
-        Details("Columns", [table]),
+        Details("Columns", [tables.columns(model)]),
         Details("Settings", [settings]),
     ]
 

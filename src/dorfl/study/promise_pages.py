@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dorfl.guarantees.certified import ceiled, floored
+from dorfl.guarantees.certified import ceiled, down, floored, up
 from dorfl.report.content import (
     Beside,
     Block,
@@ -109,16 +109,32 @@ def certified(found: dict[str, Promise]) -> list[Block]:
 def by_client(found: dict[str, Promise]) -> Table:
     """Certified score and loss of every client, and of mixtures of them."""
     first = next(iter(found.values()))
-    measure = "mean abs. error ≤" if first.overall[0].accuracy is None else "accuracy ≥ in %"
-    lines = [(*promise.clients, *promise.overall) for promise in found.values()]
-    rows = [
-        (at[0].name, *(value for line in at for value in (_height(line, "score"), line.loss)))
-        for at in zip(*lines, strict=True)
-    ]
-    heads = [f"{what} {name}".rstrip() for name in found for what in (measure, "loss ≤")]
-    return Table(
-        "certified", "What is certified, by client", ("client", *heads), rows,
-        note=f"At most {100 * first.outliers:.3g} % of rows wrong, a drift of at most "
+    note = (
+        f"At most {100 * first.outliers:.3g} % of rows wrong, a drift of at most "
         f"{first.drift:.3g} standard deviations (root mean square); columns of categories and "
-        "flags do not move.",
-    )  # fmt: skip
+        "flags do not move."
+    )
+    lines = {name: (*promise.clients, *promise.overall) for name, promise in found.items()}
+    table = bounds("certified", "What is certified, by client", "client", lines)
+    return table._replace(note=note)
+
+
+def bounds(name: str, title: str, head: str, found: Mapping[str, Sequence[Promised]]) -> Table:
+    """Certified score and loss, line by line; no bound is rounded to the better."""
+    classifies = next(iter(found.values()))[0].accuracy is not None
+    measures = ("accuracy ≥" if classifies else "mean absolute error ≤", "loss ≤")
+    heads = [f"{what} {model}".rstrip() for model in found for what in measures]
+    rows = [
+        (at[0].name, *(value for line in at for value in _rounded(line)))
+        for at in zip(*found.values(), strict=True)
+    ]
+    forms = {h: ".1%" if classifies and k % 2 == 0 else "" for k, h in enumerate(heads)}
+    return Table(name, title, (head, *heads), rows, forms)
+
+
+def _rounded(line: Promised) -> tuple[float | None, float | None]:
+    if line.accuracy is not None:
+        score: float | None = down(line.accuracy)
+    else:
+        score = None if line.error is None else up(line.error)
+    return score, None if line.loss is None else up(line.loss)

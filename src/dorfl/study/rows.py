@@ -13,6 +13,7 @@ from dorfl.study import labels, meaning, serving
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Served
 from dorfl.study.settings import Study
+from dorfl.support.text import percent
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -80,7 +81,8 @@ def left_out(split: Split, used: Array, label: str, client: str | None) -> str |
         return None
     gone = np.ones(total, dtype=bool)
     gone[used] = False
-    said = [f"{total - len(used):,} of {total:,} rows ({1 - len(used) / total:.0%}) are not used"]
+    share = percent(1 - len(used) / total, 0)
+    said = [f"{total - len(used):,} of {total:,} rows ({share}) are not used"]
     for what, name in (("class", label), ("client", client)):
         if name is None or columns.kind_of(split.table.column(name)) not in ("numeric", "category"):
             continue

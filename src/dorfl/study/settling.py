@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorfl.data import preprocessing
-from dorfl.data.preprocessing import Column, Deviation, Transform
+from dorfl.data.preprocessing import Column, Deviation, Transform, columns
 from dorfl.study import labels, meaning, summing
 from dorfl.study.messages import Columns
 
@@ -21,7 +21,7 @@ def settle_label(state: State, told: dict[str, Column]) -> State:
         task = labels.task_from(list(told.values()))
     if task == "classification":
         held = {level for column in told.values() for level in column.levels}
-        classes = tuple(sorted(study.data.classes or held))
+        classes = tuple(columns.in_order(study.data.classes or held))
         if not (study.data.classes or state.here) and len(classes) > 2:
             check_support(label, told)
         if len(classes) < 2:

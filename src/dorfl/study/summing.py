@@ -105,7 +105,7 @@ def _levels(told: list[Column]) -> tuple[str, ...]:
     used = [column for column in told if column.kind != "empty"]
     if not all(column.levels or column.kind == "category" for column in used):
         return ()
-    return tuple(sorted({level for column in used for level in column.levels}))
+    return tuple(columns.in_order({level for column in used for level in column.levels}))
 
 
 def counts(told: Columns, rows: Any, label: str, levels: dict[str, tuple[str, ...]]) -> Array:

@@ -55,6 +55,7 @@ from dorfl.study.rows import Rows, left_out, open_split
 from dorfl.study.settings import Study
 from dorfl.study.settling import scale_label, settle_label
 from dorfl.study.suspects import Judged
+from dorfl.support.text import percent
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -337,7 +338,9 @@ def _remarks(split: Split, transform: Transform) -> list[str]:
     for part in transform.parts:
         if part.missing > _MUCH_MISSING:
             done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
-            notes.append(f"column {part.name!r} is missing in {part.missing:.0%} of rows: {done}")
+            notes.append(
+                f"column {part.name!r} is missing in {percent(part.missing, 0)} of rows: {done}"
+            )
     for part in transform.parts:
         if isinstance(part, Numeric) or part.name not in split.column_names:
             continue

@@ -15,13 +15,13 @@ def one_line(text: str, most: int = 500) -> str:
     return " ".join(seen.split())[:most]
 
 
-def percent(share: float) -> str:
+def percent(share: float, digits: int = 1) -> str:
     """A share as people write it.
 
-    >>> percent(0.75)
-    '75.0 %'
+    >>> percent(0.75), percent(0.75, 0)
+    ('75.0 %', '75 %')
     """
-    return f"{100.0 * share:.1f} %"
+    return f"{100.0 * share:.{digits}f} %"
 
 
 def scored(value: float, classifies: bool) -> str:

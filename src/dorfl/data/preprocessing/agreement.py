@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from dorfl.data import sketch
-from dorfl.data.preprocessing import sums
+from dorfl.data.preprocessing import columns, sums
 from dorfl.data.preprocessing.summaries import Column, Deviation, Plan
 from dorfl.data.preprocessing.transform import MISSING, Category, Numeric, Part, Transform
 
@@ -123,7 +123,7 @@ def _category(name: str, used: list[Column], missing: float, plan: Plan) -> Cate
         return f"all but one of its values are held by fewer than {plan.least} rows of a client"
     if len(frequent) == 1:
         return "it has one value only"
-    return Category(name, tuple(sorted(frequent)), missing)
+    return Category(name, tuple(columns.in_order(frequent)), missing)
 
 
 def _center(used: list[Column], plan: Plan) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -128,7 +129,7 @@ def levels(column: Any, name: str) -> Levels:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     written = [_plain(value) for value in column.dictionary.to_pylist()]
-    distinct = sorted({text for text in written if text is not None})
+    distinct = in_order({text for text in written if text is not None})
     place = {text: k for k, text in enumerate(distinct)}
     # One more place at the end, where the code −1 of a missing value looks itself up.
     lookup = np.array([-1 if t is None else place[t] for t in written] + [-1], dtype=np.int64)
@@ -136,6 +137,20 @@ def levels(column: Any, name: str) -> Levels:
     if column.null_count:
         codes = np.where(np.isnan(codes), -1, codes).astype(np.int64)
     return Levels(distinct, lookup[codes])
+
+
+def in_order(levels: Iterable[str]) -> list[str]:
+    """Levels as people list them: numbers by their size, then words.
+
+    >>> in_order({"10", "2", "-1", "other", "a"})
+    ['-1', '2', '10', 'a', 'other']
+    """
+    return sorted(levels, key=_rank)
+
+
+def _rank(level: str) -> tuple[bool, float, str]:
+    number = _NUMBER.fullmatch(level) is not None
+    return not number, float(level) if number else 0.0, level
 
 
 def is_identifier(values: Array, name: str) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 import dorfl
-from dorfl.study.model.facts import Served
+from dorfl.report.content import Table
+from dorfl.report.tables import as_markdown
+from dorfl.study.model import tables
 from dorfl.study.model.model import Model
 
 
@@ -27,14 +29,13 @@ def write(model: Model) -> str:
     lines += [f"- {note}" for note in facts.notes]
     lines += [f"- {_code(n)} is not used: {why}" for n, why in model.transform.ignored.items()]
     if facts.held_out:
-        lines += ["", "## Rows held out of training", "", *_held_out(model)]
+        lines += ["", "## Rows held out of training", "", *_table(tables.held_out(model))]
     lines += ["", "## Clients", ""]
-    lines += _clients(model)
+    lines += _table(tables.clients(model))
     lines += [
         "",
-        f"λ is how much each client counted{_why(model)}. Loss and "
-        f"{'accuracy' if model.classifies else 'error'} are those on the rows trained with, every "
-        "row counted once, the wrong ones too.",
+        f"λ is how much each client counted{_why(model)}. The loss is that on the rows trained "
+        "with, every row counted once, the wrong ones too.",
         "",
         "## Settings",
         "",
@@ -82,28 +83,9 @@ def _why(model: Model) -> str:
     return " in the end: the worst mixture for this model" if worst else ": by its number of rows"
 
 
-def _held_out(model: Model) -> list[str]:
-    lines = [
-        f"| | {model.measure} | for the worst-served client | who |",
-        "| --- | --- | --- | --- |",
-    ]
-    for told in model.facts.held_out:
-        name = _code(told.client) if told.client else ""
-        overall, worst = model.scored(told.overall), model.scored(told.worst)
-        lines.append(f"| {told.method} | {overall} | {worst} | {name} |")
-    return lines
-
-
-def _clients(model: Model) -> list[str]:
-    by_name = {served.name: served for served in model.facts.clients}
-    lines = [f"| client | rows | λ | loss | {model.measure} |", "| --- | --- | --- | --- | --- |"]
-    for name, lam in zip(model.fit.clients, model.fit.lam, strict=True):
-        served = by_name.get(name, Served(name, 0))
-        cells = [_code(name), _cell(served.rows or None, ",d"), f"{lam:.3f}"]
-        score = "" if served.score is None else model.scored(served.score)
-        cells += [_cell(served.loss, ".4f"), score]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def _table(table: Table) -> list[str]:
+    said = [f"{table.title}.", "", *as_markdown(table).splitlines()]
+    return [*said, "", table.note] if table.note else said
 
 
 def _method(model: Model) -> list[str]:
@@ -119,10 +101,6 @@ def _method(model: Model) -> list[str]:
     if frozen:
         lines.append(f"{frozen} feature(s) cannot move: levels of categories and flags")
     return lines
-
-
-def _cell(value: Any, style: str) -> str:
-    return "" if value is None else format(value, style)
 
 
 def _code(value: Any) -> str:
