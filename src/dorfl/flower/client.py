@@ -29,7 +29,7 @@ from dorfl.networks.data import Rows, gather, inputs
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import RowLoss
-from dorfl.networks.training import prepare, score_levels, terms
+from dorfl.networks.training import prepare, terms
 from dorfl.objective.methods import Method
 
 _OWN, _RESIDUAL, _AGREED = "dorfl.own", "dorfl.residual", "dorfl.agreed"  # in context.state
@@ -85,7 +85,7 @@ def train(
             agreed = _agreed(message, context) if seeking is not None else None
             _load(module, message)
             fleet = prepare(data, method, module, plan, score=score, at=at, agreed=agreed, **words)
-            content = _train(message, context, fleet, method)
+            content = _train(message, context, fleet)
         elif step == "tell":
             content = _tell(message, seeking, _rows(module, data, **words))
         else:
@@ -109,7 +109,7 @@ def _tell(message: Message, seeking: Search | None, rows: Rows) -> RecordDict:
     return RecordDict({"told": pack(told._asdict())})
 
 
-def _train(message: Message, context: Context, fleet: Fleet, method: Method) -> RecordDict:
+def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
     """One round's work: the way θ − θ_i as it travels, and F_i at the server's θ."""
     state, theta = context.state, fleet.network.start()
     fleet = replace(fleet, first=said(message.content, ConfigRecord, "stream", int))
@@ -126,12 +126,10 @@ def _train(message: Message, context: Context, fleet: Fleet, method: Method) -> 
     if fleet.plan.drift:
         pull = _row(unpack(message.content, "pull", like)["values"])
     answer = fleet.answer(theta, number, [0], kept, pull)
-    level = own["level"] if "level" in own else float(score_levels(fleet, method)[0])
-    state[_OWN] = MetricRecord({"seen": float(answer.kept.seen[0]), "level": level})
+    state[_OWN] = MetricRecord({"seen": answer.kept.seen[0].tolist()})
     if answer.kept.residual is not None:
         state[_RESIDUAL] = pack({"values": answer.kept.residual[0]})
-    assert isinstance(level, float)
-    told = MetricRecord({"risk": float(answer.risks[0]) + level, "num-examples": len(fleet.rows.y)})
+    told = MetricRecord({"risk": float(answer.risks[0]), "num-examples": len(fleet.rows.y)})
     return RecordDict({"ways": pack({k: v[0] for k, v in answer.parts.items()}), ASK: told})
 
 

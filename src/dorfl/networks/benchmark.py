@@ -101,7 +101,8 @@ def candidates(name: str, setup: Setup, clients: int, columns: Columns = PLAIN) 
             for rate, climb in product(pair, CLIMBS)
         ]
     if name == "DRFA":
-        return [_drfa(setup, rate, climb) for rate, climb in product((0.03, 0.1), CLIMBS)]
+        rates = pair if setup.epochs else (0.03, 0.1)  # those of local steps
+        return [_drfa(setup, rate, climb) for rate, climb in product(rates, CLIMBS)]
     if name == "WAFL":
         return [
             _plain(setup, rate, f"ρ = {rho:g}", methods.wafl(rho, cost=_cost(columns)))

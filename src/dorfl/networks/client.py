@@ -6,7 +6,7 @@ Clients whose parameters fit into memory together step together, each along its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from dorfl.networks.compression import Compression, Parts
 from dorfl.networks.data import Rows
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import Climb, Robust
+from dorfl.networks.rows import Climb, Place, Robust
 from dorfl.networks.tilt import Tilt
 from dorfl.support.types import Array
 
@@ -25,7 +25,7 @@ from dorfl.support.types import Array
 class Kept(NamedTuple):
     """What clients keep to themselves from round to round."""
 
-    seen: Tensor  # (clients,) running means of the tilt; NaN before the first
+    seen: Tensor  # (clients, 2) running means of the tilt; NaN before the first
     residual: Tensor | None  # (clients, P) what compression left out
 
     def of(self, who: list[int]) -> Kept:
@@ -61,13 +61,14 @@ class Fleet:
     plan: Plan
     centers: Tensor | None = None  # ξ̄ of a quadratic score: (clients, d), or (clients, classes, d)
     first: int = 0  # the number, among all clients, of the first one here
+    by_loss: bool = False  # whether risks are told without what the score alone makes of the rows
 
     def begin(self) -> Kept:
         """What clients keep before the first round."""
         count, theta = len(self.rows.names), self.network.start()
         squeezed = self.plan.compression is not None
         return Kept(
-            torch.full((count,), torch.nan, dtype=torch.float64),
+            torch.full((count, 2), torch.nan, dtype=torch.float64),
             torch.zeros(count, len(theta), dtype=theta.dtype) if squeezed else None,
         )
 
@@ -110,7 +111,8 @@ class Fleet:
         for step in range(batches.numbers.shape[1]):
             index, there = batches.numbers[:, step], batches.there[:, step]
             climb = self.climb(own if step else theta[None], who, index)
-            gradient, seen = self._gradient(own, climb, index, there, seen)
+            bare = self.bare(who, index)
+            gradient, seen = self._gradient(own, climb, index, there, seen, bare)
             if step == 0:
                 risks = self.tilt.risk(seen)
             if plan.l2 > 0:
@@ -128,14 +130,27 @@ class Fleet:
 
     def climb(self, theta: Tensor, who: Sequence[int], index: Tensor) -> Climb:
         """Rows (clients, n) of `who` at their worst, each client at its θ (clients or 1, P)."""
-        x, center = self.rows.x[index], None
-        if self.centers is not None:
-            own = self.centers[list(who)]
-            if own.ndim == 3:  # one for each class: that of every row's
-                own = own[torch.arange(len(own))[:, None], self.rows.y[index]]
-            center = own.view(len(who), -1, *x.shape[2:])
         with self.network.evaluating():
-            return self.robust.climb(self.network, theta, x, self.rows.y[index], center)
+            return self.robust.climb(self.network, theta, *self._given(who, index))
+
+    def bare(self, who: Sequence[int], index: Tensor) -> Tensor:
+        """f of these rows without any loss, where risks are told without it; 0 elsewhere."""
+        if not self.by_loss:
+            return torch.zeros(index.shape, dtype=self.rows.x.dtype)
+        robust = self.robust
+        if self.network.at is not None:  # a score is on the inputs, which then do not move
+            robust = replace(robust, place=Place(torch.zeros(())))
+        return robust.bare(*self._given(who, index)).detach()
+
+    def _given(self, who: Sequence[int], index: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows, labels and centres of `who`."""
+        x, y = self.rows.x[index], self.rows.y[index]
+        if self.centers is None:
+            return x, y, None
+        own = self.centers[list(who)]
+        if own.ndim == 3:  # one for each class: that of every row's
+            own = own[torch.arange(len(own))[:, None], y]
+        return x, y, own.view(len(who), -1, *x.shape[2:])
 
     def losses(self, theta: Tensor, climb: Climb, index: Tensor) -> Tensor:
         """l of the moved rows."""
@@ -143,12 +158,12 @@ class Fleet:
         return self.robust.losses(self.network, theta, climb.x.detach(), y, climb.shift)
 
     def _gradient(
-        self, own: Tensor, climb: Climb, index: Tensor, there: Tensor, seen: Tensor
+        self, own: Tensor, climb: Climb, index: Tensor, there: Tensor, seen: Tensor, bare: Tensor
     ) -> tuple[Tensor, Tensor]:
         """∇F_i on a minibatch of every client, at its own θ, and the running means after it."""
         at = own.detach().requires_grad_(True)
         loss = self.losses(at, climb, index)
-        seen, weights = self.tilt.weigh(loss.detach() + climb.level, there, seen)
+        seen, weights = self.tilt.weigh(loss.detach() + climb.level, there, seen, bare)
         (gradient,) = torch.autograd.grad((weights * loss).sum(), at)
         return gradient, seen
 

@@ -36,25 +36,27 @@ class Found(NamedTuple):
 def evaluate(fleet: Fleet, theta: Tensor, *, gradients: bool = False) -> Found:
     """F_i(θ) of every client from all its rows, with ∇F_i where asked for.
 
+    Where clients are compared by loss, F_i is without what the score alone makes of the rows.
     A warning says where transport was not concave: f is then what a local maximum gives.
     """
     rows, tau = fleet.rows, fleet.tilt.temperature
     values, weights, slopes = [], [], []
     error, bent, steps = 0.0, 0, 0
     for i in range(len(rows.names)):
-        blocks, found = [], []
+        blocks, found, bare = [], [], []
         for index in _blocks(rows.client(i)):
             climb = fleet.climb(theta[None], [i], index)
             with torch.no_grad(), fleet.network.evaluating():
                 f = fleet.losses(theta[None], climb, index) + climb.level
             found.append(f[0].double().numpy())
+            bare.append(fleet.bare([i], index)[0].double().numpy())
             error += float(climb.error[climb.bend > 0].sum())
             bent += int((climb.bend <= 0).sum())
             steps = max(steps, climb.steps)
             if gradients:
                 blocks.append((index, climb))
         f_all = np.concatenate(found)
-        values.append(tilted_mean(f_all, tau))
+        values.append(tilted_mean(f_all, tau) - tilted_mean(np.concatenate(bare), tau))
         share = np.exp((f_all - f_all.max()) / tau)  # all 1 for τ = ∞
         weights.append(share / share.sum())
         if gradients:
@@ -92,7 +94,6 @@ class NetworkOracle:
 
     problem: Agreement
     fleet: Fleet
-    levels: Array  # (clients,) what takes a score's level out of the risks
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,8 +112,7 @@ class NetworkOracle:
         found = evaluate(self.fleet, at, gradients=True)
         assert found.gradients is not None
         weights = found.sample_weights if rows else None
-        values = found.values + self.levels
-        return Evaluation(values, found.gradients, found.error, weights=weights)
+        return Evaluation(found.values, found.gradients, found.error, weights=weights)
 
     def take(self, indices: Sequence[Array]) -> NetworkOracle:
         """The same clients with only the given rows of each."""
@@ -123,7 +123,7 @@ class NetworkOracle:
         who = list(clients)
         centers = None if self.fleet.centers is None else self.fleet.centers[who]
         part = replace(self.fleet, rows=self.fleet.rows.select(who), centers=centers)
-        return replace(self, fleet=part, levels=self.levels[who])
+        return replace(self, fleet=part)
 
 
 def _gradient(

@@ -145,17 +145,23 @@ class Robust:
             return x.new_zeros(y.shape)
         return self.score(x.flatten(0, 1), y.flatten()).view(y.shape)
 
+    def bare(self, x: Tensor, y: Tensor, center: Tensor | None = None) -> Tensor:
+        """f of rows without any loss: what score and transport alone make of them."""
+        return self.climb(None, x.new_empty(0), x, y, center).level
+
     def climb(
-        self, network: Network, theta: Tensor, x: Tensor, y: Tensor, center: Tensor | None = None
-    ) -> Climb:
+        self, network: Network | None, theta: Tensor, x: Tensor, y: Tensor,
+        center: Tensor | None = None,
+    ) -> Climb:  # fmt: skip
         """The supremum for every row, by ascent with Barzilai–Borwein lengths, a row's own each.
 
         A step that does not gain is not taken. The last one is not looked at again (training looks
         there anyway), so it is no longer than what must gain wherever the problem is concave.
+        Without a network there is no loss.
         """
-        theta, here = theta.detach(), network.at is None
+        theta, here = theta.detach(), network is None or network.at is None
         start, penalty = self.place.middle(x, center)
-        if self.place.still:
+        if self.place.still or (network is None and self.score is None):
             rest = x.new_zeros(y.shape)
             return Climb(start, None, -self.scores(start, y) - penalty, rest, rest + 1.0, 0)
 
@@ -167,14 +173,16 @@ class Robust:
             """The objective up to the penalty, and its gradient."""
             at, shift = moved(u)
             free = (at if shift is None else shift).requires_grad_(True)
-            rise = self.losses(network, theta, at, y, shift)
+            rise = x.new_zeros(y.shape)
+            if network is not None:
+                rise = rise + self.losses(network, theta, at, y, shift)
             if shift is None and self.score is not None:
                 rise = rise - self.scores(at, y)
             (slope,) = torch.autograd.grad(rise.sum(), free)
             return rise.detach() - 0.5 * _dot(u, u), self.place.move(slope).sub_(u)
 
         box = None if self.bounds is None or not here else self._box(start)
-        u = torch.zeros_like(start if here else network.embed(x))
+        u = torch.zeros_like(start if network is None or here else network.embed(x))
         value, gradient = height(u)
         slope = 0.5 * _dot(gradient, gradient)
         length, bend = torch.ones_like(value), torch.full_like(value, np.inf)

@@ -90,18 +90,13 @@ def begin(setting: Setting, theta: Tensor) -> State:
     )
 
 
-def play(
-    fleet: Fleet, setting: Setting, offsets: Array, state: State, kept: Kept
-) -> tuple[State, Round]:
-    """One round with clients of this process, who change what they have `kept`.
-
-    `offsets` take a score's level out of the clients' risks.
-    """
+def play(fleet: Fleet, setting: Setting, state: State, kept: Kept) -> tuple[State, Round]:
+    """One round with clients of this process, who change what they have `kept`."""
     asked = ask(setting, state)
     heard = listen(state)
     for some in fleet.answers(state.theta, asked.number, asked.draw.who, kept, asked.pull):
-        risks = some.risks.numpy() + offsets[some.who]
-        hear(setting, state, asked, heard, some.who, some.ways, risks, size_of(some.parts))
+        size = size_of(some.parts)
+        hear(setting, state, asked, heard, some.who, some.ways, some.risks.numpy(), size)
         kept.seen[some.who] = some.kept.seen
         if kept.residual is not None and some.kept.residual is not None:
             kept.residual[some.who] = some.kept.residual

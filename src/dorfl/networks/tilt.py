@@ -5,10 +5,16 @@ rows are like. Here every client keeps a running mean of exp(f/τ) instead, in t
 row is weighed against that: the mean of p ∇l over minibatches is then ∇F_i, up to how far the
 running mean lags behind.
 
+A mixture that compares clients by loss asks for F_i less what the score alone makes of the rows.
+The share of suspects differs from batch to batch, and at a large τ that moves F_i by more than any
+loss does. So the same batches give both means, and what they have in common cancels.
+
 >>> tilt = Tilt(temperature=1.0, memory=0.9)
->>> seen, weights = tilt.weigh(torch.zeros(1, 4), torch.ones(1, 4), torch.tensor([torch.nan]))
->>> weights.tolist(), tilt.risk(seen).tolist()
-([[0.25, 0.25, 0.25, 0.25]], [0.0])
+>>> before = torch.tensor([[torch.nan, torch.nan]])
+>>> bare = torch.tensor([[0.0, 0.0, 0.0, -30.0]])
+>>> seen, weights = tilt.weigh(bare + 0.5, torch.ones(1, 4), before, bare)
+>>> [round(p, 3) for p in weights[0].tolist()], tilt.risk(seen).tolist()
+([0.333, 0.333, 0.333, 0.0], [0.5])
 """
 
 from __future__ import annotations
@@ -31,31 +37,35 @@ class Tilt:
     memory: float = 0.9
     trim: float = 0.0
 
-    def weigh(self, f: Tensor, there: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def weigh(self, f: Tensor, there: Tensor, seen: Tensor, bare: Tensor) -> tuple[Tensor, Tensor]:
         """The running means after this batch, and the rows' weights.
 
-        `there` is 1 for a row and 0 for padding. `seen` is log of the running mean of exp(f/τ),
-        or of f itself without a tilt; NaN before the first batch.
+        `there` is 1 for a row and 0 for padding, `bare` is what F_i is to be told without: f of
+        no loss, or 0. `seen` (clients, 2) is log of the running means of exp(f/τ) and exp(bare/τ),
+        or the means of f and `bare` themselves without a tilt; NaN before the first batch.
         """
         if self.trim > 0.0:
             there = there * self._kept(f, there)
         share = there / there.sum(1, keepdim=True).clamp(min=1.0)
-        gone = there == 0
+        gone, both = there == 0, torch.stack([f, bare], 1)
+        nobody = gone.all(1)[:, None]
         if math.isinf(self.temperature):
-            mean = (share * torch.where(gone, 0.0, f)).sum(1).to(seen)
-            return torch.where(gone.all(1), seen, mean), share
-        rise = f.to(seen) / self.temperature
-        batch = torch.logsumexp((rise + share.to(seen).log()).masked_fill(gone, -math.inf), 1)
+            means = (share[:, None] * both.masked_fill(gone[:, None], 0.0)).sum(2).to(seen)
+            return torch.where(nobody, seen, means), share
+        rise = both.to(seen) / self.temperature
+        shared = (rise + share.to(seen).log()[:, None]).masked_fill(gone[:, None], -math.inf)
+        batch = torch.logsumexp(shared, 2)
         older = seen + math.log(self.memory) if self.memory > 0 else seen - math.inf
         mixed = torch.logaddexp(older, batch + math.log1p(-self.memory))
         now = torch.where(seen.isnan(), batch, mixed)
-        now = torch.where(gone.all(1), seen, now)
-        weights = (rise - now[:, None]).exp().to(f) * share
+        now = torch.where(nobody, seen, now)
+        weights = (rise[:, 0] - now[:, :1]).exp().to(f) * share
         return now, torch.where(gone, 0.0, weights)
 
     def risk(self, seen: Tensor) -> Tensor:
-        """F_i from the running means."""
-        return seen if math.isinf(self.temperature) else self.temperature * seen
+        """F_i from the running means, without that of `bare`."""
+        above = seen[:, 0] - seen[:, 1]
+        return above if math.isinf(self.temperature) else self.temperature * above
 
     def _kept(self, f: Tensor, there: Tensor) -> Tensor:
         count = there.sum(1, keepdim=True)

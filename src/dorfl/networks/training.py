@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +115,6 @@ def train(
     """
     plan = (plan or Plan()).changed(**given)
     fleet = prepare(clients, method, model, plan, loss=loss, score=score, classes=classes, at=at)
-    offsets = score_levels(fleet, method)
     setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
     state, kept = server.begin(setting, fleet.network.start()), fleet.begin()
     history: list[Round] = []
@@ -125,13 +123,13 @@ def train(
     if file is not None and file.exists():
         state, kept, history = keeping.read(file, state, kept, words)
     while state.round < plan.rounds:
-        state, line = server.play(fleet, setting, offsets, state, kept)
+        state, line = server.play(fleet, setting, state, kept)
         history.append(line)
         if file is not None:
             keeping.write(file, state, kept, history, words)
         if progress is not None:
             progress(line)
-    return _fit(fleet, method, offsets, state, history, loss)
+    return _fit(fleet, method, state, history, loss)
 
 
 def check(method: Method) -> None:
@@ -203,7 +201,10 @@ def prepare(
     )
     centers = None if bend is None else _centers(method, rows, agreed)
     tilt = Tilt(method.temperature, plan.memory, plan.trim)
-    return Fleet(network, rows, robust, tilt, plan, centers)
+    scored = robust.score is not None or centers is not None
+    return Fleet(
+        network, rows, robust, tilt, plan, centers, by_loss=scored and method.mixture.by == "loss"
+    )
 
 
 def oracle(
@@ -226,31 +227,14 @@ def oracle(
     named = {word: given.pop(word) for word in ("loss", "score", "classes", "at") if word in given}
     fleet = prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
     theta = fleet.network.start().double().numpy()
-    return NetworkOracle(
-        Agreement(method, theta, fleet.network), fleet, score_levels(fleet, method)
-    )
-
-
-def score_levels(fleet: Fleet, method: Method) -> Array:
-    """What is added to F_i so that mixtures compare losses alone; zero unless they should.
-
-    It is −F_i of a model without any loss: what score and transport alone make of the rows.
-    """
-    scored = fleet.robust.score is not None or fleet.centers is not None
-    if method.mixture.by != "loss" or not scored:
-        return np.zeros(len(fleet.rows.names))
-    lossless = replace(fleet.robust, loss=lambda out, y: 0.0 * out.sum(1) * y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the training itself will say so
-        return -evaluate(replace(fleet, robust=lossless), fleet.network.start()).values
+    return NetworkOracle(Agreement(method, theta, fleet.network), fleet)
 
 
 def _fit(
-    fleet: Fleet, method: Method, offsets: Array, state: server.State, history: list[Round],
-    loss: str | RowLoss,
+    fleet: Fleet, method: Method, state: server.State, history: list[Round], loss: str | RowLoss
 ) -> NetworkFit:  # fmt: skip
     found, rows, rule = evaluate(fleet, state.mean), fleet.rows, method.mixture
-    risks = found.values + offsets
+    risks = found.values
     gap = rule.height(risks) - float(state.lam @ risks) if rule.adversarial else 0.0
     return NetworkFit(
         model=fleet.network.module_at(state.mean),

@@ -94,7 +94,7 @@ def _table(
 
 
 _PROTOCOL = Setup(
-    (), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1), epochs=2, participation=0.1, plan={"at_once": 25_000}
+    (), (0.02, 0.05, 0.1, 0.2, 0.5, 1.0), epochs=2, participation=0.1, plan={"at_once": 25_000}
 )
 _NO_MARK = tuple(kind for kind in KINDS if kind != "backdoor")
 
@@ -105,11 +105,11 @@ SETS: dict[str, Data] = {
     ),
     "ten": Data(
         "Fashion-MNIST, ten classes, one per client; network 784-128-10",
-        lambda _: _fashion(range(10)), Setup(), 600,
+        lambda _: _fashion(range(10)), Setup(), 300,
     ),
     "dirichlet": Data(
         "Fashion-MNIST, ten classes in twenty clients by a Dirichlet draw (0.3); 784-128-10",
-        _dirichlet, Setup(), 600,
+        _dirichlet, Setup(), 300,
     ),
     "mnist": Data(
         "MNIST as WAFL was shown: 100 clients with three digits each, multinomial logistic "
