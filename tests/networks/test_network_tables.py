@@ -19,7 +19,7 @@ from torch import nn
 
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.networks import tabular
-from dorfl.study import model, settings, toml
+from dorfl.study import model
 from dorfl.study.model import ModelError
 
 ROUNDS = 150
@@ -252,9 +252,3 @@ def test_without_torch_train_says_what_to_install(folder, tmp_path):
         torch=False, code=2,
     )  # fmt: skip
     assert "pip install 'torch" in told and "fault" not in told
-
-
-def test_a_study_with_a_network_is_for_a_table():
-    study = toml.parse('[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n')
-    with pytest.raises(ValueError, match="sites elsewhere train linear models"):
-        settings.among(study, ("north", "south"))
