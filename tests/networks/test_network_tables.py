@@ -19,7 +19,7 @@ from torch import nn
 
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.networks import tabular
-from dorfl.study import model, settings, toml
+from dorfl.study import model
 from dorfl.study.model import ModelError
 
 ROUNDS = 150
@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
     frame.assign(site=site, y=y).to_csv(home / "rows.csv", index=False)
     told = dorfl(
         "train", home / "rows.csv", "--label", "y", "--client", "site", "--model", "mlp",
-        "--outliers", "0.1", "--rounds", ROUNDS, "-o", home / "model",
+        "--outliers", "0.1", "--rounds", ROUNDS, "--budget", "600", "-o", home / "model",
     )  # fmt: skip
     return home, told
 
@@ -252,9 +252,3 @@ def test_without_torch_train_says_what_to_install(folder, tmp_path):
         torch=False, code=2,
     )  # fmt: skip
     assert "pip install 'torch" in told and "fault" not in told
-
-
-def test_a_study_with_a_network_is_for_a_table():
-    study = toml.parse('[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n')
-    with pytest.raises(ValueError, match="sites elsewhere train linear models"):
-        settings.among(study, ("north", "south"))

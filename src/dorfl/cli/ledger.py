@@ -37,9 +37,16 @@ def ledger(
             f"column {name!r}: statistics in {len(told['versions'])} of {limits.versions} "
             f"version(s), distances from {len(told['middles'])} of {limits.middles} middles"
         )
-    asked = len(book.questions)
+    asked = sum(entry["step"] != "network" for entry in book.questions.values())
     screen.say(f"{asked} question(s) answered: {percent(book.told)} of the numbers in the rows")
     screen.say(f"left: {percent(max(limits.told - book.told, 0.0))} (told = {limits.told:g})")
+    updates = [entry for entry in book.questions.values() if entry["step"] == "network"]
+    if updates:
+        times = sum(entry["times"] for entry in updates)
+        screen.say(
+            f"{len(updates)} network(s): updates with {times:,.0f} times as many numbers as the "
+            "rows have, beside what is counted"
+        )
     if book.private:
         spent, most = book.spent(limits.delta), home.epsilon
         left = "no limit is set" if most is None else f"left: {max(most - spent, 0.0):.3g}"

@@ -47,7 +47,7 @@ _WORDS = {  # option → where a study has it
     **{name: ("data", name) for name in ("task", "small")},
     **{name: ("columns", name) for name in ("scaling", "numeric", "category", "ignore", "missing")},
     "frozen": ("columns", "frozen"),
-    **{name: ("training", name) for name in ("l2", "tol", "max_rounds", "solver", "seed")},
+    **{name: ("training", name) for name in ("l2", "tol", "max_rounds", "solver", "seed", "batch")},
     **{name: ("training", name) for name in ("curvature", "bytes_per_round")},
 }
 _CHOICES = {

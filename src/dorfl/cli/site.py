@@ -43,6 +43,7 @@ _SENT = {
     "center": "where rows are, and how far they spread",
     "edge": "a sketch of how far rows are from their centre",
     "round": "a risk and its slope",
+    "network": "a network's update and its risk",
     "judge": "how two models serve rows held back, and how many rows lie far out",
     "residuals": "a sketch of how far predictions are off",
     "finish": "how the model serves the site",
@@ -88,9 +89,9 @@ def check(
     """
     require()
     from dorfl.flower.fleet import clocks  # noqa: PLC0415
+    from dorfl.study.consent import Refused  # noqa: PLC0415
     from dorfl.study.messages import Agreement  # noqa: PLC0415
     from dorfl.study.settings import Study  # noqa: PLC0415
-    from dorfl.study.site import Refused  # noqa: PLC0415
     from dorfl.support import wire  # noqa: PLC0415
 
     screen = Screen()
@@ -122,6 +123,9 @@ def check(
     screen.say(f"        sums or means of at least {least} values, levels of at least {least} rows")
     private = study.privacy.epsilon is not None
     noise = f", with noise (ε = {study.privacy.epsilon:g})" if private else ""
+    if study.training.model != "linear":
+        _say_network(screen)
+        return
     screen.say(
         f"  every round: one number (the risk) and one per parameter (its slope){noise}; no row"
     )
@@ -136,6 +140,18 @@ def check(
         "nothing" if private else "how the model serves the site: loss, score, counts, certificate"
     )
     screen.say(f"  at the end: {end}")
+
+
+def _say_network(screen: Screen) -> None:
+    """What the study of a network would have this site send."""
+    screen.say(
+        "  before training: the same of a linear model, in some rounds, where it decides what"
+    )
+    screen.say("        rows far out are worth, or how far residuals scatter")
+    screen.say("  every round, hundreds of them: one number (the risk) and one per parameter of a")
+    screen.say("        network, made of all rows. These are more numbers than the rows have: the")
+    screen.say("        coordinator could work rows out of them (docs/privacy.md)")
+    screen.say("  at the end: how the model serves the site: loss, score, counts")
 
 
 def _say_sums(screen: Screen, study: Study) -> None:

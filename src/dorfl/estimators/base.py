@@ -28,7 +28,7 @@ from dorfl.objective.mixture import Mixture
 from dorfl.study import given, meaning, network, results
 from dorfl.study import table as engine
 from dorfl.study.coordinator import State
-from dorfl.study.settings import Privacy, Study, Used
+from dorfl.study.settings import Privacy, Study, Used, linear
 from dorfl.support.types import Array
 
 _NUMBERS = [np.float64, np.float32]
@@ -144,8 +144,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             sizes = np.add.reduceat(mass, prepared.rows.bounds[:-1]).tolist()
             prepared = replace(prepared, state=prepared.state._replace(sizes=tuple(sizes)))
             mass = None if (mass == mass[0]).all() else mass
-        words = network.linear(study) if self._is_network else study
-        state, group = engine.fit(words, prepared, mass=mass, score=self.outlier_score)
+        state, group = engine.fit(linear(study), prepared, mass=mass, score=self.outlier_score)
         assert state.outcome is not None
         assert state.transform is not None
         fit = results.model_of(state).fit

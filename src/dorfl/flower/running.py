@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 import dorfl
+from dorfl import networks
 from dorfl.federation.local import Round
 from dorfl.flower import engine, keys
 from dorfl.flower.folders import Federation
@@ -40,6 +41,7 @@ def begin(
     for site in study.sites:
         if site not in federation.sites():
             raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
+    _able(study.training.model)
     _served(federation)
     if study.privacy.secure_sum:
         study = study.changed(privacy_peers=_peers(federation, study))
@@ -61,6 +63,7 @@ def go_on(
 
     `vet` may refuse the model by raising: the run can then be resumed to write it all the same.
     """
+    _able(read_record(folder)["study"]["training"]["model"])
     _served(federation)
     _same_keys(federation, folder)
     with federation.holding("run", {}):
@@ -79,6 +82,11 @@ def unfinished(federation: Federation, run: str | None = None) -> Path:
     if not open_:
         raise ValueError(f"run {runs[-1].name}: is finished, there is nothing to resume")
     return open_[-1]
+
+
+def _able(model: str) -> None:
+    if model != "linear":
+        networks.require()
 
 
 def _served(federation: Federation) -> None:

@@ -42,7 +42,6 @@ from dorfl.networks.training import check, terms
 from dorfl.objective.methods import Method
 from dorfl.support.text import one_line
 
-_FAR = 100.0  # times the middle client's: no honest answer is so long
 _MOST_ROWS = 10**9
 _log = logging.getLogger("flwr")
 
@@ -130,7 +129,7 @@ class RobustStrategy(FedAvg):
         self._setting = server.Setting(self.method, self.plan, names, counts)
         empty = (self.plan.compression or Compression()).pack(torch.zeros_like(theta)[None])
         self._parts = {k: Form(tuple(v.shape[1:]), v.numpy().dtype) for k, v in empty.items()}
-        self._longest, self._highest, self.history = 0.0, 1.0, []
+        self._usual, self.history = server.Usual(), []
         self._state = server.begin(self._setting, theta)
 
     def _enrol(self, grid: Grid, nodes: list[int]) -> list[Client]:
@@ -172,7 +171,8 @@ class RobustStrategy(FedAvg):
                 _left_out(client.name, stage, str(error))
         forms = {c: (t.values.shape, str(t.values.dtype), t.weight.shape) for c, t in told.items()}
         usual = Counter(forms.values()).most_common(1)[0][0] if forms else None
-        limit = _FAR * _middle([float(np.abs(t.values).max(initial=0.0)) for t in told.values()])
+        sizes = [float(np.abs(t.values).max(initial=0.0)) for t in told.values()]
+        limit = server.FAR * server.middle(sizes)
         for client, one in list(told.items()):
             if forms[client] != usual or float(np.abs(one.values).max(initial=0.0)) > limit:
                 _left_out(client.name, stage, "tells what cannot be, beside what others tell")
@@ -259,16 +259,11 @@ class RobustStrategy(FedAvg):
                 answers[i] = (way, risk, size_of(parts))
             except ValueError as error:
                 refused[self._clients[i].name] = str(error)
-        lengths = {i: float(way.double().norm()) for i, (way, _, _) in answers.items()}
-        self._longest = max(self._longest, _middle(list(lengths.values())))
-        self._highest = max(self._highest, _middle([abs(risk) for _, risk, _ in answers.values()]))
-        for i, length in lengths.items():
-            if length > _FAR * self._longest or abs(answers[i][1]) > _FAR * self._highest:
-                refused[self._clients[i].name] = (
-                    f"a way of length {length:.3g} and a risk of {answers[i][1]:.3g} are absurd "
-                    "beside what other clients tell"
-                )
-                del answers[i]
+        told = {i: (way, risk) for i, (way, risk, _) in answers.items()}
+        self._usual, absurd = server.absurd(told, self._usual)
+        for i, reason in absurd.items():
+            refused[self._clients[i].name] = reason
+            del answers[i]
         return answers, refused
 
     def aggregate_evaluate(
@@ -359,11 +354,6 @@ def _loaded(module: nn.Module, arrays: ArrayRecord) -> nn.Module:
     except RuntimeError as error:
         raise ValueError(f"initial_arrays: are not those of the model: {error}") from None
     return made
-
-
-def _middle(values: list[float]) -> float:
-    """The lower median: with few clients, a single one cannot raise it."""
-    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
 
 
 def _natural(name: str) -> list[tuple[str, int]]:

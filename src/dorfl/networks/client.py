@@ -192,16 +192,18 @@ def in_order(who: Sequence[int], counts: Array) -> list[int]:
 def _order(rng: np.random.Generator, count: int, batch: int, epochs: int, steps: int) -> Array:
     """Row numbers in the order they are used; −1 where a batch is not full.
 
-    A batch never has the same row twice: what an epoch leaves is not filled up from the next.
+    A batch never has the same row twice: what an epoch leaves is not filled up from the next. One
+    of all rows has them as they are.
     """
     size = min(batch, count)
+    order = np.arange if size == count else rng.permutation
     full = -(-count // size)  # batches in an epoch
     if steps:
         whole = max(1, count // size)  # of a stream of full batches
-        passes = [rng.permutation(count)[: whole * size] for _ in range(-(-steps // whole))]
+        passes = [order(count)[: whole * size] for _ in range(-(-steps // whole))]
         drawn = np.concatenate(passes)[: steps * size].reshape(steps, size)
     else:
-        padded = [np.pad(rng.permutation(count), (0, full * size - count), constant_values=-1)
+        padded = [np.pad(order(count), (0, full * size - count), constant_values=-1)
                   for _ in range(epochs)]  # fmt: skip
         drawn = np.concatenate(padded).reshape(-1, size)
     return np.pad(drawn, ((0, 0), (0, batch - size)), constant_values=-1).ravel()

@@ -78,3 +78,8 @@ class Layered(Problem):
         for k in range(0, len(layers), 2):
             x = (np.maximum(x, 0.0) if k else x) @ layers[k].T + layers[k + 1]
         return x if self.outputs > 1 else x[:, 0]
+
+
+def layered(problem: Problem) -> Layered:
+    """The linear problem as a network's: same method, loss, columns and classes."""
+    return Layered(problem.method, problem.loss, problem.dims, problem.classes)

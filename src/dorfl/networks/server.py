@@ -23,6 +23,8 @@ from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
+FAR = 100.0  # times the middle client's: no honest answer is so long
+
 
 class Setting(NamedTuple):
     """What is trained, how, and by whom: what a server knows of clients before it asks them."""
@@ -71,6 +73,13 @@ class Heard:
     risks: Array  # (clients,) NaN for who has not answered
     who: list[int] = field(default_factory=list)
     bytes_up: int = 0
+
+
+class Usual(NamedTuple):
+    """How long the middle client's way, and how high its risk, has been so far."""
+
+    longest: float = 0.0
+    highest: float = 1.0
 
 
 def begin(setting: Setting, theta: Tensor) -> State:
@@ -157,12 +166,44 @@ def step(
         before=state.risks,
     )  # fmt: skip
     answered = tuple(setting.names[i] for i in sorted(heard.who))
-    known = _known(risks)
-    objective = method.mixture.objective(known, lam, method.temperature)
-    gap = method.mixture.height(known) - float(lam @ known) if method.mixture.adversarial else 0.0
+    objective, gap = standing(method, _known(risks), lam)
     return after, Round(
         number, objective, gap, risks, lam, answered, dict(refused or {}), {}, heard.bytes_up, down
     )
+
+
+def standing(method: Method, risks: Array, lam: Array) -> tuple[float, float]:
+    """The objective, and what the mixture could still gain."""
+    rule = method.mixture
+    gap = rule.height(risks) - float(lam @ risks) if rule.adversarial else 0.0
+    return rule.objective(risks, lam, method.temperature), gap
+
+
+def absurd(told: Mapping[int, tuple[Tensor, float]], usual: Usual) -> tuple[Usual, dict[int, str]]:
+    """Whose way and risk are a hundred times what the middle client has told so far, and why.
+
+    >>> one = {i: (torch.ones(4), 0.5) for i in range(3)}
+    >>> _, found = absurd({**one, 3: (500.0 * torch.ones(4), 0.5)}, Usual())
+    >>> list(found)
+    [3]
+    """
+    lengths = {i: float(way.double().norm()) for i, (way, _) in told.items()}
+    usual = Usual(
+        max(usual.longest, middle(list(lengths.values()))),
+        max(usual.highest, middle([abs(risk) for _, risk in told.values()])),
+    )
+    found = {
+        i: f"a way of length {length:.3g} and a risk of {told[i][1]:.3g} are absurd beside what "
+        "other clients tell"
+        for i, length in lengths.items()
+        if length > FAR * usual.longest or abs(told[i][1]) > FAR * usual.highest
+    }
+    return usual, found
+
+
+def middle(values: list[float]) -> float:
+    """The lower median: with few clients, a single one cannot raise it."""
+    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
 
 
 def _draw(plan: Plan, state: State, number: int) -> Draw:

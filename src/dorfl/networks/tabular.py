@@ -3,10 +3,12 @@
 The rows, the method and the centres are those of the study whose linear model was trained before;
 what is chosen here holds from a hundred rows to many thousands:
 
-- **Layers.** Two of 64 with ReLU.
+- **Layers.** Two of 64 with ReLU (:mod:`dorfl.networks.layered`).
 - **Steps.** In a round every client takes one gradient on 64 of its rows, and the server steps by
   Adam at a rate of 2·10⁻³ along their mixture: no client drifts. The model is the mean of about the
   last 50 θ, which a worst mixture needs more than others.
+  With `batch` 0 the gradient is of all rows, and the tilt that of all rows as they are: no random
+  numbers, nothing kept from round to round, one client after the other. So train sites elsewhere.
 - **Rounds.** As many as take the largest client through its rows five times, from 500 to 2000.
 - **Weight decay.** ½ l2 ‖θ‖² with l2 = 3 / rows. (1 / rows, as for linear models, lets a network of
   a few hundred rows learn them by heart; 10 / rows leaves little of an interaction there.)
@@ -26,8 +28,10 @@ from torch import Tensor, nn
 from dorfl.data.validation import Clients
 from dorfl.federation.local import Round
 from dorfl.networks import oracle
-from dorfl.networks.layered import Layered
-from dorfl.networks.model import make, mlp
+from dorfl.networks.client import Fleet
+from dorfl.networks.layered import Layered, layered
+from dorfl.networks.model import Network, make, mlp
+from dorfl.networks.oracle import Found
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import RowLoss
 from dorfl.networks.rules import adam, sgd
@@ -37,29 +41,27 @@ from dorfl.objective.scores import Quadratic
 from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
-HIDDEN = (64, 64)
 DECAY = 3.0  # l2 in units of 1 / rows
 _BATCH, _FEWEST, _MOST, _PASSES = 64, 500, 2000, 5
 
 
-def plan_for(counts: Array, *, l2: float | None, rounds: int | None, seed: int) -> Plan:
+def plan_for(
+    counts: Array, *, l2: float | None, rounds: int | None, seed: int, batch: int | None = None
+) -> Plan:
     """How a network for clients with so many rows each is trained.
 
     >>> plan = plan_for(np.array([200]), l2=None, rounds=None, seed=0)
     >>> plan.rounds, plan.l2
     (500, 0.015)
     """
-    passes = _PASSES * int(np.max(counts)) // _BATCH
-    return Plan(
+    size = (_BATCH if batch is None else batch) or int(np.max(counts))
+    passes = _PASSES * int(np.max(counts)) // size
+    plan = Plan(
         rounds=int(np.clip(passes, _FEWEST, _MOST)) if rounds is None else rounds,
-        batch=_BATCH, epochs=0, steps=1, local=sgd(1.0), server=adam(2e-3), average=0.98,
+        batch=size, epochs=0, steps=1, local=sgd(1.0), server=adam(2e-3), average=0.98,
         ascent=0.02, climb=5, l2=DECAY / float(np.sum(counts)) if l2 is None else l2, seed=seed,
     )  # fmt: skip
-
-
-def layered(problem: Problem) -> Layered:
-    """The linear problem as a network's: same method, loss, columns and classes."""
-    return Layered(problem.method, problem.loss, problem.dims, problem.classes, hidden=HIDDEN)
+    return plan.changed(memory=0.0, at_once=1) if batch == 0 else plan
 
 
 def fit(
@@ -85,15 +87,24 @@ def fit(
     )  # fmt: skip
 
 
-def sample_weights(clients: Clients, problem: Layered, theta: Array, centers: Array) -> list[Array]:
-    """How much every row counts at θ, by client: 1/n for an ordinary one."""
-    counts = np.array([len(y) for _, y in clients.values()])
-    plan = plan_for(counts, l2=None, rounds=1, seed=0)
-    fleet = prepare(
-        clients, _placed(problem.method, clients, centers), _mlp(problem, 0), plan,
+def ready(clients: Clients, problem: Layered, centers: Array, plan: Plan) -> Fleet:
+    """Clients before the first round, with the network that the plan's seed gives."""
+    return prepare(
+        clients, _placed(problem.method, clients, centers), _mlp(problem, plan.seed), plan,
         loss=_loss(problem), classes=problem.classes if problem.loss.classifies else None,
     )  # fmt: skip
-    return oracle.evaluate(fleet, torch.from_numpy(theta.astype(np.float32))).sample_weights
+
+
+def start(problem: Layered, seed: int) -> Tensor:
+    """θ before the first round."""
+    return Network(_mlp(problem, seed)).start()
+
+
+def evaluated(clients: Clients, problem: Layered, theta: Array, centers: Array) -> Found:
+    """F_i at θ, and how much every row counts, by client: 1/n for an ordinary one."""
+    counts = np.array([len(y) for _, y in clients.values()])
+    fleet = ready(clients, problem, centers, plan_for(counts, l2=None, rounds=1, seed=0))
+    return oracle.evaluate(fleet, torch.from_numpy(theta.astype(np.float32)))
 
 
 def _made(model: Any, problem: Problem, seed: int) -> nn.Module:

@@ -233,16 +233,16 @@ def oracle(
 def _fit(
     fleet: Fleet, method: Method, state: server.State, history: list[Round], loss: str | RowLoss
 ) -> NetworkFit:  # fmt: skip
-    found, rows, rule = evaluate(fleet, state.mean), fleet.rows, method.mixture
+    found, rows = evaluate(fleet, state.mean), fleet.rows
     risks = found.values
-    gap = rule.height(risks) - float(state.lam @ risks) if rule.adversarial else 0.0
+    objective, gap = server.standing(method, risks, state.lam)
     return NetworkFit(
         model=fleet.network.module_at(state.mean),
         theta=state.mean.numpy(),
         lam=state.lam,
         clients=rows.names,
         risks=risks,
-        objective=rule.objective(risks, state.lam, method.temperature),
+        objective=objective,
         gap_estimate=gap,
         rounds=state.round,
         history=history,

@@ -99,7 +99,7 @@ def _weights(known: Fit, rows: Rows, middles: Array) -> list[Array]:
     networks.require()
     from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
 
-    return tabular.sample_weights(rows.clients, known.problem, known.theta, middles)
+    return tabular.evaluated(rows.clients, known.problem, known.theta, middles).sample_weights
 
 
 def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:

@@ -12,11 +12,11 @@ import numpy as np
 from dorfl.data.centers import at
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
-from dorfl.study import meaning, network, table
+from dorfl.study import meaning, table
 from dorfl.study.model import Model
 from dorfl.study.model.facts import HeldOut
 from dorfl.study.rows import Rows, measure, open_split, rows_for
-from dorfl.study.settings import METHODS, Study
+from dorfl.study.settings import METHODS, Study, linear
 from dorfl.support.types import Array
 
 _PARTS = 5  # of which one is held out
@@ -112,8 +112,8 @@ def held_out(
     name, promise = study.method.name, model.facts.promise
     models = {f"{name}, {study.training.model}" if model.network else name: own}
     if model.network or name != "erm":
-        plain = network.linear(settings) if model.network else settings
-        simplest = table.trained(plain.changed(method_name="erm"), prepared, lambda _: tick())[0]
+        plain = linear(settings).changed(method_name="erm")
+        simplest = table.trained(plain, prepared, lambda _: tick())[0]
         models["erm, linear" if model.network else "erm"] = simplest
     rows = rows_for(own, rest)
     # What was decided with all rows, where the model tells; else with those trained on here.

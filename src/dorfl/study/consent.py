@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from dorfl import networks
 from dorfl.study import meaning, suspects
 from dorfl.study.ledger import Limits
 from dorfl.study.messages import Agreement
+from dorfl.study.settings import Study
+
+
+class Refused(Exception):  # noqa: N818 - a decision, not an error
+    """What is asked cannot be answered; the text holds no value and may be sent."""
 
 
 class Policy(NamedTuple):
@@ -51,9 +57,28 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"
     if shown is not None and study.privacy.delta > policy.limits.delta:
         return f"δ is above the {policy.limits.delta:g} that this site allows"
+    if study.training.model != "linear" and (reason := _no_network(study, policy)):
+        return reason
     if study.privacy.least < policy.least:
         return (
             f"the study would tell of groups of {study.privacy.least} rows; "
             f"this site tells of {policy.least} at least"
         )
+    return None
+
+
+def _no_network(study: Study, policy: Policy) -> str | None:
+    """Why the site does not train the study's network, or nothing."""
+    if not policy.limits.networks:
+        return (
+            "this site trains no networks: every update has more numbers than the rows that it is "
+            "made of, and the coordinator could work them out. A person there may allow it all the "
+            "same: [limits] networks = true in site.toml"
+        )
+    if study.training.batch != 0:
+        return "a network's steps are on all rows of a site: [training] batch = 0"
+    try:
+        networks.require()
+    except ModuleNotFoundError as error:
+        return f"this site cannot train networks yet: {error}"
     return None

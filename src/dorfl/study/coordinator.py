@@ -4,7 +4,8 @@
 
 Where the study leaves open whether rows that lie far out are wrong, that is tried first: rounds on
 some rows, trusting all and then not, and `judge` (:mod:`dorfl.study.suspects`). A regression goes
-on from where it was with Huber's loss in the unit of `residuals`, again while that halves.
+on from where it was with Huber's loss in the unit of `residuals`, again while that halves. A
+network is trained after that, instead of a linear model (`network`: :mod:`dorfl.study.learning`).
 
 Every step asks each site for one answer (:func:`request`); :func:`read` checks what comes back, and
 :func:`receive` makes the next state of it. Engines only carry: the same functions run in process
@@ -32,8 +33,10 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import Told
 from dorfl.solvers.base import Info
-from dorfl.study import defaults, ending, meaning, secure, settling, summing, suspects, vetting
+from dorfl.study import ending, learning, meaning, secure, settling, summing, suspects, vetting
+from dorfl.study.defaults import share_kept
 from dorfl.study.ending import AFTER, running
+from dorfl.study.learning import Learning
 from dorfl.study.messages import (
     Answer,
     Columns,
@@ -46,7 +49,7 @@ from dorfl.study.messages import (
     Spreads,
 )
 from dorfl.study.secure import Sum
-from dorfl.study.settings import Study
+from dorfl.study.settings import Study, linear
 from dorfl.study.settling import scale_label, settle_label
 from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support import text, wire
@@ -84,6 +87,12 @@ class State(NamedTuple):
     sum: Sum = Sum()  # of a study of secure sums
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
     sizes: tuple[float, ...] = ()  # what clients weigh, where rows do not count alike
+    learning: Learning | None = None  # of a network's rounds
+
+    @property
+    def decay(self) -> float | None:
+        """Once a network is trained, how much its weights decay."""
+        return None if self.learning is None else self.learning.decay
 
     @property
     def apart(self) -> bool:
@@ -113,6 +122,7 @@ _ANSWERS: dict[str, type] = {
     "center": Place,
     "edge": Sketch,
     "round": Report,
+    "network": Report,
     "judge": Judged,
     "residuals": Sketch,
     "finish": Finished,
@@ -127,12 +137,11 @@ def begin(study: Study, run: str) -> State:
 
 def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
-    sent = serving.broadcast(running(state)) if state.step == "round" else secure.sent(state)
     outcome = state.outcome if state.step in AFTER else None
     models = np.array(state.tried) if state.step == "judge" else None
     return Request(
-        meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
-        models, meaning.thin(state),
+        meaning.agreed(state, site), state.step, ending.sent(state), outcome,
+        secure.question(state, site), models, meaning.thin(state),
     )  # fmt: skip
 
 
@@ -159,17 +168,23 @@ def read(state: State, site: str, data: bytes) -> Answer:
         raise ValueError(f"is no answer to step {state.step!r}")
     if isinstance(reply.answer, Report) and reply.answer.client != site:
         raise ValueError("reports for another site")
-    rows = state.rows[state.roster.index(site)] if state.rows else 0
-    dims = len(state.transform.names) if state.transform else 0
-    widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
-    reason = secure.wrong(state, reply.answer) or vetting.wrong(
-        reply.answer, rows, widths, state.server, site, noisy=bool(state.study.privacy.known)
-    )
+    reason = _wrong(state, site, reply.answer)
     if reason is None and isinstance(reply.answer, Told):
         reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])
     if reason is not None:
         raise ValueError(reason)
     return reply.answer
+
+
+def _wrong(state: State, site: str, answer: Answer) -> str | None:
+    if isinstance(answer, Report) and state.step == "network":
+        return learning.wrong(state, site, answer)
+    rows = state.rows[state.roster.index(site)] if state.rows else 0
+    dims = len(state.transform.names) if state.transform else 0
+    widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
+    return secure.wrong(state, answer) or vetting.wrong(
+        answer, rows, widths, state.server, site, noisy=bool(state.study.privacy.known)
+    )
 
 
 def receive(
@@ -185,7 +200,7 @@ def receive(
     for site in state.roster:
         answer = answers.get(site)
         if isinstance(answer, Refusal):
-            if step not in ("round", "judge", *AFTER):
+            if step not in ("round", "network", "judge", *AFTER):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
@@ -194,7 +209,7 @@ def receive(
 
 def new_server(state: State) -> Server:
     """The server before the first round."""
-    study, problem = state.study, meaning.problem_of(state)
+    study, problem = linear(state.study), meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     if study.privacy.secure_sum:
         return secure.server_of(state, start)
@@ -213,22 +228,6 @@ def new_server(state: State) -> Server:
         server = server._replace(doubt=apart.watching(options, problem.method.mixture, len(told)))
     last = (server.budget or 0) + state.spent  # rounds of trials have a budget of their own
     return server._replace(rows=counts, round=state.spent + len(state.history) + 1, budget=last)
-
-
-def _enrol(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    first = state.roster[0]
-    columns = state.study.columns.use or answers[first].columns
-    for site, told in answers.items():
-        odd = set(told.columns) ^ set(columns)
-        if odd:
-            raise ValueError(
-                f"column {min(odd)!r}: site {site!r} and site {first!r} do not agree on it; name "
-                "the columns that all have: [columns] use = [...]"
-            )
-        if told.rows < state.study.privacy.minimum_rows:
-            raise ValueError(f"site {site!r}: enrols with fewer rows than the study's minimum")
-    rows = tuple(answers[site].rows for site in state.roster)
-    return state._replace(step="columns", rows=rows, columns=columns)
 
 
 def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -287,7 +286,7 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    spread = spreading.measure(told, defaults.share_kept(meaning.assumed_of(state.study)))
+    spread = spreading.measure(told, share_kept(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
     if not (state.study.method.scores and (shape := meaning.shape_of(state)).any()):
         return _start(state)
@@ -297,7 +296,7 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    bulk = defaults.share_kept(meaning.assumed_of(state.study))
+    bulk = share_kept(meaning.assumed_of(state.study))
     state = state._replace(edge=spreading.edge(told, bulk))
     if not meaning.tries(state.study) or max(state.rows) < suspects.FEWEST:
         return _start(state)
@@ -319,6 +318,8 @@ def _judge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 def _start(state: State) -> State:
     if state.study.privacy.secure_sum:
         state = secure.tilted(state)
+    if learning.due(state):
+        return learning.begin(state)
     return state._replace(step="round", server=new_server(state))
 
 
@@ -333,17 +334,20 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
-    if state.trial is not None and not (heard.refused or heard.clipped):
+    odd = state.trial is not None and bool(heard.refused or heard.clipped)
+    if odd or (state.trial is None and state.study.training.model == "linear"):
+        state = state._replace(server=server, history=(*state.history, line))
+    else:
         state = state._replace(server=server, spent=state.spent + 1)
-        return _tried(state, info.theta) if info.done else state
-    state = state._replace(server=server, history=(*state.history, line))
-    if state.trial is not None:  # reports that cannot be true decide nothing, but are kept
+    if odd:  # reports that cannot be true decide nothing, but are kept
         return _judge(state, {}, {})
-    return _end(state, info) if info.done else state
+    if not info.done:
+        return state
+    return _end(state, info) if state.trial is None else _tried(state, info.theta)
 
 
 def _end(state: State, info: Info) -> State:
-    options = meaning.options_of(state.study, sum(state.believed))
+    options = meaning.options_of(linear(state.study), sum(state.believed))
     problem, doubted = meaning.problem_of(state), running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     outcome = Outcome(
@@ -359,8 +363,10 @@ def _end(state: State, info: Info) -> State:
         message="; ".join(words),
     )
     asks = state.refined < meaning.REFINED and info.done != "budget"
-    refine = asks and meaning.refines(state.study, problem)
-    return state._replace(step="residuals" if refine else "finish", outcome=outcome)
+    state = state._replace(outcome=outcome)
+    if asks and meaning.refines(state.study, problem):
+        return state._replace(step="residuals")
+    return learning.after(state)
 
 
 def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -369,23 +375,14 @@ def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> Stat
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
     enough = len(answers) == len(state.roster) and scatter > 0
     if not enough or (known is not None and 2.0 * scatter > known):
-        return state._replace(step="finish")
+        return learning.after(state)
     # Unless a loss for far larger residuals told of them, the unit is known well enough.
     times = meaning.REFINED if 2.0 * scatter > (known or meaning.FIRST) else state.refined
     return _start(state._replace(scatter=scatter, refined=times))
 
 
-def _finish(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    asks = len(answers) == len(state.roster) and meaning.certifies(state.study)
-    return state._replace(step="certify" if asks else "done", finished=answers)
-
-
-def _certify(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return state._replace(step="done", told=answers)
-
-
 _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
-    "enrol": _enrol,
+    "enrol": settling.enrolled,
     "levels": lambda state, answers, _: settling.levels(state, answers),
     **dict.fromkeys(secure.STEPS, _sum),
     "columns": _columns,
@@ -393,8 +390,9 @@ _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "center": _center,
     "edge": _edge,
     "round": _round,
+    "network": learning.receive,
     "judge": _judge,
     "residuals": _residuals,
-    "finish": _finish,
-    "certify": _certify,
+    "finish": ending.finish,
+    "certify": lambda state, answers, _: state._replace(step="done", told=answers),
 }

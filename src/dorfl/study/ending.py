@@ -1,4 +1,4 @@
-"""When a step of a study is over, who it waits for, and what Proposition 2 says at the end."""
+"""What a round asks, when a step is over, who it waits for, and Proposition 2 at the end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dorfl.federation import server as serving
+from dorfl.federation.messages import Broadcast
 from dorfl.federation.server import Server
 from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.certificate import Bound
-from dorfl.study import meaning, secure
+from dorfl.study import learning, meaning, secure
+from dorfl.study.messages import Finished
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
+
+
+def sent(state: State) -> Broadcast | None:
+    """What a round asks, where the step is one."""
+    if state.step == "network":
+        return learning.sent(state)
+    return serving.broadcast(running(state)) if state.step == "round" else secure.sent(state)
 
 
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
@@ -24,6 +34,8 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     missing = tuple(site for site in state.roster if site not in answered)
     if state.step in AFTER:
         return ()
+    if state.step == "network":
+        return learning.waiting(state, missing, answered)
     if state.step != "round" or not answered:
         return missing
     server, rule = running(state), state.study.absent
@@ -36,6 +48,12 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
         return rule.then == "go on" or since <= rule.stand_in
 
     return tuple(site for site in missing if not stands_in(site))
+
+
+def finish(state: State, answers: dict[str, Finished], _: dict[str, str]) -> State:
+    """How the model serves the sites, and on to its certificate where there is one."""
+    asks = len(answers) == len(state.roster) and meaning.certifies(state.study)
+    return state._replace(step="certify" if asks else "done", finished=answers)
 
 
 def certificate(state: State) -> Bound | None:

@@ -51,21 +51,28 @@ class Limits(NamedTuple):
     steepest: float = 50.0  # median output of a model
     alone: float = 0.9  # the most that one row may be of a number
     behind: int = 5  # rows that the difference of two reports rests on
+    networks: bool = False  # whether networks are trained, whose updates are not counted
 
     @classmethod
     def read(cls, told: Any, where: Path) -> Limits:
         """From a table of `site.toml`; ValueError names what is wrong."""
         known = cls._field_defaults
         for name, value in told.items() if isinstance(told, dict) else [("", told)]:
-            kinds = (int,) if isinstance(known.get(name), int) else (int, float)
+            default = type(known.get(name))
+            kinds = (int, float) if default is float else (default,)
             if name not in known or type(value) not in kinds or not value >= 0:
-                raise ValueError(f"{where}: [limits] takes numbers by these names: {list(known)}")
+                raise ValueError(
+                    f"{where}: [limits] takes numbers, and networks true or false, by these names: "
+                    f"{list(known)}"
+                )
         return cls(**told)
 
     @property
     def written(self) -> str:
         """As lines of `site.toml`, each left to be made one."""
-        return "".join(f"# {name} = {value}\n" for name, value in self._asdict().items())
+        return "".join(
+            f"# {name} = {json.dumps(value)}\n" for name, value in self._asdict().items()
+        )
 
 
 DEFAULT = Limits()
@@ -265,6 +272,14 @@ class Ledger:
         self.questions[mark] = {**entry, "time": _now()}
         self._keep()
         return None
+
+    def update(self, run: str, study: Study, number: int, times: float) -> None:
+        """Note a network's update, `times` as many numbers as the rows: allowed, so not counted."""
+        new = {"run": run, "study": mark_of(study), "step": "network", "round": 0, "times": 0.0}
+        entry = self.questions.setdefault(f"network {run}", {**new, "numbers": 0, "share": 0.0})
+        if number > entry["round"]:
+            entry |= {"round": number, "times": entry["times"] + times, "time": _now()}
+            self._keep()
 
     def pulls(self, rows: str, shape: tuple[int, ...]) -> list[Array]:
         """What rows added in earlier questions about the same rows, the last first."""

@@ -15,6 +15,7 @@ from dorfl.federation.options import Options
 from dorfl.federation.privacy import Gaussian
 from dorfl.guarantees import bound, certified
 from dorfl.guarantees.bound import Question, Units
+from dorfl.networks.layered import Layered
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.kinds import Loss
@@ -79,6 +80,7 @@ def check(study: Study) -> None:
         ("privacy.least", study.privacy.least, 1),
         ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
         ("method.shift", method.shift, 0.0),
+        ("training.batch", options.batch or 0, 0),
     ):
         if not least <= number < np.inf:
             raise ValueError(f"{what} = {number}: must be at least {least}")
@@ -109,6 +111,8 @@ def check(study: Study) -> None:
         private.check(study)
     if options.model != "linear":
         _check_network(study)
+    elif options.batch is not None:
+        raise ValueError('training.batch: is for networks; set training.model = "mlp"')
 
 
 def _check_network(study: Study) -> None:
@@ -126,6 +130,7 @@ def _check_network(study: Study) -> None:
             raise ValueError(f"training.{name}: is for linear models ({reason}); leave it out")
     for wrong, reason in (
         (study.privacy.epsilon is not None, "privacy.epsilon: noise is added to linear models"),
+        (study.privacy.secure_sum, "privacy.secure_sum: sums are over linear models"),
         (study.defence != Defence(), "[defence]: reports are judged for linear models"),
         (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
     ):
@@ -166,7 +171,7 @@ def agreed(state: State, site: str) -> Agreement:
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
         state.apart, state.spread, center, state.edge, state.scatter, state.refined, state.trial,
-        state.verdict,
+        state.verdict, state.decay,
     )  # fmt: skip
 
 
@@ -268,7 +273,8 @@ def _verdict(agreed: Agreement | State) -> suspects.Verdict | None:
 def problem_of(agreed: Agreement | State) -> Problem:
     """What is trained, once columns and classes are agreed on; classes are 0, 1, … in order."""
     assert agreed.transform is not None
-    problem = Problem(
+    kind = Problem if agreed.decay is None else Layered
+    problem = kind(
         chosen(agreed).method,
         _loss(agreed),
         len(agreed.transform.names),
@@ -309,7 +315,7 @@ def refines(study: Study, problem: Problem) -> bool:
 def certifies(study: Study) -> bool:
     """Whether the finished model is certified: columns need a unit, and rows may be told of."""
     scaled = study.columns.scaling != "none" or study.method.measures
-    return scaled and _tells(study)
+    return scaled and _tells(study) and study.training.model == "linear"
 
 
 def _tells(study: Study) -> bool:

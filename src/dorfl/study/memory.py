@@ -49,13 +49,13 @@ class Memory:
             return "this site's table has changed since the run began"
         return odd and f"the {odd} is not what this run said before"
 
-    def asked(self, run: str, sent: Broadcast) -> str | None:
+    def asked(self, run: str, sent: Broadcast, what: str = "round") -> str | None:
         """Why a round's question cannot be part of the training, or nothing."""
         known = self.runs.get(run, {})
-        rounds = [int(name.split()[1]) for name in known if name.startswith("round ")]
-        name = f"round {sent.round}"
+        rounds = [int(name.split()[1]) for name in known if name.startswith(f"{what} ")]
+        name = f"{what} {sent.round}"
         if name not in known and rounds and sent.round < max(rounds):
-            return f"{name} comes after round {max(rounds)}"
+            return f"{name} comes after {what} {max(rounds)}"
         odd = self.same(run, {name: _mark(sent), f"model {_mark(sent.task.theta)}": ""})
         return odd and f"{name} was asked before, with another question"
 

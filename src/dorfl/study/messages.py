@@ -38,6 +38,7 @@ class Agreement(NamedTuple):
     refined: int = 0  # how often residuals were asked for
     trial: Trial | None = None  # while it is tried whether rows that lie far out are wrong
     verdict: Verdict | None = None  # what came of it
+    decay: float | None = None  # once a network is trained: ½ decay ‖θ‖² is added to its objective
 
 
 class Outcome(NamedTuple):

@@ -1,7 +1,7 @@
 """A study's network: trained on the rows and by the method that its linear model has settled.
 
 Where rows lie, whether those far out are wrong and how far residuals scatter is found by training a
-linear model first (:func:`linear`); the network takes the place of that model.
+linear model first; the network takes the place of that model.
 """
 
 from __future__ import annotations
@@ -14,24 +14,16 @@ import numpy as np
 
 from dorfl.federation.fit import Fit
 from dorfl.federation.local import Round
-from dorfl.networks.layered import Layered
-from dorfl.study import constant, results, serving
+from dorfl.networks.layered import Layered, layered
+from dorfl.study import constant, learning, results, serving
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Learnt, Served
 from dorfl.study.rows import Rows
-from dorfl.study.settings import Study, Training
+from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from dorfl.networks.training import NetworkFit
-
-
-def linear(study: Study) -> Study:
-    """The study of the linear model that is trained first; what is said of a network is not its."""
-    usual = Training()
-    return study._replace(
-        training=study.training._replace(model="linear", max_rounds=None, l2=usual.l2)
-    )
 
 
 def train(
@@ -46,8 +38,9 @@ def train(
 
     words = study.training
     plan = tabular.plan_for(
-        np.diff(rows.bounds), l2=words.l2, rounds=words.max_rounds, seed=words.seed
-    )
+        np.diff(rows.bounds), l2=words.l2, rounds=words.max_rounds, seed=words.seed,
+        batch=words.batch,
+    )  # fmt: skip
     return tabular.fit(rows.clients, fit.problem, fit.centers, plan, model, progress)
 
 
@@ -57,9 +50,7 @@ def model_of(
     """The model of a study that asks for a network; `made` is its linear model."""
     trained = train(study, made.fit, rows, progress)
     old = made.fit.problem
-    from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
-
-    problem = tabular.layered(old)
+    problem = layered(old)
     fit = replace(
         made.fit,
         problem=problem,
@@ -70,26 +61,16 @@ def model_of(
         gap=trained.gap_estimate if old.method.mixture.adversarial else np.nan,
         rounds=trained.rounds,
         status="trained",
-        message=f"trained (objective {trained.objective:.6g}; how far a network is from its best "
-        "nobody knows)",
+        message=learning.message(trained.objective),
         history=trained.history,
         l2=trained.plan.l2,
     )
     weights = [trained.sample_weights[name] for name in rows.names]
-    layers = " and ".join(map(str, problem.hidden))
-    words = (
-        f"A network with layers of {layers}: {problem.size:,} parameters, weight decay "
-        f"{trained.plan.l2:.3g}, {trained.rounds} rounds of Adam on "
-        f"{trained.plan.batch} rows of every client. A linear model settled what follows.",
-    )
     settings = {**made.facts.settings, "training": study.to_json()["training"]}
     served, counts, learnt = _served(made, problem, fit, rows, weights)
     facts = made.facts._replace(
-        notes=(
-            *made.facts.notes,
-            "a network has no exact certificate: that is for linear models",
-        ),
-        choice=(*words, *made.facts.choice),
+        notes=(*made.facts.notes, learning.NO_CERTIFICATE),
+        choice=(learning.words(problem, trained.plan), *made.facts.choice),
         clients=served,
         weights=results.histogram(counts),
         learnt=learnt,
@@ -106,10 +87,8 @@ def _served(
     """How each client is served, rows by their weight, and whether anything was learnt."""
     served, counts, parts = [], [], []
     for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
-        out, target = serving.outputs(problem, fit.theta, X), problem.encode(y)
-        loss = problem.loss.value(out, target)
-        score = serving.score_of(problem, out, target, made.target)
-        served.append(Served(name, len(y), float(loss.mean()), score))
-        counts.append(serving.histogram(p * len(y), least=1))
-        parts.append(constant.measure(problem, loss, target, p))
+        told = serving.served(problem, fit.theta, X, problem.encode(y), p, made.target, least=1)
+        served.append(Served(name, len(y), told.loss, told.score))
+        counts.append(told.weights)
+        parts.append(told.learnt)
     return tuple(served), counts, Learnt(*constant.against(parts, fit.lam))

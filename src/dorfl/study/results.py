@@ -14,13 +14,14 @@ import numpy as np
 
 from dorfl.federation.fit import Fit
 from dorfl.oracle.group import Group
-from dorfl.study import constant, coordinator, meaning, model, promises, serving
+from dorfl.study import constant, coordinator, learning, meaning, model, promises, serving
 from dorfl.study.audit import audit
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Agreement, Outcome
 from dorfl.study.model import Facts, Model
 from dorfl.study.model.facts import Guarantee, Learnt, Served, Weights
 from dorfl.study.rows import Rows
+from dorfl.study.updating import risks_of
 from dorfl.support import files
 from dorfl.support.types import Array
 
@@ -53,7 +54,7 @@ def write_site(
     `places` are the rows' places in the site's table. Returns what was found, in words.
     """
     (name,) = group.names
-    risks = group.evaluate(outcome.theta).values
+    risks = risks_of(group, outcome.theta)
     fit = _fit(outcome, group.problem, group.names, np.ones(1), risks, group.centers)
     assert agreement.transform is not None
     own = Model(
@@ -80,7 +81,7 @@ def _fit(
     outcome: Outcome, problem: Any, names: tuple[str, ...], lam: Array, risks: Array, centers: Array
 ) -> Fit:
     return Fit(
-        theta=outcome.theta.reshape(problem.shape),
+        theta=outcome.theta.astype(np.float64).reshape(problem.shape),
         lam=lam,
         clients=names,
         risks=risks,
@@ -103,11 +104,13 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
     if stood_in and state.study.privacy.secure_sum:
         notes += (f"{len(stood_in)} rounds were sums without a site that did not answer",)
+    elif stood_in and state.learning is not None:
+        notes += (f"in {len(stood_in)} rounds the others stood in for a site",)
     elif stood_in:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
         notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
-    notes += _discounted(state)
+    notes += _discounted(state) + ((learning.NO_CERTIFICATE,) if state.learning else ())
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:
@@ -126,7 +129,8 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         learnt = Learnt(*constant.against(parts, state.outcome.lam))
     common = np.average(centers, axis=0, weights=list(rows.values()))
     return Facts(
-        sum(state.rows), notes, meaning.chosen(state).words, tuple(served),
+        sum(state.rows), notes, learning.described(state) + meaning.chosen(state).words,
+        tuple(served),
         tuple(common.ravel().tolist()), weights, learnt, _guarantee(state),
         settings=state.study.to_json(), promise=promises.of_study(state),
     )  # fmt: skip

@@ -116,18 +116,27 @@ def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> li
     parts: list[certificate.Part | None] = [None] * len(group.names)
     if np.isfinite(group.problem.method.rho) and group.rows.size <= _CERTIFIED:
         parts = list(certificate.parts(group, theta))
-    weights, problem = group.sample_weights(theta), group.problem
+    weights = group.sample_weights(theta)
 
     def one(i: int) -> Finished:
         rows = slice(int(group.bounds[i]), int(group.bounds[i + 1]))
-        y, out = group.target[rows], outputs(problem, theta, group.rows[rows])
-        loss = problem.loss.value(out, y)
-        learnt = constant.measure(problem, loss, y, weights[i])
-        counts = histogram(weights[i] * len(y), least)
-        score = score_of(problem, out, y, target)
-        return Finished(float(loss.mean()), score, learnt, counts, parts[i])
+        told = served(
+            group.problem, theta, group.rows[rows], group.target[rows], weights[i], target, least
+        )
+        return told._replace(part=parts[i])
 
     return each(one, range(len(parts)))
+
+
+def served(
+    problem: Problem, theta: Array, X: Array, y: Array, p: Array, target: Numeric | None, least: int
+) -> Finished:
+    """How any model serves a client whose rows have the weights `p`; `y` as encoded."""
+    out = outputs(problem, theta, X)
+    loss = problem.loss.value(out, y)
+    learnt = constant.measure(problem, loss, y, p)
+    score = score_of(problem, out, y, target)
+    return Finished(float(loss.mean()), score, learnt, histogram(p * len(y), least), None)
 
 
 def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> list[Told]:

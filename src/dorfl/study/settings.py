@@ -99,6 +99,9 @@ class Training(NamedTuple):
     curvature: Annotated[str, about("curvature")] = Options.curvature
     bytes_per_round: Annotated[int, about("bytes_per_round")] = BUDGET
     intercept: Annotated[bool, about("intercept")] = Options.intercept
+    batch: Annotated[
+        int | None, "rows of a client in a step of a network; 0: all, as at sites elsewhere"
+    ] = None
     l2: Annotated[float | None, f"{about('l2')}; by default 1 / rows"] = None
     seed: Annotated[int, about("seed")] = Options.seed
 
@@ -199,12 +202,26 @@ class Study(NamedTuple):
 
 def among(study: Study, sites: Names) -> Study:
     """The study with its sites; `sites` take part where it names none."""
-    if study.training.model != "linear":
-        raise ValueError(
-            'training.model: sites elsewhere train linear models, so set model = "linear"; a '
-            "network is trained on one table (dorfl train), or by dorfl.train in Python"
-        )
     study = study._replace(sites=study.sites or sites)
     if not study.sites:
         raise ValueError("study: no site takes part; name them: sites = [...]")
-    return study
+    if study.training.model == "linear":
+        return study
+    if study.training.batch:
+        raise ValueError(
+            "training.batch: at sites elsewhere a network's steps are on all rows, for a few would "
+            "show; set batch = 0, or leave it out"
+        )
+    return study.changed(training_batch=0)
+
+
+def linear(study: Study) -> Study:
+    """The study of the linear model that is trained before a network; what is said of that is not.
+
+    >>> linear(Study(Data("y"), training=Training("mlp", max_rounds=9))).training == Training()
+    True
+    """
+    if study.training.model == "linear":
+        return study
+    words = study.training._replace(model="linear", max_rounds=None, batch=None, l2=None)
+    return study._replace(training=words)

@@ -7,10 +7,27 @@ from typing import TYPE_CHECKING
 from dorfl.data import preprocessing
 from dorfl.data.preprocessing import Column, Deviation, Transform, columns
 from dorfl.study import labels, meaning, summing
-from dorfl.study.messages import Columns
+from dorfl.study.messages import Columns, Enrolled
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
+
+
+def enrolled(state: State, answers: dict[str, Enrolled], _: dict[str, str]) -> State:
+    """Who has how many rows, and the columns that all have."""
+    first = state.roster[0]
+    columns = state.study.columns.use or answers[first].columns
+    for site, told in answers.items():
+        odd = set(told.columns) ^ set(columns)
+        if odd:
+            raise ValueError(
+                f"column {min(odd)!r}: site {site!r} and site {first!r} do not agree on it; name "
+                "the columns that all have: [columns] use = [...]"
+            )
+        if told.rows < state.study.privacy.minimum_rows:
+            raise ValueError(f"site {site!r}: enrols with fewer rows than the study's minimum")
+    rows = tuple(answers[site].rows for site in state.roster)
+    return state._replace(step="columns", rows=rows, columns=columns)
 
 
 def settle_label(state: State, told: dict[str, Column]) -> State:

@@ -31,8 +31,8 @@ from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import guard, labels, masking, meaning, private, serving, suspects
-from dorfl.study.consent import Policy, objection
+from dorfl.study import guard, labels, masking, meaning, private, serving, suspects, updating
+from dorfl.study.consent import Policy, Refused, objection
 from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of, needed
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
@@ -50,10 +50,6 @@ from dorfl.support.types import Array
 
 MOST_ROUNDS = 10_000
 _FINISHED = 24  # numbers told at the end
-
-
-class Refused(Exception):  # noqa: N818 - a decision, not an error
-    """What is asked cannot be answered; the text holds no value and may be sent."""
 
 
 @dataclass
@@ -83,6 +79,7 @@ class Site:
     curvature: str = "full"  # the finest that is told of ∇²F, whatever is asked for
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     key: Any = field(default=None, repr=False)  # the registered private key, which secure sums need
+    own: updating.Own | None = field(default=None, repr=False)  # for a network's rounds
     _groups: dict[str, Group] = field(default_factory=dict)
     _kept: tuple[Any, ...] = ()
     _vouched: str = ""  # the transformation that was looked at
@@ -149,6 +146,8 @@ class Site:
         if agreement.transform is None:
             raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
         self._transform(agreement, rows)
+        if agreement.decay is not None:
+            return updating.answer(self, request)
         if step == "spreads":
             target = agreement.target
             parts = agreement.transform.numeric + ((target,) if target is not None else ())
@@ -210,8 +209,7 @@ class Site:
         assert agreement.transform is not None
         dims, spread = len(agreement.transform.names), agreement.spread
         center = np.zeros(dims) if agreement.center is None else agreement.center
-        several = (meaning.centered_classes(agreement), dims)
-        fits = center.shape in ((dims,), several)
+        fits = center.shape in ((dims,), (meaning.centered_classes(agreement), dims))
         if not fits or (spread is not None and spread.units.shape != (dims,)):
             raise Refused("centre and spread do not fit the columns agreed on")
         if agreement.center is not None and not serving.is_own(X, y, agreement):
@@ -337,15 +335,13 @@ class Site:
     def _finish(self, agreement: Agreement, outcome: Outcome) -> Finished:
         group = self._ended(agreement, outcome)
         if self.done is not None:
-            self.rows(agreement)
-            self.done(agreement, group, outcome, self._kept[3])
+            self.done(agreement, group, outcome, self.places(agreement))
         hidden = agreement.study.privacy
         if hidden.epsilon is not None or hidden.secure_sum:
             raise Refused("the study is private: a site's exact figures are not sent")
         self._asked(agreement, outcome.theta)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
-        least = agreement.study.privacy.least
-        told = serving.finish(group, outcome.theta, agreement.target, least)[0]
+        told = serving.finish(group, outcome.theta, agreement.target, hidden.least)[0]
         self._count(agreement, "finish", _FINISHED, told, outcome.theta)
         return told
 
@@ -382,6 +378,11 @@ class Site:
             self._kept = (names, read_as, rows, np.flatnonzero(known))
         return self._kept[2]
 
+    def places(self, agreement: Agreement) -> Array:
+        """Where the rows that take part are in the table."""
+        self.rows(agreement)
+        return np.asarray(self._kept[3])
+
     def _features(self, agreement: Agreement) -> tuple[Array, Array]:
         assert agreement.transform is not None
         rows, name = self.rows(agreement), agreement.study.data.label
@@ -392,9 +393,8 @@ class Site:
                 "some rows have a label that is not among the study's classes; name them all: "
                 "[data] classes = [...]"
             ) from None
-        loss = meaning.loss_of(agreement.study, len(agreement.classes))
         X = agreement.transform.apply(rows, meaning.dtype_of(agreement.study)).X
         # With noise a row must not change others, and needs no others to hide among.
         if agreement.study.privacy.epsilon is None:
             X = guard.settle(X, agreement.study.privacy.least)
-        return X, labels.for_training(y, loss)
+        return X, labels.for_training(y, meaning.loss_of(agreement.study, len(agreement.classes)))

@@ -46,6 +46,7 @@ from dorfl.study import (
     promises,
     results,
     serving,
+    settings,
 )
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
@@ -127,7 +128,7 @@ def trained(
     if study.training.model == "linear":
         state, group = fit(study, prepared, progress)
         return results.model_of(state, rows.notes, rows.warnings), state, group
-    state, group = fit(network.linear(study), prepared)
+    state, group = fit(settings.linear(study), prepared)
     made = results.model_of(state, rows.notes, rows.warnings)
     return network.model_of(study, made, rows, progress), state, group
 

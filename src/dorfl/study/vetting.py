@@ -79,6 +79,8 @@ def longest(state: State) -> int:
         setting = state.server.solving.setting
         shape = setting.shape
         numbers = shape.size + shape.numbers(setting.resolution)
+    elif state.learning is not None:
+        numbers = state.learning.theta.size
     each = _PER_COLUMN * (len(state.columns) + 1) + _PER_SITE * len(state.roster)
     return min(_ANY + each + 16 * numbers, wire.LIMIT)
 

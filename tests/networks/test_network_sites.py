@@ -1,0 +1,336 @@
+"""Networks among sites: the same as in one process, by permission, and checked on both sides."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from typer.testing import CliRunner
+
+from dorfl.cli import app
+from dorfl.federation.messages import Broadcast, Report
+from dorfl.flower.folders import Federation, SiteFolder
+from dorfl.solvers.base import Task
+from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
+from dorfl.study.ledger import Limits
+from dorfl.study.messages import Refusal, Reply
+from dorfl.support import wire
+from study_cases import METHODS, ROOMY, make_sites, make_study, mixed_tables, synthetic_tables
+
+ALLOWED = ROOMY._replace(networks=True)
+TRAINING = 'model = "mlp"\nmax_rounds = 12'
+TABLES = synthetic_tables()
+
+
+def by_table(study, tables, home):
+    """The model that `dorfl train` makes of the same rows and words."""
+    parts = [
+        pa.table({**rows, "site": [name] * len(next(iter(rows.values())))})
+        for name, rows in tables.items()
+    ]
+    csv.write_csv(pa.concat_tables(parts), home / "rows.csv")
+    data = study.data._replace(file=str(home / "rows.csv"), client="site")
+    return table.run(study._replace(data=data))[0]
+
+
+def by_sites(study, tables, **options):
+    sites = make_sites(tables, **{"limits": ALLOWED, **options})
+    return local.run(coordinator.begin(study, "run"), sites)
+
+
+def until_rounds(study, sites, number=0):
+    """The state in which the network's round `number` + 1 is asked."""
+    states = []
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def keep(state):
+        states.append(state)
+        if state.step == "network" and len(state.history) == number:
+            raise Enough
+
+    with pytest.raises(Enough):
+        local.run(coordinator.begin(study, "run"), sites, keep)
+    return states[-1]
+
+
+def refusal(site, request):
+    answer = wire.decode(site.respond(wire.encode(request)), Reply).answer
+    return answer.reason if isinstance(answer, Refusal) else ""
+
+
+def same(one, other):
+    np.testing.assert_array_equal(one.fit.theta, other.fit.theta)
+    np.testing.assert_array_equal(one.fit.lam, other.fit.lam)
+    np.testing.assert_array_equal(one.fit.risks, other.fit.risks)
+    assert one.fit.objective == other.fit.objective
+    assert [(r.round, r.objective, r.bytes_up) for r in one.fit.history] == [
+        (r.round, r.objective, r.bytes_up) for r in other.fit.history
+    ]
+    assert (one.facts.clients, one.facts.choice) == (other.facts.clients, other.facts.choice)
+    assert one.network and other.network
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sites_train_the_network_that_one_process_does(method, tmp_path):
+    study = make_study(TABLES, method=METHODS[method], training=TRAINING)
+    same(results.model_of(by_sites(study, TABLES)), by_table(study, TABLES, tmp_path))
+
+
+@pytest.mark.parametrize("label", ["ill", "grade", "cost"])
+def test_so_for_gaps_and_levels_classes_and_numbers(label, tmp_path):
+    ignored = sorted({"ill", "grade", "cost"} - {label})
+    tables = {
+        name: {column: values for column, values in rows.items() if column not in ignored}
+        for name, rows in mixed_tables().items()
+    }
+    extra = 'classes = ["0", "1", "2"]' if label == "grade" else ""
+    words = 'name = "dorfl"\noutliers = 0.05'
+    study = make_study(tables, label, extra=extra, method=words, training=TRAINING)
+    same(results.model_of(by_sites(study, tables)), by_table(study, tables, tmp_path))
+
+
+def test_what_a_trial_decides_is_decided_before(tmp_path):
+    study = make_study(TABLES, method='name = "dorfl"', training=TRAINING)
+    end = by_sites(study, TABLES)
+    assert end.verdict is not None and end.spent > 0 and len(end.history) == 12
+    same(results.model_of(end), by_table(study, TABLES, tmp_path))
+
+
+def test_the_same_from_any_checkpoint_and_from_sites_that_start_again(tmp_path):
+    study = make_study(TABLES, training=TRAINING)
+    kept = []
+
+    def keep(state):
+        if state.step in ("network", "finish"):
+            kept.append(tmp_path / f"{len(kept)}.json")
+            checkpoint.save(kept[-1], state)
+
+    whole = local.run(coordinator.begin(study, "run"), make_sites(TABLES, limits=ALLOWED), keep)
+    assert len(kept) == 14  # before the first round, after each, and after the last question
+    for file in (kept[0], kept[7], kept[12], kept[13]):
+        sites = make_sites(TABLES, limits=ALLOWED)  # as after a restart: a site keeps nothing
+        state = checkpoint.load(file)
+        if file == kept[13]:  # the question before, which says what the model is
+            local.run(checkpoint.load(kept[12]), sites)
+        again = local.run(state, sites)
+        same(results.model_of(again), results.model_of(whole))
+
+
+def test_a_network_needs_a_persons_word(tmp_path):
+    study = make_study(TABLES, training=TRAINING)
+    with pytest.raises(ValueError, match=r"networks = true in site.toml"):
+        by_sites(study, TABLES, limits=ROOMY)
+    assert not Limits().networks
+    place = tmp_path / "site.toml"
+    assert Limits.read({"networks": True}, place).networks
+    for wrong in ({"networks": 1}, {"told": True}):
+        with pytest.raises(ValueError, match="networks true or false"):
+            Limits.read(wrong, place)
+    assert "# networks = false\n" in Limits().written
+
+
+def test_without_torch_site_and_coordinator_say_what_to_install(monkeypatch, tmp_path):
+    def missing():
+        raise ModuleNotFoundError("networks need PyTorch; install it with: pip install 'torch'")
+
+    monkeypatch.setattr("dorfl.networks.require", missing)
+    with pytest.raises(ValueError, match=r"'site-1' does not take part: .* pip install 'torch'"):
+        by_sites(make_study(TABLES, training=TRAINING), TABLES)
+    federation = Federation.create(tmp_path / "fed", "127.0.0.1", 443)
+    SiteFolder.create(tmp_path / "site-1", "site-1")
+    federation.add_site("site-1", (tmp_path / "site-1" / "site-1.pub").read_bytes())
+    (tmp_path / "study.toml").write_text('[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n')
+    words = ["run", str(tmp_path / "fed"), str(tmp_path / "study.toml")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 2 and "pip install 'torch'" in told.stderr
+    assert not federation.runs()
+
+
+def test_steps_are_on_all_rows_and_the_study_says_so():
+    text = '[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n'
+    assert settings.among(toml.parse(text), ("a", "b")).training.batch == 0
+    with pytest.raises(ValueError, match="set batch = 0"):
+        settings.among(toml.parse(f"{text}batch = 64\n"), ("a", "b"))
+    with pytest.raises(ValueError, match="is for networks"):
+        toml.parse('[data]\nlabel = "y"\n[training]\nbatch = 0\n')
+    study = make_study(TABLES, training=TRAINING).changed(training_batch=64)
+    with pytest.raises(ValueError, match=r"\[training\] batch = 0"):
+        by_sites(study, TABLES)
+
+
+def test_a_site_answers_only_what_the_study_implies():
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    state = until_rounds(study, sites)
+    asked, site = coordinator.request(state, "site-1"), sites["site-1"]
+    sent = asked.broadcast
+    theta = sent.task.theta
+
+    def but(**changed):
+        return asked._replace(broadcast=sent._replace(task=sent.task._replace(**changed)))
+
+    one_step = "none that the study implies: one step on all rows"
+    for request, reason in (
+        (but(batch=5), one_step),
+        (but(steps=3), one_step),
+        (but(rate=10.0), one_step),
+        (but(kind="evaluate"), one_step),
+        (but(curvature="full"), one_step),
+        (but(theta=theta[:-1]), "another shape"),
+        (but(theta=theta.astype(float)), "another shape"),
+        (but(theta=theta + np.float32(1e-3)), "further from where it began"),
+        (asked._replace(broadcast=Broadcast(0, sent.task)), "out of range"),
+        (asked._replace(broadcast=Broadcast(14, sent.task)), "out of range"),
+        (asked._replace(broadcast=Broadcast(13, sent.task)), one_step),
+        (asked._replace(step="round"), "no question of this protocol"),
+        (asked._replace(step="certify"), "no question of this protocol"),
+    ):
+        assert reason in refusal(site, request)
+    assert not refusal(site, asked) and not refusal(site, asked)  # the same again is no other
+    near = np.clip(theta + np.float32(0.01), theta - 1, theta + 1)
+    later = asked._replace(broadcast=Broadcast(5, Task(near, sent.task.lam, "local", rate=1.0)))
+    assert not refusal(site, later)
+    other = later._replace(broadcast=Broadcast(5, sent.task))
+    assert "was asked before, with another question" in refusal(site, other)
+    assert "comes after network 5" in refusal(
+        site, asked._replace(broadcast=Broadcast(4, sent.task))
+    )
+    other = asked._replace(agreement=asked.agreement._replace(decay=0.5))
+    assert "not what this run said before" in refusal(site, other)
+    linear = study.changed(training_model="linear")._replace(name="linear")
+    linear = linear._replace(training=linear.training._replace(batch=None))
+    asked = asked._replace(agreement=asked.agreement._replace(study=linear, run="other"))
+    assert "not what the study trains now" in refusal(site, asked)
+
+
+def test_the_model_at_the_end_is_one_that_was_asked_about():
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    end = local.run(coordinator.begin(study, "run"), sites)
+    request = coordinator.request(end._replace(step="finish"), "site-1")
+    assert not refusal(sites["site-1"], request)
+    moved = request.outcome._replace(theta=request.outcome.theta + np.float32(0.1))
+    assert "with another model" in refusal(sites["site-1"], request._replace(outcome=moved))
+    fresh = make_sites(TABLES, limits=ALLOWED)["site-1"]
+    assert "none of those that the rounds asked about" in refusal(fresh, request)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"vector": np.zeros(3, np.float32)}, "wrong shape"),
+        ({"vector": np.zeros(4673)}, "wrong shape"),
+        ({"round": 2}, "does not answer round 1"),
+        ({"rows": 7}, "another number of rows"),
+        ({"value": 1e30}, "too large"),
+        ({"curvature": np.zeros(3)}, "nobody asked for"),
+        ({"client": "site-2"}, "reports for another site"),
+    ],
+)
+def test_an_update_is_checked_before_it_is_used(change, reason):
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    state = until_rounds(study, sites)
+    size = coordinator.request(state, "site-1").broadcast.task.theta.size
+    rows = len(TABLES["site-1"]["y"])
+    good = Report("site-1", 1, rows, 0.7, np.zeros(size, np.float32))
+
+    def told(report):
+        return wire.encode(Reply("run", "site-1", "network", report))
+
+    assert coordinator.read(state, "site-1", told(good)) is not None
+    with pytest.raises(ValueError, match=reason):
+        coordinator.read(state, "site-1", told(good._replace(**change)))
+    nothing = told(good._replace(vector=np.full(size, np.nan, np.float32)))
+    with pytest.raises(ValueError, match="finite"):
+        coordinator.read(state, "site-1", nothing)
+
+
+def play(state, sites, lie=lambda site, report: report, away=()):
+    """One round; some sites lie, some are away."""
+    answers = {
+        site: lie(site, coordinator.read(state, site, sites[site].respond(
+            wire.encode(coordinator.request(state, site)))))
+        for site in state.roster
+        if site not in away
+    }  # fmt: skip
+    return coordinator.receive(state, answers)
+
+
+def test_an_absurd_update_is_left_out_and_named():
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    state = until_rounds(study, sites, 2)
+
+    def lie(site, report):
+        return report._replace(vector=1e4 * report.vector) if site == "site-2" else report
+
+    after = play(state, sites, lie)
+    line = after.history[-1]
+    assert line.answered == ("site-1", "site-3") and "absurd" in line.refused["site-2"]
+    honest = play(state, sites).learning.theta
+    assert np.abs(after.learning.theta - state.learning.theta).max() < 0.02
+    assert not np.array_equal(after.learning.theta, honest)
+
+
+def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
+    study = make_study(TABLES, training=TRAINING, absent="stand_in = 2")
+    sites = make_sites(TABLES, limits=ALLOWED)
+    state = until_rounds(study, sites)
+    there = {"site-1", "site-3"}
+    assert coordinator.waiting(state, there) == ("site-2",)  # nobody can stand in before
+    state = play(state, sites)
+    for _ in range(2):
+        assert coordinator.waiting(state, there) == ()
+        state = play(state, sites, away=("site-2",))
+    assert coordinator.waiting(state, there) == ("site-2",)
+    assert coordinator.waiting(state, set()) == state.roster
+    goes_on = state._replace(study=study._replace(absent=study.absent._replace(then="go on")))
+    assert coordinator.waiting(goes_on, there) == ()
+    made = results.model_of(local.run(state, sites))
+    assert "in 2 rounds the others stood in for a site" in made.facts.notes
+
+
+def test_a_site_that_refuses_in_a_later_round_is_one_that_is_away():
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    state = until_rounds(study, sites, 1)
+    told = {site: Refusal("no more") for site in ("site-2",)}
+    for site in ("site-1", "site-3"):
+        request = wire.encode(coordinator.request(state, site))
+        told[site] = coordinator.read(state, site, sites[site].respond(request))
+    assert coordinator.receive(state, told).history[-1].refused == {"site-2": "no more"}
+    state = until_rounds(study, make_sites(TABLES, limits=ALLOWED))
+    with pytest.raises(ValueError, match="'site-2' does not take part: no more"):
+        coordinator.receive(state, told)
+
+
+def test_a_row_that_weighs_too_much_is_not_told_of():
+    words = 'name = "dorfl"\noutliers = 0.1\nrho = 20\nbeta = 0.0005'
+    study = make_study(TABLES, method=words, training=TRAINING)
+    with pytest.raises(ValueError, match="fewer than 5 rows stand behind"):
+        by_sites(study, TABLES)
+
+
+def test_what_is_told_is_in_the_ledger_beside_what_is_counted():
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    local.run(coordinator.begin(study, "run"), sites)
+    book = sites["site-1"].ledger
+    entry = book.questions["network run"]
+    size = 1 + 5 * 64 + 64 + 64 * 64 + 64 + 64 + 1
+    rows = 5 * len(TABLES["site-1"]["y"])
+    assert entry["times"] == pytest.approx((12 * size + 1) / rows) and entry["share"] == 0.0
+    local.run(coordinator.begin(study, "run"), sites)  # asked again, it is the same
+    assert book.questions["network run"]["times"] == entry["times"]
+    assert json.loads(json.dumps(book.questions)) == book.questions
+
+
+def test_a_site_keeps_the_network_and_its_rows_by_weight(tmp_path):
+    study = make_study(TABLES, training=TRAINING)
+    sites = make_sites(TABLES, limits=ALLOWED)
+    for name, site in sites.items():
+        site.done = lambda *told, name=name: results.write_site(tmp_path / name, *told)
+    made = results.model_of(local.run(coordinator.begin(study, "run"), sites))
+    own = model.load(tmp_path / "site-1" / "model")
+    assert own.network
+    np.testing.assert_array_equal(own.fit.theta, made.fit.theta)
+    listed = (tmp_path / "site-1" / "audit.csv").read_text().splitlines()
+    assert len(listed) == 1 + len(TABLES["site-1"]["y"])
