@@ -1,12 +1,16 @@
 """Sites with tables of their own, and studies over them, for the tests of the protocol."""
 
+from functools import cache
+
 import numpy as np
 
 import dorfl
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.study import settings, summing, toml
+from dorfl.study import coordinator, local, settings, summing, toml
 from dorfl.study.ledger import Limits, mark_of
+from dorfl.study.messages import Refusal
 from dorfl.study.site import Site
+from dorfl.support import wire
 
 # Small tables with wild rows are studied again and again; test_attacks.py has sites as they are.
 ROOMY = Limits(told=99.0, versions=99, middles=99, alone=1.0, behind=0)
@@ -63,12 +67,6 @@ def make_study(
     )
 
 
-def summed_among(study, key_of):
-    """The study with secure sums; `key_of(name)` is a site's private key."""
-    listed = tuple(summing.peer(n, key_of(n).public_key()) for n in sorted(study.sites))
-    return study.changed(privacy_secure_sum=True, privacy_peers=listed)
-
-
 def secure_sites(tables, study, key_of, **options):
     """Sites with their keys, where a person has approved of a study of secure sums."""
     sites = make_sites(tables, **options)
@@ -87,3 +85,53 @@ def a_site(name, table, kind=Site, **options):
 
 def make_sites(tables, **options):
     return {name: a_site(name, table, **options) for name, table in tables.items()}
+
+
+@cache
+def key_of(name):
+    """A private key for each name."""
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def among(study, key=key_of):
+    """The study with secure sums; `key(name)` is a site's private key."""
+    listed = tuple(summing.peer(n, key(n).public_key()) for n in sorted(study.sites))
+    return study.changed(privacy_secure_sum=True, privacy_peers=listed)
+
+
+def run_summed(tables, study, **options):
+    """A study of secure sums, to its end."""
+    study = among(study)
+    return local.run(
+        coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of, **options)
+    )
+
+
+def split(sites, seed=0):
+    """The paper's rows, dealt out to so many sites of equal size."""
+    tables = synthetic_tables().values()
+    joined = {c: np.concatenate([np.array(t[c]) for t in tables]) for c in next(iter(tables))}
+    order = np.random.default_rng(seed).permutation(800)
+    parts = np.array_split(order, sites)
+    return {
+        f"site-{k}": {c: joined[c][part].tolist() for c in joined} for k, part in enumerate(parts)
+    }
+
+
+def conduct(state, sites, gone=lambda state, site: False, tamper=lambda state, site, data: data):
+    """To the end, with sites that do not answer and a network that changes answers."""
+    while state.step != "done":
+        answers, refused = {}, {}
+        for name in coordinator.asked(state):
+            if not gone(state, name):
+                reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
+                try:
+                    answers[name] = coordinator.read(state, name, tamper(state, name, reply))
+                except ValueError as error:
+                    refused[name] = str(error)
+        usable = {name for name, answer in answers.items() if not isinstance(answer, Refusal)}
+        assert not coordinator.waiting(state, usable)
+        state = coordinator.receive(state, answers, refused)
+    return state

@@ -45,10 +45,10 @@ from dorfl.study.site import Site
 from study_cases import (
     METHODS,
     a_site,
+    among,
     make_sites,
     make_study,
     secure_sites,
-    summed_among,
     synthetic_tables,
 )
 
@@ -176,7 +176,7 @@ def summed(deployed, method):
         return keys.read_private(deployed.homes[name] / f"{name}.key")
 
     plain = make_study(TABLES, method=METHODS[method], extra='[columns]\nscaling = "standard"')
-    study = summed_among(plain, key_of)
+    study = among(plain, key_of)
     for home in deployed.homes.values():
         Ledger(home / "ledger.json").approve(mark_of(study))
     read = {name: {**t, "y": list(t["y"])} for name, t in TABLES.items()}

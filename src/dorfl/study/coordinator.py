@@ -55,7 +55,7 @@ from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
-certificate, waiting = ending.certificate, ending.waiting
+certificate, waiting, asked = ending.certificate, ending.waiting, secure.asked
 
 
 class State(NamedTuple):
@@ -137,17 +137,14 @@ def begin(study: Study, run: str) -> State:
 
 def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
-    outcome = state.outcome if state.step in AFTER else None
-    models = np.array(state.tried) if state.step == "judge" else None
+    sent, models, outcome = secure.about(state)
+    outcome = state.outcome if state.step in AFTER else outcome
+    if state.step == "network":
+        sent = learning.sent(state)
     return Request(
-        meaning.agreed(state, site), state.step, ending.sent(state), outcome,
-        secure.question(state, site), models, meaning.thin(state),
+        meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
+        models, meaning.thin(state),
     )  # fmt: skip
-
-
-def asked(state: State) -> tuple[str, ...]:
-    """Whom to ask now: the roster, or who takes part in a secure sum."""
-    return secure.asked(state)
 
 
 def read(state: State, site: str, data: bytes) -> Answer:
@@ -213,11 +210,9 @@ def new_server(state: State) -> Server:
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     if study.privacy.secure_sum:
         return secure.server_of(state, start)
-    told, options = state.rows, meaning.options_of(study, sum(state.believed))
+    told, options = state.rows, meaning.options_now(state)
     if state.trial is not None:
         told = tuple(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
-        options = meaning.options_of(study, sum(told))
-        options = options.changed(tol=suspects.TOL, max_rounds=suspects.ROUNDS)
     bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
     server = training.serve(
         problem, state.roster, np.array(state.believed), start,
@@ -244,17 +239,21 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 
 def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
+    if state.trial is not None and refused:  # as in the open: nobody is kept from training
+        return _judge(state._replace(spent=state.spent + 1), {}, {})
+    if state.sum.of == "residuals" and len(answers) < len(state.roster):
+        return _residuals(state, {}, {})
     state, total, liars = secure.receive(state, answers)
     if total is None:
         return state
     refused |= dict.fromkeys(liars, "its shares of others' secrets are wrong")
-    if state.step == "columns":
-        state, told = secure.columns_of(state, total)
-        return _columns(state, {summing.ALL: told}, refused)
-    if state.step == "spreads":
-        return _spreads(state, {summing.ALL: secure.spreads_of(state, total)}, refused)
+    if state.step != "round":
+        state, told = secure.told(state, total)
+        return state if told is None else _NEXT[state.step](state, {summing.ALL: told}, refused)
     state, info = secure.round_of(state, total, refused)
-    return state if info is None else _end(state, info)
+    if info is None:
+        return state
+    return _end(state, info) if state.trial is None else _tried(state, info.theta)
 
 
 def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -285,17 +284,19 @@ def prepared(state: State) -> State:
 
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    told = [answers[site] for site in state.roster]
+    told = list(answers.values())
     spread = spreading.measure(told, share_kept(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
     if not (state.study.method.scores and (shape := meaning.shape_of(state)).any()):
         return _start(state)
-    own = state.apart and state.study.method.center == "client"
-    return state._replace(step="edge", centers=spreading.centers_of(told, own, shape))
+    own, state = meaning.keeps_center(state), state._replace(step="edge")
+    if own and state.study.privacy.secure_sum and meaning.centered_classes(state):
+        state = state._replace(step="classes")
+    return state._replace(centers=spreading.centers_of(told, own, shape))
 
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    told = [answers[site] for site in state.roster]
+    told = list(answers.values())
     bulk = share_kept(meaning.assumed_of(state.study))
     state = state._replace(edge=spreading.edge(told, bulk))
     if not meaning.tries(state.study) or max(state.rows) < suspects.FEWEST:
@@ -371,9 +372,9 @@ def _end(state: State, info: Info) -> State:
 
 def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     known, state = state.scatter, state._replace(refined=state.refined + 1)
-    scatter = spreading.scatter([answers[site] for site in state.roster if site in answers])
+    scatter = spreading.scatter(list(answers.values()))
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
-    enough = len(answers) == len(state.roster) and scatter > 0
+    enough = len(answers) == len(state.shown) and scatter > 0
     if not enough or (known is not None and 2.0 * scatter > known):
         return learning.after(state)
     # Unless a loss for far larger residuals told of them, the unit is known well enough.

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.federation import server as serving
-from dorfl.federation.messages import Broadcast
 from dorfl.federation.server import Server
 from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.certificate import Bound
@@ -18,13 +16,6 @@ if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
-
-
-def sent(state: State) -> Broadcast | None:
-    """What a round asks, where the step is one."""
-    if state.step == "network":
-        return learning.sent(state)
-    return serving.broadcast(running(state)) if state.step == "round" else secure.sent(state)
 
 
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:

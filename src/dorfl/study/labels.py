@@ -35,8 +35,7 @@ def unit_plan(study: Study) -> Plan:
 
 
 def _scaling(study: Study) -> str:
-    summed = study.privacy.secure_sum or study.privacy.known
-    return "standard" if summed else "robust"  # a median is no sum
+    return "standard" if study.privacy.known else "robust"  # noise is added to sums
 
 
 def summarise(column: Any, study: Study) -> Column:

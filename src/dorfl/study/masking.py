@@ -15,6 +15,7 @@ import numpy as np
 
 from dorfl.federation import pooled
 from dorfl.federation.messages import Advert, Report
+from dorfl.study import counted
 from dorfl.study import summing as summed
 from dorfl.study.messages import (
     Agreement,
@@ -24,10 +25,10 @@ from dorfl.study.messages import (
     Masked,
     Request,
     Shares,
-    Spreads,
     Summing,
 )
 from dorfl.study.settings import Study
+from dorfl.study.summing import STEPS
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def objection(study: Study, name: str, key: Any) -> str | None:
     return None
 
 
-def names(site: Site, request: Request) -> Columns:
+def _names(site: Site, request: Request) -> Columns:
     """Of what kind columns are, and which levels occur: what cannot be summed, and no count."""
     told = site.plainly(request._replace(step="columns"))
     assert isinstance(told, Columns)
@@ -67,6 +68,10 @@ def answer(site: Site, request: Request) -> Answer:
     from dorfl.federation import secure_sum  # noqa: PLC0415
 
     agreement, summing = request.agreement, request.summing
+    if request.step == "levels":
+        return _names(site, request)
+    if request.step not in STEPS:
+        raise Unsafe("the study is one of secure sums: what one site tells is not sent")
     if summing is None or summing.of not in summed.BITS or not 1 <= summing.number < 2**31:
         raise Unsafe("is no question of this protocol")
     me, context = site.name, summed.context_of(agreement, summing)
@@ -77,7 +82,8 @@ def answer(site: Site, request: Request) -> Answer:
     least = secure_sum.threshold(len(agreement.study.sites))
     if request.step == "sum shares":
         return Dealt(secure_sum.deal(own, me, summing.adverts, least, context))
-    question = summed.question_of(agreement, summing, request.broadcast)
+    about = summed.Asked(request.broadcast, request.models, request.outcome)
+    question = summed.question_of(agreement, summing, about)
     asked = {f"sum {summing.number}": question.hex()}
     if request.step == "sum masked":
         if site.memory.same(agreement.run, asked) is not None:
@@ -85,13 +91,11 @@ def answer(site: Site, request: Request) -> Answer:
         numbers = _numbers(site, request, summing)
         masked = secure_sum.mask(numbers, own, me, summing.adverts, question)
         return Masked(masked.view(np.int64))
-    if request.step == "sum open":
-        if not site.memory.has(agreement.run, asked):
-            raise Unsafe("the sum to open is none that this site added to")
-        _open_once(site, request, summing, least)
-        told = secure_sum.reveal(own, me, summing.adverts, summing.boxes, summing.alive, context)
-        return Shares(told)
-    raise Unsafe("is no question of this protocol")
+    if not site.memory.has(agreement.run, asked):
+        raise Unsafe("the sum to open is none that this site added to")
+    _open_once(site, request, summing, least)
+    told = secure_sum.reveal(own, me, summing.adverts, summing.boxes, summing.alive, context)
+    return Shares(told)
 
 
 def _signed(site: Site, advert: Advert, context: bytes) -> Advert:
@@ -152,23 +156,17 @@ def _numbers(site: Site, request: Request, summing: Summing) -> Array:
     from dorfl.federation import secure_sum  # noqa: PLC0415
 
     agreement, of = request.agreement, summing.of
-    told = site.plainly(request._replace(step=of, summing=None))
+    told = site.plainly(request._replace(step=counted.PLAINLY.get(of, of), summing=None))
+    rows = site.rows(agreement)
     if isinstance(told, Report):
         assert request.broadcast is not None
         shape = site.group(agreement).problem.layout
-        weight = _log_weight(site, agreement, told.rows, summing)
+        weight = _log_weight(site, agreement, rows.num_rows, summing)
         numbers: Array = summed.report(told, weight, request.broadcast, summing, shape)
         return numbers
-    if isinstance(told, Columns):
-        rows = site.rows(agreement)
-        if set(summing.levels) != {*told.columns, ""}:
-            raise Unsafe("the sum is of other columns than those agreed on")
-        plain = summed.counts(told, rows, agreement.study.data.label, summing.levels)
-    else:
-        assert isinstance(told, Spreads)
-        if not {*told.spreads, ""} <= set(summing.units):
-            raise Unsafe("the sum is of other columns than those agreed on")
-        plain = summed.squares(told, summing.units)
+    plain = counted.numbers(told, agreement, summing, rows)
+    if plain is None:
+        raise Unsafe("the sum is of other columns than those agreed on")
     try:
         return secure_sum.encode(plain, summed.BITS[of], len(summing.adverts))
     except ValueError:
@@ -189,7 +187,7 @@ def _log_weight(site: Site, agreement: Agreement, rows: int, summing: Summing) -
         own = np.inf if np.isinf(method.temperature) else method.temperature
         if (np.inf if tilt.tau is None else tilt.tau) != own or tilt.stages:
             raise Unsafe("the sum weighs sites otherwise than the study says")
-        return float(np.log(min(rows, study.defence.most_rows or rows) / summing.rows))
+        return float(np.log(min(rows, summing.most) / summing.rows))
     risks = []
     for stage in tilt.stages:
         if not site.memory.knows(agreement.run, stage.theta):

@@ -145,14 +145,6 @@ def _check_sums(study: Study) -> None:
     single = single or defence.trim > 0 or defence.liars > 0
     for wrong, reason in (
         (0 < len(study.sites) < 3, "needs three sites at least"),
-        (
-            study.columns.scaling != "standard",
-            'medians are no sums: set columns.scaling = "standard"',
-        ),
-        (
-            study.method.scores and study.method.outliers != suspects.AUTO,
-            "where rows lie is no sum: leave method.outliers out, or set method.outliers = 0",
-        ),
         (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
         (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
         (single, "no single report is seen, so [defence] can judge none: leave it out"),
@@ -167,7 +159,8 @@ def _check_sums(study: Study) -> None:
 
 def agreed(state: State, site: str) -> Agreement:
     """What is settled so far, as `site` is told."""
-    center = None if state.centers is None else state.centers[state.roster.index(site)]
+    at = 0 if state.study.privacy.secure_sum else state.roster.index(site)  # of all, or its own
+    center = None if state.centers is None else state.centers[at]
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
         state.apart, state.spread, center, state.edge, state.scatter, state.refined, state.trial,
@@ -195,6 +188,15 @@ def options_of(study: Study, rows: float, seed: int = 0) -> Options:
         trim=study.defence.trim,
         privacy=mechanism,
     )
+
+
+def options_now(state: State) -> Options:
+    """The same for the training that a study is at: a trial is one of some rows, and short."""
+    if state.trial is None:
+        return options_of(state.study, sum(state.believed))
+    seen = sum(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
+    short = options_of(state.study, seen)
+    return short.changed(tol=suspects.TOL, max_rounds=suspects.ROUNDS)
 
 
 def task_of(study: Study) -> str:
@@ -298,8 +300,13 @@ def _loss(agreed: Agreement | State) -> Loss:
 
 
 def asks_where(study: Study) -> bool:
-    """Whether sites tell where their rows lie: not under differential privacy or secure sums."""
+    """Whether sites tell where their rows lie: not under differential privacy."""
     return study.method.measures and _tells(study)
+
+
+def keeps_center(agreed: Agreement | State) -> bool:
+    """Whether every site has a centre of its own."""
+    return agreed.apart and agreed.study.method.center == "client"
 
 
 def centered_classes(agreed: Agreement | State) -> int:
@@ -315,12 +322,13 @@ def refines(study: Study, problem: Problem) -> bool:
 def certifies(study: Study) -> bool:
     """Whether the finished model is certified: columns need a unit, and rows may be told of."""
     scaled = study.columns.scaling != "none" or study.method.measures
-    return scaled and _tells(study) and study.training.model == "linear"
+    told = _tells(study) and not study.privacy.secure_sum
+    return scaled and told and study.training.model == "linear"
 
 
 def _tells(study: Study) -> bool:
-    """Whether a site may tell more of its rows, in the open, than training takes."""
-    return study.privacy.epsilon is None and not study.privacy.secure_sum
+    """Whether a site may tell more of its rows, by itself or in sums, than training takes."""
+    return study.privacy.epsilon is None
 
 
 def thin(state: State) -> int:

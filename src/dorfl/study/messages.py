@@ -65,12 +65,14 @@ class Summing(NamedTuple):
     number: int  # of this sum among those of the run
     of: str  # the step whose answers are summed
     adverts: dict[str, Advert] = {}  # noqa: RUF012 - who takes part; never changed in place
+    rows: int = 0  # of all sites, by which weights are divided
+    most: int = 0  # the rows that a site counts for at most
     boxes: dict[str, bytes] = {}  # noqa: RUF012 - shares sealed for this site, by dealer; nor this
     alive: tuple[str, ...] = ()  # whose numbers have arrived
-    rows: int = 0  # of all sites, by which weights are divided
     tilt: Tilt = Tilt()  # how the reports of a round are weighed
     levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - of columns and, as "", the label
     units: dict[str, float] = {}  # noqa: RUF012 - what distances in columns are divided by
+    middles: dict[str, float] = {}  # noqa: RUF012 - around which columns are counted
 
 
 class Request(NamedTuple):

@@ -2,9 +2,10 @@
 
     sum keys → sum shares → sum masked → sum open
 
-take the place of every step whose answers are sums: `columns` (after `levels`, which asks for names
-alone), `spreads` and `round`. A sum becomes the answer of one client that has everybody's rows, and
-the study goes on from that as from any other. A sum that cannot be opened is asked for anew.
+take the place of every step whose answers add up: `round`, and those of :mod:`dorfl.study.counted`
+(`columns` after `levels`, which asks for names alone). A sum becomes the answer of one client that
+has everybody's rows, and the study goes on from that as from any other. A sum that cannot be opened
+is asked for anew.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dorfl.federation.pooled import Levels, Stage, Tilt
 from dorfl.federation.server import Server
 from dorfl.objective import mixture as mixing
 from dorfl.solvers.base import Info
-from dorfl.study import meaning
+from dorfl.study import counted, meaning
 from dorfl.study import summing as summed
 from dorfl.study.messages import (
     Agreement,
@@ -33,15 +34,15 @@ from dorfl.study.messages import (
     Shares,
     Summing,
 )
-from dorfl.study.summing import ALL
+from dorfl.study.summing import ALL, Asked
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
-STEPS = ("sum keys", "sum shares", "sum masked", "sum open")
+STEPS = summed.STEPS
 ANSWERS: dict[str, type] = dict(zip(STEPS, (Advert, Dealt, Masked, Shares), strict=True))
-SUMMED = ("columns", "spreads", "round")
+SUMMED = (*counted.STEPS, "round")
 _BOX = 64 + 16  # bytes: shares of two secrets, and the seal's tag
 _VOID = 3  # sums in a row that cannot be opened
 _LEVELS = 40  # levels that a round is asked at
@@ -57,6 +58,9 @@ class Sum(NamedTuple):
     of: str = ""
     named: dict[str, Columns] = {}  # noqa: RUF012 - replaced, never changed in place, as all here
     units: dict[str, float] = {}  # noqa: RUF012
+    middles: dict[str, float] = {}  # noqa: RUF012 - medians that are looked for: the last guess
+    found: Columns | None = None
+    turns: int = 0
     adverts: dict[str, Advert] = {}  # noqa: RUF012
     boxes: dict[str, dict[str, bytes]] = {}  # noqa: RUF012 - by dealer, for whom
     masked: dict[str, Array] = {}  # noqa: RUF012
@@ -68,6 +72,9 @@ class Sum(NamedTuple):
     upper: float = np.inf  # the least that the worst risk is known to be below, and where
     best: Array | None = None
     lower: float = -np.inf
+
+
+told = counted.told
 
 
 def begin(state: State) -> State:
@@ -100,10 +107,10 @@ def question(state: State, site: str = "") -> Summing | None:
     adverts = carried.adverts
     if state.step in STEPS[2:]:
         adverts = {name: adverts[name] for name in carried.boxes}
-    levels = summed.levels_of(carried.named)
+    levels, held = summed.levels_of(carried.named), state.believed
     summing = Summing(
-        carried.number, carried.of, adverts, rows=sum(_weights(state)), tilt=carried.tilt,
-        levels=levels, units=carried.units,
+        carried.number, carried.of, adverts, int(sum(held)), int(max(held)),
+        tilt=carried.tilt, levels=levels, units=carried.units, middles=carried.middles,
     )  # fmt: skip
     if state.step == "sum open":
         boxes = {dealer: dealt[site] for dealer, dealt in carried.boxes.items() if site in dealt}
@@ -111,12 +118,12 @@ def question(state: State, site: str = "") -> Summing | None:
     return summing
 
 
-def sent(state: State) -> Broadcast | None:
-    """The question of a round that a sum is about, from when it is asked."""
-    if state.step not in STEPS[2:] or state.sum.of != "round":
-        return None
-    assert state.server is not None
-    return serving.broadcast(state.server)
+def about(state: State) -> Asked:
+    """The models that a sum is about, from when it is asked."""
+    of = state.sum.of if state.step in STEPS[2:] else state.step
+    sent = serving.broadcast(state.server) if of == "round" and state.server is not None else None
+    models = np.array(state.tried) if of == "judge" else None
+    return Asked(sent, models, state.outcome if of == "residuals" else None)
 
 
 def wrong(state: State, answer: Answer) -> str | None:
@@ -145,6 +152,8 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without: before training all; later, who was away too long."""
     from dorfl.federation.secure_sum import threshold  # noqa: PLC0415
 
+    if state.sum.of == "residuals":  # the model is there: it is refined by all, or not at all
+        return ()
     missing = tuple(site for site in asked(state) if site not in answered)
     least = threshold(len(state.roster))
     enough = len(asked(state)) - len(missing) >= least
@@ -197,7 +206,7 @@ def _total(
     from dorfl.federation import secure_sum  # noqa: PLC0415
 
     carried = state.sum
-    digest = summed.question_of(agreement, summing, sent(state))
+    digest = summed.question_of(agreement, summing, about(state))
     masked = {site: numbers.view(np.uint64) for site, numbers in carried.masked.items()}
     return secure_sum.total(masked, summing.adverts, told, least, digest, sorted(carried.adverts))
 
@@ -211,33 +220,10 @@ def _again(state: State, reason: str) -> State:
 
 def _size(state: State) -> int:
     """How many numbers a site adds to the present sum."""
-    carried = state.sum
-    if carried.of == "columns":
-        return sum(4 + len(levels) for levels in summed.levels_of(carried.named).values())
-    if carried.of == "spreads":
-        assert state.transform is not None
-        return 2 * (len(state.transform.numeric) + (state.target is not None))
-    broadcast = sent(state)
-    assert broadcast is not None
+    broadcast = about(state).broadcast
+    if broadcast is None:
+        return counted.size(state)
     return pooled.size(broadcast.task, meaning.problem_of(state).layout)
-
-
-# ── statistics ──────────────────────────────────────────────────────────────────────────────────
-
-
-def columns_of(state: State, total: Array) -> tuple[State, Columns]:
-    """The sum of all counts, as the answer of one client."""
-    carried = state.sum
-    levels = summed.levels_of(carried.named)
-    told, units = summed.columns_from(total, levels, carried.named)
-    return state._replace(sum=carried._replace(units=units)), told
-
-
-def spreads_of(state: State, total: Array) -> Any:
-    """The sum of all squares, as the answer of one client."""
-    assert state.transform is not None
-    names = sorted(part.name for part in state.transform.numeric)
-    return summed.spreads_from(total, names, state.target is not None, state.sum.units)
 
 
 # ── rounds ──────────────────────────────────────────────────────────────────────────────────────
@@ -250,12 +236,18 @@ def server_of(state: State, theta: Array) -> Server:
     if adversarial:
         fixed = replace(method, mixture=mixing.fixed(by=method.mixture.by))
         problem = replace(problem, method=fixed)
-    options = meaning.options_of(state.study, sum(_weights(state))).changed(limits=None)
+    options = meaning.options_now(state).changed(limits=None)
     if adversarial:
         options = options.changed(tol=_INNER * options.tol)
-    rows = np.array([sum(_weights(state))])
+    rows = np.array([sum(state.believed)])
     server = training.serve(problem, (ALL,), rows, theta, options)
-    return server._replace(round=len(state.history) + 1)
+    number, last = state.spent + len(state.history) + 1, (server.budget or 0) + state.spent
+    return server._replace(round=number, budget=last)
+
+
+def _anew(state: State, theta: Array, server: Server) -> Server:
+    """A server that begins at θ what another function is, in the rounds that are left."""
+    return server_of(state, theta)._replace(round=server.round, budget=server.budget)
 
 
 def tilted(state: State) -> State:
@@ -263,7 +255,10 @@ def tilted(state: State) -> State:
     tau = meaning.problem_of(state).method
     fixed = not tau.mixture.adversarial
     own = tau.temperature if fixed and np.isfinite(tau.temperature) else None
-    return state._replace(sum=state.sum._replace(tilt=Tilt(tau=own)))
+    fresh = state.sum._replace(
+        tilt=Tilt(tau=own), tried=Levels(), among=(), upper=np.inf, best=None, lower=-np.inf
+    )
+    return state._replace(sum=fresh)
 
 
 def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State, Info | None]:
@@ -280,18 +275,18 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
     if off or moved is not None:
         raise ValueError("secure sum: a site's numbers are too large to be added up")
     alive = tuple(site for site in state.roster if site in carried.masked)
-    count, share = sum(_weights(state)), 1.0
+    count, share = int(sum(state.believed)), 1.0
     if not adversarial:
-        held = dict(zip(state.roster, _weights(state), strict=True))
+        held = dict(zip(state.roster, state.believed, strict=True))
         share = sum(held[site] for site in alive) / count
     seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share)
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
-        finest = 0.25 * state.study.training.tol * size / float(np.log(len(state.roster)))
+        finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
         tilt = Tilt(seen.report.value, _TAU * size, finest)
         return state._replace(sum=carried._replace(tilt=tilt, tried=Levels())), None
     if carried.among and alive != carried.among:  # another sum is another function
-        server = server_of(state, task.theta)
+        server = _anew(state, task.theta, server)
     server, info, heard = serving.receive(server, [seen.report])
     level = seen.report.value if tilt.tau is not None else 0.0
     carried = carried._replace(tilt=tilt._replace(level=level), tried=Levels(), among=alive)
@@ -303,7 +298,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
         whole or (state.study.absent.then == "go on" and not adversarial)
     ):  # of some sites only: it goes on until all have been there
         info = info._replace(done="")
-        state = state._replace(server=server_of(state, info.theta)._replace(round=server.round))
+        state = state._replace(server=_anew(state, info.theta, server))
     if adversarial and not whole:  # of who is away nothing is known
         info = info._replace(gap=np.inf)
     up, down = _bytes(state, total.size, asks)
@@ -311,7 +306,10 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
         asks.round, info.objective, info.gap, info.risks, info.lam, alive,
         {**refused, **heard.refused}, heard.clipped, up, down,
     )  # fmt: skip
-    state = state._replace(history=(*state.history, line))
+    if state.trial is not None:
+        state = state._replace(spent=state.spent + 1)
+    else:
+        state = state._replace(history=(*state.history, line))
     return state, info if info.done else None
 
 
@@ -331,7 +329,7 @@ def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[Stat
         lower = max(carried.lower, info.objective - info.gap)
         carried = carried._replace(lower=lower)
     gap = carried.upper - carried.lower
-    tol, done = state.study.training.tol, info.done
+    tol, done = _tol(state), info.done
     if ended:
         close = gap <= tol * max(abs(carried.upper), 1e-300)
         done = "converged" if close else "" if len(carried.tilt.stages) < _STAGES else "stalled"
@@ -342,8 +340,7 @@ def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[Stat
         stages = (*tilt.stages, Stage(at, level, tilt.tau))
         tilt = tilt._replace(level=level, tau=_SHRINK * tilt.tau, stages=stages)
         carried = carried._replace(tilt=tilt)
-        fresh = server_of(state._replace(sum=carried), at)
-        state = state._replace(server=fresh._replace(round=server.round))
+        state = state._replace(server=_anew(state._replace(sum=carried), at, server))
     known = np.isfinite(carried.upper)
     info = info._replace(
         objective=carried.upper if known else info.objective,
@@ -354,10 +351,8 @@ def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[Stat
     return state._replace(sum=carried), info
 
 
-def _weights(state: State) -> tuple[int, ...]:
-    """What sites weigh by: their rows, or what the study caps them at."""
-    most = state.study.defence.most_rows
-    return tuple(min(rows, most or rows) for rows in state.rows)
+def _tol(state: State) -> float:
+    return meaning.options_now(state).tol
 
 
 def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:

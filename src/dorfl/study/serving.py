@@ -63,17 +63,17 @@ def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
     return spread.tell(X, told, classes=classes, middle=middle, least=agreement.study.privacy.least)
 
 
-def is_own(X: Array, y: Array, agreement: Agreement | Any) -> bool:
-    """Whether a centre is what the client told, if it is not one of all clients.
+def own_center(X: Array, y: Array, agreement: Agreement | Any) -> Array | None:
+    """The centre that is the client's own: of its rows, or of its classes; None if one is of all.
 
     From another middle distances would be those along a column, and those of a few rows if these
     alone had another.
     """
-    own = agreement.apart and agreement.study.method.center == "client"
-    center, told = np.asarray(agreement.center), place(X, y, agreement)
-    if center.ndim == 2:
-        return np.array_equal(center, spread.centers_by_class(told, meaning.shape_of(agreement)))
-    return not own or np.array_equal(center, told.mean)
+    several = np.asarray(agreement.center).ndim == 2
+    if not (several or meaning.keeps_center(agreement)):
+        return None
+    told = place(X, y, agreement)
+    return spread.centers_by_class(told, meaning.shape_of(agreement)) if several else told.mean
 
 
 def distances(X: Array, y: Array, center: Array, agreement: Agreement | Any) -> Sketch:

@@ -1,24 +1,26 @@
 """What of a study is summed, as vectors of numbers; the same on both sides of a secure sum.
 
-Counts, sums and squares of columns, and the reports of a round. What is no sum is told by name only
-(:func:`names_of`: of which kind a column is, and which levels occur) or not asked for: sketches,
-where rows lie, how far they are off, and what every site would tell of itself at the end.
+Counts and sums of columns, and the reports of a round; what is made of sketches is
+:mod:`dorfl.study.counted`'s business. What is no sum is told by name only (:func:`names_of`: of
+which kind a column is, and which levels occur) or not asked for: what every site would tell of
+itself at the end.
 """
 
 from __future__ import annotations
 
 import hashlib
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dorfl.data.preprocessing import Column, Deviation, columns
+from dorfl.data.preprocessing import Column, columns
 from dorfl.federation import pooled
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.oracle.curvature import Shape
-from dorfl.study.messages import Agreement, Columns, Spreads, Summing
+from dorfl.study.messages import Agreement, Columns, Outcome, Summing
 from dorfl.support import wire
 from dorfl.support.types import Array
 
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 ALL = "all sites"
-BITS = {"columns": 20, "spreads": 32, "round": 40}  # 2^-bits is the unit of a sum's numbers
-_PLAIN = 4  # numbers of a column beside its levels: rows, missing, Σx, Σ|x|
+STEPS = ("sum keys", "sum shares", "sum masked", "sum open")
+_STATISTICS = ("middles", "spreads", "center", "classes", "edge", "judge", "residuals")
+BITS = {"columns": 20, **dict.fromkeys(_STATISTICS, 32), "round": 40}  # units of 2^-bits
+_PLAIN = 4  # numbers of a column beside its levels: rows, missing, Σx, Σ|x|, or Σ1 and Σ log|x|
 
 
 def context_of(agreement: Agreement, summing: Summing) -> bytes:
@@ -35,12 +39,19 @@ def context_of(agreement: Agreement, summing: Summing) -> bytes:
     return wire.encode([agreement.run, summing.number, summing.of, agreement.study])
 
 
-def question_of(agreement: Agreement, summing: Summing, sent: Broadcast | None) -> bytes:
+class Asked(NamedTuple):
+    """What a sum may be about beside what is agreed on: models, all sites the same."""
+
+    broadcast: Broadcast | None = None
+    models: Array | None = None
+    outcome: Outcome | None = None
+
+
+def question_of(agreement: Agreement, summing: Summing, about: Asked) -> bytes:
     """A digest of all that an answer depends on: whoever is asked something else adds noise."""
     adverts = {name: one._replace(signature=b"") for name, one in summing.adverts.items()}
     asked = summing._replace(adverts=adverts, boxes={}, alive=())
-    common = agreement._replace(site="", center=None), asked, sent
-    return hashlib.sha256(wire.encode(common)).digest()
+    return hashlib.sha256(wire.encode((agreement._replace(site=""), asked, about))).digest()
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
@@ -113,19 +124,28 @@ def counts(told: Columns, rows: Any, label: str, levels: dict[str, tuple[str, ..
     numbers: list[float] = []
     for name, wanted in sorted(levels.items()):
         column = told.columns[name] if name else told.label
-        size = 0.0
+        total, size = sum(column.total), 0.0
         if column.total:
             present = columns.present(columns.numbers(rows.column(name or label), name or label))
             size = float(np.abs(present).sum())
-        numbers += [column.rows, column.missing, sum(column.total), size]
+        elif column.values.rows:  # of medians only the size matters, which no wild value moves
+            means, sizes = np.abs(column.values.means), column.values.sizes
+            total, size = float(sizes[means > 0].sum()), float(sizes @ _log(means))
+        numbers += [column.rows, column.missing, total, size]
         numbers += [column.levels.get(level, 0) for level in wanted]
     return np.array(numbers, dtype=np.float64)
 
 
 def columns_from(
-    total: Array, levels: dict[str, tuple[str, ...]], named: dict[str, Columns]
+    total: Array,
+    levels: dict[str, tuple[str, ...]],
+    named: dict[str, Columns],
+    robust: Callable[[str], bool],
 ) -> tuple[Columns, dict[str, float]]:
-    """The sum as what one site would tell that had all rows, and a unit for every number."""
+    """The sum as what one site would tell that had all rows, and a unit for every number.
+
+    Of columns that are `robust` there is no sum yet that says where they are.
+    """
     found, units, at = dict[str, Column](), dict[str, float](), 0
     for name, wanted in sorted(levels.items()):
         told = [one.columns[name] if name else one.label for one in named.values()]
@@ -135,12 +155,21 @@ def columns_from(
         at += _PLAIN + len(wanted)
         held = {level: round(n) for level, n in zip(wanted, counted, strict=True) if n > 0}
         alone = all(column.numbering for column in told if column.kind != "empty")
+        told_sum = () if robust(name) else (sum_,)
         found[name] = Column(
-            kinds[0], round(rows), round(missing), (sum_,), levels=held, numbering=alone
+            kinds[0], round(rows), round(missing), told_sum, levels=held, numbering=alone
         )
-        units[name] = size / rows if rows > 0 and size > 0 else 1.0
+        if robust(name):
+            units[name] = float(np.exp2(np.clip(size / max(sum_, 1.0), -900.0, 900.0)))
+        else:
+            units[name] = size / rows if rows > 0 and size > 0 else 1.0
     label = found.pop("")
     return Columns(found, label), units
+
+
+def _log(sizes: Array) -> Array:
+    """log₂, and nothing of nothing."""
+    return np.log2(sizes, out=np.zeros_like(sizes), where=sizes > 0)
 
 
 def disagree(named: dict[str, Columns]) -> str | None:
@@ -151,28 +180,6 @@ def disagree(named: dict[str, Columns]) -> str | None:
         if len(kinds) > 1:
             return name
     return None
-
-
-def squares(told: Spreads, units: dict[str, float]) -> Array:
-    """A site's numbers for `spreads`, in units of the columns' own size."""
-    numbers = []
-    for name, far in _far(told):
-        numbers += [float(far.rows), sum(far.squares) / units[name] ** 2]
-    return np.array(numbers, dtype=np.float64)
-
-
-def spreads_from(total: Array, names: list[str], label: bool, units: dict[str, float]) -> Spreads:
-    """The sum as what one site would tell that had all rows."""
-    pairs = total.reshape(-1, 2).tolist()
-    far = {
-        name: Deviation(round(rows), (max(square, 0.0) * units[name] ** 2,))
-        for name, (rows, square) in zip([*names, ""], pairs, strict=False)
-    }
-    return Spreads({name: far[name] for name in names}, far[""] if label else None)
-
-
-def _far(told: Spreads) -> list[tuple[str, Deviation]]:
-    return [*sorted(told.spreads.items()), *([("", told.label)] if told.label is not None else [])]
 
 
 # ── rounds ──────────────────────────────────────────────────────────────────────────────────────
