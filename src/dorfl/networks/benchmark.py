@@ -118,8 +118,10 @@ def candidates(name: str, setup: Setup, clients: int, columns: Columns = PLAIN) 
         ]  # fmt: skip
     if name == "DOR-FL":
         return [
-            _dorfl(setup, rate, climb, most / clients, columns)
-            for rate, (climb, most) in product(pair, ((0.03, np.inf), (0.1, np.inf), (0.1, 1.5)))
+            _dorfl(setup, rate, rho, most / clients, columns)
+            for rate, (rho, most) in product(
+                pair, ((20.0, np.inf), (np.inf, np.inf), (np.inf, 1.5))
+            )
         ]
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
 
@@ -253,15 +255,15 @@ def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
     return Candidate(words, methods.afl(), {**plan, "ascent": climb})
 
 
-def _dorfl(setup: Setup, rate: float, climb: float, most: float, columns: Columns) -> Candidate:
+def _dorfl(setup: Setup, rate: float, rho: float, most: float, columns: Columns) -> Candidate:
     """Transport, tilt, score and worst mixture, in which no client's λ is above `most`."""
     cap = min(1.0, most)
     rule = mixture.agnostic(by="loss") if cap == 1.0 else mixture.capped(cap, by="loss")
     made = methods.method(
-        rho=20.0, cost=_cost(columns), temperature=TEMPERATURE, mixture=rule, name="dorfl"
+        rho=rho, cost=_cost(columns), temperature=TEMPERATURE, mixture=rule, name="dorfl"
     )
-    plan = {**setup.base(rate), "ascent": climb, "most": TEMPERATURE}
-    words = f"rate {rate:g}, rate of λ {climb:g}, λ ≤ {cap:.2g}"
+    plan = {**setup.base(rate), "ascent": CLIMBS[-1], "most": TEMPERATURE}
+    words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}, λ ≤ {cap:.2g}"
     return Candidate(words, made, plan, _distance(TEMPERATURE, columns))
 
 

@@ -1,0 +1,48 @@
+"""The benchmark's page says what its file has, and the file what was run."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture
+def docs(monkeypatch, tmp_path):
+    """docs/benchmark.py, with copies of its two files."""
+    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
+    import benchmark as made  # noqa: PLC0415 - it is beside the page, not in a package
+
+    for name in ("benchmark.md", "benchmark.json"):
+        (tmp_path / name).write_text((DOCS / name).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(made, "DOCS", tmp_path)
+    yield made
+    sys.modules.pop("benchmark", None)
+    sys.modules.pop("refresh", None)
+
+
+def test_the_page_has_the_tables_of_its_file(docs, tmp_path):
+    docs.main(None)
+    made = (tmp_path / "benchmark.md").read_text(encoding="utf-8")
+    assert made == (DOCS / "benchmark.md").read_text(encoding="utf-8")
+    assert "| DOR-FL |" in made
+
+
+def test_what_was_run_takes_the_place_of_what_was_known(docs, tmp_path):
+    folder = tmp_path / "results" / "cells" / "benchmark"
+    folder.mkdir(parents=True)
+    run = {
+        "worst": 0.123456, "mean": 0.5, "attack": None, "weight_of_wrong_rows": None, "rounds": 600,
+        "bytes": 1, "words": "rate 1", "curve": [], "lam": [1.0],
+    }  # fmt: skip
+    for seed in (0, 1):
+        told = {"data": "three", "kind": "shift", "method": "AFL", "seed": seed}
+        (folder / f"train{seed}.json").write_text(json.dumps({"arguments": told, "result": run}))
+    docs.main(tmp_path / "results")
+    known = json.loads((tmp_path / "benchmark.json").read_text(encoding="utf-8"))
+    assert [one["worst"] for one in known["three"]["shift/AFL"]] == [0.12346, 0.12346]
+    assert "lam" not in known["three"]["shift/AFL"][0]
+    assert "| AFL |" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
+    assert "12.3 ± 0.0" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
