@@ -65,7 +65,7 @@ _CHOICES = {
 class _Share(click.ParamType):  # type: ignore[type-arg]
     """A number, or auto."""
 
-    name = "SHARE"
+    name = "NUMBER"
 
     def convert(self, value: Any, *_: Any) -> float | str:
         try:
@@ -136,7 +136,7 @@ def _option(word: str) -> Any:
         told += f" Default: {default}."
     flags = [f"--{word.replace('_', '-')}"] + (["--rounds"] if word == "max_rounds" else [])
     choice: Any = click.Choice(_CHOICES[word]) if word in _CHOICES else None
-    if word == "outliers":
+    if get_args(kind) == (float, str):
         choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
     return Annotated[

@@ -42,7 +42,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         *,
         model: Any = "linear",
         outliers: float | str = "auto",
-        shift: float = 0.25,
+        shift: float | str = "auto",
         frozen: Sequence[int | str] | None = None,
         rho: float | None = None,
         beta: float | None = None,
@@ -94,8 +94,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
             privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
         ).changed(
-            method_name=self.method, method_outliers=given.share(self.outliers),
-            method_shift=self.shift, method_rho=self.rho, method_beta=self.beta,
+            method_name=self.method, method_outliers=given.number(self.outliers),
+            method_shift=given.number(self.shift), method_rho=self.rho, method_beta=self.beta,
             training_model=given.model(self.model), training_l2=self.l2, training_tol=self.tol,
             training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
         )  # fmt: skip

@@ -44,8 +44,11 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
         used = {part.name for part in agreement.transform.parts}
         if not used <= set(agreement.columns):
             return "the transformation uses columns that were not agreed on"
-    if agreement.trial is not None and agreement.trial.most not in suspects.SIZES:
+    trial = agreement.trial
+    if trial is not None and trial.most not in suspects.SIZES:
         return "a trial has one of a few sizes, and this is none of them"
+    if trial is not None and trial.share not in (0.0, suspects.ASSUMED, suspects.HALF):
+        return "a trial holds one of three shares of rows for wrong, and this is none of them"
     shown = study.privacy.epsilon
     if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"

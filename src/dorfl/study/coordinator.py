@@ -32,7 +32,7 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import Told
 from dorfl.solvers.base import Info
-from dorfl.study import defaults, ending, meaning, secure, settling, summing, suspects, vetting
+from dorfl.study import ending, meaning, secure, settling, summing, suspects, trying, vetting
 from dorfl.study.ending import AFTER, running
 from dorfl.study.messages import (
     Answer,
@@ -70,6 +70,7 @@ class State(NamedTuple):
     spread: Spread | None = None
     centers: Array | None = None  # ξ̄ by site, or by site and class
     edge: float | None = None
+    edges: tuple[float, ...] = ()  # that of the bulk, and of its nearer half if that is tried
     scatter: float | None = None  # of residuals
     refined: int = 0  # how often they were asked for
     trial: Trial | None = None
@@ -198,7 +199,8 @@ def new_server(state: State) -> Server:
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     if study.privacy.secure_sum:
         return secure.server_of(state, start)
-    told, options = state.rows, meaning.options_of(study, sum(state.believed))
+    options = meaning.options_of(study, sum(state.believed), scatter=state.scatter)
+    told = state.rows
     if state.trial is not None:
         told = tuple(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
         options = meaning.options_of(study, sum(told))
@@ -287,7 +289,7 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    spread = spreading.measure(told, defaults.share_kept(meaning.assumed_of(state.study)))
+    spread = spreading.measure(told, suspects.share_kept(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
     if not (state.study.method.scores and (shape := meaning.shape_of(state)).any()):
         return _start(state)
@@ -297,23 +299,11 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = [answers[site] for site in state.roster]
-    bulk = defaults.share_kept(meaning.assumed_of(state.study))
-    state = state._replace(edge=spreading.edge(told, bulk))
-    if not meaning.tries(state.study) or max(state.rows) < suspects.FEWEST:
-        return _start(state)
-    return _start(state._replace(trial=Trial(True, suspects.most_of(len(state.roster)))))
-
-
-def _tried(state: State, theta: Array) -> State:
-    """After a trial: the other one, or on to what the rows held back say."""
-    trial, state = state.trial, state._replace(tried=(*state.tried, theta))
-    if trial is not None and trial.trusts:
-        return _start(state._replace(trial=trial._replace(trusts=False)))
-    return state._replace(step="judge")
+    return _start(trying.begin(state, told))
 
 
 def _judge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return _start(state._replace(trial=None, verdict=suspects.verdict(list(answers.values()))))
+    return _start(trying.judged(state, list(answers.values())))
 
 
 def _start(state: State) -> State:
@@ -335,7 +325,8 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
     )  # fmt: skip
     if state.trial is not None and not (heard.refused or heard.clipped):
         state = state._replace(server=server, spent=state.spent + 1)
-        return _tried(state, info.theta) if info.done else state
+        state = trying.fitted(state, info.theta) if info.done else state
+        return _start(state) if info.done and state.step != "judge" else state
     state = state._replace(server=server, history=(*state.history, line))
     if state.trial is not None:  # reports that cannot be true decide nothing, but are kept
         return _judge(state, {}, {})
@@ -343,7 +334,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
 
 
 def _end(state: State, info: Info) -> State:
-    options = meaning.options_of(state.study, sum(state.believed))
+    options = meaning.options_of(state.study, sum(state.believed), scatter=state.scatter)
     problem, doubted = meaning.problem_of(state), running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     outcome = Outcome(

@@ -78,7 +78,6 @@ def check(study: Study) -> None:
         ("absent.stand_in", study.absent.stand_in, 0),
         ("privacy.least", study.privacy.least, 1),
         ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
-        ("method.shift", method.shift, 0.0),
     ):
         if not least <= number < np.inf:
             raise ValueError(f"{what} = {number}: must be at least {least}")
@@ -88,6 +87,7 @@ def check(study: Study) -> None:
             "message holds it"
         )
     defaults.check_share(method.outliers)
+    defaults.check_shift(method.shift)
     positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
     positive["training.delta"] = options.delta
     positive |= {f"privacy.{n}": getattr(study.privacy, n) for n in ("delta", "clip", "highest")}
@@ -170,10 +170,12 @@ def agreed(state: State, site: str) -> Agreement:
     )  # fmt: skip
 
 
-def options_of(study: Study, rows: float, seed: int = 0) -> Options:
+def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None = None) -> Options:
     """What the study says of training, as :func:`dorfl.train` takes it, for so many rows.
 
-    The `seed` is that of the noise which makes rounds private.
+    The `seed` is that of the noise which makes rounds private. As in scikit-learn's Huber
+    regression the ridge is in the unit of the residuals: where these `scatter` little, any other
+    would be most of the error.
     """
     words, mechanism = study.training, mechanism_of(study, seed)
     return Options(
@@ -183,7 +185,7 @@ def options_of(study: Study, rows: float, seed: int = 0) -> Options:
         curvature=words.curvature,
         bytes_per_round=words.bytes_per_round,
         intercept=words.intercept,
-        l2=1.0 / rows if words.l2 is None else words.l2,
+        l2=(1.0 if scatter is None else scatter) / rows if words.l2 is None else words.l2,
         seed=words.seed,
         limits=limits_of(study),
         liars=study.defence.liars,
@@ -222,9 +224,11 @@ def share_of(agreed: Agreement | State) -> float:
     given, trial, verdict = agreed.study.method.outliers, agreed.trial, agreed.verdict
     if not isinstance(given, str):
         return given
-    if not _tells(agreed.study) or (trial is not None and trial.trusts):
+    if not _tells(agreed.study):
         return 0.0
-    return verdict.share if trial is None and verdict is not None else suspects.ASSUMED
+    if trial is not None:
+        return trial.share
+    return suspects.ASSUMED if verdict is None else verdict.share
 
 
 def assumed_of(study: Study) -> float:
@@ -262,6 +266,8 @@ def _verdict(agreed: Agreement | State) -> suspects.Verdict | None:
     """What was decided of rows that lie far out, where the study leaves that open."""
     if agreed.study.method.outliers != suspects.AUTO:
         return None
+    if agreed.trial is not None:
+        return suspects.Verdict(agreed.trial.share)
     return agreed.verdict or suspects.Verdict(share_of(agreed))
 
 
