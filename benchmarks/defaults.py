@@ -7,6 +7,7 @@ For every table the estimators as they come, clients by a column of the table, a
 - clean;
 - ×−8: the numbers of one row in ten multiplied by −8, in the units of the table;
 - ×−8σ: the same in standard deviations from the mean;
+- ×−8σ, ¼: so one row in four;
 - flip10, flip20: 10 or 20 % of the labels are another class's, drawn at random; of a regression,
   mirrored at the median and eight times as far from it;
 - cluster: one row in ten is at one place, ten standard deviations out in every column, and has
@@ -17,7 +18,11 @@ rows, in points of accuracy (in % of the mean absolute error), ± its standard e
 and the share kept of what scikit-learn loses by the spoiling. Random splits; at most 3,000 rows
 are trained on and 10,000 tested. Tables marked * were not looked at when the defaults were set.
 
-    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--markdown] [table ...]
+`--labels` asks instead whether wrong labels do more harm than to plain training (method "erm"):
+5 to 30 % of the labels, of any class or of the most frequent alone, and by how many points at the
+client or class that loses most.
+
+    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--labels] [table ...]
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data.datasets.adult import adult_table
 from dorfl.data.datasets.cardio import cardio_table, plausible
 
-KINDS = ("clean", "×−8", "×−8σ", "flip10", "flip20", "cluster")
+KINDS = ("clean", "×−8", "×−8σ", "×−8σ, ¼", "flip10", "flip20", "cluster")
 FACTOR, SHARE, FAR, TRAINED, TESTED = -8.0, 0.1, 10.0, 3_000, 10_000
 
 
@@ -187,12 +192,12 @@ def cases(data: Table, seed: int) -> Iterator[tuple[str, Case]]:
     order = rng.permutation(len(rows))
     scaler = StandardScaler().fit(data.numbers[rows])
     for kind in KINDS:
-        share = 0.2 if kind == "flip20" else SHARE
+        share = {"flip20": 0.2, "×−8σ, ¼": 0.25}.get(kind, SHARE)
         bad = order[: round(share * len(rows))]
         values, y = data.numbers[rows].copy(), data.labels[rows].copy()
         if kind == "×−8":
             values[bad] *= FACTOR
-        elif kind == "×−8σ":
+        elif kind.startswith("×−8σ"):
             values[bad] = scaler.inverse_transform(FACTOR * scaler.transform(values[bad]))
         elif kind.startswith("flip"):
             y[bad] = flipped(y[bad], data, rng)
@@ -205,6 +210,35 @@ def cases(data: Table, seed: int) -> Iterator[tuple[str, Case]]:
             np.hstack([values, data.categories[rows]]), y, data.clients[rows],
             np.hstack([data.numbers[test], data.categories[test]]), data.labels[test], mark,
         )  # fmt: skip
+
+
+def harm(name: str, splits: int) -> dict[str, tuple[float, str]]:
+    """By how many points wrong labels do the client or class that loses most more harm than ERM."""
+    data, found = TABLES[name](), {}
+    for one_sided in (False, True):
+        for share in (0.05, 0.1, 0.2, 0.3):
+            worst = (0.0, "")
+            for seed in range(splits):
+                rng = np.random.default_rng(seed)
+                order = rng.permutation(len(data.labels))
+                part = round(0.7 * len(order))
+                rows, test = order[:part][:TRAINED], order[part:][:TESTED]
+                X, y = np.hstack([data.numbers, data.categories]), data.labels.copy()
+                wrong = rows[rng.random(len(rows)) < share]
+                if one_sided:
+                    wrong = wrong[y[wrong] == np.bincount(y).argmax()]
+                y[wrong] = flipped(y[wrong], data, rng)
+                hits = [
+                    RobustClassifier(method).fit(X[rows], y[rows], clients=data.clients[rows])
+                    .predict(X[test]) == data.labels[test]
+                    for method in ("dorfl", "erm")
+                ]  # fmt: skip
+                gain = 100.0 * (hits[0].astype(float) - hits[1])
+                for group in (data.clients[test], data.labels[test].astype(str)):
+                    for value in np.unique(group):
+                        worst = min(worst, (float(gain[group == value].mean()), value))
+            found[f"{'one-sided' if one_sided else 'uniform'} {share:.0%}"] = worst
+    return found
 
 
 def flipped(y: np.ndarray, data: Table, rng: np.random.Generator) -> np.ndarray:
@@ -279,12 +313,19 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", default=[], help="all of them if none is named")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--outliers", default=None)
+    parser.add_argument("--labels", action="store_true", help="wrong labels, beside plain training")
     asked = parser.parse_args()
     given = {} if asked.outliers is None else {"outliers": float(asked.outliers)}
 
     def make(classifies: bool) -> Any:
         return RobustClassifier(**given) if classifies else RobustRegressor(**given)
 
+    if asked.labels:
+        for name in asked.tables or [name for name in TABLES if TABLES[name]().classifies]:
+            found = harm(name, asked.splits)
+            told = [f"{kind}: {by:+.2f}" for kind, (by, _) in found.items()]
+            print(f"{name:14}", ", ".join(told), flush=True)
+        return
     print(" | ".join(["table         ", "  clean ", *KINDS]))
     for name in asked.tables or TABLES:
         cells = measure(name, asked.splits, make)

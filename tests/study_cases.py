@@ -23,9 +23,9 @@ METHODS = {
 }
 
 
-def synthetic_tables(seed=0):
+def synthetic_tables(seed=0, **given):
     """The paper's three clients as tables with columns x0 … x4 and y."""
-    clients = dorfl.datasets.synthetic(seed=seed).clients
+    clients = dorfl.datasets.synthetic(seed=seed, **given).clients
     return {
         f"site-{k + 1}": {
             **{f"x{j}": X[:, j] for j in range(X.shape[1])},

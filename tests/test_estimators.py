@@ -104,7 +104,7 @@ def test_clients_have_weights_and_the_worst_served_can_have_most(rows):
 
 def test_the_certificate_holds_and_rows_are_not_pickled(rows):
     X, y, who = rows
-    model = RobustClassifier().fit(X, y, clients=who)
+    model = RobustClassifier(shift=0.25).fit(X, y, clients=who)
     own = model.certificate()
     assert own.is_certificate and abs(own.difference) < 1e-8
     packed = pickle.dumps(model)
@@ -186,7 +186,7 @@ def test_frames_may_hold_words_and_gaps(rows):
 def test_columns_with_two_values_are_frozen_unless_told(rows):
     X, y, _ = rows
     flagged = np.column_stack([X, np.arange(400) % 2])
-    found = RobustClassifier().fit(flagged, y)
+    found = RobustClassifier(shift=0.25).fit(flagged, y)
     assert "2 of 6 columns" in " ".join(found.choice_)  # a column for each value, as of a table
     assert found.coef_.shape == (1, 5)
     second = dorfl.scores.quadratic(0.5, np.zeros(5), [0.0, 1.0, 0.0, 0.0, 0.0])
@@ -218,7 +218,9 @@ def test_a_plain_regression_is_least_squares():
     model = RobustRegressor("erm", loss="squared", l2=0.0, tol=1e-12).fit(X, y)
     exact = np.linalg.lstsq(np.column_stack([X, np.ones(200)]), y)[0]
     np.testing.assert_allclose([*model.coef_, model.intercept_], exact, rtol=1e-4)
-    assert abs(RobustRegressor().fit(X, y).certificate().difference) < 1e-6
+    assert abs(RobustRegressor(shift=0.25).fit(X, y).certificate().difference) < 1e-6
+    with pytest.raises(ValueError, match="a shift above 0"):
+        RobustRegressor().fit(X, y).certificate()
     found, wide = (RobustRegressor().fit(X, k * y).certify() for k in (1.0, 100.0))
     assert found.error > 0 and wide.error == pytest.approx(100.0 * found.error, rel=1e-3)
 

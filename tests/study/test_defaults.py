@@ -175,7 +175,7 @@ def test_the_other_methods_get_the_same_price(method, agnostic, moves):
     assert (made.name, made.mixture.adversarial) == (method, agnostic)
     assert np.isfinite(made.rho) == moves and made.score is None
     if moves:
-        assert made.rho == choose(clients).method.rho
+        assert made.rho == choose(clients, shift=0.25).method.rho
 
 
 def test_nothing_expected_nothing_done():
@@ -183,6 +183,9 @@ def test_nothing_expected_nothing_done():
     trusting = choose(clients, outliers=0.0)
     assert trusting.method.score is None
     np.testing.assert_allclose(trusting.spread.units, 1.0, rtol=0.15)
+    assert np.isinf(trusting.method.rho) and "shift = 0.25" in trusting.words[0]
+    assert np.isfinite(choose(clients, outliers=0.0, shift=0.25).method.rho)
+    assert np.isfinite(choose(clients, outliers=0.1).method.rho)
     still = choose(clients, shift=0.0)
     assert np.isinf(still.method.rho) and "do not drift" in " ".join(still.words)
     flags = [(np.random.default_rng(8).integers(0, 2, (60, 2)), np.arange(60) % 2)]
@@ -196,6 +199,7 @@ def test_nothing_expected_nothing_done():
     [
         ({"outliers": 0.6}, "outliers=0.6"),
         ({"shift": -1.0}, "shift=-1.0"),
+        ({"shift": "some"}, "or auto"),
         ({"method": "magic"}, "choose one of dorfl"),
         ({"frozen": [9]}, "column 9"),
         ({"shift": 0.0, "beta": 1.0}, "give rho"),

@@ -15,7 +15,7 @@ from dorfl.study import coordinator, local, model, results, settings, toml
 from dorfl.study import table as engine
 from dorfl.study.ledger import Limits
 from dorfl.study.rows import open_split
-from study_cases import METHODS, a_site, mixed_tables
+from study_cases import METHODS, a_site, mixed_tables, synthetic_tables
 
 OTHERS = ('name = "dorfl"', 'center = "auto"', 'by = "regret"')
 LABELS = {"ill": "two classes", "grade": "three classes", "cost": "a number"}
@@ -71,6 +71,22 @@ def test_a_table_and_a_federation(tmp_path, label, method):
         f'[data]\nfile = "all.csv"\nlabel = "{label}"\nclient = "site"\n[method]\n{method}\n'
     )
     same(train(study, tmp_path / "model"), at_sites(tmp_path, frame, study))
+
+
+def test_where_one_row_in_four_is_wrong(tmp_path):
+    """The nearer half is tried, at sites as in a table and in an estimator."""
+    sites = synthetic_tables(contamination=(0.25,) * 3)
+    frame = pd.concat([pd.DataFrame(t).assign(site=s) for s, t in sites.items()])
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = tmp_path / "study.toml"
+    study.write_text('[data]\nfile = "all.csv"\nlabel = "y"\nclient = "site"\n')
+    here = train(study, tmp_path / "model")
+    assert "nearest 50 %" in here.facts.choice[0]
+    same(here, at_sites(tmp_path, frame, study))
+    model_ = RobustClassifier().fit(
+        frame[[f"x{k}" for k in range(5)]].to_numpy(), frame["y"], clients=frame["site"]
+    )
+    assert model_.choice_ == here.facts.choice
 
 
 @pytest.mark.parametrize("scaling", ["standard", "none"])

@@ -5,7 +5,7 @@ import pytest
 
 import dorfl
 from dorfl.data import histogram, sketch
-from dorfl.study import coordinator, local, meaning, results
+from dorfl.study import checks, coordinator, local, meaning, results
 from dorfl.study.ledger import Limits
 from dorfl.study.messages import Masked, Reply
 from dorfl.support import wire
@@ -229,4 +229,4 @@ def test_what_needs_single_reports_stays_refused():
     tables = split(3)
     for section in ("[defence]\nrow = 9.0", "[defence]\nliars = 0.25"):
         with pytest.raises(ValueError, match="no single report is seen"):
-            meaning.check(among(make_study(tables, absent=f"\n{section}", method=AUTO)))
+            checks.check(among(make_study(tables, absent=f"\n{section}", method=AUTO)))

@@ -71,32 +71,49 @@ def test_the_rows_of_two_trials_differ_by_many_or_none(rows, one, other):
 
 
 def test_a_verdict_is_cautious_where_little_is_known():
-    sure = Judged(1000, 300.0, 3.0, 1.0, 50, 3000)
+    sure = Judged(1000, 300.0, 3.0, 1.0, 0, 50, 3000)
     assert suspects.verdict([sure]).share == 0.0
     assert suspects.verdict([sure._replace(squares=4e4)]).share > 0  # as large, but who knows
     assert suspects.verdict([sure._replace(worse=30.0)]).share == pytest.approx(0.017)
     assert suspects.verdict([]) == suspects.verdict([suspects.NOTHING]) == Verdict(0.1)
 
 
+def test_the_third_model_has_to_show_more():
+    """Honest rows further out than its edge are none of its judges."""
+    before, told = Verdict(0.0), Judged(1000, 300.0, 40.0, 10.0, 0, 250, 3000)
+    assert suspects.verdict([told], before) == Verdict(0.083, 0.083, 1000, 0.3, 0.04, suspects.HALF)
+    for weak in (told._replace(worse=20.0), told._replace(missed=1), told._replace(squares=4e2)):
+        assert suspects.verdict([weak], before) is before
+    assert suspects.verdict([], before) is before
+
+
 def test_what_a_site_tells_for_the_verdict_is_checked():
-    good = Judged(100, 30.0, 3.0, 1.0, 5, 300)
+    good = Judged(100, 30.0, 3.0, 1.0, -2, 5, 300)
     assert vetting.wrong(good, 300, 4, 4, None) is None
     for bad in (
         good._replace(rows=400), good._replace(far=301), good._replace(seen=301),
         good._replace(loss=-1.0), good._replace(worse=-40.0), good._replace(squares=0.01),
+        good._replace(missed=101), good._replace(missed=-101),
     ):  # fmt: skip
         assert vetting.wrong(bad, 300, 4, 4, None) is not None
 
 
-def test_a_site_that_refuses_a_trial_keeps_nobody_from_training():
+def shy_of(share):
+    """A site that takes no part in the trial of a model which holds so many rows for wrong."""
+
     class Shy(Site):
         def answer(self, request):
-            if request.agreement.trial is not None:
+            trial = request.agreement.trial
+            if trial is not None and trial.share == share:
                 return Refusal("not for trials")
             return super().answer(request)
 
+    return Shy
+
+
+def test_a_site_that_refuses_a_trial_keeps_nobody_from_training():
     tables = synthetic_tables()
-    sites = make_sites(tables) | {"site-2": a_site("site-2", tables["site-2"], Shy)}
+    sites = make_sites(tables) | {"site-2": a_site("site-2", tables["site-2"], shy_of(0.0))}
     end = local.run(coordinator.begin(make_study(tables, method=AUTO), "run-1"), sites)
     assert end.step == "done" and end.verdict == Verdict(suspects.ASSUMED)
     assert meaning.problem_of(end).method.score is not None
@@ -109,8 +126,9 @@ def test_a_site_answers_only_the_trial_there_is():
     state = coordinator.begin(make_study(tables, method=AUTO), "run-1")
     while state.step != "judge":
         if state.trial is not None:
-            odd = coordinator.request(state._replace(trial=Trial(True, 61)), "site-1")
-            assert "size" in wire_reply(a_site("site-1", tables["site-1"]), odd)
+            for odd, says in ((Trial(0.0, 61), "size"), (Trial(0.2, 60), "three shares")):
+                asked = coordinator.request(state._replace(trial=odd), "site-1")
+                assert says in wire_reply(a_site("site-1", tables["site-1"]), asked)
         asked = {n: wire.encode(coordinator.request(state, n)) for n in state.roster}
         told = {n: coordinator.read(state, n, sites[n].respond(a)) for n, a in asked.items()}
         state = coordinator.receive(state, told)
@@ -194,12 +212,49 @@ def flipped(share, one_sided, seed=0):
 @pytest.mark.parametrize("one_sided", [False, True])
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.3])
 def test_wrong_labels_inside_the_bulk_are_not_tilted_towards(share, one_sided):
-    """A tilt would make them count more: what is left is plain training, if rows do not drift."""
+    """A tilt would make them count more, drift cost a class: what is left is plain training."""
     clients = flipped(share, one_sided)
-    method = dorfl.defaults.choose(clients, shift=0.0).method
-    assert np.isinf(method.temperature)
+    method = dorfl.defaults.choose(clients).method
+    assert np.isinf(method.temperature) and np.isinf(method.rho) and method.score is None
     ours, plain = (dorfl.train(clients, m, tol=1e-9) for m in (method, dorfl.methods.erm()))
     np.testing.assert_allclose(ours.theta, plain.theta, atol=1e-5)
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.3])
+def test_wrong_labels_inside_the_bulk_do_no_client_and_no_class_more_harm_than_erm(
+    share, one_sided
+):
+    test = dorfl.datasets.synthetic(0, contamination=(0.0, 0.0, 0.0)).test
+    parts = [(n, X, y) for n, (X, y) in flipped(share, one_sided).items()]
+    X, y = (np.concatenate([part[k] for part in parts]) for k in (1, 2))
+    owner = np.concatenate([np.full(len(part), name) for name, _, part in parts])
+    ours, plain = (RobustClassifier(method).fit(X, y, clients=owner) for method in ("dorfl", "erm"))
+    for rows, labels in test.values():
+        for group in (labels >= -1, labels == -1, labels == 1):
+            assert ours.score(rows[group], labels[group]) == plain.score(rows[group], labels[group])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 0.25])
+def test_up_to_one_row_in_four_may_be_wrong(share):
+    data = dorfl.datasets.synthetic(0, contamination=(share,) * 3)
+    choice = dorfl.defaults.choose(data.clients)
+    assert (choice.method.score is not None) == (share > 0)
+    assert ("nearest 50 %" in choice.words[0]) == (share >= 0.2)
+    fit = dorfl.train(data.clients, choice.method, intercept=False)
+    right = np.mean([fit.score(*rows) for rows in data.test.values()])
+    assert right > 0.9
+
+
+def test_a_federation_tries_the_nearer_half_as_a_table_does():
+    tables = synthetic_tables(contamination=(0.25,) * 3)
+    end = local.run(coordinator.begin(make_study(tables, method=AUTO), "run"), make_sites(tables))
+    assert end.verdict.assumed == suspects.HALF and end.edge == end.edges[1] < end.edges[0]
+    assert "nearest 50 %" in meaning.chosen(end).words[0]
+    for refuses in (0.0, suspects.HALF):
+        sites = make_sites(tables) | {"site-2": a_site("site-2", tables["site-2"], shy_of(refuses))}
+        end = local.run(coordinator.begin(make_study(tables, method=AUTO), "run-2"), sites)
+        assert end.step == "done" and end.edge == end.edges[0]
 
 
 def test_where_no_column_can_be_far_out_there_is_no_tilt():

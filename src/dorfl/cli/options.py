@@ -65,7 +65,7 @@ _CHOICES = {
 class _Share(click.ParamType):  # type: ignore[type-arg]
     """A number, or auto."""
 
-    name = "SHARE"
+    name = "NUMBER"
 
     def convert(self, value: Any, *_: Any) -> float | str:
         try:
@@ -116,11 +116,11 @@ def study_of(data: Path, words: dict[str, Any]) -> Study:
 
 def changed(study: Study, words: dict[str, Any]) -> Study:
     """The study with what the command line says."""
-    from dorfl.study import meaning  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.study import checks  # noqa: PLC0415 - slow to import, and --help need not wait
 
     given = {"_".join(_WORDS[n]): v for n, v in words.items() if v not in (None, [])}
     study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
-    meaning.check(study)
+    checks.check(study)
     return study
 
 
@@ -136,7 +136,7 @@ def _option(word: str) -> Any:
         told += f" Default: {default}."
     flags = [f"--{word.replace('_', '-')}"] + (["--rounds"] if word == "max_rounds" else [])
     choice: Any = click.Choice(_CHOICES[word]) if word in _CHOICES else None
-    if word == "outliers":
+    if get_args(kind) == (float, str):
         choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
     return Annotated[

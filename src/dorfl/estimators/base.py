@@ -25,7 +25,7 @@ from dorfl.guarantees.certified import Certified, certify
 from dorfl.networks.layered import NO_CERTIFICATE
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
-from dorfl.study import given, meaning, network, results
+from dorfl.study import checks, given, meaning, network, results
 from dorfl.study import table as engine
 from dorfl.study.coordinator import State
 from dorfl.study.settings import Privacy, Study, Used, linear
@@ -44,7 +44,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         *,
         model: Any = "linear",
         outliers: float | str = "auto",
-        shift: float = 0.25,
+        shift: float | str = "auto",
         frozen: Sequence[int | str] | None = None,
         rho: float | None = None,
         beta: float | None = None,
@@ -128,12 +128,12 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
             privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
         ).changed(
-            method_name=self.method, method_outliers=given.share(self.outliers),
-            method_shift=self.shift, method_rho=self.rho, method_beta=self.beta,
+            method_name=self.method, method_outliers=given.number(self.outliers),
+            method_shift=given.number(self.shift), method_rho=self.rho, method_beta=self.beta,
             training_model=given.model(self.model), training_l2=self.l2, training_tol=self.tol,
             training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
         )  # fmt: skip
-        meaning.check(study)
+        checks.check(study)
         order = np.concatenate(places)
         bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
         split = Split(rows, tuple(owners), bounds, order)

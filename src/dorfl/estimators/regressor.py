@@ -31,7 +31,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         loss: "huber" or "squared".
         epsilon: where Huber's loss turns from square to linear, in the unit of the residuals.
         outliers: the share of rows that may be wrong; "auto": decided from the data.
-        shift: how far rows may drift, in standard deviations.
+        shift: how far rows may drift, in standard deviations; "auto": 0 where all are trusted.
         frozen: columns (places or names) that cannot drift; if not given, those with two values,
             which are then a category each, as in a table.
         rho: the price of transport (columns and y in units of their own), if not from `shift`.
@@ -61,7 +61,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         loss: str = "huber",
         epsilon: float = 1.345,
         outliers: float | str = "auto",
-        shift: float = 0.25,
+        shift: float | str = "auto",
         frozen: Sequence[int | str] | None = None,
         rho: float | None = None,
         beta: float | None = None,

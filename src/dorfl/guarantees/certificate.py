@@ -139,7 +139,7 @@ def paper(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
     if np.isinf(method.rho):
         raise ValueError(
             f"method {method.name!r} has no transport, so there is no radius to certify; "
-            "train with a finite rho"
+            "train with a shift above 0, or a finite rho"
         )
     mixture = _mixture_of(fit, group, lam)
     theta = fit.theta.ravel()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.data.centers import at
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
-from dorfl.study import meaning, table
+from dorfl.study import meaning, suspects, table
+from dorfl.study.coordinator import State
 from dorfl.study.model import Model
 from dorfl.study.model.facts import HeldOut
 from dorfl.study.rows import Rows, measure, open_split, rows_for
@@ -98,9 +98,9 @@ def held_out(
 ) -> tuple[HeldOut, ...]:
     """The study's method, plain ERM and a constant, on a fifth of the rows held out of training.
 
-    Of rows that may be wrong nobody knows how well they should be predicted: the share that the
-    model holds for wrong is left out, those furthest from the middle of their client; none where
-    all rows are trusted. `tick` is called before every round.
+    Of rows that may be wrong nobody knows how well they should be predicted: where the model sets
+    rows aside, those that lie far out are left out; none where all rows are trusted. `tick` is
+    called before every round.
     """
     settings = study.changed(data_task="classification" if model.classifies else "regression")
     settings = settings.changed(data_classes=model.classes or None)
@@ -118,8 +118,7 @@ def held_out(
     rows = rows_for(own, rest)
     # What was decided with all rows, where the model tells; else with those trained on here.
     share = meaning.share_of(state) if promise is None else promise.outliers
-    centers = dict(zip(state.roster, () if state.centers is None else state.centers, strict=False))
-    usual = _nearest(rows, share, own.transform.frozen, centers)
+    usual = _bulk(rows, state) if share > 0 and state.centers is not None else rows
 
     def scored(part: Rows) -> dict[str, dict[str, float]]:
         found = {
@@ -145,25 +144,14 @@ def _overall(score: dict[str, float], rows: Rows) -> float:
     return float(np.average(list(score.values()), weights=[counts[name] for name in score]))
 
 
-def _nearest(
-    rows: Rows, share: float, frozen: tuple[int, ...], centers: Mapping[str, Array]
-) -> Rows:
-    """All rows but a share of every client's: those furthest from its middle.
-
-    Where training measured from the middle of a row's class, so is it here, or a class that is rare
-    at a client would be left out as a whole.
-    """
-    moving = np.setdiff1d(np.arange(rows.X.shape[1]), frozen)
-    kept = []
+def _bulk(rows: Rows, state: State) -> Rows:
+    """The rows that training did not find far out, each measured as it was there."""
+    assert state.centers is not None
+    shape, kept = meaning.shape_of(state) / (state.edge or 1.0), []
     for name, (first, stop) in zip(rows.names, pairwise(rows.bounds.tolist()), strict=True):
-        X, center = rows.X[first:stop, moving], centers.get(name)
-        if center is None or center.ndim == 1:
-            middle = np.median(X, axis=0)
-        else:
-            middle = at(center, rows.y[first:stop])[:, moving]
-        far = np.square(X - middle).sum(axis=1)
-        order = np.argsort(far, kind="stable")[: len(X) - int(share * len(X) + 1e-9)]
-        kept.append(first + np.sort(order))
+        X, y = rows.X[first:stop], rows.y[first:stop]
+        bulk = suspects.is_bulk(X, y, state.centers[state.roster.index(name)], shape)
+        kept.append(first + np.flatnonzero(bulk if bulk.any() else ~bulk))
     bounds = np.cumsum([0, *map(len, kept)])
     left = np.concatenate(kept)
     return replace(rows, X=rows.X[left], y=rows.y[left], order=rows.order[left], bounds=bounds)

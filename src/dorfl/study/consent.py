@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from dorfl import networks
-from dorfl.study import meaning, suspects
+from dorfl.study import checks, suspects
 from dorfl.study.ledger import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
@@ -37,7 +37,7 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
             f"but the site is called {policy.name!r}"
         )
     try:
-        meaning.check(study)
+        checks.check(study)
     except ValueError as error:
         return f"the study cannot be run: {error}"
     for column in (study.data.label, *study.columns.use, *agreement.columns):
@@ -50,8 +50,11 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
         used = {part.name for part in agreement.transform.parts}
         if not used <= set(agreement.columns):
             return "the transformation uses columns that were not agreed on"
-    if agreement.trial is not None and agreement.trial.most not in suspects.SIZES:
+    trial = agreement.trial
+    if trial is not None and trial.most not in suspects.SIZES:
         return "a trial has one of a few sizes, and this is none of them"
+    if trial is not None and trial.share not in (0.0, suspects.ASSUMED, suspects.HALF):
+        return "a trial holds one of three shares of rows for wrong, and this is none of them"
     shown = study.privacy.epsilon
     if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"

@@ -33,8 +33,7 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import Told
 from dorfl.solvers.base import Info
-from dorfl.study import ending, learning, meaning, secure, settling, summing, suspects, vetting
-from dorfl.study.defaults import share_kept
+from dorfl.study import ending, learning, meaning, secure, settling, summing, trying, vetting
 from dorfl.study.ending import AFTER, running
 from dorfl.study.learning import Learning
 from dorfl.study.messages import (
@@ -51,7 +50,7 @@ from dorfl.study.messages import (
 from dorfl.study.secure import Sum
 from dorfl.study.settings import Study, linear
 from dorfl.study.settling import scale_label, settle_label
-from dorfl.study.suspects import Judged, Trial, Verdict
+from dorfl.study.suspects import Judged, Trial, Verdict, share_kept
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -73,6 +72,7 @@ class State(NamedTuple):
     spread: Spread | None = None
     centers: Array | None = None  # ξ̄ by site, or by site and class
     edge: float | None = None
+    edges: tuple[float, ...] = ()  # that of the bulk, and of its nearer half if that is tried
     scatter: float | None = None  # of residuals
     refined: int = 0  # how often they were asked for
     trial: Trial | None = None
@@ -210,9 +210,7 @@ def new_server(state: State) -> Server:
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     if study.privacy.secure_sum:
         return secure.server_of(state, start)
-    told, options = state.rows, meaning.options_now(state)
-    if state.trial is not None:
-        told = tuple(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
+    told, options = meaning.trained_on(state), meaning.options_now(state)
     bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
     server = training.serve(
         problem, state.roster, np.array(state.believed), start,
@@ -296,24 +294,16 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    told = list(answers.values())
-    bulk = share_kept(meaning.assumed_of(state.study))
-    state = state._replace(edge=spreading.edge(told, bulk))
-    if not meaning.tries(state.study) or max(state.rows) < suspects.FEWEST:
-        return _start(state)
-    return _start(state._replace(trial=Trial(True, suspects.most_of(len(state.roster)))))
+    return _start(trying.begin(state, list(answers.values())))
 
 
 def _tried(state: State, theta: Array) -> State:
-    """After a trial: the other one, or on to what the rows held back say."""
-    trial, state = state.trial, state._replace(tried=(*state.tried, theta))
-    if trial is not None and trial.trusts:
-        return _start(state._replace(trial=trial._replace(trusts=False)))
-    return state._replace(step="judge")
+    state = trying.fitted(state, theta)
+    return state if state.step == "judge" else _start(state)
 
 
 def _judge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return _start(state._replace(trial=None, verdict=suspects.verdict(list(answers.values()))))
+    return _start(trying.judged(state, list(answers.values())))
 
 
 def _start(state: State) -> State:
@@ -348,7 +338,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
 
 
 def _end(state: State, info: Info) -> State:
-    options = meaning.options_of(linear(state.study), sum(state.believed))
+    options = meaning.options_now(state)
     problem, doubted = meaning.problem_of(state), running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     outcome = Outcome(

@@ -9,7 +9,7 @@ What a site adds is made of the very answer that it would give in the open, by t
 | `center` | where rows lie | how far rows spread, and the centre of all |
 | `classes` | centres of classes | whether classes lie apart |
 | `edge`, `residuals` | a sketch | the same of all rows |
-| `judge` | six sums | the same of all rows |
+| `judge` | seven sums | the same of all rows |
 
 Sketches are added up as :mod:`dorfl.data.histogram` says. A sum becomes the answer of one client
 that has everybody's rows (:func:`told`). Where each site has a centre of its own, nobody else ever
@@ -137,8 +137,8 @@ def told(state: State, total: Array) -> tuple[State, Any]:
     if of == "classes":
         return _apart(state, total), None
     if of == "judge":
-        rows, loss, worse, squares, far, seen = total.tolist()
-        return state, Judged(round(rows), loss, worse, squares, round(far), round(seen))
+        rows, loss, worse, squares, *counts = total.tolist()
+        return state, Judged(round(rows), loss, worse, squares, *map(round, counts))
     whole = len(carried.masked) == len(state.roster) or of != "residuals"
     return state, histogram.read(total) if whole else None
 

@@ -3,14 +3,19 @@
 `outliers` is the share of rows that may be wrong, `shift` how far (in standard deviations) a row
 may drift between training and use. :func:`choose` turns these into ρ, β, ρ₂, V and ξ̄, and says why.
 Whether rows that lie far out are wrong is decided from the data (:mod:`dorfl.study.suspects`),
-unless `outliers` says so; where they are trusted there is no score and no tilt, for without a score
-a tilt makes wrong rows and wrong labels count more.
+unless `outliers` says so; where they are trusted the method is plain training, to the last digit:
+no score, no tilt, for without a score a tilt makes wrong rows and wrong labels count more, and no
+price on drift unless `shift` asks for one.
 
 What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, never a row.
 
 - **Unit of a column.** A standard deviation that bad rows cannot move, from the `bulk`
   1 − 2 · `outliers` of the rows that lie nearest. A column that mostly has one value does not
   drift: a row without a rare amount does not drift into having one.
+- **`shift` = 0.25** where far-out rows are set aside: on rows held back that method as a whole has
+  done better than plain training. Where they are trusted, 0: nothing in the rows tells of drift to
+  come, and guarding against it costs a client or class whose labels are noisy up to three points
+  (benchmarks/README.md). "wafl" and "gdrfl" are about drift: 0.25.
 - **Price ρ = 8 / `shift`.** A row moves by s‖θ‖/ρ with s ≤ 1, so a model with ‖θ‖ = 8, one whose
   logits vary by 8 and that is right 93 times in 100, moves none further than `shift`. In a
   regression s is the slope of the loss, and the price is in units of it and y for that, and five
@@ -53,6 +58,7 @@ from dorfl.data.centers import at
 from dorfl.data.spread import Spread
 from dorfl.data.validation import Clients
 from dorfl.federation import training
+from dorfl.federation.fit import Fit
 from dorfl.objective import costs, losses, methods, mixture, scores
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
@@ -65,6 +71,7 @@ STEEPNESS = 0.3  # −log of the weight at the edge of the bulk
 STRENGTH = 8.0  # the ‖θ‖ that moves the worst row by `shift`
 STRAINED = 5.0  # times as large for a number
 TEMPERATURE = 32.0
+SHIFT = 0.25  # where the data say nothing against it
 PULL = 0.1  # the largest 2ρ₂V / ρ
 
 
@@ -82,7 +89,7 @@ def choose(
     *,
     method: str = "dorfl",
     outliers: float | str = "auto",
-    shift: float = 0.25,
+    shift: float | str = "auto",
     frozen: Sequence[int] = (),
     loss: str | Loss = "logistic",
     rho: float | None = None,
@@ -98,7 +105,8 @@ def choose(
         method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
         outliers: the share of rows that may be wrong, from 0 (none, no row is suspect) to 0.4;
             "auto": decided from the data, by two short trainings.
-        shift: how far a row may drift, in standard deviations; 0 if not at all.
+        shift: how far a row may drift, in standard deviations; 0 if not at all; "auto": 0 where
+            all rows are trusted, 0.25 elsewhere.
         frozen: columns that cannot drift nor be wildly off, such as one-hot categories.
         loss: what the method will be trained with.
         rho: the price of transport.
@@ -107,7 +115,10 @@ def choose(
         center: ξ̄, as :func:`dorfl.scores.quadratic` takes it.
         mixture: "fixed", "agnostic" or a rule from :mod:`dorfl.mixture`.
     """
-    _check(method, outliers, shift)
+    if method not in RULES:
+        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(RULES)}")
+    check_share(outliers)
+    check_shift(shift)
     checked = validation.clients(clients)
     chosen = losses.resolve(loss)
     tables = {name: X for name, (X, _) in checked.items()}
@@ -117,8 +128,7 @@ def choose(
     costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
     places, own = spread.gather(list(tables.values()), list(labels.values()), len(known))
     share = suspects.ASSUMED if isinstance(outliers, str) else outliers
-    bulk = share_kept(share)
-    found = spread.measure(places, bulk)
+    found = spread.measure(places, suspects.share_kept(share))
     given: dict[str, Any] = {
         "method": method, "outliers": share, "shift": shift, "frozen": frozen, "loss": chosen,
         "rho": rho, "beta": beta, "score_weight": score_weight, "mixture": mixture,
@@ -130,49 +140,55 @@ def choose(
         own = own and center != "auto"
         centers = dict(zip(tables, spread.centers_of(places, own, telling), strict=True))
     told = [
-        spread.distances(X, at(_center_of(centers, name), labels[name]), telling)
+        spread.distances(X, at(center_of(centers, name), labels[name]), telling)
         for name, X in tables.items()
     ]
-    given |= {"center": centers, "edge": spread.edge(told, bulk)}
+    edges = suspects.edges(told, share)
+    given |= {"center": centers, "edge": edges[0]}
     if not isinstance(outliers, str):
         return method_for(found, **given)
-    aside, trusted = Verdict(share), Verdict(0.0)
-    tried = [
-        method_for(found, **(given | {"outliers": v.share}), verdict=v) for v in (trusted, aside)
-    ]
-    verdict = _decide(checked, tried[0].method, tried[1].method, chosen)
-    return method_for(found, **(given | {"outliers": verdict.share}), verdict=verdict)
+
+    def choice(verdict: Verdict, edge: float) -> Choice:
+        words = given | {"outliers": verdict.share, "edge": edge}
+        return method_for(found, **words, verdict=verdict)
+
+    if len(validation.classes(_tried(checked), chosen)) < len(known):
+        return choice(Verdict(share), edges[0])
+
+    def fitted(verdict: Verdict, edge: float) -> Fit:
+        return _fit(_tried(checked), choice(verdict, edge).method, chosen)
+
+    def judged(fits: list[Fit], edge: float) -> list[Judged]:
+        most, models = suspects.most_of(len(checked)), [fit.theta for fit in fits]
+        return [
+            suspects.judge(
+                fits[0].problem, models, X, y, center_of(centers, name), telling / edge, most
+            )
+            for name, (X, y) in checked.items()
+        ]
+
+    fits = [fitted(Verdict(part), edges[0]) for part in (0.0, share)]
+    verdict = suspects.verdict(judged(fits, edges[0]))
+    if verdict.rows and len(edges) > 1:
+        third = fitted(Verdict(suspects.HALF), edges[1])
+        verdict = suspects.verdict(judged([fits[verdict.share > 0], third], edges[1]), verdict)
+    return choice(verdict, edges[verdict.assumed == suspects.HALF])
 
 
-def _decide(clients: Clients, trusting: Method, aside: Method, loss: Loss) -> Verdict:
-    """Whether rows that lie far out are wrong: see :mod:`dorfl.study.suspects`."""
-    places = {
-        n: suspects.parts(len(y), suspects.most_of(len(clients))) for n, (_, y) in clients.items()
-    }
-    seen = {name: (X[places[name][0]], y[places[name][0]]) for name, (X, y) in clients.items()}
-    known = validation.classes(clients, loss)
-    if len(validation.classes(seen, loss)) < len(known):
-        return Verdict(suspects.ASSUMED)
-    l2 = 1.0 / sum(len(y) for _, y in seen.values())
-    options: dict[str, Any] = {"l2": l2, "tol": suspects.TOL, "max_rounds": suspects.ROUNDS}
+def _tried(clients: Clients) -> Clients:
+    """The rows that models are fitted to in a trial."""
+    most = suspects.most_of(len(clients))
+    places = {name: suspects.parts(len(y), most)[0] for name, (_, y) in clients.items()}
+    return {name: (X[places[name]], y[places[name]]) for name, (X, y) in clients.items()}
+
+
+def _fit(clients: Clients, method: Method, loss: Loss) -> Fit:
+    l2 = 1.0 / sum(len(y) for _, y in clients.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a trial has come to after so many rounds will do
-        fits = [training.train(seen, made, loss=loss, **options) for made in (trusting, aside)]
-    assert isinstance(aside.score, scores.Quadratic)
-
-    def judged(name: str) -> Judged:
-        trained, held = places[name]
-        X, y = clients[name]
-        target = loss.encode(y[held], known) if loss.classifies else y[held]
-        losses_of = [loss.value(fit.decision(X[held]), target) for fit in fits]
-        assert aside.score is not None
-        codes = np.searchsorted(known, y) if loss.classifies else y
-        center = at(_center_of(aside.score.center, name), codes)
-        center = np.broadcast_to(center, X.shape)
-        far = [aside.score.parts(X[k], center[k]).sum(axis=1) for k in (held, trained)]
-        return suspects.judge(losses_of[0], losses_of[1], far[0], np.concatenate(far))
-
-    return suspects.verdict([judged(name) for name in clients])
+        return training.train(
+            clients, method, loss=loss, l2=l2, tol=suspects.TOL, max_rounds=suspects.ROUNDS
+        )
 
 
 def method_for(
@@ -180,7 +196,7 @@ def method_for(
     *,
     method: str,
     outliers: float,
-    shift: float,
+    shift: float | str,
     frozen: Sequence[int],
     loss: Loss,
     rho: float | None = None,
@@ -208,17 +224,20 @@ def method_for(
     if not loss.classifies:  # what a loss is measured in: how far y scatters, how steep it is there
         unit = found.target * min(found.target, loss.steep)
     price = float(rho) if rho is not None else np.inf
+    shape = shape_of(found, frozen) / (edge or 1.0)
+    suspected = method == "dorfl" and outliers > 0 and bool(shape.any())
+    asked, needed = shift, suspected or method != "dorfl" or beta is not None
+    if isinstance(shift, str):
+        shift = SHIFT if needed else 0.0
     if rho is None and shift > 0 and not held.all():
         price = STRENGTH * unit / shift * (1.0 if loss.classifies else STRAINED)
     weight = 1.0 / np.where(found.units > 0, found.units, 1.0) ** 2
     cost = costs.squared(weight.tolist(), frozen=np.flatnonzero(held).tolist())
-    drift = _drift_words(shift, price, held)
+    drift = _drift_words(asked, shift, price, held)
     if method in ("wafl", "gdrfl"):
         made = methods.method(rho=price, cost=cost, mixture=rule, name=method)
         return Choice(made, (drift, who), found)
 
-    shape = shape_of(found, frozen) / (edge or 1.0)
-    suspected = outliers > 0 and bool(shape.any())
     temperature = np.inf  # without a score a tilt makes wrong rows and wrong labels count more
     if suspected:
         temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
@@ -250,12 +269,8 @@ def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
     return min(TEMPERATURE * unit, PULL * price / pull) if pull > 0 else TEMPERATURE * unit
 
 
-def share_kept(outliers: float) -> float:
-    """The share of the rows, nearest first, that says what is usual: no outlier is among them."""
-    return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
-
-
-def _center_of(given: Any, name: str) -> Array:
+def center_of(given: Any, name: str) -> Array:
+    """ξ̄ of a client: one for all, or its own."""
     return np.asarray(given[name] if isinstance(given, Mapping) else given, dtype=float)
 
 
@@ -275,12 +290,10 @@ def check_share(outliers: float | str) -> None:
         )
 
 
-def _check(method: str, outliers: float | str, shift: float) -> None:
-    if method not in RULES:
-        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(RULES)}")
-    check_share(outliers)
-    if not 0 <= shift < np.inf:
-        raise ValueError(f"shift={shift}: a number of standard deviations, 0 or more")
+def check_shift(shift: float | str) -> None:
+    """Raise for what is no drift."""
+    if shift != suspects.AUTO and (isinstance(shift, str) or not 0 <= shift < np.inf):
+        raise ValueError(f"shift={shift}: a number of standard deviations, 0 or more, or auto")
 
 
 RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
@@ -292,7 +305,7 @@ _WHO = {
 
 def _outlier_words(outliers: float, steepness: float, verdict: Verdict | None) -> str:
     share = [100.0 * np.exp(-steepness * ratio**2) for ratio in (1, 2, 4)]
-    bulk = 100.0 * share_kept(outliers if verdict is None else suspects.ASSUMED)
+    bulk = 100.0 * suspects.share_kept(outliers if verdict is None else verdict.assumed)
     why = f"Up to {100 * outliers:.3g} % of the rows may be wrong"
     return (
         f"{why if verdict is None else suspects.words(verdict)}: a row as far out as the outermost "
@@ -301,9 +314,10 @@ def _outlier_words(outliers: float, steepness: float, verdict: Verdict | None) -
     )
 
 
-def _drift_words(shift: float, price: float, held: Array) -> str:
+def _drift_words(asked: float | str, shift: float, price: float, held: Array) -> str:
     if np.isinf(price):
-        return "Rows do not drift."
+        assumed = ", as far as rows can tell; shift = 0.25 guards against it, at a price"
+        return f"Rows do not drift{assumed if asked == suspects.AUTO else ''}."
     still = f"; {held.sum()} of {len(held)} columns cannot drift" if held.any() else ""
     return (
         f"Rows may drift by up to about {shift:.3g} standard deviations (price {price:.3g}){still}."

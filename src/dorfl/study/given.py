@@ -52,9 +52,9 @@ def frozen(asked: Sequence[int | str] | Array, names: list[str]) -> list[int]:
     return [names.index(c) if isinstance(c, str) else int(c) for c in asked]
 
 
-def share(outliers: Any) -> float | str:
-    """The share of wrong rows as a study takes it: NumPy's numbers are none that it can hold."""
-    return outliers if isinstance(outliers, str) else float(outliers)
+def number(asked: Any) -> float | str:
+    """A number, or "auto", as a study takes it: NumPy's numbers are none that it can hold."""
+    return asked if isinstance(asked, str) else float(asked)
 
 
 def model(asked: Any) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorfl import solvers
 from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.spread import Spread
 from dorfl.federation import privacy
@@ -24,17 +23,9 @@ from dorfl.study import defaults, private, suspects
 from dorfl.study.defaults import Choice
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
-    METHODS,
-    MIXTURES,
-    MODELS,
-    SCALINGS,
-    SMALL,
-    TASKS,
-    Defence,
     Study,
-    Training,
+    linear,
 )
-from dorfl.support import wire
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
@@ -45,116 +36,7 @@ REFINED = 4  # times that residuals are asked for, at most
 BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100
 _LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
-_MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
 _SINGLE = 1e-8  # the gap, in units of the objective, that rows in single precision can show
-
-
-def check(study: Study) -> None:
-    """Raise where the study cannot be run as it is written."""
-    data, columns, method, options = study.data, study.columns, study.method, study.training
-    for what, names in (("sites", study.sites), ("columns.use", columns.use)):
-        if len(set(names)) < len(names):
-            raise ValueError(f"study: {what} names one twice")
-    if not study.name.replace("-", "").replace("_", "").isalnum():
-        raise ValueError("study: its name must be made of letters, digits, - and _")
-    if data.label in columns.use:
-        raise ValueError(f"study: the label {data.label!r} is also one of the columns")
-    for what, value, allowed in (
-        ("data.task", data.task, TASKS),
-        ("data.small", data.small, SMALL),
-        ("columns.scaling", columns.scaling, SCALINGS),
-        ("method.name", method.name, METHODS),
-        ("method.center", method.center, ("auto", "client")),
-        ("method.mixture", method.mixture, MIXTURES),
-        ("method.by", method.by, mixing.BY),
-        ("training.model", options.model, MODELS),
-        ("training.solver", options.solver, solvers.names()),
-        ("absent.then", study.absent.then, ("wait", "go on")),
-    ):
-        if value not in allowed:
-            listed = ", ".join(allowed)
-            raise ValueError(f"{what}: {value!r} is none of these: choose one of {listed}")
-    for what, number, least in (
-        ("absent.answer_within", study.absent.answer_within, 1.0),
-        ("absent.stand_in", study.absent.stand_in, 0),
-        ("privacy.least", study.privacy.least, 1),
-        ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
-        ("method.shift", method.shift, 0.0),
-        ("training.batch", options.batch or 0, 0),
-    ):
-        if not least <= number < np.inf:
-            raise ValueError(f"{what} = {number}: must be at least {least}")
-    if options.bytes_per_round > _MESSAGE:
-        raise ValueError(
-            f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
-            "message holds it"
-        )
-    defaults.check_share(method.outliers)
-    positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
-    positive["training.delta"] = options.delta
-    positive |= {f"privacy.{n}": getattr(study.privacy, n) for n in ("delta", "clip", "highest")}
-    positive |= {f"defence.{n}": getattr(study.defence, n) for n in ("target", "most_rows")}
-    for what, price in positive.items():
-        if price is not None and not 0 < price < np.inf:
-            raise ValueError(f"{what} = {price}: must be a positive number")
-    if data.task != "auto" and loss_of(study, max(len(data.classes), 2)).classifies != (
-        data.task == "classification"
-    ):
-        raise ValueError(f"study: loss {options.loss!r} is not for {data.task}")
-    asked = options_of(study, 1)
-    if asked.trim > 0 and not solvers.resolve(asked.solver, whole=asked.whole).needs.trims:
-        raise ValueError('study: defence.trim needs training.solver = "optimistic"')
-    plan_of(study)
-    if study.privacy.secure_sum:
-        _check_sums(study)
-    if study.privacy.known:
-        private.check(study)
-    if options.model != "linear":
-        _check_network(study)
-    elif options.batch is not None:
-        raise ValueError('training.batch: is for networks; set training.model = "mlp"')
-
-
-def _check_network(study: Study) -> None:
-    """Raise where a network's study asks for what only linear models have."""
-    words, usual = study.training, Training()
-    instead = {
-        "solver": "a network has its own",
-        "tol": "a network has no gap to stop at: set training.max_rounds",
-        "curvature": "a network tells none",
-        "bytes_per_round": "a network tells no curvature",
-        "intercept": "a network has one in every layer",
-    }
-    for name, reason in instead.items():
-        if getattr(words, name) != getattr(usual, name):
-            raise ValueError(f"training.{name}: is for linear models ({reason}); leave it out")
-    for wrong, reason in (
-        (study.privacy.epsilon is not None, "privacy.epsilon: noise is added to linear models"),
-        (study.privacy.secure_sum, "privacy.secure_sum: sums are over linear models"),
-        (study.defence != Defence(), "[defence]: reports are judged for linear models"),
-        (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
-    ):
-        if wrong:
-            raise ValueError(f'{reason}; leave it out, or set training.model = "linear"')
-
-
-def _check_sums(study: Study) -> None:
-    """Raise where a study of secure sums asks for what is no sum."""
-    solver, defence = options_of(study, 1).solver, study.defence
-    single = defence.row is not None or defence.target is not None
-    single = single or defence.trim > 0 or defence.liars > 0
-    for wrong, reason in (
-        (0 < len(study.sites) < 3, "needs three sites at least"),
-        (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
-        (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
-        (single, "no single report is seen, so [defence] can judge none: leave it out"),
-        (
-            not solvers.resolve(solver, whole=True).needs.pools,
-            f"solver {solver!r} needs single reports",
-        ),
-    ):
-        if wrong:
-            raise ValueError(f"privacy.secure_sum: {reason}")
 
 
 def agreed(state: State, site: str) -> Agreement:
@@ -168,10 +50,12 @@ def agreed(state: State, site: str) -> Agreement:
     )  # fmt: skip
 
 
-def options_of(study: Study, rows: float, seed: int = 0) -> Options:
+def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None = None) -> Options:
     """What the study says of training, as :func:`dorfl.train` takes it, for so many rows.
 
-    The `seed` is that of the noise which makes rounds private.
+    The `seed` is that of the noise which makes rounds private. As in scikit-learn's Huber
+    regression the ridge is in the unit of the residuals: where these `scatter` little, any other
+    would be most of the error.
     """
     words, mechanism = study.training, mechanism_of(study, seed)
     return Options(
@@ -181,7 +65,7 @@ def options_of(study: Study, rows: float, seed: int = 0) -> Options:
         curvature=words.curvature,
         bytes_per_round=words.bytes_per_round,
         intercept=words.intercept,
-        l2=1.0 / rows if words.l2 is None else words.l2,
+        l2=(1.0 if scatter is None else scatter) / rows if words.l2 is None else words.l2,
         seed=words.seed,
         limits=limits_of(study),
         liars=study.defence.liars,
@@ -192,11 +76,18 @@ def options_of(study: Study, rows: float, seed: int = 0) -> Options:
 
 def options_now(state: State) -> Options:
     """The same for the training that a study is at: a trial is one of some rows, and short."""
+    study = linear(state.study)
     if state.trial is None:
-        return options_of(state.study, sum(state.believed))
-    seen = sum(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
-    short = options_of(state.study, seen)
-    return short.changed(tol=suspects.TOL, max_rounds=suspects.ROUNDS)
+        return options_of(study, sum(state.believed), scatter=state.scatter)
+    trial = options_of(study, sum(trained_on(state)))
+    return trial.changed(tol=suspects.TOL, max_rounds=suspects.ROUNDS)
+
+
+def trained_on(state: State) -> tuple[int, ...]:
+    """How many rows of each client a training is on: all, or those that a trial leaves."""
+    if state.trial is None:
+        return state.rows
+    return tuple(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
 
 
 def task_of(study: Study) -> str:
@@ -229,9 +120,11 @@ def share_of(agreed: Agreement | State) -> float:
     given, trial, verdict = agreed.study.method.outliers, agreed.trial, agreed.verdict
     if not isinstance(given, str):
         return given
-    if not _tells(agreed.study) or (trial is not None and trial.trusts):
+    if not _tells(agreed.study):
         return 0.0
-    return verdict.share if trial is None and verdict is not None else suspects.ASSUMED
+    if trial is not None:
+        return trial.share
+    return suspects.ASSUMED if verdict is None else verdict.share
 
 
 def assumed_of(study: Study) -> float:
@@ -269,6 +162,8 @@ def _verdict(agreed: Agreement | State) -> suspects.Verdict | None:
     """What was decided of rows that lie far out, where the study leaves that open."""
     if agreed.study.method.outliers != suspects.AUTO:
         return None
+    if agreed.trial is not None:
+        return suspects.Verdict(agreed.trial.share)
     return agreed.verdict or suspects.Verdict(share_of(agreed))
 
 

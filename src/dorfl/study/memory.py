@@ -88,7 +88,7 @@ class Memory:
 def _phase(agreement: Agreement) -> str:
     """What sets steps of a run apart that are about another problem."""
     if agreement.trial is not None:
-        return "trusting " if agreement.trial.trusts else "aside "
+        return f"trial of {agreement.trial.share:g} "
     return f"refined {agreement.refined} " if agreement.scatter is not None else ""
 
 

@@ -93,19 +93,11 @@ def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
 def judge(problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement) -> Judged:
     """What the rows that a client held back say of the two models of a trial."""
     assert agreed.trial is not None
-    trained, held = suspects.parts(len(y), agreed.trial.most)
-    if not len(held):
-        return suspects.NOTHING
-    shape, center = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.center
-    assert center is not None
-    near, rest = (
-        (X[at].astype(np.float64) - centers.at(center, y[at])) ** 2 @ shape
-        for at in (held, trained)
+    assert agreed.center is not None
+    shape, least = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.study.privacy.least
+    return suspects.judge(
+        problem, list(models), X, y, agreed.center, shape, agreed.trial.most, least
     )
-    target = problem.encode(y[held])
-    trusting, aside = (problem.loss.value(outputs(problem, m, X[held]), target) for m in models)
-    least = agreed.study.privacy.least
-    return suspects.judge(trusting, aside, near, np.concatenate([near, rest]), least)
 
 
 def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> list[Finished]:

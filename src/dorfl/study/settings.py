@@ -61,7 +61,9 @@ class Words(NamedTuple):
     outliers: Annotated[
         float | str, "the share of rows that may be wrong; auto: decided from rows"
     ] = "auto"
-    shift: Annotated[float, "how far rows may drift, in standard deviations"] = 0.25
+    shift: Annotated[
+        float | str, "how far rows may drift, in standard deviations; auto: 0 where all are trusted"
+    ] = "auto"
     rho: Annotated[float | None, "the price of moving a row, instead of shift"] = None
     beta: Annotated[float | None, "the price of reweighting rows"] = None
     score_weight: Annotated[float | None, "the score ρ₂ of the outermost of the bulk"] = None
@@ -102,7 +104,9 @@ class Training(NamedTuple):
     batch: Annotated[
         int | None, "rows of a client in a step of a network; 0: all, as at sites elsewhere"
     ] = None
-    l2: Annotated[float | None, f"{about('l2')}; by default 1 / rows"] = None
+    l2: Annotated[
+        float | None, f"{about('l2')}; by default 1 / rows, of numbers in the unit of residuals"
+    ] = None
     seed: Annotated[int, about("seed")] = Options.seed
 
 

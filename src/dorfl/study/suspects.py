@@ -1,16 +1,22 @@
 """Rows that lie far out: are they wrong, or merely rare? Decided from rows nobody trained with.
 
-Two models are fitted to two thirds of the rows: one **trusts** every row, one sets **aside** those
-that lie far out, by their score. Both are judged by the rest, and there by the bulk alone: rows
-within twice the edge of the bulk, which neither holds for suspect. Wrong rows pull a model that
-trusts them away from all others; rows that are rare but honest do not. So far-out rows are trusted,
-and no row is suspect, unless that makes the bulk worse served: by more than `WORSE` of its loss,
-with a standard error added, for where little is known caution costs less than trust.
+Models are fitted to two thirds of the rows: one **trusts** every row, and is plain training; one
+sets **aside** those that lie far out, by their score. They are judged by the rest, and there by the
+bulk alone: rows within twice the edge of the bulk, which neither holds for suspect. Wrong rows pull
+a model that trusts them away from all others; rows that are rare but honest do not. So far-out rows
+are trusted, and no row is suspect, unless that makes the bulk worse served: by more than `WORSE` of
+its loss, with a standard error added, for where little is known caution costs less than trust.
 
-Every client tells six sums of its own rows held back: see :class:`Judged`. A client with fewer than
-`FEWEST` rows holds none back; where nobody does, rows that lie far out are set aside.
+The edge is that of the nearest 80 % of the rows. Where more than `MANY` lie further than twice the
+edge of the nearest **half**, more than one row in five may be wrong and that edge be theirs: then a
+third model, which goes by the nearer edge, challenges the better one of the two. It has to show
+more, for honest rows further out are none of its judges: a loss lower by twice as much beyond a
+standard error, and no row more misclassified.
 
->>> told = [Judged(rows=500, loss=150.0, worse=-1.0, squares=2.0, far=20, seen=1500)]
+Every client tells seven sums of its own rows held back: see :class:`Judged`. A client with fewer
+than `FEWEST` rows holds none back; where nobody does, rows that lie far out are set aside.
+
+>>> told = [Judged(rows=500, loss=150.0, worse=-1.0, squares=2.0, missed=0, far=20, seen=1500)]
 >>> verdict(told).share
 0.0
 >>> print(words(verdict(told)))
@@ -27,47 +33,58 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.data import centers, spread
+from dorfl.data.sketch import Sketch, quantile
+from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
 AUTO = "auto"
 ASSUMED = 0.1  # the share of wrong rows, until something is known of it
+HALF = 0.25  # … where the nearer half alone says what is usual
 WORSE = 0.05  # of the loss
+MANY = 0.15  # of the rows
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
 FEWEST = 30  # rows of a client that holds some back
 SIZES = tuple(60 << k for k in range(9))  # of a trial: how many rows of a client are looked at
 _ROWS = 20_000  # of all clients together
-TOL, ROUNDS = 1e-2, 30  # of the two fits: only a difference of percents counts
+TOL, ROUNDS = 1e-2, 30  # of the fits: only a difference of percents counts
 
 
 class Trial(NamedTuple):
-    """Which of the two models is fitted, and to how many rows of a client, those held back too."""
+    """The share of rows that the model holds for wrong (0, ASSUMED or HALF), and its rows.
 
-    trusts: bool
+    As many of a client at most, those held back among them.
+    """
+
+    share: float
     most: int
 
 
 class Judged(NamedTuple):
-    """What a client tells of its rows held back, as far as they are bulk.
+    """What a client tells of its rows held back, as far as they are bulk, and of two models.
 
-    How many, the sum of their losses where suspects are set aside, and the sums of how much larger
-    they are where all are trusted, and of its squares; and how many of all rows seen lie far out.
+    How many, the sum of their losses by the second model, and the sums of how much larger they are
+    by the first, and of its squares; how many more the second misclassifies; and how many of all
+    rows seen lie far out.
     """
 
     rows: int
     loss: float
     worse: float
     squares: float
+    missed: int
     far: int
     seen: int
 
 
-NOTHING = Judged(0, 0.0, 0.0, 0.0, 0, 0)
+NOTHING = Judged(0, 0.0, 0.0, 0.0, 0, 0, 0)
 
 
 class Verdict(NamedTuple):
     """The share of rows that are wrong (0: far-out rows are trusted), and what says so.
 
-    Means over `rows` rows held back; of no rows nothing was found out.
+    Means over `rows` rows held back; of no rows nothing was found out. `assumed` is the share that
+    the edge of the bulk was measured for.
     """
 
     share: float
@@ -75,6 +92,34 @@ class Verdict(NamedTuple):
     rows: int = 0
     loss: float = 0.0
     worse: float = 0.0
+    assumed: float = ASSUMED
+
+
+def share_kept(outliers: float) -> float:
+    """The share of the rows, nearest first, that says what is usual: no outlier is among them."""
+    return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
+
+
+def edges(told: Sequence[Sketch], outliers: float) -> tuple[float, ...]:
+    """How far the bulk reaches, squared; with the edge of the nearer half where that is tried.
+
+    >>> from dorfl.data import sketch
+    >>> near, far = np.linspace(0.0, 1.0, 700), np.full(300, 60.0)
+    >>> edges([sketch.of(np.concatenate([near, far]), least=1)], ASSUMED)[-1] < 1.0
+    True
+    """
+    first, half = (spread.edge(told, share_kept(share)) for share in (outliers, HALF))
+    many = quantile(told, 1.0 - MANY) > REACH * half
+    return (first, half) if many and half < first else (first,)
+
+
+def is_bulk(X: Array, codes: Array, center: Array, shape: Array) -> Array:
+    """Which rows lie no further from their centre, or that of their class, than the bulk reaches.
+
+    A squared distance is the sum of `shape` times the squares along the columns, and 1 at the edge.
+    """
+    offset = X.astype(np.float64, copy=False) - centers.at(center, codes)
+    return np.asarray(offset**2 @ shape <= REACH)
 
 
 def most_of(clients: int) -> int:
@@ -104,35 +149,58 @@ def mark(table: str, rows: int, all_rows: int) -> str:
 
 
 def judge(
-    trusting: Array, aside: Array, distance: Array, everywhere: Array, least: int = 1
+    problem: Problem,
+    models: Sequence[Array],
+    X: Array,
+    y: Array,
+    center: Array,
+    shape: Array,
+    most: int,
+    least: int = 1,
 ) -> Judged:
-    """A client's part: both models' losses of its rows held back, and how far out they are.
+    """A client's part: what the rows it held back say of two models.
 
-    Distances are squared, in units of the edge of the bulk; `everywhere` are those of all rows
-    seen. Of fewer than `least` rows nothing is told, and sums are rounded to four digits.
+    Of fewer than `least` rows nothing is told, and sums are rounded to four digits.
     """
-    bulk = distance <= REACH
-    rows, far = int(bulk.sum()), int((everywhere > REACH).sum())
+    trained, held = parts(len(y), most)
+    if not len(held):
+        return NOTHING
+    codes = np.searchsorted(problem.classes, y) if len(problem.classes) else y
+    bulk, rest = (is_bulk(X[at], codes[at], center, shape) for at in (held, trained))
+    rows, seen = int(bulk.sum()), len(bulk) + len(rest)
+    far = seen - rows - int(rest.sum())
     if rows < least:
         return NOTHING
-    worse = (trusting - aside)[bulk]
-    sums = (aside[bulk].sum(), worse.sum(), (worse**2).sum())
+    target, missed = problem.encode(y[held]), [0, 0]
+    losses = []
+    for k, theta in enumerate(models):
+        out = problem.predict(theta, X[held])
+        losses.append(problem.loss.value(out, target)[bulk])
+        if problem.loss.classifies:
+            missed[k] = int((problem.loss.predict(out, problem.classes) != y[held])[bulk].sum())
+    worse = losses[0] - losses[1]
+    sums = (losses[1].sum(), worse.sum(), (worse**2).sum())
     loss, larger, squares = (float(f"{value:.4g}") for value in sums)
-    return Judged(rows, loss, larger, squares, far if far >= least else 0, len(everywhere))
+    far = far if far >= least else 0
+    return Judged(rows, loss, larger, squares, missed[1] - missed[0], far, seen)
 
 
-def verdict(told: Sequence[Judged]) -> Verdict:
-    """What all clients' parts come to."""
+def verdict(told: Sequence[Judged], before: Verdict | None = None) -> Verdict:
+    """What all clients' parts come to; `before` is what was found until the third model came."""
     parts_of = zip(*(told or [NOTHING]), strict=True)
-    rows, loss, worse, squares, far, seen = (float(sum(part)) for part in parts_of)
+    rows, loss, worse, squares, missed, far, seen = (float(sum(part)) for part in parts_of)
     if rows < FEWEST / 3:
-        return Verdict(ASSUMED)
+        return before or Verdict(ASSUMED)
     mean = worse / rows
     error = np.sqrt(max(squares / rows - mean**2, 0.0) / rows)
     share = float(f"{far / seen:.2g}")
-    wrong = mean + error > WORSE * loss / rows
-    found = min(max(share, 0.01), 0.4) if wrong else 0.0
-    return Verdict(found, share, int(rows), loss / rows, mean)
+    found, level = min(max(share, 0.01), 0.4), WORSE * loss / rows
+    if before is None:
+        wrong = mean + error > level
+        return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
+    if mean - error <= 2.0 * level or missed > 0:
+        return before
+    return Verdict(found, share, int(rows), loss / rows, mean, HALF)
 
 
 def words(found: Verdict) -> str:

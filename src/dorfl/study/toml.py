@@ -23,7 +23,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from dorfl.study.meaning import check
+from dorfl.study.checks import check
 from dorfl.study.settings import Study
 from dorfl.support import wire
 

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.data import validation
-from dorfl.data.centers import at
 from dorfl.data.validation import Clients
 from dorfl.federation.fit import Fit
 from dorfl.federation.training import train
 from dorfl.objective import losses
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
+from dorfl.objective.scores import Quadratic
+from dorfl.study import suspects
 from dorfl.study.defaults import Choice, choose
-from dorfl.study.suspects import REACH
 from dorfl.support.types import Array
 
 GRID: dict[str, Sequence[Any]] = {"outliers": (0.0, 0.05, 0.1, 0.2), "shift": (0.0, 0.1, 0.25, 0.5)}
@@ -189,12 +189,15 @@ def _inlying(
     score = choose(checked, outliers=outliers, frozen=frozen, loss=loss).method.score
     if score is None:
         return {name: np.ones(len(y), dtype=bool) for name, (_, y) in checked.items()}
+    assert isinstance(score, Quadratic)
     assert isinstance(score.center, dict)
-    known = validation.classes(checked, loss)
-    return {
-        name: score.parts(X, at(score.center[name], np.searchsorted(known, y))).sum(axis=1) <= REACH
-        for name, (X, y) in checked.items()
-    }
+    known, center = validation.classes(checked, loss), score.center
+
+    def bulk(name: str, X: Array, y: Array) -> Array:
+        codes = np.searchsorted(known, y)
+        return suspects.is_bulk(X, codes, center[name], score.shape(X.shape[1]))
+
+    return {name: bulk(name, X, y) for name, (X, y) in checked.items()}
 
 
 def _losses(fit: Fit, X: Array, y: Array, known: Array) -> Array:

@@ -139,7 +139,7 @@ def _finished(told: Finished, rows: int, last: Report | None) -> str | None:
 
 
 def _judged(told: Judged, rows: int) -> str | None:
-    if not (0 <= told.rows <= told.seen <= rows and 0 <= told.far <= told.seen):
+    if not (abs(told.missed) <= told.rows <= told.seen <= rows and 0 <= told.far <= told.seen):
         return "its rows held back do not add up"
     if not 0.0 <= told.loss <= _RISK or abs(told.worse) > _RISK or not 0.0 <= told.squares <= _RISK:
         return "what its rows held back say is out of range"

@@ -1,0 +1,131 @@
+"""Whether a study can be run as it is written; each objection says what to write instead."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dorfl import solvers
+from dorfl.objective import mixture as mixing
+from dorfl.study import defaults, meaning, private
+from dorfl.study.settings import (
+    METHODS,
+    MIXTURES,
+    MODELS,
+    SCALINGS,
+    SMALL,
+    TASKS,
+    Defence,
+    Study,
+    Training,
+)
+from dorfl.support import wire
+
+_MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
+
+
+def check(study: Study) -> None:
+    """Raise where the study cannot be run as it is written."""
+    data, columns, method, options = study.data, study.columns, study.method, study.training
+    for what, names in (("sites", study.sites), ("columns.use", columns.use)):
+        if len(set(names)) < len(names):
+            raise ValueError(f"study: {what} names one twice")
+    if not study.name.replace("-", "").replace("_", "").isalnum():
+        raise ValueError("study: its name must be made of letters, digits, - and _")
+    if data.label in columns.use:
+        raise ValueError(f"study: the label {data.label!r} is also one of the columns")
+    for what, value, allowed in (
+        ("data.task", data.task, TASKS),
+        ("data.small", data.small, SMALL),
+        ("columns.scaling", columns.scaling, SCALINGS),
+        ("method.name", method.name, METHODS),
+        ("method.center", method.center, ("auto", "client")),
+        ("method.mixture", method.mixture, MIXTURES),
+        ("method.by", method.by, mixing.BY),
+        ("training.model", options.model, MODELS),
+        ("training.solver", options.solver, solvers.names()),
+        ("absent.then", study.absent.then, ("wait", "go on")),
+    ):
+        if value not in allowed:
+            listed = ", ".join(allowed)
+            raise ValueError(f"{what}: {value!r} is none of these: choose one of {listed}")
+    for what, number, least in (
+        ("absent.answer_within", study.absent.answer_within, 1.0),
+        ("absent.stand_in", study.absent.stand_in, 0),
+        ("privacy.least", study.privacy.least, 1),
+        ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
+        ("training.batch", options.batch or 0, 0),
+    ):
+        if not least <= number < np.inf:
+            raise ValueError(f"{what} = {number}: must be at least {least}")
+    if options.bytes_per_round > _MESSAGE:
+        raise ValueError(
+            f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
+            "message holds it"
+        )
+    defaults.check_share(method.outliers)
+    defaults.check_shift(method.shift)
+    positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
+    positive["training.delta"] = options.delta
+    positive |= {f"privacy.{n}": getattr(study.privacy, n) for n in ("delta", "clip", "highest")}
+    positive |= {f"defence.{n}": getattr(study.defence, n) for n in ("target", "most_rows")}
+    for what, price in positive.items():
+        if price is not None and not 0 < price < np.inf:
+            raise ValueError(f"{what} = {price}: must be a positive number")
+    if data.task != "auto" and meaning.loss_of(study, max(len(data.classes), 2)).classifies != (
+        data.task == "classification"
+    ):
+        raise ValueError(f"study: loss {options.loss!r} is not for {data.task}")
+    asked = meaning.options_of(study, 1)
+    if asked.trim > 0 and not solvers.resolve(asked.solver, whole=asked.whole).needs.trims:
+        raise ValueError('study: defence.trim needs training.solver = "optimistic"')
+    meaning.plan_of(study)
+    if study.privacy.secure_sum:
+        _check_sums(study)
+    if study.privacy.known:
+        private.check(study)
+    if options.model != "linear":
+        _check_network(study)
+    elif options.batch is not None:
+        raise ValueError('training.batch: is for networks; set training.model = "mlp"')
+
+
+def _check_network(study: Study) -> None:
+    """Raise where a network's study asks for what only linear models have."""
+    words, usual = study.training, Training()
+    instead = {
+        "solver": "a network has its own",
+        "tol": "a network has no gap to stop at: set training.max_rounds",
+        "curvature": "a network tells none",
+        "bytes_per_round": "a network tells no curvature",
+        "intercept": "a network has one in every layer",
+    }
+    for name, reason in instead.items():
+        if getattr(words, name) != getattr(usual, name):
+            raise ValueError(f"training.{name}: is for linear models ({reason}); leave it out")
+    for wrong, reason in (
+        (study.privacy.epsilon is not None, "privacy.epsilon: noise is added to linear models"),
+        (study.privacy.secure_sum, "privacy.secure_sum: sums are over linear models"),
+        (study.defence != Defence(), "[defence]: reports are judged for linear models"),
+        (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
+    ):
+        if wrong:
+            raise ValueError(f'{reason}; leave it out, or set training.model = "linear"')
+
+
+def _check_sums(study: Study) -> None:
+    """Raise where a study of secure sums asks for what is no sum."""
+    solver, defence = meaning.options_of(study, 1).solver, study.defence
+    single = defence.row is not None or defence.target is not None
+    single = single or defence.trim > 0 or defence.liars > 0
+    for wrong, reason in (
+        (0 < len(study.sites) < 3, "needs three sites at least"),
+        (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
+        (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
+        (single, "no single report is seen, so [defence] can judge none: leave it out"),
+        (
+            not solvers.resolve(solver, whole=True).needs.pools,
+            f"solver {solver!r} needs single reports",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"privacy.secure_sum: {reason}")
