@@ -61,7 +61,7 @@ def test_the_model_is_saved_before_anything_else_and_an_interrupt_says_so(tmp_pa
         tmp_path / "t.csv", index=False
     )
     running = subprocess.Popen(
-        [sys.executable, "-m", "dorfl", "train", "t.csv", *WORDS, "--budget", "600"],
+        [sys.executable, "-m", "dorfl", "train", "t.csv", *WORDS, "--budget=600", "--shift=1"],
         cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     while not (tmp_path / "model" / "model.json").exists() and running.poll() is None:

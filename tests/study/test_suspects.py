@@ -74,15 +74,18 @@ def test_a_verdict_is_cautious_where_little_is_known():
     sure = Judged(1000, 300.0, 3.0, 1.0, 0, 50, 3000)
     assert suspects.verdict([sure]).share == 0.0
     assert suspects.verdict([sure._replace(squares=4e4)]).share > 0  # as large, but who knows
+    assert suspects.verdict([sure._replace(squares=4e4, far=0)]).share == 0.0  # but what is aside?
     assert suspects.verdict([sure._replace(worse=30.0)]).share == pytest.approx(0.017)
+    undecided = suspects.verdict([sure._replace(worse=30.0, missed=1)])
+    assert undecided.share == 0.0 and "no fewer are misclassified" in suspects.words(undecided)
     assert suspects.verdict([]) == suspects.verdict([suspects.NOTHING]) == Verdict(0.1)
 
 
 def test_the_third_model_has_to_show_more():
     """Honest rows further out than its edge are none of its judges."""
-    before, told = Verdict(0.0), Judged(1000, 300.0, 40.0, 10.0, 0, 250, 3000)
-    assert suspects.verdict([told], before) == Verdict(0.083, 0.083, 1000, 0.3, 0.04, suspects.HALF)
-    for weak in (told._replace(worse=20.0), told._replace(missed=1), told._replace(squares=4e2)):
+    before, told = Verdict(0.0), Judged(1000, 300.0, 60.0, 10.0, 0, 250, 3000)
+    assert suspects.verdict([told], before) == Verdict(0.083, 0.083, 1000, 0.3, 0.06, suspects.HALF)
+    for weak in (told._replace(worse=40.0), told._replace(missed=1), told._replace(squares=4e2)):
         assert suspects.verdict([weak], before) is before
     assert suspects.verdict([], before) is before
 

@@ -4,14 +4,15 @@ Models are fitted to two thirds of the rows: one **trusts** every row, and is pl
 sets **aside** those that lie far out, by their score. They are judged by the rest, and there by the
 bulk alone: rows within twice the edge of the bulk, which neither holds for suspect. Wrong rows pull
 a model that trusts them away from all others; rows that are rare but honest do not. So far-out rows
-are trusted, and no row is suspect, unless that makes the bulk worse served: by more than `WORSE` of
-its loss, with a standard error added, for where little is known caution costs less than trust.
+are trusted, and no row is suspect, unless that makes the bulk worse served: no row less is
+misclassified, and the loss is larger by more than `WORSE`, with a standard error added, for where
+little is known caution costs less than trust; but where hardly a row lies far out it is taken off.
 
 The edge is that of the nearest 80 % of the rows. Where more than `MANY` lie further than twice the
 edge of the nearest **half**, more than one row in five may be wrong and that edge be theirs: then a
 third model, which goes by the nearer edge, challenges the better one of the two. It has to show
-more, for honest rows further out are none of its judges: a loss lower by twice as much beyond a
-standard error, and no row more misclassified.
+more, for honest rows further out are none of its judges: three times as much, beyond a standard
+error.
 
 Every client tells seven sums of its own rows held back: see :class:`Judged`. A client with fewer
 than `FEWEST` rows holds none back; where nobody does, rows that lie far out are set aside.
@@ -195,12 +196,11 @@ def verdict(told: Sequence[Judged], before: Verdict | None = None) -> Verdict:
     error = np.sqrt(max(squares / rows - mean**2, 0.0) / rows)
     share = float(f"{far / seen:.2g}")
     found, level = min(max(share, 0.01), 0.4), WORSE * loss / rows
-    if before is None:
-        wrong = mean + error > level
-        return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
-    if mean - error <= 2.0 * level or missed > 0:
-        return before
-    return Verdict(found, share, int(rows), loss / rows, mean, HALF)
+    if before is not None:
+        wrong = missed <= 0 and mean - error > 3.0 * level
+        return Verdict(found, share, int(rows), loss / rows, mean, HALF) if wrong else before
+    wrong = missed <= 0 and mean + (error if far else -error) > level
+    return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
 
 
 def words(found: Verdict) -> str:
@@ -220,6 +220,11 @@ def words(found: Verdict) -> str:
         )
     if not found.far:
         return f"Hardly a row lies far out, and all are trusted (loss {compared}."
+    if found.worse > WORSE * found.loss:
+        return (
+            f"Rows that lie far out ({few}) are trusted: without them the loss of the others is "
+            f"lower ({compared}, but no fewer are misclassified."
+        )
     return (
         f"Rows that lie far out ({few}) are trusted: with them the loss of the others is at most "
         f"{100 * WORSE:g} % larger ({compared}, so they are taken for rare rather than wrong."
