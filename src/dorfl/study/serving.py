@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,14 @@ def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
     return guard.settle(X[places], agreed.study.privacy.least), y[places]
 
 
-def judge(problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement) -> Judged:
-    """What the rows that a client held back say of the two models of a trial."""
+def judge(
+    problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement,
+    known: Callable[[Array], Array] = np.asarray,
+) -> Judged:  # fmt: skip
+    """What the rows that a client held back say of the two models of a trial.
+
+    `known` makes of distances those of a bulk that sums may be told of, beside earlier ones.
+    """
     assert agreed.trial is not None
     trained, held = suspects.parts(len(y), agreed.trial.most)
     if not len(held):
@@ -105,7 +112,8 @@ def judge(problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement
     target = problem.encode(y[held])
     trusting, aside = (problem.loss.value(outputs(problem, m, X[held]), target) for m in models)
     least = agreed.study.privacy.least
-    return suspects.judge(trusting, aside, near, np.concatenate([near, rest]), least)
+    everywhere = known(suspects.settled(np.concatenate([near, rest]), least))
+    return suspects.judge(trusting, aside, everywhere[: len(held)], everywhere, least)
 
 
 def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> list[Finished]:

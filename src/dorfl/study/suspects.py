@@ -103,6 +103,23 @@ def mark(table: str, rows: int, all_rows: int) -> str:
     return table if rows == all_rows else f"trial{rows}-{table}"
 
 
+def settled(distance: Array, least: int) -> Array:
+    """Distances of which none, or more than `least`, are beyond the bulk.
+
+    Sums over a bulk that leaves fewer out would tell of them beside sums over all. Then the `least`
+    outermost count neither as bulk nor as far out: they have no distance.
+
+    >>> settled(np.array([1.0, 9.0, 2.0, 3.0, 0.5]), least=2)
+    array([1. , nan, 2. , nan, 0.5])
+    """
+    few = 0 < int((distance > REACH).sum()) <= least
+    if least <= 1 or not few:
+        return distance
+    distance = distance.copy()
+    distance[np.argsort(-distance, kind="stable")[:least]] = np.nan
+    return distance
+
+
 def judge(
     trusting: Array, aside: Array, distance: Array, everywhere: Array, least: int = 1
 ) -> Judged:
