@@ -21,9 +21,17 @@ from dorfl.study.messages import Agreement, Refusal, Reply, Request
 from dorfl.study.site import Site
 from dorfl.support import wire
 
+HELD = 11
 COLUMNS = ("age", "pressure", "sugar", "weight")
 OPEN = Limits(
-    delta=1.0, told=np.inf, versions=999, middles=999, steepest=np.inf, alone=1.0, behind=0
+    delta=1.0,
+    told=np.inf,
+    versions=999,
+    middles=999,
+    edges=999,
+    steepest=np.inf,
+    alone=1.0,
+    behind=0,
 )
 
 
@@ -85,7 +93,7 @@ class Attacker:
 
     def recovered(self):
         """How many different rows are among the claims."""
-        rows = np.column_stack([self.site.table.column(c).to_numpy() for c in COLUMNS])
+        rows = _rows(self)
         found = set()
         for claim in self.claims:
             known = [k for k, value in enumerate(claim) if value is not None]
@@ -179,6 +187,61 @@ def many_studies(attacker, questions=89):
         if answer is not None:
             _add_up(sums, answer.columns["age"].values)
     return _single_values(attacker, sums, n)
+
+
+def named_missing(attacker):
+    """Studies in which one age after another means a missing value: how many cells are left."""
+    ages, rows = attacker.site.table.column("age").to_numpy(), _rows(attacker)
+    whole = attacker.send(Request(_named(attacker, "none"), "columns"))
+    for age in range(20, 101):
+        answer = attacker.send(Request(_named(attacker, str(age)), "columns"))
+        if answer is not None:
+            count = whole.columns["age"].rows - answer.columns["age"].rows
+            if 0 < count < 5:
+                attacker.claims.extend(rows[ages == age])
+    return attacker
+
+
+def _named(attacker, missing):
+    study = attacker.study(extra=f'missing = ["{missing}"]')
+    return Agreement(f"run-{missing}", "s", study, (*COLUMNS, "ward"))
+
+
+def moved_edge(attacker, steps=12):
+    """Trials whose bulk ends elsewhere: how many rows it has shows when the outermost leaves it."""
+    study = attacker.study(use=COLUMNS, method='name = "dorfl"')
+    agreement, runs = attacker.agree(study), iter(range(10_000))
+    models = np.array([np.zeros(5), np.full(5, 0.1)])
+
+    def bulk(column, reach):
+        run, units = f"r-{next(runs)}", np.full(4, 1e9)
+        units[column] = 1.0
+        trusting = agreement._replace(run=run)
+        for number, (theta, trusts) in enumerate(zip(models, (True, False), strict=True), start=1):
+            trial = trusting.trial._replace(trusts=trusts)
+            attacker.ask(trusting._replace(trial=trial), theta, number)
+        edge = (reach / 2.0) ** 2
+        asked = trusting._replace(
+            trial=trial, edge=edge, spread=trusting.spread._replace(units=units)
+        )
+        answer = attacker.send(Request(asked, "judge", models=models))
+        return None if answer is None else answer.rows
+
+    parts, record = agreement.transform.numeric, []
+    for column in range(4):
+        near, far = 0.0, 40.0
+        whole = bulk(column, far)
+        for _ in range(steps if whole else 0):
+            reach = (near + far) / 2.0
+            near, far = (near, reach) if bulk(column, reach) == whole else (reach, far)
+        record.append(agreement.center[column] + far)
+    known = [v * p.spread + p.center for v, p in zip(record, parts, strict=True)]
+    attacker.claims.append(known)
+    return attacker
+
+
+def _rows(attacker):
+    return np.column_stack([attacker.site.table.column(c).to_numpy() for c in COLUMNS])
 
 
 def moved_middle(attacker, questions=40):
@@ -292,7 +355,7 @@ def _add_up(sums, told):
 def _single_values(attacker, sums, n):
     """Values known alone: records of one column, counted as if they were whole."""
     values = np.sort(attacker.site.table.column("age").to_numpy())
-    rows = np.column_stack([attacker.site.table.column(c).to_numpy() for c in COLUMNS])
+    rows = _rows(attacker)
     for k in range(n):
         if k in sums and k + 1 in sums:
             single = sums[k + 1] - sums[k]
@@ -309,6 +372,8 @@ ATTACKS = {
     "the same, as steep as is allowed": lambda a: sweep(a, steep=45.0),
     "a plane moved through an outlying row": targeted,
     "89 studies with other blocks": many_studies,
+    "an age after the other named a missing value": named_missing,
+    "the bulk's edge moved through an outlying row": moved_edge,
     "distances from chosen middles": moved_middle,
     "centres over chosen columns": chosen_columns,
     "curvature of a few uncertain rows": bent,
@@ -319,4 +384,12 @@ ATTACKS = {
 def against(name, limits=None):
     """The attack of that name on a site with these limits, or as sites are."""
     table = patients(40) if ATTACKS[name] is solved else None
+    if ATTACKS[name] is named_missing:
+        table = patients()
+        table["age"] = np.rint(table["age"])
+    if ATTACKS[name] is moved_edge:  # more rows have more to tell
+        table = patients(1000)
+        for column in COLUMNS:  # a patient far out in all, among those that trials hold back
+            values = table[column]
+            values[HELD] = values.mean() + 5.0 * values.std()
     return ATTACKS[name](Attacker(victim(limits, table)))

@@ -8,7 +8,7 @@ import pytest
 
 import dorfl
 from dorfl import methods, mixture
-from dorfl.federation import apart
+from dorfl.federation import apart, training
 from dorfl.oracle.curvature import Shape
 
 
@@ -97,3 +97,37 @@ def test_where_nobody_can_tell_it_says_so():
         dorfl.train(clients, methods.erm(), liars=0.25, batch=10)
     with pytest.raises(ValueError, match=r"below 0\.5"):
         dorfl.train(clients, methods.erm(), liars=0.5)
+
+
+def by_rules(rules, rows=400):
+    """Sites whose labels follow a rule each; the rows are the same whatever the rules are."""
+    rng, clients = np.random.default_rng(0), {}
+    for k, rule in enumerate(rules):
+        X, draw = rng.normal(size=(rows, 3)), rng.random(rows)
+        clients[f"site-{k}"] = (X, (draw < 1.0 / (1.0 + np.exp(-X @ rule))).astype(int))
+    return clients
+
+
+def test_with_an_agnostic_mixture_a_liar_and_a_site_that_differs_send_the_same():
+    """Whatever a server answers, it is far from right in one of two cases it cannot tell apart."""
+    usual, other = [2.0, 1.0, -1.0], [-1.0, 2.0, 0.5]
+    differs, alike = by_rules([usual] * 3 + [other]), by_rules([usual] * 4)
+    method, told = methods.afl(), training.prepare({"site-3": differs["site-3"]}, methods.afl())
+
+    def lie(sent, report):
+        if report.client != "site-3":
+            return report
+        seen = told.evaluate(sent.task.theta, sent.task.curvature)
+        bend = None if seen.curvature is None else seen.curvature[0]
+        return report._replace(
+            value=float(seen.values[0]), vector=seen.gradients[0], curvature=bend
+        )
+
+    honest = [dorfl.train(clients, method, l2=1e-3) for clients in (differs, alike)]
+    fooled = dorfl.train(alike, method, l2=1e-3, tamper=lie)
+    assert np.array_equal(fooled.theta, honest[0].theta)  # to the last bit
+    rng = np.random.default_rng(9)
+    X = rng.normal(size=(20_000, 3))
+    y = (rng.random(20_000) < 1.0 / (1.0 + np.exp(-X @ usual))).astype(int)
+    one, two = (100.0 * fit.score(X, y) for fit in honest)
+    assert two - one > 12.0  # so any answer is six points from one of the two

@@ -12,7 +12,7 @@ from dorfl.data import centers
 from dorfl.federation import privacy
 from dorfl.federation.training import prepare
 from dorfl.objective import methods
-from dorfl.study import coordinator, guard, ledger, local
+from dorfl.study import coordinator, guard, ledger, local, suspects
 from dorfl.study.ledger import Ledger, Limits
 from dorfl.study.messages import Agreement, Request
 from dorfl.study.site import Site
@@ -36,11 +36,30 @@ def test_a_site_as_it_is_by_default_gives_no_row_away(told, name):
         ("a steep step swept along a column", 40),
         ("a plane moved through an outlying row", 1),
         ("89 studies with other blocks", 100),
+        ("an age after the other named a missing value", 50),
+        ("the bulk's edge moved through an outlying row", 1),
         ("rows that fit all answers (40 rows, two columns)", 3),
     ],
 )
 def test_the_same_attacks_succeed_on_a_site_without_limits(name, least):
     assert against(name, OPEN).recovered() >= least
+
+
+def test_few_edges_are_what_hides_an_outlying_row():
+    moved = "the bulk's edge moved through an outlying row"
+    assert against(moved, Limits(edges=999)).recovered() == 1
+
+
+def test_a_bulk_leaves_out_no_row_or_several_also_beside_another():
+    rng, known = np.random.default_rng(0), Ledger()
+    told = []
+    for reach in np.linspace(3.0, 5.0, 60):
+        away = 4.0 / reach * np.sort(rng.permutation(np.linspace(0.0, 5.0, 90)))
+        inside = known.bulk("rows", 5, suspects.settled(away, 5)) <= suspects.REACH
+        told.append(inside)
+        assert inside.all() or (~inside).sum() >= 5
+    gaps = {int((one != two).sum()) for one in told for two in told}
+    assert min(gaps - {0}) >= 5 and len(gaps) > 2
 
 
 def test_the_page_has_the_figures(told):

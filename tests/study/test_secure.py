@@ -1,6 +1,7 @@
 """Studies of secure sums, in process: the plain model from sums alone, whoever lies or is gone."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -434,3 +435,77 @@ def test_epsilon_is_refused_beside_sums():
             '[data]\nlabel = "y"\n[method]\nname = "erm"\n'
             f"[privacy]\nsecure_sum = true\nepsilon = 1.0\n{STANDARD}"
         )
+
+
+# ── a hostile coordinator ───────────────────────────────────────────────────────────────────────
+
+
+def opened(state, sites, without=()):
+    """The numbers of one whole sum, some sites said to be gone; None where it cannot be opened."""
+    state = secure.begin(state._replace(step="round"))
+    for step in secure.STEPS:
+        answers = {}
+        for name in coordinator.asked(state):
+            reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
+            answers[name] = coordinator.read(state, name, reply)
+        if step == "sum masked":
+            answers = {name: told for name, told in answers.items() if name not in without}
+        if any(isinstance(told, Refusal) for told in answers.values()):
+            return state, None
+        state, total, _ = secure.receive(state, answers)
+    return state, total
+
+
+@pytest.mark.parametrize(("changes", "shown"), [(6, 6), (99, 19)])
+def test_a_site_left_out_again_and_again_shows_few_of_its_reports(changes, shown):
+    """The same θ in one round after another, with a site and without: the difference is its own."""
+    state, sites = at_step("sum keys")
+    for site in sites.values():
+        site.limits = site.limits._replace(changes=changes)
+    first, totals = state.server.round, []
+    for k in range(20):
+        state = state._replace(server=state.server._replace(round=first + k))
+        state, total = opened(state, sites, without=("site-3",) if k % 2 else ())
+        totals.append(total)
+    single = [one - two for one, two in pairwise(totals) if one is not None and two is not None]
+    assert len(single) == shown
+    asked = coordinator.request(state, "site-3").agreement
+    theta = serving.broadcast(state.server).task.theta
+    (own,) = sites["site-3"].group(asked).evaluate(theta).gradients
+    found = single[0][11 : 11 + len(own)] / single[0][2]
+    assert np.abs(found - own).max() < 1e-9  # the attack is real: this is why they are few
+
+
+def test_a_site_whose_memory_is_put_back_stays_masked():
+    state, sites = at_step("sum open")
+    assert all(reason(sites[n], coordinator.request(state, n)) is None for n in sites)
+    sites["site-3"].memory = type(sites["site-3"].memory)()
+    asked = coordinator.request(state._replace(step="sum masked"), "site-3")
+    other = asked.broadcast._replace(
+        task=asked.broadcast.task._replace(theta=asked.broadcast.task.theta + 0.1)
+    )
+    assert reason(sites["site-3"], asked._replace(broadcast=other)) is None  # it does not know
+    others = ("site-0", "site-1", "site-2")
+    for name in others:  # what masks it still is its mask key, which nobody opens beside its seed
+        without = changed(coordinator.request(state, name), alive=others)
+        assert "opened before" in reason(sites[name], without)
+
+
+def test_whoever_is_asked_something_else_adds_noise():
+    state, _ = at_step("sum masked")
+    asked = coordinator.request(state, "site-0")
+    about = summing.Asked(asked.broadcast)
+    seen = {
+        summing.question_of(agreement, question, what)
+        for agreement, question, what in (
+            (asked.agreement, asked.summing, about),
+            (asked.agreement._replace(center=np.ones(5)), asked.summing, about),
+            (asked.agreement._replace(edge=2.0), asked.summing, about),
+            (asked.agreement, asked.summing._replace(middles={"x0": 1.0}), about),
+            (asked.agreement, asked.summing._replace(most=7), about),
+            (asked.agreement, asked.summing, about._replace(models=np.zeros((2, 6)))),
+        )
+    }
+    assert len(seen) == 6
+    same = asked.agreement._replace(site="site-1")
+    assert summing.question_of(same, asked.summing, about) in seen

@@ -24,8 +24,9 @@ import numpy as np
 
 from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.base import Evaluation
-from dorfl.oracle.curvature import RESOLUTIONS
+from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
+from dorfl.solvers.base import Task
 from dorfl.study import labels
 from dorfl.study.ledger import Limits, mark_of
 from dorfl.study.messages import Agreement
@@ -88,6 +89,20 @@ def strange(agreement: Agreement, table: columns.Table) -> str | None:
             away = max(low - part.center, part.center - high, 0.0)
             if away > _FAR * width:
                 return f"column {part.name[:60]!r} is to be centred far beyond its range here"
+    return None
+
+
+def unasked(task: Task, wished: str) -> str | None:
+    """What of a round's task no study implies that wishes for such a curvature, or nothing.
+
+    Minibatches and local steps are in none: few rows, drawn by a seed that others know.
+    """
+    if task.kind != "evaluate" or task.batch is not None or task.steps != 1:
+        return "the task is none that the study implies: all rows, risk and gradient"
+    if task.curvature not in RESOLUTIONS or (
+        wished != "auto" and coarser(task.curvature, wished) != task.curvature
+    ):
+        return "the task asks for a curvature that the study does not"
     return None
 
 

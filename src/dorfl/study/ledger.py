@@ -24,6 +24,7 @@ from dorfl.federation.privacy import Gaussian
 from dorfl.oracle.curvature import RESOLUTIONS
 from dorfl.oracle.group import Group
 from dorfl.study.settings import Study
+from dorfl.study.suspects import REACH
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 from dorfl.support.later import optimize
@@ -48,10 +49,12 @@ class Limits(NamedTuple):
     told: float = 0.5
     versions: int = 1  # of a column's statistics
     middles: int = 3  # from which a column's distances are told
+    edges: int = 5  # of the bulk of rows that trials are judged on
     steepest: float = 50.0  # median output of a model
     alone: float = 0.9  # the most that one row may be of a number
     behind: int = 5  # rows that the difference of two reports rests on
     networks: bool = False  # whether networks are trained, whose updates are not counted
+    changes: int = 6  # in a run, of the sites that secure sums of rounds are over
 
     @classmethod
     def read(cls, told: Any, where: Path) -> Limits:
@@ -161,15 +164,15 @@ class Ledger:
             known = self.columns.get(name, {}).get("versions", [])
             if version not in known and len(known) >= most:
                 return (
-                    f"column {name[:60]!r} has been told of before, for other rows or in blocks of "
-                    "another size; the difference would show single rows (`least` as then, or "
-                    "`versions` in site.toml)"
+                    f"column {name[:60]!r} has been told of before, for other rows, in blocks of "
+                    "another size or with other cells missing; the difference would show single "
+                    "rows (`least` and `missing` as then, or `versions` in site.toml)"
                 )
         for name in names:
             entry = self.columns.setdefault(name, {"versions": [], "middles": []})
             if version not in entry["versions"]:
                 entry["versions"].append(version)
-        self._keep()
+                self._keep()
         return None
 
     def measure(self, centers: dict[str, float], most: int) -> str | None:
@@ -196,8 +199,7 @@ class Ledger:
         for other in (*self.kept, every):  # blocks of sorted values add up to all rows
             name, bits = other.split()
             if name == rows and other != written:
-                packed = np.frombuffer(bytes.fromhex(bits), np.uint8)
-                before = np.unpackbits(packed, count=len(mask)).astype(bool)
+                before = _unpacked(bits, len(mask))
                 if int((before != mask).sum()) < least:
                     return (
                         f"a mean of all rows but fewer than {least} others has been told before; "
@@ -207,6 +209,34 @@ class Ledger:
             self.kept.append(written)
             self._keep()
         return None
+
+    def edge(self, rows: str, asked: str, most: int) -> str | None:
+        """Why sums within one more edge cannot be told, or nothing: many show where rows lie."""
+        known = [other for other in self.kept if other.startswith(f"edge-{rows} ")]
+        if f"edge-{rows} {asked}" in known:
+            return None
+        if len(known) >= most:
+            return (
+                f"sums over the bulk of its rows have been told for {most} edges; for more they "
+                "would show where single rows lie (`edges` in site.toml)"
+            )
+        self.kept.append(f"edge-{rows} {asked}")
+        self._keep()
+        return None
+
+    def bulk(self, rows: str, least: int, distance: Array) -> Array:
+        """The distances as they are, or of a bulk told of before that differs in a few rows."""
+        mask, name = distance <= REACH, f"bulk-{rows}"
+        for other in (kept for kept in self.kept if kept.startswith(f"{name} ")):
+            before = _unpacked(other.split()[1], len(mask))
+            if 0 < int((before != mask).sum()) < least:
+                few = int((~before).sum()) <= least
+                return np.where(before, 0.0, np.nan if few else np.inf)
+        written = f"{name} {np.packbits(mask).tobytes().hex()}"
+        if written not in self.kept:
+            self.kept.append(written)
+            self._keep()
+        return distance
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
@@ -376,6 +406,11 @@ def mark_of(value: Any) -> str:
 def plain(study: Study) -> Any:
     """A study's text as plain JSON."""
     return json.loads(wire.encode(study))
+
+
+def _unpacked(bits: str, count: int) -> Array:
+    packed = np.frombuffer(bytes.fromhex(bits), np.uint8)
+    return np.unpackbits(packed, count=count).astype(bool)
 
 
 def _now() -> str:

@@ -146,7 +146,13 @@ def _open_once(site: Site, request: Request, summing: Summing, least: int) -> No
     listed = ",".join(sorted(alive))
     marks = {f"sum {summing.number} among": listed}
     if request.broadcast is not None:  # two sums over different sites show those between
-        marks[f"round {request.broadcast.round} among"] = listed
+        run, number = request.agreement.run, request.broadcast.round
+        marks[f"round {number} among"] = listed
+        if site.memory.changes(run, number, listed) > site.limits.changes:
+            raise Unsafe(
+                f"the sites in the sums of this run have changed {site.limits.changes} times; more "
+                "differences would show one site's reports (`changes` in site.toml)"
+            )
     if site.memory.same(request.agreement.run, marks) is not None:
         raise Unsafe("this sum was opened before, for other sites")
 

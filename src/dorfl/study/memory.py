@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ class Memory:
     def finished(self, run: str, outcome: Any) -> str | None:
         """Whether the run has ended before, with another model."""
         return self.same(run, {"outcome": _mark(outcome)})
+
+    def changes(self, run: str, number: int, listed: str) -> int:
+        """How often the sites in a run's sums changed from one round to the next, with this one."""
+        known = self.runs.get(run, {})
+        among = {int(n.split()[1]): m for n, m in known.items() if n.endswith(" among")
+                 and n.startswith("round ")}  # fmt: skip
+        sets = [mark for _, mark in sorted({**among, number: listed}.items())]
+        return sum(one != two for one, two in pairwise(sets))
 
     def has(self, run: str, marks: dict[str, str]) -> bool:
         """Whether the run has these marks."""

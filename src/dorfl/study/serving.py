@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,19 @@ def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
     return guard.settle(X[places], agreed.study.privacy.least), y[places]
 
 
-def judge(problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement) -> Judged:
-    """What the rows that a client held back say of the two models of a trial."""
+def judge(
+    problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement,
+    known: Callable[[Array], Array] = np.asarray,
+) -> Judged:  # fmt: skip
+    """What the rows that a client held back say of the two models of a trial.
+
+    `known` makes of distances those of a bulk that sums may be told of, beside earlier ones.
+    """
     assert agreed.trial is not None
     assert agreed.center is not None
     shape, least = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.study.privacy.least
     return suspects.judge(
-        problem, list(models), X, y, agreed.center, shape, agreed.trial.most, least
+        problem, list(models), X, y, agreed.center, shape, agreed.trial.most, least, known
     )
 
 

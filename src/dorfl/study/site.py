@@ -13,6 +13,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,13 +131,15 @@ class Site:
         """The answer in the open, by all the site's rules but those on who may ask."""
         agreement, step = request.agreement, request.step
         rows, study = self.rows(agreement), agreement.study
+        if not study.privacy.known:  # which rows, in what blocks, without which cells
+            lost = f" {mark_of(study.columns.missing)[:16]}" if study.columns.missing else ""
+            version = f"{self._mark[:16]} {study.privacy.least}{lost}"
+            self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if study.privacy.known and step in private.STEPS:
             return private.STEPS[step](rows, agreement, self._noise(agreement))
         if step == "columns":
-            version = f"{self._mark[:16]} {study.privacy.least}"  # which rows, in what blocks
-            self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
             return serving.columns(rows, agreement)
         if agreement.transform is None:
             raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
@@ -169,7 +172,10 @@ class Site:
             self._asked(agreement, *request.models)
             X, y = self._features(agreement)
             own = agreement._replace(center=self._centered(agreement, X, y))
-            found = serving.judge(self.group(agreement).problem, request.models, X, y, own)
+            asked = mark_of(own._replace(run="", trial=None))[:16]
+            self._unless(self.ledger.edge(self._mark, asked, self.limits.edges))
+            bulk = partial(self.ledger.bulk, f"{agreement.trial.most}-{self._mark}", self.least)
+            found = serving.judge(self.group(agreement).problem, request.models, X, y, own, bulk)
             self._count(agreement, step, len(suspects.NOTHING), found, request.models)
             return found
         if step == "residuals" and request.outcome is not None:
@@ -219,14 +225,7 @@ class Site:
         size = group.problem.size + group.problem.constrained
         if task.theta.shape != (size,) or task.theta.dtype != np.float64:
             raise Refused("θ has another shape than the model agreed on")
-        # Minibatches and local steps are in no study: few rows, drawn by a seed that others know.
-        if task.kind != "evaluate" or task.batch is not None or task.steps != 1:
-            raise Refused("the task is none that the study implies: all rows, risk and gradient")
-        wished = study.training.curvature
-        if task.curvature not in RESOLUTIONS or (
-            wished != "auto" and coarser(task.curvature, wished) != task.curvature
-        ):
-            raise Refused("the task asks for a curvature that the study does not")
+        self._unless(guard.unasked(task, study.training.curvature))
         if not 1 <= sent.round <= MOST_ROUNDS:
             raise Refused("the round's number is out of range")
         # The same question may come again (a coordinator that restarted); another one under a

@@ -29,7 +29,7 @@ Rows that lie far out (1.3 %) are trusted: with them the loss of the others is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -119,8 +119,12 @@ def is_bulk(X: Array, codes: Array, center: Array, shape: Array) -> Array:
 
     A squared distance is the sum of `shape` times the squares along the columns, and 1 at the edge.
     """
+    return _distances(X, codes, center, shape) <= REACH
+
+
+def _distances(X: Array, codes: Array, center: Array, shape: Array) -> Array:
     offset = X.astype(np.float64, copy=False) - centers.at(center, codes)
-    return np.asarray(offset**2 @ shape <= REACH)
+    return np.asarray(offset**2 @ shape)
 
 
 def most_of(clients: int) -> int:
@@ -149,6 +153,23 @@ def mark(table: str, rows: int, all_rows: int) -> str:
     return table if rows == all_rows else f"trial{rows}-{table}"
 
 
+def settled(distance: Array, least: int) -> Array:
+    """Distances of which none, or more than `least`, are beyond the bulk.
+
+    Sums over a bulk that leaves fewer out would tell of them beside sums over all. Then the `least`
+    outermost count neither as bulk nor as far out: they have no distance.
+
+    >>> settled(np.array([1.0, 9.0, 2.0, 3.0, 0.5]), least=2)
+    array([1. , nan, 2. , nan, 0.5])
+    """
+    few = 0 < int((distance > REACH).sum()) <= least
+    if least <= 1 or not few:
+        return distance
+    distance = distance.copy()
+    distance[np.argsort(-distance, kind="stable")[:least]] = np.nan
+    return distance
+
+
 def judge(
     problem: Problem,
     models: Sequence[Array],
@@ -158,18 +179,21 @@ def judge(
     shape: Array,
     most: int,
     least: int = 1,
+    known: Callable[[Array], Array] = np.asarray,
 ) -> Judged:
     """A client's part: what the rows it held back say of two models.
 
-    Of fewer than `least` rows nothing is told, and sums are rounded to four digits.
+    Of fewer than `least` rows nothing is told, and sums are rounded to four digits. `known` makes
+    of distances those of a bulk that sums may be told of, beside earlier ones.
     """
     trained, held = parts(len(y), most)
     if not len(held):
         return NOTHING
     codes = np.searchsorted(problem.classes, y) if len(problem.classes) else y
-    bulk, rest = (is_bulk(X[at], codes[at], center, shape) for at in (held, trained))
-    rows, seen = int(bulk.sum()), len(bulk) + len(rest)
-    far = seen - rows - int(rest.sum())
+    places = np.concatenate([held, trained])
+    distance = known(settled(_distances(X[places], codes[places], center, shape), least))
+    bulk = distance[: len(held)] <= REACH
+    rows, far, seen = int(bulk.sum()), int((distance > REACH).sum()), len(distance)
     if rows < least:
         return NOTHING
     target, missed = problem.encode(y[held]), [0, 0]
