@@ -156,6 +156,8 @@ def test_steps_are_on_all_rows_and_the_study_says_so():
         settings.among(toml.parse(f"{text}batch = 64\n"), ("a", "b"))
     with pytest.raises(ValueError, match="is for networks"):
         toml.parse('[data]\nlabel = "y"\n[training]\nbatch = 0\n')
+    with pytest.raises(ValueError, match="more rounds than 10000"):
+        by_sites(make_study(TABLES, training='model = "mlp"\nmax_rounds = 10001'), TABLES)
     study = make_study(TABLES, training=TRAINING).changed(training_batch=64)
     with pytest.raises(ValueError, match=r"\[training\] batch = 0"):
         by_sites(study, TABLES)
@@ -301,6 +303,21 @@ def test_a_site_that_refuses_in_a_later_round_is_one_that_is_away():
     state = until_rounds(study, make_sites(TABLES, limits=ALLOWED))
     with pytest.raises(ValueError, match="'site-2' does not take part: no more"):
         coordinator.receive(state, told)
+
+
+def test_rows_that_nobody_counted_weigh_as_for_linear_models(tmp_path):
+    tables = synthetic_tables()
+    tables["site-1"] = {name: np.tile(values, 60) for name, values in tables["site-1"].items()}
+    study = make_study(tables, method=METHODS["erm"], training='model = "mlp"\nmax_rounds = 2')
+    made = results.model_of(by_sites(study, tables))
+    rows = [len(tables["site-2"]["y"]), len(tables["site-3"]["y"])]
+    np.testing.assert_allclose(made.fit.lam[0], 4 * max(rows) / (4 * max(rows) + sum(rows)))
+    assert any("most_rows" in note for note in made.facts.notes)
+    study = study.changed(defence_most_rows=10**6)
+    made = results.model_of(by_sites(study, tables))
+    assert made.fit.lam[0] > 0.8
+    with pytest.raises(ValueError, match="is for sites elsewhere"):
+        by_table(study, tables, tmp_path)
 
 
 def test_a_row_that_weighs_too_much_is_not_told_of():

@@ -192,6 +192,8 @@ def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> Non
     if event == "round":
         shares = _shares({site: told["lambda"] for site, told in line["sites"].items()})
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
+        if state.learning is not None:
+            gap = f"objective {line['objective']:.4g}"
         took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
         who = f"{len(line['answered'])} of {len(state.roster)} answered"
         screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {who}  {took}")

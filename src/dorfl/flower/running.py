@@ -194,7 +194,7 @@ def _described(state: State, line: Round) -> dict[str, Any]:
     return {
         "round": line.round,
         "objective": _number(line.objective),
-        "gap": _number(line.gap),
+        "gap": _number(line.gap) if state.learning is None else None,  # a network's is no bound
         "bytes_up": line.bytes_up,
         "bytes_down": line.bytes_down,
         "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},

@@ -102,10 +102,11 @@ def _check_network(study: Study) -> None:
     for name, reason in instead.items():
         if getattr(words, name) != getattr(usual, name):
             raise ValueError(f"training.{name}: is for linear models ({reason}); leave it out")
+    judges = study.defence._replace(most_rows=None) != Defence()
     for wrong, reason in (
         (study.privacy.epsilon is not None, "privacy.epsilon: noise is added to linear models"),
         (study.privacy.secure_sum, "privacy.secure_sum: sums are over linear models"),
-        (study.defence != Defence(), "[defence]: reports are judged for linear models"),
+        (judges, "[defence]: reports are judged for linear models"),
         (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
     ):
         if wrong:

@@ -11,6 +11,8 @@ from dorfl.study.ledger import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
 
+MOST_ROUNDS = 10_000
+
 
 class Refused(Exception):  # noqa: N818 - a decision, not an error
     """What is asked cannot be answered; the text holds no value and may be sent."""
@@ -78,6 +80,8 @@ def _no_network(study: Study, policy: Policy) -> str | None:
             "made of, and the coordinator could work them out. A person there may allow it all the "
             "same: [limits] networks = true in site.toml"
         )
+    if (study.training.max_rounds or 0) > MOST_ROUNDS:
+        return f"a network has more rounds than {MOST_ROUNDS}"
     if study.training.batch != 0:
         return "a network's steps are on all rows of a site: [training] batch = 0"
     try:

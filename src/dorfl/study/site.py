@@ -33,7 +33,7 @@ from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import guard, labels, masking, meaning, private, serving, suspects, updating
-from dorfl.study.consent import Policy, Refused, objection
+from dorfl.study.consent import MOST_ROUNDS, Policy, Refused, objection
 from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of, needed
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
@@ -49,7 +49,6 @@ from dorfl.study.messages import (
 from dorfl.support import wire
 from dorfl.support.types import Array
 
-MOST_ROUNDS = 10_000
 _FINISHED = 24  # numbers told at the end
 
 

@@ -225,6 +225,10 @@ def prepare(study: Study, split: Split) -> Prepared:
     """Labels read, columns fitted federatedly, everything as numbers."""
     if study.training.model != "linear":
         networks.require()
+        if study.defence.most_rows is not None:
+            raise ValueError(
+                "defence.most_rows: is for sites elsewhere; a table's rows are counted"
+            )
     study, split, notes = _settled(study, split)
     skipped = (study.data.label, study.data.client)
     names = tuple(name for name in split.column_names if name not in skipped)
