@@ -72,14 +72,14 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         if reset:
             self._framed = frames.of_frame(X) is not None
         if not self._framed:
-            if y is None:
+            if y is None and not reset:
                 return validate_data(self, given.dense(X), reset=reset, dtype=_NUMBERS), None
             checked = validate_data(self, given.dense(X), y, reset=reset, dtype=_NUMBERS, **how)
             return checked[0], checked[1]
         table = frames.of_frame(X, whatever=True)
         if table is None:
             raise ValueError("X: the model was fitted to a data frame; give one with its columns")
-        if y is not None:
+        if y is not None or reset:
             check_consistent_length(X, y)
             how.pop("ensure_min_samples", None)
             y = validate_data(self, "no_validation", y, **how) if reset else column_or_1d(y)
