@@ -11,6 +11,7 @@ import pytest
 from dorfl.study import model
 from processes import dorfl_
 
+WORDS = ("--label", "rich", "--client", "site", "--budget", 0)
 pytestmark = pytest.mark.slow  # every test is a process or several
 
 
@@ -223,3 +224,108 @@ def test_values_beyond_all_measure_are_counted_not_lost_in_silence(tmp_path):
 def test_labels_that_cannot_be_predicted_are_told_in_words(tmp_path, label, words):
     done, _ = train(tmp_path, incomes().assign(rich=label), code=3)
     assert words in " ".join(done.stderr.split()) and "date32" not in done.stderr
+
+
+# ── files as other programs write them ───────────────────────────────────────────────────────────
+
+
+def written(path, text):
+    path.write_text(text, encoding="utf-8")
+    return dorfl_("train", path.name, *WORDS, "--force", cwd=path.parent)
+
+
+def test_excels_first_line_names_the_separator(tmp_path):
+    frame = incomes()
+    train(tmp_path, frame)
+    text = "sep=;\n" + frame.to_csv(index=False, sep=";", decimal=",")
+    done = written(tmp_path / "excel.csv", text)
+    assert done.returncode == 0, done.stderr
+    here, there = (model.load(tmp_path / name).fit.theta for name in ("m", "model"))
+    np.testing.assert_array_equal(here, there)
+    alone = subprocess.run(
+        [sys.executable, "-I", "model/score.py", "excel.csv"],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert len(alone.stdout.splitlines()) == len(frame) + 1
+    cut = text.rstrip().rpartition(";")[0]
+    done = written(tmp_path / "cut.csv", cut + "\n")
+    assert f"line {len(frame) + 2} has" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: "Exported on Monday\n" + f.to_csv(index=False), "is it a title?"),
+        (lambda f: f.to_json(orient="records"), "is JSON or HTML, not CSV"),
+        (lambda f: f.to_html(index=False), "is JSON or HTML, not CSV"),
+        (lambda _: "sep=;\n", "names its separator, and nothing else"),
+    ],
+)
+def test_what_is_no_table_is_named_as_what_it_is(tmp_path, change, words):
+    done = written(tmp_path / "t.csv", change(incomes()))
+    assert done.returncode == 3 and words in done.stderr
+
+
+def test_a_few_words_among_numbers_do_not_lose_a_column_in_silence(tmp_path):
+    frame = incomes()
+    frame["income"] = frame["income"].astype(str)
+    frame.loc[len(frame), "income"] = "Total"  # and nobody's
+    done = written(tmp_path / "t.csv", frame.to_csv(index=False))
+    said = " ".join(done.stderr.split())
+    assert "all but 1 of its cells are numbers" in said and "'aaaaa'" in said
+
+
+def test_spellings_of_one_class_and_columns_that_give_it_away_are_told(tmp_path):
+    frame = incomes()
+    frame["copy"] = frame["rich"].map({"yes": "y", "no": "n"})
+    frame.loc[frame.index % 3 == 0, "rich"] = frame["rich"].str.upper()
+    frame["serial"] = 2**60 + np.arange(len(frame)) * 7 % 19
+    done, _ = train(tmp_path, frame)
+    assert "'NO' and 'no' count as two classes" in done.stderr
+    assert "column 'serial' has whole numbers beyond 2^53" in done.stderr
+    frame["rich"] = frame["rich"].str.lower()
+    done, _ = train(tmp_path, frame, "--force")
+    assert "column 'copy' gives the class away" in done.stderr
+
+
+def test_numbers_with_blanks_minus_signs_and_brackets(tmp_path):
+    frame = incomes()
+    marked = [f"−{v:,.2f}".replace(",", "\u00a0") if v else "0" for v in frame["income"]]
+    bracketed = [f"({v:,.2f})" for v in frame["income"]]
+    made = [
+        train(tmp_path, frame.assign(income=income), "--force")[1]
+        for income in (marked, bracketed, -frame["income"])
+    ]
+    for one in made[:2]:
+        np.testing.assert_array_equal(one.fit.theta, made[2].fit.theta)
+
+
+def test_a_client_that_is_a_list_is_refused_as_data(tmp_path):
+    incomes().assign(site=[[1, 2]] * len(incomes())).to_parquet(tmp_path / "t.parquet")
+    done = dorfl_("train", "t.parquet", *WORDS, cwd=tmp_path)
+    assert done.returncode == 3 and "name a column of names" in done.stderr
+
+
+def test_classes_that_are_numbers_are_in_their_order(tmp_path):
+    frame = incomes()
+    frame["rich"] = np.resize([2, 10, 1], len(frame))
+    done, made = train(tmp_path, frame, "--task", "classification")
+    assert made.classes == ("1", "2", "10"), done.stderr
+    shown = dorfl_("evaluate", "m", "t.csv", cwd=tmp_path).stdout
+    assert shown.index("said 2") < shown.index("said 10")
+    kept = json.loads((tmp_path / "m" / "model.json").read_text())
+    kept["classes"] = ["1", "10", "2"]  # as text: models of before are in this order
+    (tmp_path / "m" / "model.json").write_text(json.dumps(kept))
+    assert model.load(tmp_path / "m").classes == ("1", "10", "2")
+    kept["classes"] = ["10", "2", "1"]
+    (tmp_path / "m" / "model.json").write_text(json.dumps(kept))
+    with pytest.raises(model.ModelError, match="in order"):
+        model.load(tmp_path / "m")
+
+
+def test_a_study_saved_with_a_byte_order_mark_is_read(tmp_path):
+    incomes().to_csv(tmp_path / "t.csv", index=False)
+    text = '\ufeff[data]\nfile = "t.csv"\nlabel = "rich"\nclient = "site"\n'
+    (tmp_path / "s.toml").write_text(text, encoding="utf-8")
+    done = dorfl_("train", "s.toml", "--budget", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -79,7 +79,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         table = frames.of_frame(X, whatever=True)
         if table is None:
             raise ValueError("X: the model was fitted to a data frame; give one with its columns")
-        if reset or y is not None:
+        if y is not None or reset:
             check_consistent_length(X, y)
             how.pop("ensure_min_samples", None)
             y = validate_data(self, "no_validation", y, **how) if reset else column_or_1d(y)

@@ -185,8 +185,9 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     if model.moves or np.isfinite(model.tau):
         rest = -np.multiply.outer(pushed, pushed) / model.tau
         if model.moves:
-            rest += np.einsum("bk,cbel->ckel", model.pull, lean)
-            rest += np.einsum("bl,ebck->ckel", model.pull, lean)
+            once = (model.pull.T @ lean.reshape(outputs, outputs, size)).reshape(rest.shape)
+            rest += once  # Σ_b pull_bk lean_cbel, and the same with (c, k) and (e, l) changed round
+            rest += once.transpose(2, 3, 0, 1)
             rest += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
         packed += packing.pack(rest.reshape(size, size), (size,)).astype(packed.dtype)
     # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
@@ -194,8 +195,11 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
     if np.isfinite(group.problem.method.rho):
         soft = np.zeros((outputs, width, outputs, width))
-        for c, e in pairs_of_outputs:
-            _soften(group, soft[c, :, e], turns[c, e])
+        inverse, dims = group.problem.geometry.inverse, group.problem.dims
+        if inverse.ndim == 1:  # as `_soften`, for every two outputs at once
+            np.einsum("ckek->cek", soft)[:, :, :dims] = turns[:, :, None] * inverse
+        else:
+            soft[:, :dims, :, :dims] = turns[:, None, :, None] * inverse[:, None]
         packed += packing.pack(soft.reshape(size, size), (size,)).astype(packed.dtype)
     for c, e in pairs_of_outputs if outputs > 1 else ():
         packed[places[c * width : (c + 1) * width] - (c - e) * width] += level

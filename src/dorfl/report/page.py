@@ -29,6 +29,7 @@ from dorfl.report.plots import plot
 from dorfl.support.files import write_whole
 
 _SHORT = 8  # letters of a card's value that have room in large type
+_LINE = 12  # that are kept on one line
 _LINES = 12  # of a heat map that have room as it is
 MOST_ROWS = 200  # of a figure's numbers that a page shows; the rest is in its CSV
 _CHARTS = {
@@ -99,10 +100,15 @@ def _cards(cards: Sequence[Finding]) -> str:
             verdict = f'<span class="verdict {kind}">{words}{whose}</span>'
         found.append(
             f'<li><span class="value{" long" * (len(card.value) > _SHORT)}">'
-            f"{escape(card.value)}</span>"
+            f"{_whole(card.value)}</span>"
             f'<span class="claim">{_inline(card.claim)}</span>{verdict}</li>'
         )
     return f'<ul class="cards" aria-label="In short">{"".join(found)}</ul>'
+
+
+def _whole(value: str) -> str:
+    """A figure and its sign on one line: ≥ 60.9 %."""
+    return escape(value).replace(" ", "&nbsp;") if len(value) <= _LINE else escape(value)
 
 
 def _blocks(blocks: Sequence[Block]) -> str:

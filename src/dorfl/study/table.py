@@ -22,7 +22,7 @@ import dorfl
 from dorfl import networks
 from dorfl.data import preprocessing, spread, validation
 from dorfl.data.centers import find_centers
-from dorfl.data.preprocessing import Numeric, Plan, Transform, cells, columns, summaries
+from dorfl.data.preprocessing import Plan, columns, summaries
 from dorfl.data.sketch import Sketch
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
@@ -44,6 +44,7 @@ from dorfl.study import (
     meaning,
     network,
     promises,
+    remarks,
     results,
     serving,
     settings,
@@ -56,13 +57,11 @@ from dorfl.study.rows import Rows, left_out, open_split
 from dorfl.study.settings import Study
 from dorfl.study.settling import scale_label, settle_label
 from dorfl.study.suspects import Judged
-from dorfl.support.text import percent
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
 _CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
 _CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own
-_MUCH_MISSING = 0.2
 
 Progress = Callable[[Round], object]
 
@@ -254,8 +253,9 @@ def prepare(study: Study, split: Split) -> Prepared:
         3 * split.num_rows * len(transform.names) * 4,
         "use fewer columns or rows, or a larger machine",
     )
-    notes += _remarks(split, transform)
-    state = state._replace(transform=_explained(split, transform))
+    notes += remarks.of_columns(split, transform)
+    notes += remarks.of_labels(split, transform, study, y)
+    state = state._replace(transform=remarks.explained(split, transform))
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X
     private = study.privacy.epsilon is not None  # then a row must not change others
@@ -328,53 +328,6 @@ def _label(state: State, split: Split) -> State:
     plan = Plan(least=study.privacy.least)
     far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
     return scale_label(state, far)
-
-
-def _remarks(split: Split, transform: Transform) -> list[str]:
-    """What to know of the columns: much that is missing, text read as numbers or nearly so."""
-    told = getattr(split.table, "remarks", {})
-    notes = [f"column {p.name!r} {told[p.name]}" for p in transform.parts if p.name in told]
-    for name in (*(part.name for part in transform.parts), *transform.ignored):
-        if many := columns.beyond(split.column(name)):
-            notes.append(
-                f"column {name!r} has {many:,} value(s) that are infinite or beyond 1e100: "
-                "they count as missing"
-            )
-    for part in transform.parts:
-        if part.missing > _MUCH_MISSING:
-            done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
-            notes.append(
-                f"column {part.name!r} is missing in {percent(part.missing, 0)} of rows: {done}"
-            )
-    for part in transform.parts:
-        if isinstance(part, Numeric) or part.name not in split.column_names:
-            continue
-        found = [level for level in part.levels if not level.startswith("(")]
-        numeric = sum(map(_is_number, found))
-        if len(found) >= 10 and numeric >= 0.9 * len(found):
-            notes.append(
-                f"column {part.name!r} is used as a category because some of its cells are not "
-                f"numbers ({cells.look(split.column(part.name))}); if it holds numbers, leave "
-                "those cells empty"
-            )
-    return notes
-
-
-def _explained(split: Split, transform: Transform) -> Transform:
-    """Why text is not used, with how it looks: perhaps numbers in a form that is not known."""
-    reasons = dict(transform.ignored)
-    for name, why in reasons.items():
-        if "of its values" in why and cells.is_text(split.column(name)):
-            reasons[name] = f"{why}; its cells look like {cells.look(split.column(name))}"
-    return replace(transform, ignored=reasons)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _load_kernels() -> None:

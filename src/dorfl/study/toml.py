@@ -40,7 +40,7 @@ def read(path: str | Path) -> Study:
     """A study from its file; the data's place is relative to it."""
     path = Path(path)
     try:
-        study = parse(path.read_text(encoding="utf-8"))
+        study = parse(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:

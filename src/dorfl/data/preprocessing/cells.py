@@ -20,8 +20,10 @@ MARKS = ("", "?", "NA", "N/A", "#N/A", "n/a", "na", "NaN", "nan", "NULL", "null"
          "-", ".")  # fmt: skip
 PLAIN = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 _SIGN = "[$€£¥]"
-_GROUPED = r"\d{1,3}([,'’]\d{3})+(\.\d*)?"
-_NUMBER = rf"^([-+]?{_SIGN}?\s*({PLAIN}|{_GROUPED})\s*({_SIGN}|%)?|[-+]?(inf|Inf))$"
+_BLANK = "[\\s\u00a0\u202f]"  # narrow and hard ones too
+_GROUPED = rf"\d{{1,3}}([,'’]\d{{3}})+(\.\d*)?|\d{{1,3}}({_BLANK}\d{{3}})+(\.\d*)?"
+_AMOUNT = rf"{_SIGN}?{_BLANK}*({PLAIN}|{_GROUPED}){_BLANK}*({_SIGN}|%)?"
+_NUMBER = rf"^([-+−]?{_AMOUNT}|\({_AMOUNT}\)|[-+]?(inf|Inf))$"
 _TIME = r"([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?"
 _ZONE = r"(Z|[-+]\d{2}:?\d{2})?"
 _DATE = rf"^(\d{{4}}-\d{{2}}-\d{{2}}|\d{{1,2}}\.\d{{1,2}}\.\d{{4}}){_TIME}{_ZONE}$"
@@ -39,14 +41,16 @@ def numbers(column: Any) -> Any | None:
 
     >>> numbers(pa.array(["$1,234.50", "12 %", " -3", "NA", None])).to_pylist()
     [1234.5, 12.0, -3.0, None, None]
+    >>> numbers(pa.array(["1 234.5", "−2", "($90)"])).to_pylist()
+    [1234.5, -2.0, -90.0]
     >>> numbers(pa.array(["7", "seven"])) is None
     True
     """
     text = _present(column)
     if not _all(text, _NUMBER):
         return None
-    bare = pc.replace_substring_regex(text, rf"^\+|[,'’%\s]|{_SIGN}", "")
-    return bare.cast(pa.float64())
+    bare = pc.replace_substring_regex(text, rf"^\+|[,'’%)]|{_BLANK}|{_SIGN}", "")
+    return pc.replace_substring_regex(bare, "^[(−]", "-").cast(pa.float64())
 
 
 def dates(column: Any) -> Any | None:

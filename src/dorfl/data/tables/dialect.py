@@ -18,6 +18,8 @@ _LOOK = 1 << 16  # bytes, and as many as the first line takes
 _LONGEST = 1 << 28  # bytes of a first line
 _RAGGED = 3  # lines that are named
 _DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
+_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\s*')  # a first line that Excel writes and reads
+_MARKUP = re.compile(r'\s*(\[\s*\{|\{\s*"|<(!|\?xml|html|table))', re.IGNORECASE)
 _DECIMAL_POINT = re.compile(r"^\s*[-+]?\d*\.\d+\s*$")
 
 
@@ -29,6 +31,7 @@ class Dialect(NamedTuple):
     encoding: str
     header: tuple[str, ...]
     compressed: bool
+    skip: int = 0  # lines before the header
 
 
 def of(path: Path) -> Dialect:
@@ -58,15 +61,26 @@ def of(path: Path) -> Dialect:
     lines = lines[: -1 if len(sample) >= _LOOK and len(lines) > 1 else None][:200]
     if not any(line.strip() for line in lines):
         raise DataError(f"{path.name}: is empty")
-    delimiter = _delimiter(lines)
+    if _MARKUP.match(text):
+        raise DataError(f"{path.name}: is JSON or HTML, not CSV; save the table as CSV")
+    told = _SEPARATOR.fullmatch(lines[0])
+    lines = lines[1:] if told else lines
+    if not lines:
+        raise DataError(f"{path.name}: has a line that names its separator, and nothing else")
+    delimiter = told[1] if told else _delimiter(lines)
     rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
     header = tuple(cell.strip() for cell in rows[0])
     _check_header(path, header)
+    if len(header) == 1 and (width := _width(lines[1:])) > 1:
+        raise DataError(
+            f"{path.name}: the first line has 1 cell and the others have {width}; is it a title? "
+            "Delete it: the first line names the columns"
+        )
     cells = [cell for row in rows[1:] for cell in row]
     commas = sum(bool(_DECIMAL_COMMA.match(cell)) for cell in cells)
     points = sum(bool(_DECIMAL_POINT.match(cell)) for cell in cells)
     decimal = "," if delimiter != "," and commas > points else "."
-    return Dialect(delimiter, decimal, encoding, header, compressed)
+    return Dialect(delimiter, decimal, encoding, header, compressed, int(told is not None))
 
 
 def ragged(path: Path, found: Dialect) -> str:
@@ -77,10 +91,12 @@ def ragged(path: Path, found: Dialect) -> str:
         if found.compressed
         else path.open(encoding=found.encoding, newline="") as file
     ):
+        for _ in range(found.skip):
+            file.readline()
         rows = csv.reader(file, delimiter=found.delimiter)
         for row in rows:
             if row and len(row) != len(found.header):
-                told.append(f"line {rows.line_num} has {len(row)}")
+                told.append(f"line {found.skip + rows.line_num} has {len(row)}")
                 if len(told) > _RAGGED:
                     return ", ".join(told[:-1]) + ", …"
     return ", ".join(told)
@@ -111,6 +127,14 @@ def _delimiter(lines: list[str]) -> str:
         if agreeing * widths[0] > most:
             best, most = candidate, agreeing * widths[0]
     return best
+
+
+def _width(lines: list[str]) -> int:
+    """How many cells lines have that all have as many; 1 if they do not agree."""
+    if not lines:
+        return 1
+    widths = {len(row) for row in csv.reader(lines, delimiter=_delimiter(lines)) if row}
+    return widths.pop() if len(widths) == 1 else 1
 
 
 def _check_header(path: Path, header: tuple[str, ...]) -> None:

@@ -322,6 +322,7 @@ def _options(found: Dialect, short: list[Any], block: int | None = None) -> tupl
 
     read = csv.ReadOptions(
         column_names=found.header,
+        skip_rows=found.skip,
         skip_rows_after_names=1,  # a row, not a line: a name in quotes may have two
         encoding=found.encoding,
         block_size=block,

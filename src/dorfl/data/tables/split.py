@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dorfl.data.preprocessing.columns import Table, levels
+from dorfl.data.preprocessing.columns import Table, kind_of, levels
 from dorfl.data.tables.errors import DataError, find_column
 from dorfl.support.threads import THREADS
 from dorfl.support.types import Array
@@ -124,7 +124,10 @@ def by_client(
         rows = table.num_rows
         return Split(table, ("all",), np.array([0, rows]), np.arange(rows))
     find_column(table.column_names, client, "client")
-    found = levels(table.column(client), client)
+    column = table.column(client)
+    if kind_of(column) == "other":
+        raise DataError(f"client: column {client!r} holds {column.type}; name a column of names")
+    found = levels(column, client)
     names, codes, notes = list(found.names), found.codes, []
     if not names:
         raise DataError(f"client: column {client!r} is empty")

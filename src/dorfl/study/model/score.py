@@ -25,6 +25,7 @@ MARKS = {"", "?", "NA", "N/A", "#N/A", "n/a", "na", "NaN", "nan", "NULL", "null"
 DAY = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(.*)")
 ZONE = re.compile(r"(:\d\d(\.\d+)?)(Z|[-+]\d{2}:?\d{2})$")
 GROUPED = re.compile(r"\d{1,3}([,'’]\d{3})+(\.\d*)?")
+SEPARATOR = re.compile(r'"?sep=([,;\t|])"?')
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 LARGEST = 1e100
 
@@ -36,7 +37,7 @@ def number(cell: str, comma: bool) -> float | None:
         return None
     if comma:
         cell = cell.translate(str.maketrans(",.", ".,"))
-    bare = re.sub(r"[$€£¥%\s]", "", cell)
+    bare = re.sub(r"[$€£¥%)\s]", "", cell).replace("(", "-").replace("−", "-")
     if GROUPED.fullmatch(bare.lstrip("+-")):
         bare = re.sub("[,'’]", "", bare)
     value = float(bare)
@@ -145,14 +146,14 @@ def value(model: Any, x: list[float]) -> float:
     return float(target["center"] + target["spread"] * outputs(model, x)[0])
 
 
-def dialect(lines: list[str]) -> tuple[str, bool]:
-    """The delimiter, and whether a comma is the decimal sign."""
+def dialect(lines: list[str], told: str = "") -> tuple[str, bool]:
+    """The delimiter (or the one told), and whether a comma is the decimal sign."""
 
     def cells(mark: str) -> float:
         rows = [row for row in csv.reader(lines, delimiter=mark) if row]
         return len(rows[0]) * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
 
-    best = max(",;\t|", key=cells)
+    best = told or max(",;\t|", key=cells)
     found = [cell.strip() for row in csv.reader(lines[1:], delimiter=best) for cell in row]
     commas = sum(bool(re.fullmatch(r"[-+]?\d+,\d+", cell)) for cell in found)
     points = sum(bool(re.fullmatch(r"[-+]?\d*\.\d+", cell)) for cell in found)
@@ -174,8 +175,12 @@ def main() -> None:
         beside = os.path.join(os.path.dirname(given.model), model["network"]["numbers"])
         model["layers"] = layers(beside, model["network"]["sha256"])
     with open(given.table, encoding="utf-8-sig", newline="") as file:
-        mark, comma = dialect(list(islice(file, 200)))
+        lines = list(islice(file, 200))
+        told = SEPARATOR.fullmatch(lines[0].rstrip()) if lines else None  # as Excel writes
+        mark, comma = dialect(lines[1:] if told else lines, told[1] if told else "")
         file.seek(0)
+        if told:
+            file.readline()
         rows = csv.DictReader(file, delimiter=mark)
         rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
         for column in model["transform"]["columns"]:

@@ -1,0 +1,113 @@
+"""What a person should know of a table's columns before trusting what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dorfl.data.preprocessing import Category, Numeric, Transform, cells, columns
+from dorfl.data.tables import Split
+from dorfl.study.settings import Study
+from dorfl.support.text import percent
+from dorfl.support.types import Array
+
+_MUCH_MISSING = 0.2
+_WHOLE = 2**53  # beyond it, not every whole number is a float of its own
+
+
+def of_columns(split: Split, transform: Transform) -> list[str]:
+    """Much that is missing, text read as numbers or nearly so, numbers too large for their kind."""
+    told = getattr(split.table, "remarks", {})
+    notes = [f"column {p.name!r} {told[p.name]}" for p in transform.parts if p.name in told]
+    for name in (*(part.name for part in transform.parts), *transform.ignored):
+        column = split.column(name)
+        if many := columns.beyond(column):
+            notes.append(
+                f"column {name!r} has {many:,} value(s) that are infinite or beyond 1e100: "
+                "they count as missing"
+            )
+        if pa.types.is_integer(column.type) and max(map(abs, _ends(column))) > _WHOLE:
+            notes.append(
+                f"column {name!r} has whole numbers beyond 2^53, whose last digits are lost; if it "
+                "numbers something, leave it out (--ignore) or make it a category (--category)"
+            )
+    for part in transform.parts:
+        if part.missing > _MUCH_MISSING:
+            done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
+            share = percent(part.missing, 0)
+            notes.append(f"column {part.name!r} is missing in {share} of rows: {done}")
+    for part in _categories(split, transform):
+        found = [level for level in part.levels if not level.startswith("(")]
+        numeric = sum(map(_is_number, found))
+        if len(found) >= 10 and numeric >= 0.9 * len(found):
+            notes.append(
+                f"column {part.name!r} is used as a category because some of its cells are not "
+                f"numbers ({cells.look(split.column(part.name))}); if it holds numbers, leave "
+                "those cells empty"
+            )
+    return notes
+
+
+def of_labels(split: Split, transform: Transform, study: Study, y: Array) -> list[str]:
+    """Classes and clients that are perhaps one, and columns that give the class away."""
+    notes = []
+    for what, names in (("classes", study.data.classes), ("clients", split.names)):
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(" ".join(name.split()).casefold(), name)
+            if other != name:
+                notes.append(
+                    f"{other!r} and {name!r} count as two {what}; if they are one, write them alike"
+                )
+    if not study.data.classes:
+        return notes
+    for part in _categories(split, transform):
+        found = columns.levels(split.column(part.name), part.name)
+        pairs = np.unique(np.stack([found.codes, y.astype(np.int64)]), axis=1)
+        held = np.bincount(found.codes[found.codes >= 0], minlength=len(found.names))
+        alone = len(pairs[0]) == len(np.unique(pairs[0])) and len(np.unique(pairs[1])) > 1
+        if alone and (held >= study.privacy.least).all():
+            notes.append(
+                f"column {part.name!r} gives the class away: all rows with one value have one "
+                f"class; will it be known when {study.data.label!r} is not? Else --ignore it"
+            )
+    return notes
+
+
+def explained(split: Split, transform: Transform) -> Transform:
+    """Why text is not used, with how it looks: perhaps numbers in a form that is not known."""
+    reasons = dict(transform.ignored)
+    for name, why in reasons.items():
+        column = split.table.column(name)  # rows that are left out may have made it text
+        if "of its values" not in why or not cells.is_text(column):
+            continue
+        odd, look = cells.strangers(column), cells.look(column)
+        if odd < 0.1 * (len(column) - column.null_count):
+            reasons[name] = (
+                f"all but {odd:,} of its cells are numbers; correct those others (they look like "
+                f"{look}), leave them empty or name them (--missing)"
+            )
+        else:
+            reasons[name] = f"{why}; its cells look like {look}"
+    return replace(transform, ignored=reasons)
+
+
+def _categories(split: Split, transform: Transform) -> list[Category]:
+    parts = [part for part in transform.parts if isinstance(part, Category)]
+    return [part for part in parts if part.name in split.column_names]
+
+
+def _ends(column: pa.ChunkedArray) -> tuple[int, int]:
+    found = pc.min_max(column).as_py()
+    return found["min"] or 0, found["max"] or 0
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
