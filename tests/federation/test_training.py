@@ -180,6 +180,29 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 
 
 @pytest.mark.slow
+def test_kernels_compiled_and_loaded_from_the_cache_give_the_same_bits(tmp_path):
+    """What rounds may not depend on what happened to be inlined where."""
+    script = """
+import numpy as np, dorfl
+rng = np.random.default_rng(0)
+for rows, columns in ((203, 5), (300, 41)):
+    X = rng.normal(size=(rows, columns))
+    for table, method in ((X.astype(np.float32), dorfl.methods.dorfl()), (X, dorfl.methods.afl())):
+        labels = X[:, 0] + rng.logistic(size=rows) > 0
+        clients = [(table[:90], labels[:90]), (table[90:], labels[90:])]
+        print([x.hex() for x in dorfl.train(clients, method, l2=0.1).theta])
+"""
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    compiled, loaded = (
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert list(tmp_path.rglob("*one_pass*.nbc"))
+    assert compiled.splitlines() == loaded.splitlines()
+
+
+@pytest.mark.slow
 def test_the_number_of_threads_of_blas_changes_no_bit():
     """OpenBLAS adds up in another order with two threads, once matrices are large enough."""
     script = """

@@ -41,6 +41,26 @@ class Evaluation(NamedTuple):
     kept: Kept | None = None  # of every row, where its place is not needed
 
 
+class ChunkSums(NamedTuple):
+    """What a pass sums up in every chunk of rows; see :func:`dorfl.oracle.kernels.one_pass`."""
+
+    tops: Array
+    totals: Array
+    moment: Array
+    slope: Array
+    square: Array
+    shift: Array
+
+
+class Ready(NamedTuple):
+    """θ as the rows meet it."""
+
+    effective: Array  # W A, in the rows' precision
+    bias: Array  # of every client (clients, outputs)
+    spread: Array  # S
+    pulled: Array  # Q = W K⁻¹
+
+
 class Atoms(NamedTuple):
     """Every row at its worst: where it went, with which label, its f, and its sample weight."""
 

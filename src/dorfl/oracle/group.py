@@ -22,7 +22,7 @@ from scipy.special import xlogy
 
 from dorfl.objective.mixture import tilted_mean
 from dorfl.oracle import hessian, kernels, rowwise
-from dorfl.oracle.base import Atoms, Evaluation, Kept
+from dorfl.oracle.base import Atoms, ChunkSums, Evaluation, Kept, Ready
 from dorfl.oracle.inner import apply, check_finite, is_concave
 from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
@@ -223,8 +223,8 @@ class Group:
             found, kept = self._gather(atoms), Kept(atoms.value, atoms.slope, atoms.target)
         else:
             keep = rows or bends or priced or self._apart
-            sums, per_row = self._pass(theta, keep=keep)
-            found, kept = self._combine(theta, sums, per_row), Kept(*per_row[:3])
+            ready, sums, per_row = self._pass(theta, keep=keep)
+            found, kept = self._combine(ready, sums, per_row), Kept(*per_row[:3])
         if priced:
             found = found._replace(spent=self.spent(atoms or self._placed(theta, *per_row)))
         if rows:
@@ -253,37 +253,23 @@ class Group:
 
     # ── the exact path ──────────────────────────────────────────────────────────────────────────
 
-    def _pass(self, theta: Array, *, keep: bool) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        problem, method, loss = self.problem, self.problem.method, self.problem.loss
-        weights, intercept = problem.split(theta)
-        shape = problem.geometry
-        spread = shape.spread(weights)
-        self._check_finite(weights)
-        # θᵀm = (Aᵀθ)ᵀζ + θᵀ(I − A)ξ̄: the model meets the rows as they are.
-        effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
-        # Not by BLAS, whose rounding depends on how many clients there are.
-        bias = intercept + np.einsum("id,od->io", self.anchors, weights)
-        rows: Array = self.standing
+    def _pass(self, theta: Array, *, keep: bool) -> tuple[Ready, ChunkSums, tuple[Array, ...]]:
+        ready, problem = self._ready(theta), self.problem
+        effective, rows = ready.effective, self.standing
         if self.sparse:  # the supremum needs the outputs alone
             rows = np.asarray(rows @ effective.T, dtype=np.float64, order="C")
             effective = np.eye(problem.outputs)
-        count, outputs, dims = len(self.chunks), *effective.shape
-        sums = (
-            np.empty(count),
-            np.empty(count),
-            np.zeros((count, outputs, dims)),
-            np.zeros((count, outputs)),
-            np.zeros((count, outputs, outputs)),
-            np.empty(count),
-        )
+        count, (outputs, dims) = len(self.chunks), effective.shape
+        single, square = np.zeros((3, count)), np.zeros((count, outputs, outputs))
+        tops, totals, shifts = single
+        sums = ChunkSums(
+            tops, totals, np.zeros((count, outputs, dims)), np.zeros((count, outputs)), square,
+            shifts,
+        )  # fmt: skip
         n = len(rows) if keep else 0
         per_row = (np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n))
-        code = getattr(kernels, loss.supremum.upper())  # what the kernel calls the closed form
-        fixed = (
-            np.ascontiguousarray(effective), np.ascontiguousarray(bias),
-            np.ascontiguousarray(spread), 1.0 / method.temperature, code, loss.parameter,
-            self._label_price, is_concave(loss, spread), problem.threshold, keep,
-        )  # fmt: skip
+        concave = outputs == 1 or is_concave(problem.loss, ready.spread)  # softmax alone asks
+        fixed = (effective, ready.bias, ready.spread, *self._kind, concave, problem.threshold, keep)
 
         def work(part: slice) -> None:
             kernels.one_pass(
@@ -292,7 +278,25 @@ class Group:
             )  # fmt: skip
 
         share(work, count, rows.size, blas=outputs > 1)
-        return sums, per_row
+        return ready, sums, per_row
+
+    def _ready(self, theta: Array) -> Ready:
+        """θ as the rows meet it: θᵀm = (Aᵀθ)ᵀζ + θᵀ(I − A)ξ̄."""
+        shape = self.problem.geometry
+        weights, intercept = self.problem.split(theta)
+        pulled = apply(shape.inverse, weights)
+        self._check_finite(weights)
+        effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
+        # Not by BLAS, whose rounding depends on how many clients there are.
+        bias = intercept + np.einsum("id,od->io", self.anchors, weights)
+        return Ready(np.ascontiguousarray(effective), bias, pulled @ weights.T, pulled)
+
+    @cached_property
+    def _kind(self) -> tuple[float, int, float, float]:
+        """What the kernel is told of method and loss."""
+        loss = self.problem.loss
+        code = getattr(kernels, loss.supremum.upper())  # what the kernel calls the closed form
+        return 1.0 / self.problem.method.temperature, code, loss.parameter, self._label_price
 
     def _check_finite(self, weights: Array) -> None:
         problem = self.problem
@@ -310,29 +314,27 @@ class Group:
             return np.inf
         return float(method.rho * price)
 
-    def _combine(
-        self, theta: Array, sums: tuple[Array, ...], per_row: tuple[Array, ...]
-    ) -> Evaluation:
+    def _combine(self, ready: Ready, sums: ChunkSums, per_row: tuple[Array, ...]) -> Evaluation:
         """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
-        problem, tau = self.problem, self.problem.method.temperature
-        if not self._apart:
-            values, *rest = kernels.combine(self.chunks, self.counts, 1.0 / tau, *sums)
-            values = values if np.isinf(tau) else tau * values
+        problem, clients = self.problem, len(self.names)
+        shrink, column = problem.geometry.shrink, int(problem.threshold[0])
+        values = np.empty(clients)
+        gradient = np.empty((clients, problem.outputs, problem.dims + problem.intercept))
+        found = rowwise.sums(self, per_row[0], per_row[1], per_row[3]) if self._apart else None
+        if shrink.ndim == 2:
+            moments = apply(shrink, (found or sums).moment)
+            found, sums = found and found._replace(moment=moments), sums._replace(moment=moments)
+            shrink = np.ones(problem.dims)
+        back = (shrink, self.anchors, ready.pulled, column)
+        if found is not None:
+            values, *rest = found
+            kernels.chain(*rest, *back, gradient)
         else:
-            values, *rest = rowwise.sums(self, per_row[0], per_row[1], per_row[3])
-        moment, slope, square, shift = rest
-        weights, _ = problem.split(theta)
-        shape = problem.geometry
-        gradient = apply(shape.shrink, moment)
-        gradient += slope[:, :, None] * self.anchors[:, None, :]
-        gradient += square @ apply(shape.inverse, weights)
-        if any(problem.threshold):
-            gradient[:, 0, int(problem.threshold[0])] += shift
-        return self._told(values, gradient, slope)
+            tau = problem.method.temperature
+            kernels.combine(self.chunks, self.counts, tau, *back, *sums, values, gradient)
+        return self._told(values, gradient)
 
-    def _told(self, values: Array, gradient: Array, slope: Array, error: float = 0.0) -> Evaluation:
-        if self.problem.intercept:
-            gradient = np.concatenate([gradient, slope[:, :, None]], axis=2)
+    def _told(self, values: Array, gradient: Array, error: float = 0.0) -> Evaluation:
         return Evaluation(values + self.offsets, gradient.reshape(len(self.names), -1), error)
 
     # ── row by row ──────────────────────────────────────────────────────────────────────────────
@@ -341,7 +343,7 @@ class Group:
         """Every row at its worst: the atoms of the worst-case distribution and their weights."""
         if self._ascends:
             return self._ascend(theta)
-        return self._placed(theta, *self._pass(theta, keep=True)[1])
+        return self._placed(theta, *self._pass(theta, keep=True)[2])
 
     @property
     def _ascends(self) -> bool:
@@ -381,13 +383,15 @@ class Group:
         if self._ascends:
             atoms = self._ascend(theta)
             return Kept(atoms.value, atoms.slope, atoms.target)
-        return Kept(*self._pass(theta, keep=True)[1][:3])
+        return Kept(*self._pass(theta, keep=True)[2][:3])
 
     def _gather(self, atoms: Atoms) -> Evaluation:
         pushed = (atoms.weights[:, None] * atoms.slope)[:, :, None] * atoms.rows[:, None, :]
         gradient = np.add.reduceat(pushed, self.bounds[:-1])
-        slope = np.add.reduceat(atoms.weights[:, None] * atoms.slope, self.bounds[:-1])
-        return self._told(self.average(atoms.value), gradient, slope, atoms.error)
+        if self.problem.intercept:
+            slope = np.add.reduceat(atoms.weights[:, None] * atoms.slope, self.bounds[:-1])
+            gradient = np.concatenate([gradient, slope[:, :, None]], axis=2)
+        return self._told(self.average(atoms.value), gradient, atoms.error)
 
     def _ascend(self, theta: Array) -> Atoms:
         self._check_finite(self.problem.split(theta)[0])

@@ -24,14 +24,16 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
 
 from dorfl.support import compiling
 
 LOGISTIC, SQUARED, HUBER, SOFTMAX = range(4)
 
 BLOCK = 64  # rows staged at once: their values stay in the first-level cache between the stages
-QUARTER = BLOCK // 4
 CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
 
 _MAGIC = 6755399441055744.0  # 1.5 · 2⁵²: adding it rounds to an integer, kept in the low bits
@@ -48,6 +50,107 @@ _SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of floa
 _CLIMBS = 500  # steps of a climb; rows on a tie crawl
 
 compiling.tell(__name__)
+
+
+# ── lanes ───────────────────────────────────────────────────────────────────────────────────────
+# Left to itself LLVM takes four registers of a row at a time and what remains, up to sixty columns,
+# one by one; and how it shares a sum out changes with what it has inlined. Here it is told: 64
+# bytes at a time, of any kind of processor's registers, always summed in the same order.
+
+_WIDE = 64  # bytes
+
+
+class _Lanes(types.Type):
+    """As many numbers as 64 bytes hold."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype, self.count = dtype, 8 * _WIDE // dtype.bitwidth
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        number = manager.lookup(kind.dtype).get_value_type()
+        super().__init__(manager, kind, ir.VectorType(number, kind.count))
+
+
+def _place(context, builder, kind, array, indices):
+    made = context.make_array(kind)(context, builder, array)
+    return cgutils.get_item_pointer(context, builder, kind, made, indices, wraparound=False)
+
+
+def _places(numbers):
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), list(numbers))
+
+
+@intrinsic
+def _load(_, array, i, k):
+    """The lanes from rows[i, k] on, whether aligned or not."""
+    lanes = _Lanes(array.dtype)
+
+    def generate(context, builder, _signature, args):
+        at = _place(context, builder, array, args[0], args[1:])
+        at = builder.bitcast(at, context.get_value_type(lanes).as_pointer())
+        return builder.load(at, align=array.dtype.bitwidth // 8)
+
+    return lanes(array, i, k), generate
+
+
+@intrinsic
+def _store(_, array, k, lanes):
+    """Write lanes to array[k] and what follows it."""
+
+    def generate(context, builder, _signature, args):
+        at = _place(context, builder, array, args[0], args[1:2])
+        at = builder.bitcast(at, context.get_value_type(lanes).as_pointer())
+        builder.store(args[2], at, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, k, lanes), generate
+
+
+@intrinsic
+def _spread_out(_, number):
+    """The same number in every lane."""
+    lanes = _Lanes(number)
+
+    def generate(context, builder, _signature, args):
+        empty = ir.Constant(context.get_value_type(lanes), ir.Undefined)
+        first = builder.insert_element(empty, args[0], ir.IntType(32)(0))
+        return builder.shuffle_vector(first, empty, _places([0] * lanes.count))
+
+    return lanes(number), generate
+
+
+@intrinsic
+def _add_product(_, a, b, total):
+    """The sum total + a b, rounded once where the processor can."""
+
+    def generate(_context, builder, _signature, args):
+        product = builder.fmul(args[0], args[1], flags=("contract",))
+        return builder.fadd(product, args[2], flags=("contract",))
+
+    return total(a, b, total), generate
+
+
+@intrinsic
+def _sum_of(_, lanes):
+    """The sum of the lanes, the upper half added to the lower one until one is left."""
+
+    def generate(_context, builder, _signature, args):
+        found, half = args[0], lanes.count // 2
+        while half > 0:
+            empty = ir.Constant(found.type, ir.Undefined)
+            low = builder.shuffle_vector(found, empty, _places(range(half)))
+            high = builder.shuffle_vector(found, empty, _places(range(half, 2 * half)))
+            found, half = builder.fadd(low, high), half // 2
+        return builder.extract_element(found, ir.IntType(32)(0))
+
+    return lanes.dtype(lanes), generate
+
+
+# ── elementary functions ────────────────────────────────────────────────────────────────────────
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -76,8 +179,13 @@ def _exp(x):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _log1p(e):
-    """log(1 + e) for 0 ≤ e ≤ 1, as 2 artanh(e / (2 + e))."""
-    r = e / (2.0 + e)
+    """log(1 + e) for 0 ≤ e ≤ 1."""
+    return _twice_artanh(e / (2.0 + e))
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _twice_artanh(r):
+    """2 artanh(r) for 0 ≤ r ≤ ⅓: log(1 + e) where r = e / (2 + e)."""
     z = r * r
     p = 2.0 / 31.0
     p = p * z + 2.0 / 29.0
@@ -138,9 +246,11 @@ def _margin_step(t, b, spread, enough):
 @njit(nogil=True, cache=True, **_SCALAR)
 def _margin_value(t, e, b, spread):
     """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t with e = e^−t."""
-    small = e / (1.0 + e)
+    one, two = 1.0 + e, 2.0 + e
+    shared = e / (one * two)  # one division for e / (1 + e) and e / (2 + e)
+    small = shared * two
     s = small if b >= 0.0 else 1.0 - small
-    value = _log1p(e) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
+    value = _twice_artanh(shared * one) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
     return value, s
 
 
@@ -601,55 +711,96 @@ def _resting_score(x, level, softness, weight):
 # ── the pass ────────────────────────────────────────────────────────────────────────────────────
 
 
-@njit(nogil=True, cache=True, **_SUMS)
-def _outputs(rows, first, count, weights, bias, out):
-    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one).
-
-    Long rows one after the other, as memory delivers them best; of short ones four at a time, or
-    each would wait for its own sum.
+@njit(nogil=True, cache=True, **_SCALAR)
+def _padded(weights):
+    """Weights as :func:`_outputs` takes them: followed by those of a row's last lanes, with zeros
+    where these overlap the ones before or, of a short row, the row that follows.
     """
-    if count == BLOCK and rows.shape[1] < 32:
-        for j in range(QUARTER):
-            i = first + j
-            a0 = a1 = a2 = a3 = rows.dtype.type(0)
-            for k in range(rows.shape[1]):
-                a0 += rows[i, k] * weights[k]
-                a1 += rows[i + QUARTER, k] * weights[k]
-                a2 += rows[i + 2 * QUARTER, k] * weights[k]
-                a3 += rows[i + 3 * QUARTER, k] * weights[k]
-            out[j] = a0 + bias
-            out[j + QUARTER] = a1 + bias
-            out[j + 2 * QUARTER] = a2 + bias
-            out[j + 3 * QUARTER] = a3 + bias
-        return
+    dims, lanes = weights.shape[1], _WIDE // weights.itemsize
+    found = np.zeros((1, dims + lanes), weights.dtype)
+    found[0, :dims] = weights[0]
+    for k in range(dims // lanes * lanes, dims):
+        found[0, min(dims, lanes) + k] = weights[0, k]
+    return found
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _within(rows, first, count):
+    """How many rows of a block can be read by the lanes without leaving the array."""
+    lanes, dims = _WIDE // rows.itemsize, rows.shape[1]
+    if dims >= lanes:
+        return count
+    return min(max((rows.size - lanes) // dims + 1 - first, 0), count)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _last_rows(rows, first, count):
+    """Rows of a block as they are but for zeros behind them, so that lanes can be loaded there."""
+    lanes, dims = _WIDE // rows.itemsize, rows.shape[1]
+    found = np.zeros((count, max(lanes, dims)), rows.dtype)
     for j in range(count):
-        total = rows.dtype.type(0)
-        for k in range(rows.shape[1]):
-            total += rows[first + j, k] * weights[k]
-        out[j] = total + bias
+        for k in range(dims):
+            found[j, k] = rows[first + j, k]
+    return found
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _outputs(rows, first, count, weights, bias, out):
+    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
+    within = _within(rows, first, count)
+    _products(rows, first, within, weights, bias, rows.shape[1], out)
+    if within < count:
+        some = _last_rows(rows, first + within, count - within)
+        _products(some, 0, count - within, weights, bias, rows.shape[1], out[within:])
     for j in range(count, BLOCK):
         out[j] = 0.0
 
 
-@njit(nogil=True, cache=True, **_SUMS)
+@njit(nogil=True, cache=True, **_SCALAR)
+def _products(rows, first, count, weights, bias, dims, out):
+    lanes = _WIDE // rows.itemsize
+    none, whole, last = _spread_out(rows.dtype.type(0)), dims // lanes * lanes, max(dims - lanes, 0)
+    for j in range(count):
+        total = none
+        for k in range(0, whole, lanes):
+            total = _add_product(_load(rows, first + j, k), _load(weights, 0, k), total)
+        if whole < dims:
+            total = _add_product(_load(rows, first + j, last), _load(weights, 0, dims), total)
+        out[j] = _sum_of(total) + bias
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
 def _weighted_rows(rows, first, count, coefficient, total):
-    """total += Σ_j coefficient_j row_j, four rows at a time so that `total` stays in registers."""
-    j = 0
-    while j + 4 <= count:
-        c0, c1, c2, c3 = coefficient[j], coefficient[j + 1], coefficient[j + 2], coefficient[j + 3]
-        for k in range(rows.shape[1]):
-            total[k] += (
-                c0 * rows[first + j, k]
-                + c1 * rows[first + j + 1, k]
-                + c2 * rows[first + j + 2, k]
-                + c3 * rows[first + j + 3, k]
-            )
-        j += 4
-    while j < count:
-        c0 = coefficient[j]
-        for k in range(rows.shape[1]):
-            total[k] += c0 * rows[first + j, k]
-        j += 1
+    """total = Σ_j coefficient_j row_j, four lanes at a time so that they stay in registers.
+
+    The last lanes of a row may overlap the ones before: what both sum is the same to the last bit.
+    """
+    dims, lanes = rows.shape[1], _WIDE // rows.itemsize
+    none, last = _spread_out(rows.dtype.type(0)), max(dims - lanes, 0)
+    within = _within(rows, first, count)
+    for k in range(0, dims, 4 * lanes):
+        k0, k1 = min(k, last), min(k + lanes, last)
+        k2, k3 = min(k + 2 * lanes, last), min(k + 3 * lanes, last)
+        a0 = a1 = a2 = a3 = none
+        if k1 > k0:
+            for j in range(count):
+                i, c = first + j, _spread_out(coefficient[j])
+                a0 = _add_product(_load(rows, i, k0), c, a0)
+                a1 = _add_product(_load(rows, i, k1), c, a1)
+                a2 = _add_product(_load(rows, i, k2), c, a2)
+                a3 = _add_product(_load(rows, i, k3), c, a3)
+            _store(total, k3, a3)
+            _store(total, k2, a2)
+            _store(total, k1, a1)
+        else:
+            for j in range(within):
+                a0 = _add_product(_load(rows, first + j, k0), _spread_out(coefficient[j]), a0)
+            if within < count:
+                some = _last_rows(rows, first + within, count - within)
+                for j in range(within, count):
+                    c = _spread_out(coefficient[j])
+                    a0 = _add_product(_load(some, j - within, 0), c, a0)
+        _store(total, k0, a0)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -816,8 +967,12 @@ def one_pass(
     room = _softmax_room(outputs if kind == SOFTMAX else 0)
     short = rows.itemsize == 4
     accuracy, enough = (1e-9, _SETTLED_FLOAT32) if short else (1e-13, _SETTLED)  # of softmax's g
+    padded = _padded(weights)
     scored = threshold[4] > 0.0
     priced = price < np.inf
+    # One output's: a view taken in the loop would count who refers to it, at every block.
+    output0, slope0, other_slope0, push0 = output[0], slope[0], other_slope[0], push[0]
+    weights0, total0 = weights[0], np.empty(max(dims, _WIDE // rows.itemsize), rows.dtype)
     for chunk in range(begin, end):
         start, stop, client = chunks[chunk]
         top = -np.inf if scale > 0.0 else 0.0
@@ -828,27 +983,27 @@ def one_pass(
             if kind == SOFTMAX:
                 _softmax_outputs(rows, first, count, weights, bias[client], coefficient, output)
             else:
-                _outputs(rows, first, count, weights[0], bias[client, 0], output[0])
+                _outputs(rows, first, count, padded, bias[client, 0], output0)
             _copy(target, first, count, label)
 
             if kind == LOGISTIC:
-                _logistic_block(output[0], label, spread[0, 0], enough, root, tail, value, slope[0])
+                _logistic_block(output0, label, spread[0, 0], enough, root, tail, value, slope0)
                 if scored:
                     _apply_threshold(
-                        rows, first, count, output[0], label, spread[0, 0], weights[0], threshold,
-                        value, slope[0], shift,
+                        rows, first, count, output0, label, spread[0, 0], weights0, threshold,
+                        value, slope0, shift,
                     )  # fmt: skip
                 if priced:
                     for j in range(count):
                         other_label[j] = -label[j]
                     _logistic_block(
-                        output[0], other_label, spread[0, 0], enough, root, tail, other_value,
-                        other_slope[0],
+                        output0, other_label, spread[0, 0], enough, root, tail, other_value,
+                        other_slope0,
                     )  # fmt: skip
                     if scored:
                         _apply_threshold(
-                            rows, first, count, output[0], other_label, spread[0, 0], weights[0],
-                            threshold, other_value, other_slope[0], other_shift,
+                            rows, first, count, output0, other_label, spread[0, 0], weights0,
+                            threshold, other_value, other_slope0, other_shift,
                         )  # fmt: skip
                     for j in range(count):
                         if other_value[j] - price > value[j]:
@@ -857,9 +1012,9 @@ def one_pass(
                             shift[j] = other_shift[j]
                             label[j] = other_label[j]
             elif kind == SQUARED:
-                _squared_block(output[0], label, spread[0, 0], value, slope[0])
+                _squared_block(output0, label, spread[0, 0], value, slope0)
             elif kind == HUBER:
-                _huber_block(output[0], label, spread[0, 0], delta, value, slope[0])
+                _huber_block(output0, label, spread[0, 0], delta, value, slope0)
             else:
                 if scored:  # its column is frozen: otherwise the score is left to ascent
                     for j in range(count):
@@ -890,13 +1045,12 @@ def one_pass(
                     (moments[chunk], slopes[chunk], squares[chunk]),
                 )  # fmt: skip
             else:
-                _push(weight, slope[0], count, push[0], coefficient)
-                slopes[chunk, 0] += _sum(push[0], count, 0.0)
-                squares[chunk, 0, 0] += _dot(push[0], slope[0], count)
-                partial[:] = 0
-                _weighted_rows(rows, first, count, coefficient, partial[0])
+                _push(weight, slope0, count, push0, coefficient)
+                slopes[chunk, 0] += _sum(push0, count, 0.0)
+                squares[chunk, 0, 0] += _dot(push0, slope0, count)
+                _weighted_rows(rows, first, count, coefficient, total0)
                 for k in range(dims):
-                    moments[chunk, 0, k] += partial[0, k]
+                    moments[chunk, 0, k] += total0[k]
             if scored:
                 for j in range(count):
                     moved += weight[j] * slope[0, j] * shift[j]
@@ -913,21 +1067,25 @@ def one_pass(
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def combine(chunks, counts, scale, tops, totals, moments, slopes, squares, shifts):
-    """The sums of :func:`one_pass` by client, chunks in their order, with p for w.
+def combine(
+    chunks, counts, tau, shrink, anchors, pulled, column, tops, totals, moments, slopes, squares,
+    shifts, values, gradients,
+):  # fmt: skip
+    """F_i and ∇F_i of every client from the sums of :func:`one_pass`, chunks in their order.
 
-    Per client: scale · F (or F where scale = 0), Σ p g xᵀ, Σ p g, Σ p g gᵀ and Σ p g · shift.
+    See :func:`chain` for shrink, anchors, pulled and column.
     """
     clients, (_, outputs, dims) = len(counts), moments.shape
     moment, slope = np.zeros((clients, outputs, dims)), np.zeros((clients, outputs))
     square, shift = np.zeros((clients, outputs, outputs)), np.zeros(clients)
-    values, top, beyond = np.zeros(clients), np.full(clients, -np.inf), np.zeros(clients)
+    top, beyond = np.full(clients, -np.inf), np.zeros(clients)
+    values[:] = 0.0
     for chunk in range(len(chunks)):
         client = chunks[chunk, 2]
         top[client] = max(top[client], tops[chunk])
     for chunk in range(len(chunks)):
         start, stop, client = chunks[chunk]
-        if scale > 0.0:
+        if tau < np.inf:
             below = math.expm1(tops[chunk] - top[client])
             beyond[client] += totals[chunk] * (below + 1.0) + (stop - start) * below  # Σ (w − 1)
         else:
@@ -935,14 +1093,38 @@ def combine(chunks, counts, scale, tops, totals, moments, slopes, squares, shift
     for chunk in range(len(chunks)):
         client = chunks[chunk, 2]
         share = math.exp(tops[chunk] - top[client]) / (counts[client] + beyond[client])
-        moment[client] += share * moments[chunk]
-        slope[client] += share * slopes[chunk]
-        square[client] += share * squares[chunk]
+        for c in range(outputs):
+            slope[client, c] += share * slopes[chunk, c]
+            for k in range(dims):
+                moment[client, c, k] += share * moments[chunk, c, k]
+            for e in range(outputs):
+                square[client, c, e] += share * squares[chunk, c, e]
         shift[client] += share * shifts[chunk]
-    if scale > 0.0:
+    if tau < np.inf:
         for client in range(clients):
-            values[client] = top[client] + math.log1p(beyond[client] / counts[client])
-    return values, moment, slope, square, shift
+            values[client] = tau * (top[client] + math.log1p(beyond[client] / counts[client]))
+    chain(moment, slope, square, shift, shrink, anchors, pulled, column, gradients)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def chain(moment, slope, square, shift, shrink, anchors, pulled, column, gradients):
+    """The chain rule from ζ back to θ: ∇F = Σ p g zᵀ, from Σ p g ζᵀ, Σ p g, Σ p g gᵀ of a client.
+
+    A row stands at z = shrink ζ + anchor + Qᵀ g, `pulled` is Q = W K⁻¹, and `column` where the
+    threshold score moves it by the shift beyond that. A last column is the intercept's.
+    """
+    clients, outputs, dims = moment.shape
+    for client in range(clients):
+        for c in range(outputs):
+            own, out = slope[client, c], gradients[client, c]
+            for k in range(dims):
+                out[k] = shrink[k] * moment[client, c, k] + own * anchors[client, k]
+            for e in range(outputs):
+                for k in range(dims):
+                    out[k] += square[client, c, e] * pulled[e, k]
+            for k in range(dims, len(out)):
+                out[k] = own
+        gradients[client, 0, column] += shift[client]
 
 
 # ── curvature ───────────────────────────────────────────────────────────────────────────────────
