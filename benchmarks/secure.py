@@ -12,7 +12,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dorfl.study import coordinator, settings, summing, toml
-from dorfl.study.ledger import Limits, mark_of
+from dorfl.study.ledger import mark_of
+from dorfl.study.limits import Limits
 from dorfl.study.site import Site
 from dorfl.support import wire
 

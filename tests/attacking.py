@@ -16,7 +16,7 @@ from dorfl.data.preprocessing import Category, Transform
 from dorfl.federation.messages import Broadcast
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, toml
-from dorfl.study.ledger import Limits
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement, Refusal, Reply, Request
 from dorfl.study.site import Site
 from dorfl.support import wire

@@ -7,7 +7,8 @@ import numpy as np
 import dorfl
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.study import coordinator, local, settings, summing, toml
-from dorfl.study.ledger import Limits, mark_of
+from dorfl.study.ledger import mark_of
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal
 from dorfl.study.site import Site
 from dorfl.support import wire

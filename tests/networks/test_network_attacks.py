@@ -14,7 +14,7 @@ from dorfl.networks.layered import Layered
 from dorfl.networks.model import Network
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, meaning, toml
-from dorfl.study.ledger import Limits
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Request
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"

@@ -13,7 +13,7 @@ from dorfl.federation.messages import Broadcast, Report
 from dorfl.flower.folders import Federation, SiteFolder
 from dorfl.solvers.base import Task
 from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
-from dorfl.study.ledger import Limits
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal, Reply
 from dorfl.support import wire
 from study_cases import METHODS, ROOMY, make_sites, make_study, mixed_tables, synthetic_tables

@@ -13,7 +13,8 @@ from dorfl.federation import privacy
 from dorfl.federation.training import prepare
 from dorfl.objective import methods
 from dorfl.study import coordinator, guard, ledger, local, suspects
-from dorfl.study.ledger import Ledger, Limits
+from dorfl.study.ledger import Ledger
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement, Request
 from dorfl.study.site import Site
 

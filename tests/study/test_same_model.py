@@ -13,7 +13,7 @@ from dorfl.cli import app
 from dorfl.data import tables
 from dorfl.study import coordinator, local, model, results, settings, toml
 from dorfl.study import table as engine
-from dorfl.study.ledger import Limits
+from dorfl.study.limits import Limits
 from dorfl.study.rows import open_split
 from study_cases import METHODS, a_site, mixed_tables, synthetic_tables
 

@@ -6,7 +6,7 @@ import pytest
 import dorfl
 from dorfl.data import histogram, sketch
 from dorfl.study import checks, coordinator, local, meaning, results
-from dorfl.study.ledger import Limits
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Masked, Reply
 from dorfl.support import wire
 from study_cases import (

@@ -8,7 +8,7 @@ import pytest
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.oracle.group import Group
 from dorfl.study import coordinator, local
-from dorfl.study.ledger import DEFAULT
+from dorfl.study.limits import DEFAULT
 from dorfl.study.messages import Refusal
 from dorfl.study.site import Site
 from dorfl.support import wire

@@ -20,7 +20,7 @@ from typing import Any
 
 from dorfl.flower import keys
 from dorfl.oracle.curvature import RESOLUTIONS
-from dorfl.study.ledger import DEFAULT, Limits
+from dorfl.study.limits import DEFAULT, Limits
 from dorfl.support.files import write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dorfl import networks
 from dorfl.study import checks, suspects
-from dorfl.study.ledger import Limits
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
 

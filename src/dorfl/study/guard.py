@@ -28,7 +28,8 @@ from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import labels
-from dorfl.study.ledger import Limits, mark_of
+from dorfl.study.ledger import mark_of
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.support.types import Array
 

@@ -16,13 +16,14 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dorfl.federation.privacy import Gaussian
 from dorfl.oracle.curvature import RESOLUTIONS
 from dorfl.oracle.group import Group
+from dorfl.study.limits import Limits
 from dorfl.study.settings import Study
 from dorfl.study.suspects import REACH
 from dorfl.support import wire
@@ -36,49 +37,6 @@ _ROUNDS = 6  # that a curvature leaves room for
 _FREELY = 20  # a curvature counts little that is less than such a part of what is left
 _STUDIES = 4  # trainings that there is room for when trials begin; they cost about one
 _KEPT = 20_000_000  # numbers of earlier questions that new ones are compared with
-
-
-class Limits(NamedTuple):
-    """What a site gives away at most; `site.toml` may say otherwise, name by name.
-
-    `told` is a share: the numbers in all reports over those in the rows, as the model sees them. Of
-    columns that are numbers, below one the rows have more unknowns than there are equations.
-    """
-
-    delta: float = 1e-5  # the largest δ that a study may ask for
-    told: float = 0.5
-    versions: int = 1  # of a column's statistics
-    middles: int = 3  # from which a column's distances are told
-    edges: int = 5  # of the bulk of rows that trials are judged on
-    steepest: float = 50.0  # median output of a model
-    alone: float = 0.9  # the most that one row may be of a number
-    behind: int = 5  # rows that the difference of two reports rests on
-    networks: bool = False  # whether networks are trained, whose updates are not counted
-    changes: int = 6  # in a run, of the sites that secure sums of rounds are over
-
-    @classmethod
-    def read(cls, told: Any, where: Path) -> Limits:
-        """From a table of `site.toml`; ValueError names what is wrong."""
-        known = cls._field_defaults
-        for name, value in told.items() if isinstance(told, dict) else [("", told)]:
-            default = type(known.get(name))
-            kinds = (int, float) if default is float else (default,)
-            if name not in known or type(value) not in kinds or not value >= 0:
-                raise ValueError(
-                    f"{where}: [limits] takes numbers, and networks true or false, by these names: "
-                    f"{list(known)}"
-                )
-        return cls(**told)
-
-    @property
-    def written(self) -> str:
-        """As lines of `site.toml`, each left to be made one."""
-        return "".join(
-            f"# {name} = {json.dumps(value)}\n" for name, value in self._asdict().items()
-        )
-
-
-DEFAULT = Limits()
 
 
 def needed(group: Group, rows: int) -> float:

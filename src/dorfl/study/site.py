@@ -34,7 +34,8 @@ from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import guard, labels, masking, meaning, private, serving, suspects, updating
 from dorfl.study.consent import MOST_ROUNDS, Policy, Refused, objection
-from dorfl.study.ledger import DEFAULT, Ledger, Limits, mark_of, needed
+from dorfl.study.ledger import Ledger, mark_of, needed
+from dorfl.study.limits import DEFAULT, Limits
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
     Agreement,
