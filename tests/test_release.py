@@ -91,12 +91,9 @@ def test_an_empty_environment_trains_with_the_wheel(released, tmp_path):
     said = run(bin_ / "dorfl", "train", "records.csv", *words)
     assert "accuracy" in said and (tmp_path / "model" / "model.json").is_file()
     assert "harbour" in run(bin_ / "dorfl", "evaluate", "model", "records-new.csv")
-    missing = subprocess.run(
-        [bin_ / "dorfl", "demo", "federation"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert missing.returncode != 0 and "flower" in missing.stderr  # says what to install
-    assert "Traceback" not in missing.stderr
+    for command, named in ((["demo", "federation"], "flower"), (["theory"], "POT>=")):
+        missing = subprocess.run(
+            [bin_ / "dorfl", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert missing.returncode != 0 and named in missing.stderr  # says what to install
+        assert "Traceback" not in missing.stderr

@@ -120,7 +120,7 @@ def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> 
     worst = sorted(known, key=lambda name: -(served[name].loss or 0.0))[:_ROOM]
     rows = {str(row[0]): row for row in table.rows}
     shown = table._replace(
-        name="worst-clients", title=f"The {len(worst)} clients with the largest loss",
+        name="worst-clients", title=f"{table.title}: the {len(worst)} with the largest loss",
         rows=[rows[name] for name in worst],
     )  # fmt: skip
     every = Details(f"All {len(rows)} clients", [table])
