@@ -217,8 +217,8 @@ def moved_edge(attacker, steps=12):
         run, units = f"r-{next(runs)}", np.full(4, 1e9)
         units[column] = 1.0
         trusting = agreement._replace(run=run)
-        for number, (theta, trusts) in enumerate(zip(models, (True, False), strict=True), start=1):
-            trial = trusting.trial._replace(trusts=trusts)
+        for number, (theta, share) in enumerate(zip(models, (0.0, 0.1), strict=True), start=1):
+            trial = trusting.trial._replace(share=share)
             attacker.ask(trusting._replace(trial=trial), theta, number)
         edge = (reach / 2.0) ** 2
         asked = trusting._replace(
