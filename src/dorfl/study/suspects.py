@@ -4,15 +4,15 @@ Models are fitted to two thirds of the rows: one **trusts** every row, and is pl
 sets **aside** those that lie far out, by their score. They are judged by the rest, and there by the
 bulk alone: rows within twice the edge of the bulk, which neither holds for suspect. Wrong rows pull
 a model that trusts them away from all others; rows that are rare but honest do not. So far-out rows
-are trusted, and no row is suspect, unless that makes the bulk worse served: no row less is
-misclassified, and the loss is larger by more than `WORSE`, with a standard error added, for where
-little is known caution costs less than trust; but where hardly a row lies far out it is taken off.
+are trusted, and no row is suspect, unless that makes the bulk worse served: by more than `WORSE` of
+its loss, with a standard error added, for where little is known caution costs less than trust; but
+where hardly a row lies far out it is taken off.
 
 The edge is that of the nearest 80 % of the rows. Where more than `MANY` lie further than twice the
 edge of the nearest **half**, more than one row in five may be wrong and that edge be theirs: then a
 third model, which goes by the nearer edge, challenges the better one of the two. It has to show
 more, for honest rows further out are none of its judges: three times as much, beyond a standard
-error.
+error, and no row more that is missed, served worse than by no model.
 
 Every client tells seven sums of its own rows held back: see :class:`Judged`. A client with fewer
 than `FEWEST` rows holds none back; where nobody does, rows that lie far out are set aside.
@@ -65,8 +65,8 @@ class Judged(NamedTuple):
     """What a client tells of its rows held back, as far as they are bulk, and of two models.
 
     How many, the sum of their losses by the second model, and the sums of how much larger they are
-    by the first, and of its squares; how many more the second misclassifies; and how many of all
-    rows seen lie far out.
+    by the first, and of its squares; how many more the second serves worse than no model would
+    (two classes: misclassifies); and how many of all rows seen lie far out.
     """
 
     rows: int
@@ -196,18 +196,17 @@ def judge(
     rows, far, seen = int(bulk.sum()), int((distance > REACH).sum()), len(distance)
     if rows < least:
         return NOTHING
-    target, missed = problem.encode(y[held]), [0, 0]
-    losses = []
-    for k, theta in enumerate(models):
-        out = problem.predict(theta, X[held])
-        losses.append(problem.loss.value(out, target)[bulk])
-        if problem.loss.classifies:
-            missed[k] = int((problem.loss.predict(out, problem.classes) != y[held])[bulk].sum())
-    worse = losses[0] - losses[1]
-    sums = (losses[1].sum(), worse.sum(), (worse**2).sum())
+    target, rows_held = problem.encode(y[held][bulk]), X[held][bulk]
+    zero, first, second = (
+        problem.loss.value(problem.predict(theta, rows_held), target)
+        for theta in (np.zeros_like(models[0]), *models)
+    )
+    worse = first - second
+    missed = int((second > zero).sum()) - int((first > zero).sum())
+    sums = (second.sum(), worse.sum(), (worse**2).sum())
     loss, larger, squares = (float(f"{value:.4g}") for value in sums)
     far = far if far >= least else 0
-    return Judged(rows, loss, larger, squares, missed[1] - missed[0], far, seen)
+    return Judged(rows, loss, larger, squares, missed, far, seen)
 
 
 def verdict(told: Sequence[Judged], before: Verdict | None = None) -> Verdict:
@@ -223,7 +222,7 @@ def verdict(told: Sequence[Judged], before: Verdict | None = None) -> Verdict:
     if before is not None:
         wrong = missed <= 0 and mean - error > 3.0 * level
         return Verdict(found, share, int(rows), loss / rows, mean, HALF) if wrong else before
-    wrong = missed <= 0 and mean + (error if far else -error) > level
+    wrong = mean + (error if far else -error) > level
     return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
 
 
@@ -244,11 +243,6 @@ def words(found: Verdict) -> str:
         )
     if not found.far:
         return f"Hardly a row lies far out, and all are trusted (loss {compared}."
-    if found.worse > WORSE * found.loss:
-        return (
-            f"Rows that lie far out ({few}) are trusted: without them the loss of the others is "
-            f"lower ({compared}, but no fewer are misclassified."
-        )
     return (
         f"Rows that lie far out ({few}) are trusted: with them the loss of the others is at most "
         f"{100 * WORSE:g} % larger ({compared}, so they are taken for rare rather than wrong."
