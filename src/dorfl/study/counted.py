@@ -148,7 +148,9 @@ def _columns(state: State, total: Array) -> tuple[State, Columns | None]:
     found, units = summing.columns_from(
         total, levels, carried.named, lambda name: is_robust(state, name)
     )
-    numeric = {**{n: c for n, c in found.columns.items() if not c.levels}, "": found.label}
+    numeric = {name: column for name, column in found.columns.items() if not column.levels}
+    if "regression" in (meaning.task_of(state.study), labels.task_from([found.label])):
+        numeric[""] = found.label
     middles = {
         name: 0.0
         for name, column in numeric.items()
