@@ -183,7 +183,7 @@ def test_a_site_sees_what_its_ledger_says(tmp_path):
     ledger.tell(("age", "ill"), "v", 1)
     ledger.ask("a", {"run": "run-1", "step": "round", "numbers": 12, "share": 0.125}, 0.5)
     shown = of_site(site)["policy"]
-    assert shown["told so far"] == "12.5% of the numbers in the rows; 50% at most, 37.5% left"
+    assert shown["told so far"] == "12.5 % of the numbers in the rows; 50 % at most, 37.5 % left"
     assert shown["questions answered"] == 1 and shown["columns told of"] == "age, ill"
     (name,) = [name for name in shown if name.startswith("study heart ")]
     assert shown[name] == "NOT approved; 1 run(s)"
