@@ -364,7 +364,7 @@ def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> Stat
     known, state = state.scatter, state._replace(refined=state.refined + 1)
     scatter = spreading.scatter(list(answers.values()))
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
-    enough = len(answers) == len(state.shown) and scatter > 0
+    enough = len(answers) == len(state.shown) and scatter > meaning.EXACT
     if not enough or (known is not None and 2.0 * scatter > known):
         return learning.after(state)
     # Unless a loss for far larger residuals told of them, the unit is known well enough.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FIRST = 0.1  # the unit of Huber's loss before residuals are known, in that of the label
 REFINED = 4  # times that residuals are asked for, at most
+EXACT = 1e-4  # of the label's unit: residuals that scatter less are rounding, and no unit
 BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100
 _LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
