@@ -36,7 +36,7 @@ test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
 
 test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of its own
-	PYTHONPATH=src .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py src/dorfl/paper/benchmark.py src/dorfl/paper/pages/benchmark.py
+	PYTHONPATH=$(CURDIR)/src .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py src/dorfl/paper/benchmark.py src/dorfl/paper/pages/benchmark.py
 
 .venv/torch/ready: .venv/ready
 	$(call BESIDE,torch)
@@ -46,7 +46,7 @@ test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of it
 test-flower: setup  ## the federation on the other releases of Flower that are allowed
 	$(call BESIDE,flower)
 	.venv/flower/bin/python -m pip install --quiet --disable-pip-version-check --no-deps flwr==1.42.0
-	PYTHONPATH=src .venv/flower/bin/python -m pytest tests/flower
+	PYTHONPATH=$(CURDIR)/src .venv/flower/bin/python -m pytest tests/flower
 
 docs: setup     ## the documentation, offline; its first page is docs/_build/html/index.html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
