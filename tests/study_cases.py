@@ -14,7 +14,7 @@ from dorfl.study.site import Site
 from dorfl.support import wire
 
 # Small tables with wild rows are studied again and again; test_attacks.py has sites as they are.
-ROOMY = Limits(told=99.0, versions=99, middles=99, edges=99, alone=1.0, behind=0)
+ROOMY = Limits(told=99.0, versions=99, middles=99, judged=99, alone=1.0, behind=0)
 METHODS = {
     "erm": 'name = "erm"',
     "afl": 'name = "afl"',

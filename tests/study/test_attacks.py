@@ -48,7 +48,7 @@ def test_the_same_attacks_succeed_on_a_site_without_limits(name, least):
 
 def test_few_edges_are_what_hides_an_outlying_row():
     moved = "the bulk's edge moved through an outlying row"
-    assert against(moved, Limits(edges=999)).recovered() == 1
+    assert against(moved, Limits(judged=999)).recovered() == 1
 
 
 def test_a_bulk_leaves_out_no_row_or_several_also_beside_another():

@@ -11,6 +11,8 @@ from sklearn.preprocessing import StandardScaler
 import dorfl
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data import sketch, spread
+from dorfl.federation.messages import Broadcast
+from dorfl.solvers.base import Task
 from dorfl.study import (
     comparison,
     coordinator,
@@ -21,6 +23,7 @@ from dorfl.study import (
     toml,
     vetting,
 )
+from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal, Reply
 from dorfl.study.site import Site
 from dorfl.study.suspects import Judged, Trial, Verdict
@@ -137,6 +140,47 @@ def test_a_site_answers_only_the_trial_there_is():
     other = asked._replace(models=asked.models + 1e-9)
     assert "none of those that the rounds asked about" in wire_reply(sites["site-1"], other)
     assert wire_reply(sites["site-1"], asked) == ""
+
+
+def test_a_site_judges_few_models():
+    """A count of rows that two models differ in shows, model by model, where single rows lie."""
+    tables = synthetic_tables()
+    site = a_site("site-3", tables["site-3"], limits=Limits())
+    sites = make_sites(tables) | {"site-3": site}
+    state = coordinator.begin(make_study(tables, method=AUTO), "run-1")
+    while state.step != "judge":
+        asked = {n: wire.encode(coordinator.request(state, n)) for n in state.roster}
+        told = {n: coordinator.read(state, n, sites[n].respond(a)) for n, a in asked.items()}
+        state = coordinator.receive(state, told)
+    asked, refused = coordinator.request(state, "site-3"), []
+    for number in range(8):
+        theta = asked.models[0] * 0.9**number
+        sent = Broadcast(100 + number, Task(theta, state.server.solving.lam))
+        assert wire_reply(site, asked._replace(step="round", broadcast=sent, models=None)) == ""
+        models = np.array([asked.models[1], theta])
+        refused.append(wire_reply(site, asked._replace(models=models)))
+    assert refused[: Limits().judged] == [""] * Limits().judged
+    assert all("trials have been judged" in reason for reason in refused[Limits().judged :])
+
+
+def test_who_refuses_to_refine_a_model_leaves_the_one_that_is_there():
+    class Unrefined(Site):
+        def answer(self, request):
+            if request.agreement.scatter is not None and request.step == "round":
+                return Refusal("has told what it tells")
+            return super().answer(request)
+
+    tables = {
+        name: {**rows, "y": np.asarray(rows["x0"]) - rows["x1"] + 0.1 * np.asarray(rows["x2"])}
+        for name, rows in synthetic_tables().items()
+    }
+    sites = make_sites(tables)
+    study = make_study(tables, method='name = "erm"', extra='task = "regression"')
+    whole = local.run(coordinator.begin(study, "run-1"), sites)
+    assert whole.refined and whole.scatter is not None
+    sites = make_sites(tables) | {"site-2": a_site("site-2", tables["site-2"], Unrefined)}
+    end = local.run(coordinator.begin(study, "run-2"), sites)
+    assert end.step == "done" and end.outcome.status == "converged"
 
 
 def wire_reply(site, request):

@@ -100,6 +100,11 @@ class State(NamedTuple):
         return spreading.apart(self.rows)
 
     @property
+    def refining(self) -> bool:
+        """Whether a model is there, and what begins would only give its loss a better unit."""
+        return self.outcome is not None and self.server is not None and not self.server.last
+
+    @property
     def shown(self) -> dict[str, int]:
         """Whose λ and risk are known, with their rows: every site's, or that of all together."""
         if self.study.privacy.secure_sum:
@@ -239,6 +244,8 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     if state.trial is not None and refused:  # as in the open: nobody is kept from training
         return _judge(state._replace(spent=state.spent + 1), {}, {})
+    if state.sum.of == "round" and state.refining and refused:
+        return learning.after(state)
     if state.sum.of == "residuals" and len(answers) < len(state.roster):
         return _residuals(state, {}, {})
     state, total, liars = secure.receive(state, answers)
@@ -318,6 +325,8 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
     server = running(state)
     if state.trial is not None and refused:  # who does not try keeps nobody from training
         return _judge(state._replace(spent=state.spent + 1), {}, {})
+    if state.refining and refused:  # the model that is there will do
+        return learning.after(state)
     for site in sorted(refused.keys() - server.last.keys()):
         raise ValueError(f"site {site!r} does not take part: {refused[site]}")
     number, (server, info, heard) = server.round, serving.receive(server, answers.values())

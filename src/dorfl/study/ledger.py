@@ -168,17 +168,20 @@ class Ledger:
             self._keep()
         return None
 
-    def edge(self, rows: str, asked: str, most: int) -> str | None:
-        """Why sums within one more edge cannot be told, or nothing: many show where rows lie."""
-        known = [other for other in self.kept if other.startswith(f"edge-{rows} ")]
-        if f"edge-{rows} {asked}" in known:
+    def judge(self, rows: str, asked: str, most: int) -> str | None:
+        """Why one more trial cannot be judged, or nothing.
+
+        Within many edges, or by many models, counts of rows show where single ones lie.
+        """
+        known = [other for other in self.kept if other.startswith(f"judged-{rows} ")]
+        if f"judged-{rows} {asked}" in known:
             return None
         if len(known) >= most:
             return (
-                f"sums over the bulk of its rows have been told for {most} edges; for more they "
-                "would show where single rows lie (`edges` in site.toml)"
+                f"{most} trials have been judged on rows held back; more would show where single "
+                "rows lie (`judged` in site.toml)"
             )
-        self.kept.append(f"edge-{rows} {asked}")
+        self.kept.append(f"judged-{rows} {asked}")
         self._keep()
         return None
 

@@ -18,7 +18,7 @@ class Limits(NamedTuple):
     told: float = 0.5
     versions: int = 1  # of a column's statistics
     middles: int = 3  # from which a column's distances are told
-    edges: int = 5  # of the bulk of rows that trials are judged on
+    judged: int = 5  # trials on rows held back, by other models or another edge of the bulk
     steepest: float = 50.0  # median output of a model
     alone: float = 0.9  # the most that one row may be of a number
     behind: int = 5  # rows that the difference of two reports rests on

@@ -172,9 +172,10 @@ class Site:
             self._asked(agreement, *request.models)
             X, y = self._features(agreement)
             own = agreement._replace(center=self._centered(agreement, X, y))
-            asked = mark_of(own._replace(run="", trial=None))[:16]
-            self._unless(self.ledger.edge(self._mark, asked, self.limits.edges))
-            bulk = partial(self.ledger.bulk, f"{agreement.trial.most}-{self._mark}", self.least)
+            asked = mark_of((own._replace(run="", trial=None), request.models))[:16]
+            self._unless(self.ledger.judge(self._mark, asked, self.limits.judged))
+            least = max(self.least, study.privacy.least)
+            bulk = partial(self.ledger.bulk, f"{agreement.trial.most}-{self._mark}", least)
             found = serving.judge(self.group(agreement).problem, request.models, X, y, own, bulk)
             self._count(agreement, step, len(suspects.NOTHING), found, request.models)
             return found
