@@ -329,3 +329,13 @@ def test_a_study_saved_with_a_byte_order_mark_is_read(tmp_path):
     (tmp_path / "s.toml").write_text(text, encoding="utf-8")
     done = dorfl_("train", "s.toml", "--budget", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_whole_numbers_that_may_be_classes_are_named(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=240), "grade": np.arange(240) % 12, "site": "a"})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ("train", "t.csv", "--label", "grade", "--client", "site", "--budget", 0, "--force")
+    hint = "has 12 whole values and is learnt as a number; --task classification"
+    assert hint in dorfl_(*words, cwd=tmp_path).stderr
+    assert hint not in dorfl_(*words, "--task", "regression", cwd=tmp_path).stderr

@@ -183,7 +183,7 @@ def test_nothing_expected_nothing_done():
     trusting = choose(clients, outliers=0.0)
     assert trusting.method.score is None
     np.testing.assert_allclose(trusting.spread.units, 1.0, rtol=0.15)
-    assert np.isinf(trusting.method.rho) and "shift = 0.25" in trusting.words[0]
+    assert np.isinf(trusting.method.rho) and "a shift of 0.25" in trusting.words[0]
     assert np.isfinite(choose(clients, outliers=0.0, shift=0.25).method.rho)
     assert np.isfinite(choose(clients, outliers=0.1).method.rho)
     still = choose(clients, shift=0.0)

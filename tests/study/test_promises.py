@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dorfl
 from dorfl.guarantees import bound
 from dorfl.study import coordinator, local, meaning, promises, results, table, vetting
 from dorfl.study.model.facts import from_json
+from dorfl.study.settings import Data, Study
 from dorfl.study.site import Refused
 from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
 
@@ -98,3 +100,24 @@ def test_what_no_site_can_tell_is_refused(lie):
     _, asked = meaning.certifying(end, meaning.thin(end))
     assert vetting.untold(told, asked) is None
     assert "certificate" in vetting.untold(told._replace(**lie), asked)
+
+
+def test_labels_that_were_cut_short_have_no_bound(tmp_path):
+    """Trained as 30 units from their middle: what is certified of that would not hold of them."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=400), "site": np.repeat(["a", "b"], 200)})
+    frame["cost"] = frame.x + rng.normal(size=400)
+    frame.loc[:3, "cost"] = 1e4
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = Data("cost", client="site", file=str(tmp_path / "t.csv"), task="regression")
+    made, _ = table.run(Study(data))
+    promise = made.facts.promise
+    assert "no bound is known" in promise.words
+    bounded = {line.name: line.error is not None for line in promise.clients}
+    assert bounded == {"a": False, "b": True}
+    model = dorfl.RobustRegressor().fit(frame[["x"]], frame.cost, clients=frame.site)
+    with pytest.raises(ValueError, match="give X and y"):
+        model.certify()
+    found = model.certify(frame[["x"]], frame.cost, clients=frame.site, outliers=0.0, drift=0.0)
+    exact = np.abs(model.predict(frame[["x"]]) - frame.cost).mean()
+    assert found.error >= exact * (1.0 - 1e-9)

@@ -49,7 +49,8 @@ def compare(
         screen.say(
             f"{name} serves {found.clients[worst]!r} worst ({scored(score, found.classifies)})"
         )
-    screen.say(f"its worst served client is served best by {found.methods[found.best]}")
+    if len(found.clients) > 1:
+        screen.say(f"whoever is served worst is served best by {found.methods[found.best]}")
     if out is not None:
         from dorfl.report import export, page  # noqa: PLC0415
 

@@ -29,7 +29,8 @@ def refuse_useless(model: Model) -> None:
 def tell_shortfall(screen: Screen, model: Model) -> None:
     """Say, last, what must not be missed.
 
-    Exit code 4 where the tolerance is far away, or the model no better than a constant.
+    Exit code 4 where the tolerance is far away, or the model no better than a constant on the very
+    rows it was trained on.
     """
     for words in (*model.facts.warnings, model.useless, model.idle):
         if words:

@@ -238,7 +238,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         if X is None:
             if self._rows is None:
                 raise ValueError(
-                    "certificate: a pickled model does not keep its training rows; give X and y"
+                    "certificate: the training rows are not kept as they were (of a pickled model, "
+                    "or with labels so far out that they count as less far); give X and y"
                 )
             return fit, self._rows
         table, target = self._read(X, y, reset=False)

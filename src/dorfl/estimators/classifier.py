@@ -35,7 +35,8 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
             `torch.nn.Module`; or a function that makes one, given how many inputs and outputs
             there are if it takes them. All but the first need PyTorch.
         outliers: the share of rows that may be wrong; "auto": decided from the data.
-        shift: how far rows may drift, in standard deviations; "auto": 0 where all are trusted.
+        shift: how far rows may drift, in standard deviations; "auto": 0.25, but 0 where dorfl
+            trusts all rows.
         frozen: columns (places or names) that cannot drift; if not given, those with two values,
             which are then a category each, as in a table.
         rho: the price of transport, if not from `shift`.

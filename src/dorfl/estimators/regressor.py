@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from dorfl.estimators.base import Robust
 from dorfl.estimators.frames import LABEL
 from dorfl.objective.mixture import Mixture
-from dorfl.study import given, meaning
+from dorfl.study import given
 from dorfl.study import labels as labelling
 from dorfl.study.settings import Data, Study
 from dorfl.support.types import Array
@@ -31,7 +31,8 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         loss: "huber" or "squared".
         epsilon: where Huber's loss turns from square to linear, in the unit of the residuals.
         outliers: the share of rows that may be wrong; "auto": decided from the data.
-        shift: how far rows may drift, in standard deviations; "auto": 0 where all are trusted.
+        shift: how far rows may drift, in standard deviations; "auto": 0.25, but 0 where dorfl
+            trusts all rows.
         frozen: columns (places or names) that cannot drift; if not given, those with two values,
             which are then a category each, as in a table.
         rho: the price of transport (columns and y in units of their own), if not from `shift`.
@@ -92,8 +93,10 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         )
         weights = given.weights(sample_weight, len(values))
         state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, words)
-        self._target = state.target, state.study
+        self._target = state.target
         assert state.target is not None
+        if np.abs(self._encode(values)).max() > labelling.FARTHEST:  # trained with as less far
+            self._rows = None
         self._unit = state.target.spread
         if not hasattr(self, "network_"):
             self.coef_ = state.target.spread * self.coef_[0]
@@ -101,16 +104,15 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         return self
 
     def _encode(self, y: Array) -> Array:
-        target, study = self._target
+        target = self._target
         assert target is not None
-        scaled = (np.asarray(y, dtype=np.float64) - target.center) / target.spread
-        return labelling.for_training(scaled, meaning.loss_of(study, 0))
+        return np.asarray((np.asarray(y, dtype=np.float64) - target.center) / target.spread)
 
     def predict(self, X: Any) -> Array:
         """The value of every row."""
         out = self._output(X)
         if not hasattr(self, "network_"):
             return out
-        target, _ = self._target
+        target = self._target
         assert target is not None
         return np.asarray(target.center + target.spread * out[:, 0])

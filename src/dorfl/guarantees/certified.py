@@ -163,6 +163,8 @@ class Certified:
         """What bounds say, as the end of a sentence."""
         if found.accuracy is not None:
             return f"accuracy is at least {floored(found.accuracy)}"
+        if not np.isfinite(found.error):
+            return "no bound is known for the mean absolute error"
         return f"the mean absolute error is at most {ceiled(found.error)}"
 
     @property

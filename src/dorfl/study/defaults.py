@@ -316,9 +316,12 @@ def _outlier_words(outliers: float, steepness: float, verdict: Verdict | None) -
 
 def _drift_words(asked: float | str, shift: float, price: float, held: Array) -> str:
     if np.isinf(price):
-        assumed = ", as far as rows can tell; shift = 0.25 guards against it, at a price"
-        return f"Rows do not drift{assumed if asked == suspects.AUTO else ''}."
+        if asked != suspects.AUTO:
+            return "Rows do not drift."
+        return "Rows are taken not to drift; a shift of 0.25 would guard against it, at a price."
     still = f"; {held.sum()} of {len(held)} columns cannot drift" if held.any() else ""
+    if not shift > 0:  # the price was given by hand
+        return f"Rows may drift at a price of {price:.3g} a squared standard deviation{still}."
     return (
         f"Rows may drift by up to about {shift:.3g} standard deviations (price {price:.3g}){still}."
     )

@@ -16,7 +16,7 @@ from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
 MOST_CLASSES = 50
-_FARTHEST = 30.0  # units of a label from its middle: so far, and no further, does it count
+FARTHEST = 30.0  # units of a label from its middle: so far, and no further, does it count
 _FEW = 10  # whole numbers with at most so many different values are classes
 
 
@@ -90,9 +90,7 @@ def encode(
 
 def for_training(y: Array, loss: Loss) -> Array:
     """Labels as trained on: Huber's slope is the same however far out y is, the tilt's is not."""
-    return (
-        np.clip(y, -_FARTHEST, _FARTHEST) if not loss.classifies and np.isfinite(loss.steep) else y
-    )
+    return np.clip(y, -FARTHEST, FARTHEST) if not loss.classifies and np.isfinite(loss.steep) else y
 
 
 def known(column: Any, study: Study) -> Array:

@@ -15,6 +15,7 @@ from dorfl.support.text import percent
 from dorfl.support.types import Array
 
 _MUCH_MISSING = 0.2
+_FEW = 30  # whole values that may be classes all the same
 _WHOLE = 2**53  # beyond it, not every whole number is a float of its own
 
 
@@ -75,6 +76,17 @@ def of_labels(split: Split, transform: Transform, study: Study, y: Array) -> lis
                 f"class; will it be known when {study.data.label!r} is not? Else --ignore it"
             )
     return notes
+
+
+def of_numbers(split: Split, label: str) -> list[str]:
+    """A label that was taken for a number, and may be a class."""
+    values = np.unique(columns.numbers(split.column(label), label))
+    if len(values) > _FEW or (values != np.rint(values)).any():
+        return []
+    return [
+        f"label {label!r} has {len(values)} whole values and is learnt as a number; "
+        "--task classification makes them classes"
+    ]
 
 
 def explained(split: Split, transform: Transform) -> Transform:

@@ -141,7 +141,8 @@ def served(
 def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> list[Told]:
     """What the clients of a group tell for the certificate, rounded up to four digits.
 
-    A bound stays one, and nobody learns from the last digits of many means what is in one row.
+    A bound stays one, and nobody learns from the last digits of many means what is in one row. A
+    client that trains with labels cut short (:func:`labels.for_training`) has no bound to tell.
     """
     units, asked = meaning.certifying(agreed, thin)
 
@@ -150,9 +151,17 @@ def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> l
             np.where(mean < bound.NO_BOUND, np.ceil(mean / unit * 1e4) * 1e-4 * unit, mean)
         )
 
+    found = bound.tell(group, theta, units, asked, agreed.study.privacy.least)
+    if not group.problem.loss.classifies:
+        far = np.maximum.reduceat(np.abs(group.target), group.bounds[:-1]) >= labels.FARTHEST
+        found = [
+            told._replace(loss=np.full_like(told.loss, bound.NO_BOUND),
+                          error=np.full_like(told.error, bound.NO_BOUND)) if cut else told
+            for told, cut in zip(found, far, strict=True)
+        ]  # fmt: skip
     return [
         Told(rounded(near, 1.0), rounded(loss, asked.loss), rounded(error, asked.error))
-        for near, loss, error in bound.tell(group, theta, units, asked, agreed.study.privacy.least)
+        for near, loss, error in found
     ]
 
 

@@ -62,7 +62,8 @@ class Words(NamedTuple):
         float | str, "the share of rows that may be wrong; auto: decided from rows"
     ] = "auto"
     shift: Annotated[
-        float | str, "how far rows may drift, in standard deviations; auto: 0 where all are trusted"
+        float | str,
+        "how far rows may drift, in standard deviations; auto: 0.25, but 0 where dorfl trusts all",
     ] = "auto"
     rho: Annotated[float | None, "the price of moving a row, instead of shift"] = None
     beta: Annotated[float | None, "the price of reweighting rows"] = None

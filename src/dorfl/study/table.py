@@ -228,6 +228,7 @@ def prepare(study: Study, split: Split) -> Prepared:
             raise ValueError(
                 "defence.most_rows: is for sites elsewhere; a table's rows are counted"
             )
+    said = study.data.task != "auto"
     study, split, notes = _settled(study, split)
     skipped = (study.data.label, study.data.client)
     names = tuple(name for name in split.column_names if name not in skipped)
@@ -255,6 +256,8 @@ def prepare(study: Study, split: Split) -> Prepared:
     )
     notes += remarks.of_columns(split, transform)
     notes += remarks.of_labels(split, transform, study, y)
+    if not (said or study.data.classes):
+        notes += remarks.of_numbers(split, study.data.label)
     state = state._replace(transform=remarks.explained(split, transform))
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X
