@@ -17,7 +17,6 @@ from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
 from dorfl.networks.layered import Layered
 from dorfl.objective.kinds import Score
-from dorfl.study import suspects
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
 from dorfl.support.text import percent
@@ -55,10 +54,10 @@ def trusting(model: Model) -> str | None:
         hint = "its columns are all categories or flags, in which no row lies far out"
         hint += "; name those that measure something (--numeric)" * (not scaled)
     elif name == "dorfl":
-        known = model.facts.settings.get("method", {}).get("outliers", suspects.AUTO)
-        hint = "those that lie far out were not found to be wrong (`dorfl info` says why); to "
-        hint = "it was told that no row is wrong; to " if known == 0 else hint
-        hint += "weigh them all the same, train with --outliers 0.1"
+        decided = model.facts.settings.get("method", {}).get("outliers") != 0
+        why = "those that lie far out were not found to be wrong (`dorfl info` says why)"
+        why = why if decided else "it was told that no row is wrong"
+        hint = f"{why}; to weigh them all the same, train with --outliers 0.1"
     return f"the model was trained with method {name!r} and suspects no row: {hint}"
 
 
