@@ -18,7 +18,7 @@ from dorfl.study.limits import Limits
 from dorfl.study.site import Site
 from dorfl.support import wire
 
-ROOMY = Limits(told=99.0, versions=99, middles=99, edges=99, alone=1.0, behind=0)
+ROOMY = Limits(told=99.0, versions=99, middles=99, judged=99, alone=1.0, behind=0)
 STUDY = (
     'name = "cost"\nsites = [{sites}]\n[data]\nlabel = "y"\n[columns]\nscaling = "{scaling}"\n'
     '[method]\nname = "{method}"\n'

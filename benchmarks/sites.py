@@ -65,7 +65,11 @@ def host_sites(root, server, ca, count):
     """All sites, in this process, until it is ended."""
     for k in range(count):
         name = f"site-{k + 1:03d}"
-        site = OneAtATime(name, table(k), note=lambda text: print(text, file=sys.stderr))
+        rows = table(k)
+        site = OneAtATime(
+            name, rows, tuple(rows), approve=("many",),
+            note=lambda text: "certify" in text or print(text, file=sys.stderr),
+        )  # fmt: skip
         line = Connection(server, ca, keys.read_private(root / name / f"{name}.key"), name)
         args = (site, line, threading.Event(), lambda _: None)
         threading.Thread(target=attend, args=args).start()
@@ -106,7 +110,7 @@ def measure(count):
             running.begin(federation, study, watch)
         finally:
             sites.kill()
-            sites.wait()
+            sites.communicate()
             subprocess.run([*DORFL, "stop", fed], check=False, stdout=subprocess.DEVNULL)
     rounds = len(marks) - 2
     return {

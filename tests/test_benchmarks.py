@@ -1,0 +1,23 @@
+"""Benchmarks that nobody runs every day still run: each once, as small as it can be."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def test_a_federation_of_three_sites_is_timed():
+    found = runpy.run_path(str(BENCHMARKS / "sites.py"))["measure"](3)
+    assert found["sites"] == 3 and found["seconds a round"] > 0
+
+
+def test_what_secure_sums_cost_is_measured(capsys):
+    run = runpy.run_path(str(BENCHMARKS / "secure.py"))["run"]
+    for secure in (False, True):
+        run(3, "erm", secure=secure)
+    told, summed = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert (told[2], summed[2]) == ("open", "summed") and told[-1] == summed[-1]  # one risk
