@@ -18,6 +18,7 @@ from dorfl.study import (
     coordinator,
     local,
     meaning,
+    results,
     suspects,
     table,
     toml,
@@ -181,6 +182,9 @@ def test_who_refuses_to_refine_a_model_leaves_the_one_that_is_there():
     sites = make_sites(tables) | {"site-2": a_site("site-2", tables["site-2"], Unrefined)}
     end = local.run(coordinator.begin(study, "run-2"), sites)
     assert end.step == "done" and end.outcome.status == "converged"
+    # The model is the one of before, and so is the unit that its loss is recorded in.
+    assert end.scatter is end.outcome.scatter is None
+    assert results.model_of(end).fit.problem.loss == meaning.loss_of(study, 0, meaning.FIRST)
 
 
 def wire_reply(site, request):

@@ -128,8 +128,7 @@ class _Step:
             self.note("answer refused", site=site, reason=self.refused[site])
 
     def _waiting(self) -> tuple[str, ...]:
-        # Who takes no part in a trial, or in what comes after a model, ends that and not the study.
-        spare = self.state.trial is not None or self.state.refining
+        spare = self.state.spare
         usable = {s for s, a in self.answers.items() if spare or not isinstance(a, Refusal)}
         waiting = coordinator.waiting(self.state, usable)
         known = self.registered()

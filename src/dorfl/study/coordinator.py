@@ -27,7 +27,6 @@ from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation import apart, training
 from dorfl.federation import server as serving
-from dorfl.federation.fit import describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
@@ -100,9 +99,13 @@ class State(NamedTuple):
         return spreading.apart(self.rows)
 
     @property
-    def refining(self) -> bool:
-        """Whether a model is there, and what begins would only give its loss a better unit."""
-        return self.outcome is not None and self.server is not None and not self.server.last
+    def spare(self) -> bool:
+        """Whether what is under way can be done without, so that who refuses it ends that alone.
+
+        So can a trial, and training that begins anew to give the loss of a model a better unit.
+        """
+        begins = self.server is not None and not self.server.last
+        return self.trial is not None or (begins and self.outcome is not None)
 
     @property
     def shown(self) -> dict[str, int]:
@@ -242,10 +245,8 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 
 def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
-    if state.trial is not None and refused:  # as in the open: nobody is kept from training
-        return _judge(state._replace(spent=state.spent + 1), {}, {})
-    if state.sum.of == "round" and state.refining and refused:
-        return learning.after(state)
+    if state.spare and refused:
+        return _without(state)
     if state.sum.of == "residuals" and len(answers) < len(state.roster):
         return _residuals(state, {}, {})
     state, total, liars = secure.receive(state, answers)
@@ -323,10 +324,8 @@ def _start(state: State) -> State:
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     server = running(state)
-    if state.trial is not None and refused:  # who does not try keeps nobody from training
-        return _judge(state._replace(spent=state.spent + 1), {}, {})
-    if state.refining and refused:  # the model that is there will do
-        return learning.after(state)
+    if state.spare and refused:
+        return _without(state)
     for site in sorted(refused.keys() - server.last.keys()):
         raise ValueError(f"site {site!r} does not take part: {refused[site]}")
     number, (server, info, heard) = server.round, serving.receive(server, answers.values())
@@ -346,25 +345,18 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
     return _end(state, info) if state.trial is None else _tried(state, info.theta)
 
 
+def _without(state: State) -> State:
+    """On without a trial, or with the model that is there, in the unit it was trained in."""
+    if state.trial is not None:
+        return _judge(state._replace(spent=state.spent + 1), {}, {})
+    assert state.outcome is not None
+    return learning.after(state._replace(scatter=state.outcome.scatter))
+
+
 def _end(state: State, info: Info) -> State:
-    options = meaning.options_now(state)
-    problem, doubted = meaning.problem_of(state), running(state).doubt.aside
-    words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
-    outcome = Outcome(
-        theta=info.theta,
-        lam=info.lam,
-        risks=info.risks,
-        rho=None if np.isinf(problem.method.rho) else problem.method.rho,
-        objective=info.objective,
-        gap=info.gap if np.isfinite(info.gap) else None,
-        l2=options.l2,
-        rounds=len(state.history),
-        status=info.done,
-        message="; ".join(words),
-    )
     asks = state.refined < meaning.REFINED and info.done != "budget"
-    state = state._replace(outcome=outcome)
-    if asks and meaning.refines(state.study, problem):
+    state = state._replace(outcome=ending.outcome(state, info))
+    if asks and meaning.refines(state.study, meaning.problem_of(state)):
         return state._replace(step="residuals")
     return learning.after(state)
 

@@ -1,4 +1,4 @@
-"""What a round asks, when a step is over, who it waits for, and Proposition 2 at the end."""
+"""When a step is over, who it waits for, what a training came to, and Proposition 2 at the end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dorfl.federation.fit import describe
 from dorfl.federation.server import Server
 from dorfl.guarantees import certificate as certifying
 from dorfl.guarantees.certificate import Bound
+from dorfl.solvers.base import Info
 from dorfl.study import learning, meaning, secure
-from dorfl.study.messages import Finished
+from dorfl.study.messages import Finished, Outcome
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
@@ -39,6 +41,26 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
         return rule.then == "go on" or since <= rule.stand_in
 
     return tuple(site for site in missing if not stands_in(site))
+
+
+def outcome(state: State, info: Info) -> Outcome:
+    """What a training came to."""
+    options = meaning.options_now(state)
+    rho, doubted = meaning.problem_of(state).method.rho, running(state).doubt.aside
+    words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
+    return Outcome(
+        theta=info.theta,
+        lam=info.lam,
+        risks=info.risks,
+        rho=None if np.isinf(rho) else rho,
+        objective=info.objective,
+        gap=info.gap if np.isfinite(info.gap) else None,
+        l2=options.l2,
+        rounds=len(state.history),
+        status=info.done,
+        message="; ".join(words),
+        scatter=state.scatter,
+    )
 
 
 def finish(state: State, answers: dict[str, Finished], _: dict[str, str]) -> State:

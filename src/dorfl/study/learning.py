@@ -172,6 +172,7 @@ def _end(state: State, setting: Setting, told: dict[str, float]) -> State:
         rounds=now.round,
         status="trained",
         message=message(objective),
+        scatter=state.scatter,
     )
     return state._replace(step="finish", outcome=outcome)
 

@@ -54,6 +54,7 @@ class Outcome(NamedTuple):
     rounds: int
     status: str
     message: str
+    scatter: float | None = None  # of residuals, where they were the unit of its loss
 
 
 class Summing(NamedTuple):
