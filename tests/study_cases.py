@@ -121,18 +121,33 @@ def split(sites, seed=0):
     }
 
 
-def conduct(state, sites, gone=lambda state, site: False, tamper=lambda state, site, data: data):
-    """To the end, with sites that do not answer and a network that changes answers."""
+def conduct(
+    state, sites, gone=lambda state, site: False, tamper=lambda state, site, data: data,
+    patient=False,
+):  # fmt: skip
+    """To the end, with sites that do not answer and a network that changes answers.
+
+    Whom the coordinator waits for comes back if it is `patient`.
+    """
     while state.step != "done":
         answers, refused = {}, {}
+
+        def ask(name, state=state, answers=answers, refused=refused):
+            reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
+            try:
+                answers[name] = coordinator.read(state, name, tamper(state, name, reply))
+            except ValueError as error:
+                refused[name] = str(error)
+
+        def waiting(state=state, answers=answers):
+            usable = {name for name, told in answers.items() if not isinstance(told, Refusal)}
+            return coordinator.waiting(state, usable)
+
         for name in coordinator.asked(state):
             if not gone(state, name):
-                reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
-                try:
-                    answers[name] = coordinator.read(state, name, tamper(state, name, reply))
-                except ValueError as error:
-                    refused[name] = str(error)
-        usable = {name for name, answer in answers.items() if not isinstance(answer, Refusal)}
-        assert not coordinator.waiting(state, usable)
+                ask(name)
+        for name in waiting() if patient else ():
+            ask(name)
+        assert not waiting()
         state = coordinator.receive(state, answers, refused)
     return state

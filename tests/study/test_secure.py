@@ -18,17 +18,22 @@ from dorfl.study import (
     coordinator,
     local,
     meaning,
+    promises,
     results,
     secure,
     summing,
     table,
     toml,
 )
+from dorfl.study import serving as computing
+from dorfl.study.consent import Refused
 from dorfl.study.ledger import mark_of
+from dorfl.study.limits import DEFAULT
 from dorfl.study.messages import Masked, Refusal, Reply, Shares
 from dorfl.support import wire
 from study_cases import (
     METHODS,
+    ROOMY,
     among,
     conduct,
     key_of,
@@ -200,6 +205,110 @@ def test_while_the_worst_site_is_away_nothing_is_said_of_the_worst():
     assert all(np.isinf(end.history[k].gap) for k in (1, 2, 3))
     true = worst_of(end, tables)
     assert true <= end.outcome.objective <= true * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("then", ["wait", "go on"])
+def test_a_site_that_comes_and_goes_is_waited_for_once_sites_would_refuse(then):
+    """Every second round, at most three times: sites let those in their sums change six times."""
+    tables, study, whole = undisturbed("erm")
+    study = among(study.changed(absent_then=then, training_tol=1e-9))
+
+    def gone(state, site):
+        return site == "site-2" and state.sum.of == "round" and len(state.history) % 2 == 1
+
+    sites = secure_sites(tables, study, key_of)
+    end = conduct(coordinator.begin(study, "run-1"), sites, gone, patient=True)
+    assert end.outcome.status == "converged" and end.sum.changes == DEFAULT.changes
+    assert end.outcome.objective == pytest.approx(whole.outcome.objective, rel=1.1e-4)
+    away = [line.round for line in end.history if "site-2" not in line.answered]
+    assert away[:3] == [2, 4, 6] and len(away) == 3
+
+
+def test_a_site_may_drop_out_between_two_levels_of_one_round():
+    tables, study, whole = undisturbed("afl")
+    study, dropped = among(study), []
+
+    def gone(state, site):
+        again = state.sum.of == "round" and len(state.history) == 2 and state.sum.tried.times > 0
+        off = again and site == "site-2" and state.step == "sum keys"
+        if off:
+            dropped.append(state.server.round)
+        return off
+
+    def bend(state):
+        """A level far too low for the third round: it has to be asked for anew."""
+        first = state.step == "sum keys" and len(state.history) == 2 and not state.sum.tried.times
+        if first and state.sum.tilt.tau is not None and not dropped:
+            low = state.sum.tilt._replace(level=state.sum.tilt.level - 40 * state.sum.tilt.tau)
+            return state._replace(sum=state.sum._replace(tilt=low))
+        return state
+
+    state, sites = coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of)
+    while state.step != "done":
+        state = bend(state)
+        answers = {
+            name: coordinator.read(
+                state, name, sites[name].respond(wire.encode(coordinator.request(state, name)))
+            )
+            for name in coordinator.asked(state)
+            if not gone(state, name)
+        }
+        assert not any(isinstance(told, Refusal) for told in answers.values()) or (
+            state.step == "finish"
+        )
+        state = coordinator.receive(state, answers)
+    assert set(dropped) == {3, 4}
+    away = [line.round for line in state.history if "site-2" not in line.answered]
+    assert away == [4]  # the third was opened among all, at another level
+    assert state.outcome.status == "converged"
+    assert state.outcome.objective == pytest.approx(whole.outcome.objective, rel=1.1e-4)
+
+
+def test_why_sites_refuse_a_sum_is_said_at_its_end():
+    tables, study, _ = undisturbed("erm")
+    study = among(study)
+    sites = secure_sites(tables, study, key_of, limits=ROOMY._replace(told=0.001))
+    with pytest.raises(ValueError, match=r"tried 4 times.*'site-1': this site has told"):
+        local.run(coordinator.begin(study, "run-1"), sites)
+
+
+def test_the_certificate_of_the_sum_is_that_of_single_sites():
+    tables, study, _ = undisturbed("erm")
+    study = among(study)
+    sites = secure_sites(tables, study, key_of)
+    end = local.run(coordinator.begin(study, "run-1"), sites)
+    told = []
+    for name in end.roster:
+        agreed = meaning.agreed(end, name)
+        group = sites[name].group(agreed)
+        told += computing.certify(group, end.outcome.theta, agreed, meaning.thin(end))
+    single = end._replace(
+        told=dict(zip(end.roster, told, strict=True)),
+        study=study.changed(privacy_secure_sum=False, privacy_peers=()),
+    )
+    apart, summed = promises.of_study(single), promises.of_study(end)
+    assert summed.clients == () and [line.name for line in summed.overall] == [
+        "all clients, by their rows",
+        "all, however far out",
+    ]
+    for one, two in zip((apart.overall[0], apart.overall[2]), summed.overall, strict=True):
+        assert one.loss <= two.loss <= one.loss + 1e-6  # never less: a bound stays one
+        assert one.error <= two.error <= one.error + 1e-6
+    for one, two in zip(apart.over_drift, summed.over_drift, strict=True):
+        assert (one.loss is None) == (two.loss is None)
+
+
+def test_a_site_that_does_not_certify_leaves_the_model_without():
+    def silent(*_):
+        raise Refused("not this")
+
+    tables, study, whole = undisturbed("erm")
+    study = among(study)
+    sites = secure_sites(tables, study, key_of)
+    sites["site-2"]._certify = silent
+    end = local.run(coordinator.begin(study, "run-1"), sites)
+    assert end.step == "done" and not end.told and promises.of_study(end) is None
+    assert np.array_equal(end.outcome.theta, whole.outcome.theta)
 
 
 def test_before_training_nobody_may_be_missing_and_with_three_sites_never():

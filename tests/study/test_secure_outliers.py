@@ -99,6 +99,7 @@ def test_the_rows_set_aside_are_the_wrong_ones_and_no_site_shows_its_centre():
         "edge",
         "round",
         "judge",
+        "certify",
     }
     centers = [group.centers[0] for group in seen.values()]
     assert end.centers.shape == (1, 5)  # the mean of all, of rows kept

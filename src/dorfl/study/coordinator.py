@@ -32,7 +32,17 @@ from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import Told
 from dorfl.solvers.base import Info
-from dorfl.study import ending, learning, meaning, secure, settling, summing, trying, vetting
+from dorfl.study import (
+    ending,
+    learning,
+    meaning,
+    pooling,
+    secure,
+    settling,
+    summing,
+    trying,
+    vetting,
+)  # fmt: skip
 from dorfl.study.ending import AFTER, running
 from dorfl.study.learning import Learning
 from dorfl.study.messages import (
@@ -145,13 +155,13 @@ def begin(study: Study, run: str) -> State:
 
 def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
-    sent, models, outcome = secure.about(state)
+    sent, models, outcome, thin = secure.about(state)
     outcome = state.outcome if state.step in AFTER else outcome
     if state.step == "network":
         sent = learning.sent(state)
     return Request(
         meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
-        models, meaning.thin(state),
+        models, thin,
     )  # fmt: skip
 
 
@@ -217,7 +227,7 @@ def new_server(state: State) -> Server:
     study, problem = linear(state.study), meaning.problem_of(state)
     start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
     if study.privacy.secure_sum:
-        return secure.server_of(state, start)
+        return pooling.server_of(state, start)
     told, options = meaning.trained_on(state), meaning.options_now(state)
     bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
     server = training.serve(
@@ -247,16 +257,16 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     if state.spare and refused:
         return _without(state)
-    if state.sum.of == "residuals" and len(answers) < len(state.roster):
-        return _residuals(state, {}, {})
-    state, total, liars = secure.receive(state, answers)
+    if state.sum.of in secure.AFTER and len(answers) < len(state.roster):
+        return _NEXT[state.sum.of](state, {}, {})
+    state, total, liars = secure.receive(state, answers, refused)
     if total is None:
         return state
-    refused |= dict.fromkeys(liars, "its shares of others' secrets are wrong")
+    refused = state.sum.refused | dict.fromkeys(liars, "its shares of others' secrets are wrong")
     if state.step != "round":
         state, told = secure.told(state, total)
         return state if told is None else _NEXT[state.step](state, {summing.ALL: told}, refused)
-    state, info = secure.round_of(state, total, refused)
+    state, info = pooling.round_of(state, total, refused)
     if info is None:
         return state
     return _end(state, info) if state.trial is None else _tried(state, info.theta)
@@ -316,7 +326,7 @@ def _judge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 def _start(state: State) -> State:
     if state.study.privacy.secure_sum:
-        state = secure.tilted(state)
+        state = pooling.tilted(state)
     if learning.due(state):
         return learning.begin(state)
     return state._replace(step="round", server=new_server(state))

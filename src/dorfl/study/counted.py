@@ -10,6 +10,7 @@ What a site adds is made of the very answer that it would give in the open, by t
 | `classes` | centres of classes | whether classes lie apart |
 | `edge`, `residuals` | a sketch | the same of all rows |
 | `judge` | seven sums | the same of all rows |
+| `certify` | means over a site's rows, by its share of all | the same of the mixture by rows |
 
 Sketches are added up as :mod:`dorfl.data.histogram` says. A sum becomes the answer of one client
 that has everybody's rows (:func:`told`). Where each site has a centre of its own, nobody else ever
@@ -27,6 +28,7 @@ from dorfl.data import spread as spreading
 from dorfl.data.preprocessing import Deviation
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
+from dorfl.guarantees.bound import NO_BOUND, Told
 from dorfl.study import labels, meaning, summing
 from dorfl.study.messages import Agreement, Columns, Spreads, Summing
 from dorfl.study.suspects import NOTHING, Judged
@@ -35,9 +37,12 @@ from dorfl.support.types import Array
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
-STEPS = ("columns", "middles", "spreads", "center", "classes", "edge", "judge", "residuals")
+STEPS = (
+    "columns", "middles", "spreads", "center", "classes", "edge", "judge", "residuals", "certify",
+)  # fmt: skip
 PLAINLY = {"middles": "columns", "classes": "center"}  # the answers that sums are made of
 _TURNS = 8  # times that a median is looked for
+_BOUND = 2.0**19  # of a mean for the certificate: beyond, it is told as none
 
 
 # ── a site's side ───────────────────────────────────────────────────────────────────────────────
@@ -59,6 +64,8 @@ def numbers(told: Any, agreement: Agreement, asked: Summing, rows: Any) -> Array
         return _classes(told, agreement) if asked.of == "classes" else _place(told, agreement)
     if isinstance(told, Sketch):
         return histogram.count(told)
+    if isinstance(told, Told):
+        return _means(told, min(rows.num_rows, asked.most) / max(asked.rows, 1))
     assert isinstance(told, Judged)
     return np.array(told, dtype=np.float64)
 
@@ -96,6 +103,12 @@ def _classes(told: Place, agreement: Agreement) -> Array:
     return np.concatenate([told.by, told.by * far, (told.by[:, None] * found).ravel()])
 
 
+def _means(told: Told, share: float) -> Array:
+    """A site's share of means, or for none what no share of others comes up to."""
+    means = np.concatenate([part.ravel() for part in told])
+    return np.where(means < _BOUND, share * means, _BOUND)
+
+
 # ── the coordinator's side ──────────────────────────────────────────────────────────────────────
 
 
@@ -120,6 +133,8 @@ def size(state: State) -> int:
         return 1 + dims + histogram.ONE_SIDED * len(_drifting(state))
     if of == "classes":
         return meaning.centered_classes(state) * (2 + dims)
+    if of == "certify":
+        return sum(map(int, map(np.prod, _shapes(state))))
     return len(NOTHING) if of == "judge" else histogram.ONE_SIDED
 
 
@@ -139,6 +154,8 @@ def told(state: State, total: Array) -> tuple[State, Any]:
     if of == "judge":
         rows, loss, worse, squares, *counts = total.tolist()
         return state, Judged(round(rows), loss, worse, squares, *map(round, counts))
+    if of == "certify":
+        return state, _certified(state, total)
     whole = len(carried.masked) == len(state.roster) or of != "residuals"
     return state, histogram.read(total) if whole else None
 
@@ -213,6 +230,22 @@ def _placed(state: State, total: Array) -> Place:
         away[:, k] = one.means
     kept = float(total[0])
     return Place(rows, kept, total[1 : 1 + dims] / kept, away)
+
+
+def _shapes(state: State) -> tuple[tuple[int, ...], ...]:
+    """Those of what is told for the certificate."""
+    _, asked = meaning.certifying(state, meaning.thin(state))
+    points, shares = len(asked.points), len(asked.shares)
+    return (shares,), (points, shares), (points, shares)
+
+
+def _certified(state: State, total: Array) -> Told:
+    """What one client would tell that had all rows; what rounding takes away is added."""
+    means = np.where(total < _BOUND, total + 2.0**-32 * len(state.roster), NO_BOUND)
+    shapes = _shapes(state)
+    parts = np.split(means, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+    near, loss, error = (part.reshape(s) for part, s in zip(parts, shapes, strict=True))
+    return Told(near, loss, error)
 
 
 def _apart(state: State, total: Array) -> State:

@@ -82,7 +82,7 @@ def answer(site: Site, request: Request) -> Answer:
     least = secure_sum.threshold(len(agreement.study.sites))
     if request.step == "sum shares":
         return Dealt(secure_sum.deal(own, me, summing.adverts, least, context))
-    about = summed.Asked(request.broadcast, request.models, request.outcome)
+    about = summed.Asked(request.broadcast, request.models, request.outcome, request.thin)
     question = summed.question_of(agreement, summing, about)
     asked = {f"sum {summing.number}": question.hex()}
     if request.step == "sum masked":

@@ -16,16 +16,17 @@ from dorfl.study.rows import Rows
 
 def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     """What a finished model guarantees at the study's share of wrong rows, if every site told."""
-    if not state.told or set(state.told) != set(state.roster):
+    shown = state.shown
+    if not state.told or set(state.told) != set(shown):
         return None
-    rows = np.array(state.rows, dtype=float)
+    rows = np.array([*shown.values()], dtype=float)
     _, asked = meaning.certifying(state, meaning.thin(state))
     found = Certified(
-        meaning.share_of(state), drift, state.roster, state.rows, rows / rows.sum(),
-        tuple(state.told[site] for site in state.roster), asked, meaning.problem_of(state).loss,
+        meaning.share_of(state), drift, tuple(shown), tuple(shown.values()), rows / rows.sum(),
+        tuple(state.told[site] for site in shown), asked, meaning.problem_of(state).loss,
         1.0 if state.target is None else state.target.spread,
     )  # fmt: skip
-    return written(found)
+    return written(found, summed=state.study.privacy.secure_sum)
 
 
 def of_model(model: Model, rows: Rows, outliers: float, drift: float) -> Certified:
@@ -38,17 +39,17 @@ def of_model(model: Model, rows: Rows, outliers: float, drift: float) -> Certifi
     return found if model.target is None else replace(found, unit=model.target.spread)
 
 
-def written(found: Certified) -> Promise:
-    """A certificate as it is written down."""
+def written(found: Certified, *, summed: bool = False) -> Promise:
+    """A certificate as it is written down; of what is `summed`, nothing by client."""
     lines = [
         ("all clients, by their rows", found.at()),
-        ("every mixture of clients", found.every),
+        *([] if summed else [("every mixture of clients", found.every)]),
         ("all, however far out", found.anywhere),
     ]
     return Promise(
         found.outliers, found.drift, found.words, found.assumption,
         tuple(_line(*named) for named in lines),
-        tuple(_line(*named) for named in found.clients.items()),
+        () if summed else tuple(_line(*named) for named in found.clients.items()),
         tuple(_line(f"{drift:g}", at) for drift, at in found.over_drift()),
         tuple(_line(f"{share:g}", at) for share, at in found.over_outliers()),
     )  # fmt: skip

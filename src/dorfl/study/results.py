@@ -109,7 +109,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     elif stood_in:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
-        notes += ("Huber's loss is in the label's unit: not all sites took part in finding that of residuals",)
+        notes += ("Huber's loss is in the label's unit: residuals are not known of all sites",)
     notes += _discounted(state) + ((learning.NO_CERTIFICATE,) if state.learning else ())
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]

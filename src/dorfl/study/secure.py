@@ -10,21 +10,17 @@ is asked for anew.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dorfl.federation import pooled, training
+from dorfl.federation import pooled
 from dorfl.federation import server as serving
-from dorfl.federation.local import Round
-from dorfl.federation.messages import Advert, Broadcast
-from dorfl.federation.pooled import Levels, Stage, Tilt
-from dorfl.federation.server import Server
-from dorfl.objective import mixture as mixing
-from dorfl.solvers.base import Info
+from dorfl.federation.messages import Advert
+from dorfl.federation.pooled import Levels, Tilt
 from dorfl.study import counted, meaning
 from dorfl.study import summing as summed
+from dorfl.study.limits import DEFAULT
 from dorfl.study.messages import (
     Agreement,
     Answer,
@@ -34,7 +30,7 @@ from dorfl.study.messages import (
     Shares,
     Summing,
 )
-from dorfl.study.summing import ALL, Asked
+from dorfl.study.summing import Asked
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
@@ -43,12 +39,9 @@ if TYPE_CHECKING:
 STEPS = summed.STEPS
 ANSWERS: dict[str, type] = dict(zip(STEPS, (Advert, Dealt, Masked, Shares), strict=True))
 SUMMED = (*counted.STEPS, "round")
-_BOX = 64 + 16  # bytes: shares of two secrets, and the seal's tag
+AFTER = ("residuals", "certify")  # what is summed over all sites or left out
+BOX = 64 + 16  # bytes: shares of two secrets, and the seal's tag
 _VOID = 3  # sums in a row that cannot be opened
-_LEVELS = 40  # levels that a round is asked at
-_TAU, _SHRINK = 0.1, 0.5  # of the risk at the start: the first temperature; of the one before
-_INNER = 0.25  # of the tolerance: how well a stage is solved
-_STAGES = 60
 
 
 class Sum(NamedTuple):
@@ -64,11 +57,15 @@ class Sum(NamedTuple):
     adverts: dict[str, Advert] = {}  # noqa: RUF012
     boxes: dict[str, dict[str, bytes]] = {}  # noqa: RUF012 - by dealer, for whom
     masked: dict[str, Array] = {}  # noqa: RUF012
+    refused: dict[str, str] = {}  # noqa: RUF012 - by site, why it is not in the present sum
     voids: int = 0
     # rounds
+    round: int = 0  # the last one of which sites were asked to open a sum,
+    opened: tuple[str, ...] = ()  # among whom,
+    changes: int = 0  # and how often that was among others than the round before
     tilt: Tilt = Tilt()
     tried: Levels = Levels()
-    among: tuple[str, ...] = ()  # who was in the last sum
+    among: tuple[str, ...] = ()  # whose sum the solver was told last
     upper: float = np.inf  # the least that the worst risk is known to be below, and where
     best: Array | None = None
     lower: float = -np.inf
@@ -85,14 +82,19 @@ def begin(state: State) -> State:
     if state.step == "columns" and not carried.named:
         return state._replace(step="levels")
     following = carried._replace(
-        number=carried.number + 1, of=state.step, adverts={}, boxes={}, masked={}
+        number=carried.number + 1, of=state.step, adverts={}, boxes={}, masked={}, refused={}
     )
     return state._replace(step=STEPS[0], sum=following)
 
 
 def asked(state: State) -> tuple[str, ...]:
-    """Who is asked at this step: in a sum, those who took part so far."""
+    """Who is asked at this step: in a sum, those who took part so far.
+
+    Sites open sums that they were in before where they would not open any among others.
+    """
     carried = state.sum
+    if state.step == STEPS[0] and carried.of == "round" and carried.changes >= DEFAULT.changes:
+        return carried.opened
     taking: Any = {
         "sum shares": carried.adverts, "sum masked": carried.boxes, "sum open": carried.masked,
     }.get(state.step, state.roster)  # fmt: skip
@@ -108,6 +110,7 @@ def question(state: State, site: str = "") -> Summing | None:
     if state.step in STEPS[2:]:
         adverts = {name: adverts[name] for name in carried.boxes}
     levels, held = summed.levels_of(carried.named), state.believed
+    held = state.rows if carried.of == "certify" else held  # as in the open
     summing = Summing(
         carried.number, carried.of, adverts, int(sum(held)), int(max(held)),
         tilt=carried.tilt, levels=levels, units=carried.units, middles=carried.middles,
@@ -123,7 +126,8 @@ def about(state: State) -> Asked:
     of = state.sum.of if state.step in STEPS[2:] else state.step
     sent = serving.broadcast(state.server) if of == "round" and state.server is not None else None
     models = np.array(state.tried) if of == "judge" else None
-    return Asked(sent, models, state.outcome if of == "residuals" else None)
+    outcome = state.outcome if of in AFTER else None
+    return Asked(sent, models, outcome, meaning.thin(state))
 
 
 def wrong(state: State, answer: Answer) -> str | None:
@@ -135,7 +139,7 @@ def wrong(state: State, answer: Answer) -> str | None:
         return None if fine else "its keys have the wrong size"
     if isinstance(answer, Dealt):
         fine = set(answer.boxes) == set(carried.adverts)
-        fine = fine and all(len(box) == _BOX for box in answer.boxes.values())
+        fine = fine and all(len(box) == BOX for box in answer.boxes.values())
         return None if fine else "its shares are not for those who take part"
     if isinstance(answer, Masked):
         numbers = answer.numbers
@@ -152,14 +156,14 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without: before training all; later, who was away too long."""
     from dorfl.federation.secure_sum import threshold  # noqa: PLC0415
 
-    if state.sum.of == "residuals":  # the model is there: it is refined by all, or not at all
+    if state.sum.of in AFTER:  # the model is there: of all sites, or not at all
         return ()
     missing = tuple(site for site in asked(state) if site not in answered)
     least = threshold(len(state.roster))
     enough = len(asked(state)) - len(missing) >= least
     if state.step == "sum open":
         return () if enough else missing
-    if state.sum.of != "round" or not state.history or not enough:
+    if state.sum.of != "round" or not state.history or not enough or not _room(state, missing):
         return missing
     rule = state.study.absent
     if rule.then == "go on":
@@ -168,11 +172,25 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     return tuple(site for site in missing if not any(site in line.answered for line in recent))
 
 
-def receive(state: State, answers: dict[str, Any]) -> tuple[State, Array | None, tuple[str, ...]]:
+def _room(state: State, missing: tuple[str, ...]) -> bool:
+    """Whether sites would still open a sum without some of them, and later one of all again.
+
+    A site lets the sites in a run's sums change so often and no more: what is left is kept for
+    those who come back, and from then on nobody is gone on without.
+    """
+    carried, rest = state.sum, tuple(site for site in asked(state) if site not in missing)
+    back = rest != state.roster and state.study.absent.then != "go on"
+    return carried.changes + (carried.opened not in ((), rest)) + back <= DEFAULT.changes
+
+
+def receive(
+    state: State, answers: dict[str, Any], refused: dict[str, str] | None = None
+) -> tuple[State, Array | None, tuple[str, ...]]:
     """One step's answers into the next state; at the end the sum, and who lied about shares."""
     from dorfl.federation import secure_sum  # noqa: PLC0415
 
-    carried, least = state.sum, secure_sum.threshold(len(state.roster))
+    carried = state.sum._replace(refused={**state.sum.refused, **(refused or {})})
+    state, least = state._replace(sum=carried), secure_sum.threshold(len(state.roster))
     if len(answers) < least:
         return _again(state, "too few sites answered"), None, ()
     following = STEPS[min(STEPS.index(state.step) + 1, 3)]
@@ -183,7 +201,8 @@ def receive(state: State, answers: dict[str, Any]) -> tuple[State, Array | None,
         return state._replace(step=following, sum=carried._replace(boxes=boxes)), None, ()
     if state.step == "sum masked":
         masked = {site: told.numbers for site, told in answers.items()}
-        return state._replace(step=following, sum=carried._replace(masked=masked)), None, ()
+        state = state._replace(step=following, sum=carried._replace(masked=masked))
+        return (_opening(state) if carried.of == "round" else state), None, ()
     summing = question(state)
     assert summing is not None
     agreement = meaning.agreed(state, "")
@@ -211,10 +230,28 @@ def _total(
     return secure_sum.total(masked, summing.adverts, told, least, digest, sorted(carried.adverts))
 
 
+def _opening(state: State) -> State:
+    """Before a round's sum is opened: what sites remember of it.
+
+    They open all sums of one round among the same sites. If one has gone since another level was
+    tried, or shares did not fit, the sum is asked for as that of the next round.
+    """
+    carried, server = state.sum, state.server
+    assert server is not None
+    alive = tuple(site for site in state.roster if site in carried.masked)
+    moved = carried.opened not in ((), alive)
+    if moved and carried.round == server.round:
+        later = server._replace(round=server.round + 1, budget=(server.budget or 0) + 1)
+        return begin(state._replace(step="round", server=later, spent=state.spent + 1))
+    carried = carried._replace(round=server.round, opened=alive, changes=carried.changes + moved)
+    return state._replace(sum=carried)
+
+
 def _again(state: State, reason: str) -> State:
     carried = state.sum
     if carried.voids >= _VOID:
-        raise ValueError(f"secure sum: {reason}; tried {_VOID + 1} times")
+        words = "".join(f"; site {site!r}: {why}" for site, why in carried.refused.items())
+        raise ValueError(f"secure sum: {reason}; tried {_VOID + 1} times{words}")
     return begin(state._replace(step=carried.of, sum=carried._replace(voids=carried.voids + 1)))
 
 
@@ -224,142 +261,3 @@ def _size(state: State) -> int:
     if broadcast is None:
         return counted.size(state)
     return pooled.size(broadcast.task, meaning.problem_of(state).layout)
-
-
-# ── rounds ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def server_of(state: State, theta: Array) -> Server:
-    """A server whose one client is all sites together: its mixture is in the sums already."""
-    problem = meaning.problem_of(state)
-    adversarial, method = problem.method.mixture.adversarial, problem.method
-    if adversarial:
-        fixed = replace(method, mixture=mixing.fixed(by=method.mixture.by))
-        problem = replace(problem, method=fixed)
-    options = meaning.options_now(state).changed(limits=None)
-    if adversarial:
-        options = options.changed(tol=_INNER * options.tol)
-    rows = np.array([sum(state.believed)])
-    server = training.serve(problem, (ALL,), rows, theta, options)
-    number, last = state.spent + len(state.history) + 1, (server.budget or 0) + state.spent
-    return server._replace(round=number, budget=last)
-
-
-def _anew(state: State, theta: Array, server: Server) -> Server:
-    """A server that begins at θ what another function is, in the rounds that are left."""
-    return server_of(state, theta)._replace(round=server.round, budget=server.budget)
-
-
-def tilted(state: State) -> State:
-    """Before the first round: how sites are weighed."""
-    tau = meaning.problem_of(state).method
-    fixed = not tau.mixture.adversarial
-    own = tau.temperature if fixed and np.isfinite(tau.temperature) else None
-    fresh = state.sum._replace(
-        tilt=Tilt(tau=own), tried=Levels(), among=(), upper=np.inf, best=None, lower=-np.inf
-    )
-    return state._replace(sum=fresh)
-
-
-def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State, Info | None]:
-    """The sum of all reports into the next state; Info where the training has ended."""
-    carried, problem, server = state.sum, meaning.problem_of(state), state.server
-    assert server is not None
-    asks, shape, tilt = serving.broadcast(server), problem.layout, carried.tilt
-    task, adversarial = asks.task, problem.method.mixture.adversarial
-    off = pooled.is_beyond(total)
-    moved = pooled.relevel(tilt, None if off else float(total[2]), carried.tried)
-    if moved is not None and carried.tried.times < _LEVELS:
-        tilt, tried = moved
-        return state._replace(sum=carried._replace(tilt=tilt, tried=tried)), None
-    if off or moved is not None:
-        raise ValueError("secure sum: a site's numbers are too large to be added up")
-    alive = tuple(site for site in state.roster if site in carried.masked)
-    count, share = int(sum(state.believed)), 1.0
-    if not adversarial:
-        held = dict(zip(state.roster, state.believed, strict=True))
-        share = sum(held[site] for site in alive) / count
-    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share)
-    if adversarial and tilt.tau is None:  # now it is known how large risks are
-        size = max(abs(seen.report.value), 1e-12)
-        finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
-        tilt = Tilt(seen.report.value, _TAU * size, finest)
-        return state._replace(sum=carried._replace(tilt=tilt, tried=Levels())), None
-    if carried.among and alive != carried.among:  # another sum is another function
-        server = _anew(state, task.theta, server)
-    server, info, heard = serving.receive(server, [seen.report])
-    level = seen.report.value if tilt.tau is not None else 0.0
-    carried = carried._replace(tilt=tilt._replace(level=level), tried=Levels(), among=alive)
-    state = state._replace(sum=carried, server=server)
-    whole = len(alive) == len(state.roster)
-    if adversarial and whole:
-        state, info = _bounded(state, task.theta, seen.upper, info)
-    elif info.done in ("converged", "stalled") and not (
-        whole or (state.study.absent.then == "go on" and not adversarial)
-    ):  # of some sites only: it goes on until all have been there
-        info = info._replace(done="")
-        state = state._replace(server=_anew(state, info.theta, server))
-    if adversarial and not whole:  # of who is away nothing is known
-        info = info._replace(gap=np.inf)
-    up, down = _bytes(state, total.size, asks)
-    line = Round(
-        asks.round, info.objective, info.gap, info.risks, info.lam, alive,
-        {**refused, **heard.refused}, heard.clipped, up, down,
-    )  # fmt: skip
-    if state.trial is not None:
-        state = state._replace(spent=state.spent + 1)
-    else:
-        state = state._replace(history=(*state.history, line))
-    return state, info if info.done else None
-
-
-def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[State, Info]:
-    """The bounds on min max F that a round gives; at the end of a stage, the multipliers' step."""
-    carried, server = state.sum, state.server
-    assert server is not None
-    penalty = server.solving.setting.penalty
-
-    def added(at: Array) -> float:
-        return 0.5 * float(penalty @ at**2)
-
-    if upper + added(theta) < carried.upper:
-        carried = carried._replace(upper=upper + added(theta), best=theta)
-    ended = info.done in ("converged", "stalled")
-    if ended:
-        lower = max(carried.lower, info.objective - info.gap)
-        carried = carried._replace(lower=lower)
-    gap = carried.upper - carried.lower
-    tol, done = _tol(state), info.done
-    if ended:
-        close = gap <= tol * max(abs(carried.upper), 1e-300)
-        done = "converged" if close else "" if len(carried.tilt.stages) < _STAGES else "stalled"
-    if ended and not done:
-        at, tilt = info.theta, carried.tilt
-        assert tilt.tau is not None
-        level = info.objective - added(at)
-        stages = (*tilt.stages, Stage(at, level, tilt.tau))
-        tilt = tilt._replace(level=level, tau=_SHRINK * tilt.tau, stages=stages)
-        carried = carried._replace(tilt=tilt)
-        state = state._replace(server=_anew(state._replace(sum=carried), at, server))
-    known = np.isfinite(carried.upper)
-    info = info._replace(
-        objective=carried.upper if known else info.objective,
-        gap=gap,
-        theta=carried.best if known and carried.best is not None and done else info.theta,
-        done=done,
-    )
-    return state._replace(sum=carried), info
-
-
-def _tol(state: State) -> float:
-    return meaning.options_now(state).tol
-
-
-def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:
-    """What all sites sent and were sent for a sum, without names and the words around."""
-    carried = state.sum
-    sites, dealers = len(carried.adverts), len(carried.boxes)
-    adverts = sum(sum(map(len, advert)) for advert in carried.adverts.values())
-    boxes, shares = sites * dealers * _BOX, len(carried.masked) * dealers * 32
-    up = adverts + boxes + 8 * numbers * len(carried.masked) + shares
-    return up, 3 * adverts * sites + boxes + 2 * asks.bytes * dealers

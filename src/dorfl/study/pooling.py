@@ -1,0 +1,168 @@
+"""What the coordinator makes of a round's sum: the report of one client, and steps of multipliers.
+
+The mathematics is in :mod:`dorfl.federation.pooled`, how a sum comes about in
+:mod:`dorfl.study.secure`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dorfl.federation import pooled, training
+from dorfl.federation import server as serving
+from dorfl.federation.local import Round
+from dorfl.federation.messages import Broadcast
+from dorfl.federation.pooled import Levels, Stage, Tilt
+from dorfl.federation.server import Server
+from dorfl.objective import mixture as mixing
+from dorfl.solvers.base import Info
+from dorfl.study import meaning, secure
+from dorfl.study.summing import ALL
+from dorfl.support.types import Array
+
+if TYPE_CHECKING:
+    from dorfl.study.coordinator import State
+
+_LEVELS = 40  # levels that a round is asked at
+_TAU, _SHRINK = 0.1, 0.5  # of the risk at the start: the first temperature; of the one before
+_INNER = 0.25  # of the tolerance: how well a stage is solved
+_STAGES = 60
+
+
+def server_of(state: State, theta: Array) -> Server:
+    """A server whose one client is all sites together: its mixture is in the sums already."""
+    problem = meaning.problem_of(state)
+    adversarial, method = problem.method.mixture.adversarial, problem.method
+    if adversarial:
+        fixed = replace(method, mixture=mixing.fixed(by=method.mixture.by))
+        problem = replace(problem, method=fixed)
+    options = meaning.options_now(state).changed(limits=None)
+    if adversarial:
+        options = options.changed(tol=_INNER * options.tol)
+    rows = np.array([sum(state.believed)])
+    server = training.serve(problem, (ALL,), rows, theta, options)
+    number, last = state.spent + len(state.history) + 1, (server.budget or 0) + state.spent
+    return server._replace(round=number, budget=last)
+
+
+def _anew(state: State, theta: Array, server: Server) -> Server:
+    """A server that begins at θ what another function is, in the rounds that are left."""
+    return server_of(state, theta)._replace(round=server.round, budget=server.budget)
+
+
+def tilted(state: State) -> State:
+    """Before the first round: how sites are weighed."""
+    tau = meaning.problem_of(state).method
+    fixed = not tau.mixture.adversarial
+    own = tau.temperature if fixed and np.isfinite(tau.temperature) else None
+    fresh = state.sum._replace(
+        tilt=Tilt(tau=own), tried=Levels(), among=(), upper=np.inf, best=None, lower=-np.inf
+    )
+    return state._replace(sum=fresh)
+
+
+def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State, Info | None]:
+    """The sum of all reports into the next state; Info where the training has ended."""
+    carried, problem, server = state.sum, meaning.problem_of(state), state.server
+    assert server is not None
+    asks, shape, tilt = serving.broadcast(server), problem.layout, carried.tilt
+    task, adversarial = asks.task, problem.method.mixture.adversarial
+    off = pooled.is_beyond(total)
+    moved = pooled.relevel(tilt, None if off else float(total[2]), carried.tried)
+    if moved is not None and carried.tried.times < _LEVELS:
+        tilt, tried = moved
+        return state._replace(sum=carried._replace(tilt=tilt, tried=tried)), None
+    if off or moved is not None:
+        raise ValueError("secure sum: a site's numbers are too large to be added up")
+    alive = tuple(site for site in state.roster if site in carried.masked)
+    count, share = int(sum(state.believed)), 1.0
+    if not adversarial:
+        held = dict(zip(state.roster, state.believed, strict=True))
+        share = sum(held[site] for site in alive) / count
+    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share)
+    if adversarial and tilt.tau is None:  # now it is known how large risks are
+        size = max(abs(seen.report.value), 1e-12)
+        finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
+        tilt = Tilt(seen.report.value, _TAU * size, finest)
+        return state._replace(sum=carried._replace(tilt=tilt, tried=Levels())), None
+    if carried.among and alive != carried.among:  # another sum is another function
+        server = _anew(state, task.theta, server)
+    server, info, heard = serving.receive(server, [seen.report])
+    level = seen.report.value if tilt.tau is not None else 0.0
+    carried = carried._replace(tilt=tilt._replace(level=level), tried=Levels(), among=alive)
+    state = state._replace(sum=carried, server=server)
+    whole = len(alive) == len(state.roster)
+    if adversarial and whole:
+        state, info = _bounded(state, task.theta, seen.upper, info)
+    elif info.done in ("converged", "stalled") and not (
+        whole or (state.study.absent.then == "go on" and not adversarial)
+    ):  # of some sites only: it goes on until all have been there
+        info = info._replace(done="")
+        state = state._replace(server=_anew(state, info.theta, server))
+    if adversarial and not whole:  # of who is away nothing is known
+        info = info._replace(gap=np.inf)
+    up, down = _bytes(state, total.size, asks)
+    line = Round(
+        asks.round, info.objective, info.gap, info.risks, info.lam, alive,
+        {**refused, **heard.refused}, heard.clipped, up, down,
+    )  # fmt: skip
+    if state.trial is not None:
+        state = state._replace(spent=state.spent + 1)
+    else:
+        state = state._replace(history=(*state.history, line))
+    return state, info if info.done else None
+
+
+def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[State, Info]:
+    """The bounds on min max F that a round gives; at the end of a stage, the multipliers' step."""
+    carried, server = state.sum, state.server
+    assert server is not None
+    penalty = server.solving.setting.penalty
+
+    def added(at: Array) -> float:
+        return 0.5 * float(penalty @ at**2)
+
+    if upper + added(theta) < carried.upper:
+        carried = carried._replace(upper=upper + added(theta), best=theta)
+    ended = info.done in ("converged", "stalled")
+    if ended:
+        lower = max(carried.lower, info.objective - info.gap)
+        carried = carried._replace(lower=lower)
+    gap = carried.upper - carried.lower
+    tol, done = _tol(state), info.done
+    if ended:
+        close = gap <= tol * max(abs(carried.upper), 1e-300)
+        done = "converged" if close else "" if len(carried.tilt.stages) < _STAGES else "stalled"
+    if ended and not done:
+        at, tilt = info.theta, carried.tilt
+        assert tilt.tau is not None
+        level = info.objective - added(at)
+        stages = (*tilt.stages, Stage(at, level, tilt.tau))
+        tilt = tilt._replace(level=level, tau=_SHRINK * tilt.tau, stages=stages)
+        carried = carried._replace(tilt=tilt)
+        state = state._replace(server=_anew(state._replace(sum=carried), at, server))
+    known = np.isfinite(carried.upper)
+    info = info._replace(
+        objective=carried.upper if known else info.objective,
+        gap=gap,
+        theta=carried.best if known and carried.best is not None and done else info.theta,
+        done=done,
+    )
+    return state._replace(sum=carried), info
+
+
+def _tol(state: State) -> float:
+    return meaning.options_now(state).tol
+
+
+def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:
+    """What all sites sent and were sent for a sum, without names and the words around."""
+    carried = state.sum
+    sites, dealers = len(carried.adverts), len(carried.boxes)
+    adverts = sum(sum(map(len, advert)) for advert in carried.adverts.values())
+    boxes, shares = sites * dealers * secure.BOX, len(carried.masked) * dealers * 32
+    up = adverts + boxes + 8 * numbers * len(carried.masked) + shares
+    return up, 3 * adverts * sites + boxes + 2 * asks.bytes * dealers
