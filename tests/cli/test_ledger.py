@@ -32,6 +32,7 @@ def test_a_study_is_shown_approved_and_counted(tmp_path):
     attacker = started()
     assert attacker.agree(attacker.study()) is None and "approve" in attacker.refused[0]
     shown = call("approve", home)
+    assert "needs about" in shown.output and "50.0 % are left" in shown.output
     (mark,) = attacker.site.ledger.studies
     assert shown.exit_code == 0 and mark[:12] in shown.output and '"label": "ill"' in shown.output
     assert "NOT approved" in call("ledger", home).output

@@ -8,11 +8,12 @@ import pytest
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.oracle.group import Group
 from dorfl.study import coordinator, local
+from dorfl.study.ledger import mark_of
 from dorfl.study.limits import DEFAULT
 from dorfl.study.messages import Refusal
 from dorfl.study.site import Site
 from dorfl.support import wire
-from study_cases import make_study
+from study_cases import among, key_of, make_study, secure_sites
 
 
 def table(rows, columns, seed, wild=False):
@@ -100,6 +101,44 @@ def test_a_site_of_150_rows_takes_part_in_three_studies_and_each_again_for_nothi
     with pytest.raises(ValueError, match="'s0' does not take part: this site has told what it"):
         local.run(coordinator.begin(more, "more"), sites)
     assert sites["s0"].ledger.questions == before  # refused before it began
+
+
+@pytest.mark.parametrize("number", [False, True])
+def test_a_site_of_200_rows_takes_part_in_three_studies_of_other_labels(number):
+    """It keeps enough for them by taking no part in trials, and knows beforehand what each needs.
+
+    A number is predicted by a loss that is refined, which takes more rounds.
+    """
+    tables = {f"s{k}": table(200, 4, k) for k in range(3)}
+    labels = ("one", "two", "three")
+    for rows in tables.values():
+        for k, label in enumerate(labels):
+            out = np.asarray(rows["x0"]) + (k - 1.0) * np.asarray(rows["x1"])
+            out = out + 0.3 * np.sin(37.0 * np.asarray(rows["x2"]))
+            rows[label] = out.tolist() if number else np.where(out > 0, "yes", "no").tolist()
+    sites = sites_of(tables)
+    use = '[columns]\nuse = ["x0", "x1", "x2", "x3"]'
+    for label in labels:
+        study = make_study(tables, label, use, method='name = "dorfl"')
+        end = local.run(coordinator.begin(study, label), sites)
+        assert end.outcome.status == "converged"
+        book, mark = sites["s0"].ledger, mark_of(study)
+        told = sum(q["share"] for q in book.questions.values() if q["run"] == label)
+        assert told < 1.3 * book.studies[mark]["needs"] + 0.05  # beside where rows lie
+        words = book.foreseen(mark, DEFAULT.told)
+        assert re.fullmatch(r"needs about [\d.]+ % of .*; [\d.]+ % are left", words)
+
+
+def test_the_worst_mixture_by_sums_is_not_begun_where_it_does_not_fit():
+    tables = {f"s{k}": table(90, 4, k) for k in range(3)}
+    study = among(make_study(tables, "ill", method='name = "afl"'))
+    sites = secure_sites(tables, study, key_of, limits=DEFAULT)
+    with pytest.raises(
+        ValueError, match=r"has told what it tells; .* the rounds after it at least"
+    ):
+        local.run(coordinator.begin(study, "run-1"), sites)
+    assert all(site.ledger.told < 0.1 for site in sites.values())
+    assert sites["s0"].ledger.studies[mark_of(study)]["needs"] > DEFAULT.told
 
 
 def test_a_site_answers_a_round_in_one_pass_over_its_rows(monkeypatch):

@@ -77,6 +77,7 @@ def approve(
     if study is None:
         for mark, seen in waiting.items():
             screen.say(f"{mark[:12]} {seen['name']}, first asked {seen['first']}:")
+            screen.say(book.foreseen(mark, home.limits.told))
             screen.say(json.dumps(seen["text"], indent=2, ensure_ascii=True))
         screen.say(
             f"say yes to one: dorfl site approve {folder} MARK" if waiting else "no study waits"

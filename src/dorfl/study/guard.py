@@ -113,8 +113,13 @@ def about(agreement: Agreement) -> str:
 
 
 def questions(agreement: Agreement, theta: Array, wish: str) -> dict[str, str]:
-    """What stands for a round's question, by the curvature told: as asked for or coarser."""
+    """What stands for a round's question, by the curvature told: as asked for or coarser.
+
+    To a secure sum no site can add a coarser one.
+    """
     finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
+    if agreement.study.privacy.secure_sum:
+        finer = tuple(dict.fromkeys((finer[0], wish)))
     return {finest: mark_of((about(agreement), theta, finest)) for finest in finer}
 
 

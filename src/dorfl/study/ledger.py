@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,9 +22,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dorfl.federation.privacy import Gaussian
-from dorfl.oracle.curvature import RESOLUTIONS
 from dorfl.oracle.group import Group
+from dorfl.study.budget import ROUNDS, SPARE, TRIAL
 from dorfl.study.limits import Limits
+from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
 from dorfl.study.suspects import REACH
 from dorfl.support import wire
@@ -33,16 +35,8 @@ from dorfl.support.text import percent
 from dorfl.support.types import Array
 
 _ROOM = 10  # answers like the one refused
-_ROUNDS = 6  # that a curvature leaves room for
 _FREELY = 20  # a curvature counts little that is less than such a part of what is left
-_STUDIES = 4  # trainings that there is room for when trials begin; they cost about one
 _KEPT = 20_000_000  # numbers of earlier questions that new ones are compared with
-
-
-def needed(group: Group, rows: int) -> float:
-    """The share of the numbers in so many rows that a training tells, by a cautious estimate."""
-    each, finest = 1 + group.problem.size, group.problem.layout.numbers(RESOLUTIONS[-1])
-    return float((finest + 2 * _ROUNDS * each) / (rows * group.rows.shape[1]))
 
 
 @dataclass
@@ -73,14 +67,22 @@ class Ledger:
 
     # ── studies ─────────────────────────────────────────────────────────────────────────────────
 
-    def meet(self, study: Study, run: str) -> None:
-        """Note that a study was seen, and in which run."""
+    def meet(self, study: Study, run: str, needs: Callable[[], float | None]) -> None:
+        """Note that a study was seen, in which run, and the share of the numbers that it needs."""
         seen = self.studies.setdefault(
             mark_of(study), {"name": study.name, "first": _now(), "runs": [], "text": plain(study)}
         )
         if run not in seen["runs"]:
             seen["runs"].append(run)
+            seen["needs"] = needs()
             self._keep()
+
+    def foreseen(self, mark: str, most: float) -> str:
+        """What a study that was seen will need, in words, and what is left of `most`."""
+        needs = self.studies[mark].get("needs")
+        asks = "what it needs is not known" if needs is None else f"needs about {percent(needs)}"
+        left = percent(max(most - self.told, 0.0))
+        return f"{asks} of the numbers in the rows, less if asked before; {left} are left"
 
     def approve(self, mark: str) -> None:
         """A person says yes to a study's text."""
@@ -220,24 +222,28 @@ class Ledger:
         shape, each = group.problem.layout, 1 + group.problem.size
         left = (most - self.told) * group.rows.size
         rounds = [e["numbers"] for e in self.questions.values() if e.get("about") == about]
-        few = max(rounds, default=0) > each or left < _ROUNDS * each
-        room = left / _FREELY if few else left - _ROUNDS * each
+        few = max(rounds, default=0) > each or left < ROUNDS * each
+        room = left / _FREELY if few else left - ROUNDS * each
         return next(r for r in reversed(marks) if r == "none" or shape.numbers(r) <= room)
 
-    def reserve(self, run: str, step: str, *, trial: bool) -> int:
+    def reserve(self, agreement: Agreement, step: str, about: str) -> int:
         """The trainings that there has to be room for beside what can be done without.
 
-        Beside a certificate, or trials that begin; those that have begun in this run go on.
+        That is the certificate, a trial, and a better unit of the loss. What has begun goes on.
         """
-        if not trial:
-            return _STUDIES // 2 if step == "certify" else 0
-        begun = any(e["run"] == run and e["step"] == "round" for e in self.questions.values())
-        return 1 if begun else _STUDIES
+        if step == "certify":
+            return SPARE
+        rounds = [e for e in self.questions.values() if e["step"] == "round"]
+        mine = {e.get("about") for e in rounds if e["run"] == agreement.run}
+        if agreement.trial is not None:
+            return 1 if mine else TRIAL
+        begins = agreement.scatter is not None and step == "round" and about not in mine
+        return SPARE if begins or step == "residuals" else 0
 
-    def ask(self, mark: str, entry: dict[str, Any], most: float, each: float = 0.0) -> str | None:
+    def ask(self, mark: str, entry: dict[str, Any], most: float, ahead: float = 0.0) -> str | None:
         """Why an answer cannot be given any more, or nothing; given before, it costs nothing.
 
-        Where rounds begin, there has to be room for some more: `each` is the share of one.
+        Where rounds begin, there has to be room for those `ahead`, a share of the numbers too.
 
         >>> ledger = Ledger()
         >>> ledger.ask("a", {"step": "round", "share": 0.3}, most=0.5) is None
@@ -249,7 +255,7 @@ class Ledger:
             return None
         left, about = most - self.told, entry.get("about")
         begins = all(known.get("about") != about for known in self.questions.values())
-        share, ahead = entry["share"], (_ROUNDS - 1) * each * begins
+        share, ahead = entry["share"], ahead * begins
         if share + ahead > left:
             enough = math.ceil(100.0 * (self.told + _ROOM * share)) / 100.0
             more = f", the rounds after it at least {percent(ahead)}" if ahead else ""

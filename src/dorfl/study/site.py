@@ -33,8 +33,9 @@ from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
 from dorfl.study import guard, labels, masking, meaning, private, serving, suspects, updating
+from dorfl.study.budget import FINISHED, ahead_of, foresee, share_of
 from dorfl.study.consent import MOST_ROUNDS, Policy, Refused, objection
-from dorfl.study.ledger import Ledger, mark_of, needed
+from dorfl.study.ledger import Ledger, mark_of
 from dorfl.study.limits import DEFAULT, Limits
 from dorfl.study.memory import Memory
 from dorfl.study.messages import (
@@ -49,8 +50,6 @@ from dorfl.study.messages import (
 )
 from dorfl.support import wire
 from dorfl.support.types import Array
-
-_FINISHED = 24  # numbers told at the end
 
 
 @dataclass
@@ -114,7 +113,8 @@ class Site:
         """The answer to a request; Refused or ValueError if there is none."""
         agreement, step = request.agreement, request.step
         self.consent(agreement)
-        self.ledger.meet(agreement.study, agreement.run)
+        needs = partial(foresee, agreement, self.rows(agreement), self._columns(agreement))
+        self.ledger.meet(agreement.study, agreement.run, needs)
         if not self.ledger.allows(agreement.study, self.approve):
             raise Refused(
                 f"study {agreement.study.name[:60]!r} waits for approval by a person at this site "
@@ -280,15 +280,17 @@ class Site:
         known, most = mark in self.ledger.questions, self._most(agreement, step)
         if not known and most < self.limits.told and numbers / size > most - self.ledger.told:
             raise Refused("it would leave too little of what this site may tell in trainings")
-        each = (1 + self.group(agreement).problem.size) / size if step == "round" else 0.0
-        self._unless(self.ledger.ask(mark, entry, self.limits.told, each))
+        problem = self.group(agreement).problem if step == "round" else None
+        more = ahead_of(agreement.study, problem) / size
+        self._unless(self.ledger.ask(mark, entry, self.limits.told, more))
         return not known
 
     def _most(self, agreement: Agreement, step: str = "round") -> float:
         """The share of its numbers that a site may have told, but for what it keeps in reserve."""
-        spare = self.ledger.reserve(agreement.run, step, trial=agreement.trial is not None)
+        spare = self.ledger.reserve(agreement, step, guard.about(agreement))
         rows = self.rows(agreement).num_rows
-        return self.limits.told - (spare and spare * needed(self.group(agreement), rows))
+        problem = self.group(agreement).problem if spare else None
+        return self.limits.told - spare * share_of(agreement.study, problem, rows)
 
     def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
         mark = mark_of(agreement._replace(run="", center=None))
@@ -340,7 +342,7 @@ class Site:
         self._asked(agreement, outcome.theta)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
         told = serving.finish(group, outcome.theta, agreement.target, hidden.least)[0]
-        self._count(agreement, "finish", _FINISHED, told, outcome.theta)
+        self._count(agreement, "finish", FINISHED, told, outcome.theta)
         return told
 
     def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
