@@ -91,7 +91,10 @@ class Fleet:
         self, theta: Tensor, number: int, who: list[int], kept: Kept, pull: Tensor | None
     ) -> Answer:
         """The answers of some clients at once; what is given of `kept` and `pull` is theirs."""
-        ways, risks, seen = self._walk(theta, number, who, kept.seen, pull)
+        drawn = np.random.SeedSequence([self.plan.seed, number, self.first + who[0]])
+        with torch.random.fork_rng(devices=[]):  # dropout draws the same for a seed
+            torch.manual_seed(int(drawn.generate_state(1)[0]))
+            ways, risks, seen = self._walk(theta, number, who, kept.seen, pull)
         residual, squeezer = kept.residual, self.plan.compression or Compression()
         if residual is None:
             return Answer(who, ways, risks, squeezer.pack(ways), Kept(seen, None))
@@ -111,7 +114,7 @@ class Fleet:
         for step in range(batches.numbers.shape[1]):
             index, there = batches.numbers[:, step], batches.there[:, step]
             climb = self.climb(own if step else theta[None], who, index)
-            bare = self.bare(who, index)
+            bare = self.bare(who, index, climb)
             gradient, seen = self._gradient(own, climb, index, there, seen, bare)
             if step == 0:
                 risks = self.tilt.risk(seen)
@@ -133,11 +136,13 @@ class Fleet:
         with self.network.evaluating():
             return self.robust.climb(self.network, theta, *self._given(who, index))
 
-    def bare(self, who: Sequence[int], index: Tensor) -> Tensor:
+    def bare(self, who: Sequence[int], index: Tensor, climb: Climb) -> Tensor:
         """f of these rows without any loss, where risks are told without it; 0 elsewhere."""
         if not self.by_loss:
             return torch.zeros(index.shape, dtype=self.rows.x.dtype)
         robust = self.robust
+        if robust.place.still:  # no row has moved for its loss
+            return climb.level
         if self.network.at is not None:  # a score is on the inputs, which then do not move
             robust = replace(robust, place=Place(torch.zeros(())))
         return robust.bare(*self._given(who, index)).detach()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dorfl.data import validation
 from dorfl.support.types import Array
@@ -66,7 +67,7 @@ def gather(clients: Any, dtype: torch.dtype, *, classify: bool, classes: Any = N
         pairs = {f"client-{i}": _pair(i, given) for i, given in enumerate(clients, 1)}
     else:
         raise ValueError("clients: give a list of (X, y) or a mapping of name to (X, y)")
-    flat = {name: (X.reshape(len(X), -1), y) for name, (X, y) in pairs.items()}
+    flat = {n: (X.reshape(len(X), math.prod(X.shape[1:])), y) for n, (X, y) in pairs.items()}
     checked = validation.clients(flat)
     shapes = {X.shape[1:] for X, _ in pairs.values()}
     if len(shapes) > 1:
@@ -80,7 +81,10 @@ def gather(clients: Any, dtype: torch.dtype, *, classify: bool, classes: Any = N
             raise ValueError(f"y has the label {strange[0]!r}, which is not among classes")
         labels = np.searchsorted(known, labels)
     elif labels.dtype.kind not in "fiub":
-        raise ValueError("y is not numeric, which this loss needs; for classes use loss='softmax'")
+        raise ValueError(
+            "y is not numeric, which this loss needs; for classes use loss='softmax', or give "
+            "`classes` with a loss of your own"
+        )
     x = torch.cat([torch.from_numpy(X).to(dtype) for X, _ in checked.values()])
     bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in checked.values()])])
     target = torch.from_numpy(labels.astype(np.int64) if classify else labels.astype(np.float64))
@@ -94,9 +98,10 @@ def inputs(X: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _pair(name: object, given: Any) -> tuple[Array, Array]:
+    if isinstance(given, DataLoader):
+        raise ValueError(f"client {name!r}: give the loader's data set; `batch` says how it is cut")
     if isinstance(given, Dataset):
-        rows = [given[i] for i in range(len(given))]  # type: ignore[arg-type, unused-ignore]
-        given = (np.stack([_array(x) for x, _ in rows]), np.array([_array(y) for _, y in rows]))
+        given = _stacked(name, given)
     try:
         X, y = given
     except (TypeError, ValueError):
@@ -104,7 +109,23 @@ def _pair(name: object, given: Any) -> tuple[Array, Array]:
     table = _array(X)
     if table.ndim < 2:
         raise ValueError(f"client {name!r}: X must be rows of numbers, not of shape {table.shape}")
-    return table, _array(y)
+    labels = _array(y)
+    return table, labels[:, 0] if labels.shape[1:] == (1,) else labels
+
+
+def _stacked(name: object, given: Any) -> tuple[Array, Array]:
+    """All rows of a data set."""
+    endless = isinstance(given, IterableDataset)  # it has no length, but an end
+    rows = list(given) if endless else [given[i] for i in range(len(given))]
+    for row in rows:
+        if not isinstance(row, tuple | list) or len(row) != 2:
+            raise ValueError(
+                f"client {name!r}: the data set gives a {type(row).__name__} for a row, and a pair "
+                "(x, y) is needed; wrap it in a data set that gives pairs, or give arrays (X, y)"
+            )
+    if not rows:
+        raise ValueError(f"client {name!r}: the data set has no rows")
+    return np.stack([_array(x) for x, _ in rows]), np.array([_array(y) for _, y in rows])
 
 
 def _array(values: Any) -> Array:

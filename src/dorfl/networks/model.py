@@ -41,12 +41,18 @@ class Network:
         if not trained:
             raise ValueError("model: it has no parameters to train")
         _refuse_batch_statistics(self.module)
+        lazy = next((n for n, p in trained.items() if nn.parameter.is_lazy(p)), None)
+        if lazy is not None:
+            raise ValueError(
+                f"model: {lazy} has no shape yet; pass some rows through the model first"
+            )
         self.names = tuple(trained)
         self.shapes = tuple(tuple(p.shape) for p in trained.values())
         self.sizes = tuple(p.numel() for p in trained.values())
         self.size = sum(self.sizes)
         self.at = at
         self._place = None if at is None else self.module.get_submodule(at)
+        self._one_by_one = False  # clients: where `vmap` cannot batch what the module does
 
     def start(self) -> Tensor:
         """θ as the module came."""
@@ -67,9 +73,13 @@ class Network:
         if len(theta) == 1:
             moved = None if shift is None else shift.flatten(0, 1)
             return self._call(theta[0], x.flatten(0, 1), moved).unflatten(0, (clients, count))
-        if shift is None:
-            return vmap(self._call, randomness="different")(theta, x)
-        return vmap(self._call, randomness="different")(theta, x, shift)
+        given = (theta, x) if shift is None else (theta, x, shift)
+        if not self._one_by_one:
+            try:
+                return vmap(self._call, randomness="different")(*given)
+            except RuntimeError:  # a recurrent layer, or a choice that hangs on the rows
+                self._one_by_one = True
+        return torch.stack([self._call(*own) for own in zip(*given, strict=True)])
 
     def embed(self, x: Tensor) -> Tensor:
         """What the submodule `at` puts out for rows (clients, n, …); without one, the rows."""
@@ -94,23 +104,34 @@ class Network:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout rests in here: a row's worst place is sought for the model as it predicts."""
-        before = self.module.training
+        """Dropout rests in here: a row's worst place is sought for the model as it predicts.
+
+        PyTorch's short cut for attention, which has no gradient by rows, rests too.
+        """
+        before, short = self.module.training, torch.backends.mha.get_fastpath_enabled()
         self.module.eval()
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
             self.module.train(before)
+            torch.backends.mha.set_fastpath_enabled(short)
 
     def _call(self, theta: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
         hook = None
         if shift is not None and self._place is not None:
             hook = self._place.register_forward_hook(lambda _m, _i, out: out + shift)
         try:
-            return functional_call(self.module, self.parameters(theta), (x,))
+            out = functional_call(self.module, self.parameters(theta), (x,))
         finally:
             if hook is not None:
                 hook.remove()
+        if not isinstance(out, Tensor):
+            raise ValueError(
+                f"model: puts out a {type(out).__name__}, and one tensor (rows, outputs) is "
+                "needed; wrap it in a module that gives the one to train"
+            )
+        return out
 
 
 def make(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:

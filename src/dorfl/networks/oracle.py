@@ -49,7 +49,7 @@ def evaluate(fleet: Fleet, theta: Tensor, *, gradients: bool = False) -> Found:
             with torch.no_grad(), fleet.network.evaluating():
                 f = fleet.losses(theta[None], climb, index) + climb.level
             found.append(f[0].double().numpy())
-            bare.append(fleet.bare([i], index)[0].double().numpy())
+            bare.append(fleet.bare([i], index, climb)[0].double().numpy())
             error += float(climb.error[climb.bend > 0].sum())
             bent += int((climb.bend <= 0).sum())
             steps = max(steps, climb.steps)

@@ -98,7 +98,7 @@ def train(
         model: a `torch.nn.Module`, or a function that makes one.
         plan: how it is trained; see :class:`~dorfl.networks.Plan`.
         loss: "softmax", "logistic", "squared", "huber", or a function of (outputs, labels) that
-            gives one number per row.
+            gives one number per row; it gets class numbers where `classes` is given, else values.
         score: h as a function of (rows, labels) on tensors, instead of the method's.
         classes: the labels, where the clients do not have them all.
         at: the submodule whose output transport moves, instead of the inputs.
@@ -181,9 +181,10 @@ def prepare(
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
     network = Network(models.make(model, plan.seed), at)
     dtype = network.start().dtype
-    classify = loss in ("softmax", "logistic")
+    own = not isinstance(loss, str)
+    classify = loss in ("softmax", "logistic") or (own and classes is not None)
     rows = gather(clients, dtype, classify=classify, classes=classes)
-    _check_outputs(network, rows, loss)
+    _check_outputs(network, rows, loss, moving=at is None and bool(method.rho < np.inf))
     bend = None
     if score is None and method.score is not None:
         bend = method.score.bend(rows.dims)
@@ -267,16 +268,46 @@ def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
     return torch.from_numpy(centers).to(rows.x.dtype)
 
 
-def _check_outputs(network: Network, rows: Rows, loss: str | RowLoss) -> None:
-    """One pass of one row: does the model fit the rows and the labels?"""
+def _check_outputs(
+    network: Network, rows: Rows, loss: str | RowLoss, *, moving: bool
+) -> None:  # fmt: skip
+    """One pass of a row, taken twice: does the model fit the rows, the labels and the method?"""
+    x, y = (torch.cat([part[:1]] * 2) for part in (rows.x, rows.y))
+    x.requires_grad_(moving)
     try:
-        with torch.no_grad(), network.evaluating():
-            out = network.outputs(network.start()[None], rows.x[None, :1])[0]
+        with network.evaluating():
+            out = network.outputs(network.start()[None], x[None])[0]
     except RuntimeError as error:
         shape = tuple(rows.x.shape[1:])
         raise ValueError(f"model: does not take rows of shape {shape}: {error}") from None
-    width = {"softmax": len(rows.classes)}.get(loss, 1) if isinstance(loss, str) else None
-    if width is not None and out.shape[1:] != (width,):
+    if moving and not out.requires_grad:
         raise ValueError(
-            f"model: puts out {tuple(out.shape[1:])} for a row, {loss} loss here needs ({width},)"
+            "rho: what the model puts out has no gradient by its inputs, so transport cannot move "
+            "them; name a submodule whose output it can move (at=), or do without (rho=inf)"
+        )
+    if not isinstance(loss, str):
+        _check_loss(loss, out, y)
+    elif out.shape[1:] != ((width := len(rows.classes) if loss == "softmax" else 1),):
+        more = "; give `classes` if there are more than these rows have" if width > 1 else ""
+        raise ValueError(
+            f"model: puts out {tuple(out.shape[1:])} for a row, {loss} loss here needs "
+            f"({width},){more}"
+        )
+
+
+def _check_loss(loss: RowLoss, out: Tensor, y: Tensor) -> None:
+    """Does a loss of the user's own give one number for each of two rows?"""
+    try:
+        each = loss(out, y)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        kind = "values" if y.dtype.is_floating_point else "class numbers"
+        raise ValueError(
+            f"loss: does not take outputs {tuple(out.shape)} and labels {tuple(y.shape)}, which "
+            f"are {kind} (class numbers where `classes` is given, else values): {error}"
+        ) from None
+    if not isinstance(each, Tensor) or each.shape != y.shape:
+        given = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+        raise ValueError(
+            f"loss: gives {given} for two rows, and it must give one number for each, (2,); "
+            "PyTorch's losses do with reduction='none' and outputs of the labels' shape"
         )
