@@ -9,15 +9,15 @@ from itertools import combinations, pairwise
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from dorfl.data import sketch
-from dorfl.data.preprocessing import Category, Transform
+from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.federation.messages import Broadcast
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, toml
 from dorfl.study.limits import Limits
-from dorfl.study.messages import Agreement, Refusal, Reply, Request
+from dorfl.study.messages import Agreement, Outcome, Refusal, Reply, Request
 from dorfl.study.site import Site
 from dorfl.support import wire
 
@@ -346,6 +346,108 @@ def solved(attacker, questions=40):
     return attacker
 
 
+def _refilled(agreement, run, fill, **changes):
+    """The agreement with something else for missing ages, in units of the column."""
+    age, *others = agreement.transform.parts
+    parts = (age._replace(fill=age.center + fill * age.spread), *others)
+    return agreement._replace(transform=Transform(parts, {}), run=run, **changes)
+
+
+def filled(attacker):
+    """A patient without an age: what stands for it moves one entry of ∇F by that row's slope."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS))
+    n, slopes = attacker.site.table.num_rows, []
+    for number, column in enumerate((None, 1, 2, 3)):
+        theta = np.r_[np.zeros(4), 0.3]
+        if column is not None:
+            theta[column] = 0.7
+        pair = [
+            attacker.ask(_refilled(agreement, f"run-{fill}", fill), theta, 2 * number + k)
+            for k, fill in ((1, 0.0), (2, 3.0))
+        ]
+        if None not in pair:
+            slopes.append((pair[1].vector - pair[0].vector)[0] / 3.0 * n)
+    if len(slopes) == 4:
+        sign = -np.sign(slopes[0])
+        parts = agreement.transform.numeric
+        known = [
+            (-sign * logit(-sign * slope) - 0.3) / 0.7 * part.spread + part.center
+            for slope, part in zip(slopes[1:], parts[1:], strict=True)
+        ]
+        attacker.claims.append([None, *known])
+    return attacker
+
+
+def moved_fill(attacker, questions=60):
+    """Where sites have no middle of their own, what stands for missing cells is the middle."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS, method='name = "dorfl"'))
+    (age, *_), ages = agreement.transform.numeric, attacker.site.table.column("age").to_numpy()
+    size = int(sketch.of(ages, 5).sizes[-1])
+    top = (np.sort(ages)[-size:] - age.center) / age.spread  # about where the sketch tells
+    middles, told = np.linspace(top[0] - 0.05, top[-1] + 0.05, questions), []
+    for k, middle in enumerate(middles):
+        asked = _refilled(
+            agreement, f"r-{k}", middle, apart=False, spread=None, center=None, edge=None,
+            trial=None,
+        )  # fmt: skip
+        answer = attacker.send(Request(asked, "center"))
+        told.append(None if answer is None else answer.away[:, 0].min())
+    step = middles[1] - middles[0]
+    bends = [  # of a distance that is straight between values: each bends it by 2 / size
+        None if None in told[k - 1 : k + 2] else told[k + 1] - 2.0 * told[k] + told[k - 1]
+        for k in range(1, questions - 1)
+    ]
+    for k, (one, two) in enumerate(pairwise(bends), start=1):
+        if None not in (one, two) and abs(one + two - 2.0 / size * step) < 1e-6:  # one value alone
+            value = middles[k] + step * two / (one + two)
+            attacker.claims.append([value * age.spread + age.center, None, None, None])
+    return attacker
+
+
+def counted(attacker, steps=11):
+    """How many rows a model gets right, where its plane passes the outermost row and no other."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS))
+    ages, age = attacker.site.table.column("age").to_numpy(), agreement.transform.numeric[0]
+    near, far = np.quantile((ages - age.center) / age.spread, 0.95), 5.0
+
+    def right(level, run):
+        theta = np.r_[0.5, np.zeros(3), -0.5 * level]
+        asked = agreement._replace(run=run)
+        if attacker.ask(asked, theta, 1) is None:
+            return None
+        end = Outcome(theta, np.ones(1), np.zeros(1), None, 0.0, 0.0, 0.0, 1, "converged", "")
+        answer = attacker.send(Request(asked, "finish", outcome=end))
+        return None if answer is None else answer.score
+
+    beyond = right(far, "r-0")
+    for k in range(1, steps + 1):
+        level = (near + far) / 2.0
+        near, far = (near, level) if right(level, f"r-{k}") == beyond else (level, far)
+    attacker.claims.append([far * age.spread + age.center, None, None, None])
+    return attacker
+
+
+def unlisted_class(attacker):
+    """Studies of an age in years, each with all classes but one: does somebody have that?"""
+    ages, rows = attacker.site.table.column("age").to_numpy(), _rows(attacker)
+    years = [*range(48, 95)]
+    for year in years:
+        classes = tuple(str(one) for one in years if one != year)
+        names = ", ".join(f'"{one}"' for one in classes)
+        study = toml.parse(
+            f'name = "y{year}"\nsites = ["s"]\n[data]\nlabel = "age"\ntask = "classification"\n'
+            f'classes = [{names}]\n[columns]\nuse = ["pressure"]\n[method]\nname = "erm"\n'
+        )
+        scaled = Transform((Numeric("pressure", 130.0, 18.0, 130.0),), {})
+        agreement = Agreement(f"r-{year}", "s", study, ("pressure",), classes, scaled)
+        attacker.ask(agreement, np.zeros(2 * len(classes)), 1)
+        if attacker.refused and "not among the study's classes" in attacker.refused[-1]:
+            if (ages == year).sum() < 5:
+                attacker.claims.extend(rows[ages == year])
+            attacker.refused[-1] = "somebody has it"
+    return attacker
+
+
 def _add_up(sums, told):
     """The sums over the least values that a sketch shows, by how many values there are in them."""
     edges, parts = np.cumsum(told.sizes), np.array(told.means) * told.sizes
@@ -378,15 +480,27 @@ ATTACKS = {
     "centres over chosen columns": chosen_columns,
     "curvature of a few uncertain rows": bent,
     "rows that fit all answers (40 rows, two columns)": solved,
+    "another value in the place of a missing one": filled,
+    "middles in the place of missing values": moved_fill,
+    "how many rows models get right, past the outermost": counted,
+    "an age after the other left out of the classes": unlisted_class,
 }
 
 
 def against(name, limits=None):
     """The attack of that name on a site with these limits, or as sites are."""
     table = patients(40) if ATTACKS[name] is solved else None
-    if ATTACKS[name] is named_missing:
+    if ATTACKS[name] in (named_missing, unlisted_class):
         table = patients()
         table["age"] = np.rint(table["age"])
+    if ATTACKS[name] is unlisted_class:
+        table["age"] = np.clip(table["age"], 48.0, 94.0)
+    if ATTACKS[name] is moved_fill:  # the outermost block: patients who are older than all others
+        table = patients()
+        table["age"][:6] = [111.0, 114.0, 118.0, 121.0, 126.0, 128.0]
+    if ATTACKS[name] is filled:
+        table = patients()
+        table["age"][17] = np.nan
     if ATTACKS[name] is moved_edge:  # more rows have more to tell
         table = patients(1000)
         for column in COLUMNS:  # a patient far out in all, among those that trials hold back

@@ -71,6 +71,22 @@ def around(values: Array, middle: float, least: int) -> Sketch:
     return Sketch(count, tuple(np.sort(np.clip(means, lowest, highest)).tolist()))
 
 
+def levelled(values: Array, least: int) -> Array:
+    """The values in order, each the mean of its block of at least so many.
+
+    What is counted of them changes where a block's sum does, and no single value shows.
+
+    >>> levelled(np.array([4.0, -1.0, 3.0, -4.0]), least=2)
+    array([-2.5, -2.5,  3.5,  3.5])
+    """
+    ordered = np.sort(values)
+    if least <= 1 or not len(ordered):
+        return ordered
+    edges = _edges(len(ordered), max(len(ordered) // least, 1))
+    sizes = np.diff(edges)
+    return np.asarray(np.repeat(np.add.reduceat(ordered, edges[:-1]) / sizes, sizes))
+
+
 def table(values: Array, middle: Array, least: int) -> Array:
     """How far every column is from its middle: block means, (blocks, columns)."""
     pairs = zip(values.T, middle.tolist(), strict=True)

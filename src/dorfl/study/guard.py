@@ -1,6 +1,6 @@
 """What a site checks in a question before it is answered: the coordinator is not to be trusted.
 
-An exact answer tells of rows by what each adds to it. Four rules, whatever a study says:
+An exact answer tells of rows by what each adds to it. Five rules, whatever a study says:
 
 - **Columns.** One in which fewer than `least` rows differ from all others is taken to be constant
   (:func:`settle`): its numbers would be those rows' own. So a level has `least` rows, or none.
@@ -9,6 +9,8 @@ An exact answer tells of rows by what each adds to it. Four rules, whatever a st
   the transformation makes of their units.
 - **Influence.** Every number sent is a sum over rows: F, each entry of ∇F, ∇F as a vector. No row
   may be more than `alone` of any (:func:`influence`), with or without a tilt.
+- **Missing cells.** What stands for them is the coordinator's word: at most so many words as there
+  are middles of a column, and a question that differs by them alone differs by few rows.
 - **Differences.** Two sums tell what distinguishes them. Let W_j be what row j adds to ∇F at the
   row's place. The change from each earlier question has to rest on `least` rows,
   (Σ v_j)² / Σ v_j² ≥ `least` with v_j = ‖W_j − α W'_j‖ ‖x_j‖, for α = 1 and the α that fits best
@@ -17,6 +19,7 @@ An exact answer tells of rows by what each adds to it. Four rules, whatever a st
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -27,8 +30,8 @@ from dorfl.oracle.base import Evaluation
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import labels
-from dorfl.study.ledger import mark_of
+from dorfl.study import labels, suspects
+from dorfl.study.ledger import Ledger, mark_of
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.support.types import Array
@@ -39,10 +42,14 @@ _ROUNDING = 1e-12  # of a sum: no difference
 
 
 class Pull(NamedTuple):
-    """What every row adds: to F (n,), and to ∇F at its own place (n, outputs)."""
+    """What every row adds: to F (n,), and to ∇F at its own place (n, outputs).
+
+    `marked` is the latter with a mark of what stands for the row's missing cells.
+    """
 
     value: Array
     slope: Array
+    marked: Array
 
 
 def settle(rows: Array, least: int) -> Array:
@@ -65,7 +72,9 @@ def settle(rows: Array, least: int) -> Array:
     return rows
 
 
-def strange(agreement: Agreement, table: columns.Table) -> str | None:
+def strange(
+    agreement: Agreement, table: columns.Table, ledger: Ledger, limits: Limits
+) -> str | None:
     """What of an agreement cannot come from what this site told of its columns, or nothing."""
     assert agreement.transform is not None
     if len(agreement.classes) > labels.MOST_CLASSES:
@@ -90,7 +99,7 @@ def strange(agreement: Agreement, table: columns.Table) -> str | None:
             away = max(low - part.center, part.center - high, 0.0)
             if away > _FAR * width:
                 return f"column {part.name[:60]!r} is to be centred far beyond its range here"
-    return None
+    return _repeated(agreement, table, ledger, limits)
 
 
 def unasked(task: Task, wished: str) -> str | None:
@@ -131,11 +140,58 @@ def steep(group: Group, theta: Array, steepest: float) -> str | None:
     return "θ is steeper than any model of these rows" if np.median(largest) > steepest else None
 
 
-def pull(group: Group, seen: Evaluation) -> Pull:
+def pull(group: Group, seen: Evaluation, marks: Array) -> Pull:
     """What every row of a site adds to F and ∇F, by a pass over the rows."""
     assert seen.kept is not None
     weights = group.weights_of(seen.kept.value)
-    return Pull(weights * seen.kept.value, weights[:, None] * seen.kept.slope)
+    slope = weights[:, None] * seen.kept.slope
+    return Pull(weights * seen.kept.value, slope, marks[:, None] * slope)
+
+
+def fills(agreement: Agreement, table: columns.Table) -> dict[str, float]:
+    """What stands for missing cells, where there are some; where it is the middle, of all."""
+    assert agreement.transform is not None
+    return {
+        part.name: float(part.fill)
+        for part in agreement.transform.numeric
+        if not agreement.apart or columns.kind_of(table.column(part.name)) == "empty"
+        or np.isnan(columns.numbers(table.column(part.name), part.name)).any()
+    }  # fmt: skip
+
+
+def filled(agreement: Agreement, table: columns.Table, secret: bytes) -> Array:
+    """A number for every row that changes with what stands for its missing cells; mostly 1.
+
+    Where that alone differs between two questions, so do their answers by rows with such cells
+    alone. How much a column counts nobody else knows: no two changes make up for each other.
+    """
+    marks = np.ones(table.num_rows)
+    for name, fill in fills(agreement, table).items():
+        values = columns.numbers(table.column(name), name)
+        missing, present = np.isnan(values), columns.present(values)
+        if missing.any() and len(present):
+            width = float(present.max() - present.min()) or 1.0
+            digest = hashlib.sha256(secret + name.encode()).digest()
+            weight = 0.5 + int.from_bytes(digest[:6]) / 2**48
+            marks[missing] += weight * (fill - float(present.min())) / width
+    if agreement.trial is not None:
+        marks = marks[suspects.parts(len(marks), agreement.trial.most)[0]]
+    return marks
+
+
+def _repeated(
+    agreement: Agreement, table: columns.Table, ledger: Ledger, limits: Limits
+) -> str | None:
+    """What of an agreement has been otherwise too often, or nothing.
+
+    That is what stands for missing cells; and the classes, which a site takes or refuses by whether
+    some row has another.
+    """
+    label, classes = agreement.study.data.label, [*agreement.classes]
+    listed = {label: classes} if classes else {}
+    return ledger.measure(fills(agreement, table), limits.middles) or ledger.measure(
+        listed, limits.versions, "list(s) of classes"
+    )
 
 
 def telling(group: Group, pulled: Pull, before: Iterable[Array], limits: Limits) -> str | None:
@@ -145,7 +201,7 @@ def telling(group: Group, pulled: Pull, before: Iterable[Array], limits: Limits)
             "one row makes up nearly all of a number in the report; nothing is sent (a row far "
             "out counts less with a score: method dorfl; else [limits] alone = 1 in site.toml)"
         )
-    if not differs(group, pulled.slope, before, limits.behind):
+    if not differs(group, pulled.marked, before, limits.behind):
         return (
             f"beside an earlier report, this one would tell of fewer than {limits.behind} rows "
             "([limits] behind = 0 in site.toml lets it through)"
@@ -160,7 +216,7 @@ def influence(group: Group, pulled: Pull) -> float:
     >>> from dorfl.federation.training import prepare
     >>> group = prepare({"a": ([[0.0], [0.0], [1.0]], [0, 1, 1])}, dorfl.methods.erm())
     >>> seen = group.evaluate(np.zeros(2), rows=True)
-    >>> influence(group, pull(group, seen))      # of the slope, one row is all
+    >>> influence(group, pull(group, seen, np.ones(3)))      # of the slope, one row is all
     1.0
     """
     size, dims = np.abs(pulled.slope), group.rows.shape[1]

@@ -135,20 +135,21 @@ class Ledger:
                 self._keep()
         return None
 
-    def measure(self, centers: dict[str, float], most: int) -> str | None:
-        """Why distances from these middles cannot be told, or nothing."""
-        for name, center in centers.items():
-            known = self.columns.get(name, {}).get("middles", [])
-            if center not in known and len(known) >= most:
+    def measure(self, given: dict[str, Any], most: int, what: str = "middles") -> str | None:
+        """Why columns cannot be told of with these middles (or lists of classes), or nothing."""
+        for name, value in given.items():
+            known = self.columns.get(name, {}).get(what, [])
+            if value not in known and len(known) >= most:
+                limit = "middles" if what == "middles" else "versions"
                 return (
-                    f"distances in column {name[:60]!r} have been told from {most} middles; from "
-                    "more they would show single rows (`middles` in site.toml)"
+                    f"column {name[:60]!r} has been told of with {most} {what}; more "
+                    f"would show single rows (`{limit}` in site.toml)"
                 )
-        for name, center in centers.items():
+        for name, value in given.items():
             entry = self.columns.setdefault(name, {"versions": [], "middles": []})
-            if center not in entry["middles"]:
-                entry["middles"].append(center)
-        self._keep()
+            if value not in entry.setdefault(what, []):
+                entry[what].append(value)
+                self._keep()
         return None
 
     def average(self, rows: str, mask: Array, least: int) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dorfl.data import centers, preprocessing, spread
+from dorfl.data import centers, preprocessing, sketch, spread
 from dorfl.data.preprocessing import Numeric, summaries
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
@@ -134,7 +134,7 @@ def served(
     out = outputs(problem, theta, X)
     loss = problem.loss.value(out, y)
     learnt = constant.measure(problem, loss, y, p)
-    score = score_of(problem, out, y, target)
+    score = score_of(problem, out, y, target, least)
     return Finished(float(loss.mean()), score, learnt, histogram(p * len(y), least), None)
 
 
@@ -165,12 +165,23 @@ def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> l
     ]
 
 
-def score_of(problem: Problem, out: Array, y: Array, target: Numeric | None) -> float:
-    """Accuracy, or the mean absolute error in the label's own unit; `y` as encoded."""
+def score_of(
+    problem: Problem, out: Array, y: Array, target: Numeric | None, least: int = 1
+) -> float:
+    """Accuracy, or the mean absolute error in the label's own unit; `y` as encoded.
+
+    Exact counts of many models would show where single rows lie, so rows are right or wrong in
+    blocks of `least`, by how surely: one block is partly both.
+    """
     if not problem.loss.classifies:
-        return float(np.abs(out - y).mean() * (target.spread if target else 1.0))
-    found = problem.loss.predict(out, problem.classes)
-    return float((found == problem.decode(y)).mean())
+        off = np.abs(sketch.levelled(out - y, least)) if least > 1 else np.abs(out - y)
+        return float(off.mean() * (target.spread if target else 1.0))
+    right = problem.loss.predict(out, problem.classes) == problem.decode(y)
+    if least <= 1:
+        return float(right.mean())
+    top = np.sort(out.reshape(len(out), -1), axis=1)
+    sure = np.abs(top[:, 0]) if top.shape[1] == 1 else top[:, -1] - top[:, -2]
+    return float((sketch.levelled(np.where(right, sure, -sure), least) > 0.0).mean())
 
 
 def outputs(problem: Problem, theta: Array, X: Array) -> Array:
@@ -180,10 +191,10 @@ def outputs(problem: Problem, theta: Array, X: Array) -> Array:
 
 
 def histogram(relative: Array, least: int) -> tuple[int, ...]:
-    """How many rows have which weight, 1 being that of an ordinary one; none of fewer than least.
+    """How many rows have which weight, 1 being that of an ordinary one, in blocks of `least`.
 
-    >>> histogram(np.array([1.1] * 7 + [0.0]), least=5)
-    (0, 0, 0, 0, 0, 0, 0, 7, 0, 0)
+    >>> histogram(np.array([1.1] * 7 + [0.0] * 7), least=5)
+    (7, 0, 0, 0, 0, 0, 0, 7, 0, 0)
     """
-    counts, _ = np.histogram(relative, [*EDGES, np.inf])
+    counts, _ = np.histogram(sketch.levelled(relative, least), [*EDGES, np.inf])
     return tuple(int(count) if count >= least else 0 for count in counts)

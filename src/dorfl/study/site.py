@@ -81,6 +81,7 @@ class Site:
     key: Any = field(default=None, repr=False)  # the registered private key, which secure sums need
     own: updating.Own | None = field(default=None, repr=False)  # for a network's rounds
     _groups: dict[str, Group] = field(default_factory=dict)
+    _filled: Array = field(default_factory=lambda: np.ones(0), repr=False)  # of the group's rows
     _kept: tuple[Any, ...] = ()
     _vouched: str = ""  # the transformation that was looked at
 
@@ -102,10 +103,10 @@ class Site:
         except Exception as error:  # whatever is asked, the site stays up
             self.note(f"{step or 'request'}: {type(error).__name__}: {error}")
             answer = Refusal("what was asked does not fit this site; its own log says why")
+        reply = wire.encode(Reply(run, self.name, step, answer))
         if isinstance(answer, Refusal):
             self.note(f"refused {step or 'a request'}: {answer.reason}")
-        reply = wire.encode(Reply(run, self.name, step, answer))
-        if not isinstance(answer, Refusal):
+        else:
             self.told(request, reply)
         return reply
 
@@ -193,8 +194,7 @@ class Site:
         self._unless(objection(agreement, policy))
         if agreement.study.privacy.secure_sum:
             self._unless(masking.objection(agreement.study, self.name, self.key))
-        least = max(agreement.study.privacy.minimum_rows, self.least)
-        if self.rows(agreement).num_rows < least:
+        if self.rows(agreement).num_rows < max(agreement.study.privacy.minimum_rows, self.least):
             raise Refused("has fewer rows than the study's minimum")
 
     def group(self, agreement: Agreement) -> Group:
@@ -205,6 +205,7 @@ class Site:
             checked = validation.clients({self.name: serving.seen(X, y, agreement)})
             center = self._centered(agreement, X, y)[None]
             self._groups = {key: training.stack(meaning.problem_of(agreement), checked, center)}
+            self._filled = guard.filled(agreement, self.rows(agreement), self.secret)
         return self._groups[key]
 
     def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:
@@ -241,7 +242,7 @@ class Site:
         task = task._replace(curvature=self.ledger.affordable(marks, about, group, most))
         self._unless(guard.steep(group, task.theta, self.limits.steepest))
         seen = enough(group, task, self.least)
-        pulled = guard.pull(group, seen)
+        pulled = guard.pull(group, seen, self._filled)
         rows = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
         before = self.ledger.pulls(rows, pulled.slope.shape)
         self._unless(guard.telling(group, pulled, before, self.limits))
@@ -251,7 +252,7 @@ class Site:
         report = respond(group, sent, 0, seen=seen)[0]
         told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
         if self._count(agreement, "round", told, report[3:], task.theta, marks[task.curvature]):
-            self.ledger.pulled(rows, pulled.slope)
+            self.ledger.pulled(rows, pulled.marked)
         return report
 
     def _noise(self, agreement: Agreement) -> Gaussian | None:
@@ -295,8 +296,8 @@ class Site:
     def _transform(self, agreement: Agreement, rows: pa.Table) -> None:
         mark = mark_of(agreement._replace(run="", center=None))
         if mark != self._vouched:
-            known = agreement.study.privacy.known
-            self._unless(private.strange(agreement) if known else guard.strange(agreement, rows))
+            known, has = agreement.study.privacy.known, (rows, self.ledger, self.limits)
+            self._unless(private.strange(agreement) if known else guard.strange(agreement, *has))
             self._vouched = mark
 
     def _asked(self, agreement: Agreement, *models: Array) -> None:
@@ -347,8 +348,7 @@ class Site:
 
     def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
         group = self._ended(agreement, outcome)
-        if not 1 <= thin <= MOST_ROUNDS:
-            raise Refused("is no question of this protocol")
+        self._unless(None if 1 <= thin <= MOST_ROUNDS else "is no question of this protocol")
         self._asked(agreement, outcome.theta)
         told = serving.certify(group, outcome.theta, agreement, thin)[0]
         # All of it is made of two numbers a row: its loss, and how far out it lies.
