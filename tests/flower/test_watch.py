@@ -107,6 +107,18 @@ def test_lines_are_told_once_and_a_cut_one_is_left_out(run):
     assert len(told("another run", 99)["lines"]) == 2
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+def test_a_network_has_neither_gap_nor_certificate(run):
+    run.log(*(a_round(number, gap=None) for number in (1, 2)))
+    run.record["study"]["training"] = {"model": "mlp"}
+    run.end(ended="2026-11-17T11:01:00", status="trained", message="trained", certificate=None)
+    with Served(run.federation) as page, browser() as tab:
+        tab.send("Page.navigate", url=page.url)
+        tab.wait_for("document.querySelectorAll('#charts svg').length === 4")
+        shown = tab.evaluate("document.body.innerText")
+    assert "Gap" not in shown and "the exact certificate is for linear models" in shown
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
 def test_a_browser_sees_rounds_as_they_come(run):

@@ -292,6 +292,16 @@ def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
     assert "in 2 rounds the others stood in for a site" in made.facts.notes
 
 
+def test_how_old_the_risk_of_a_site_is_that_was_away_at_the_end():
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    state = until_rounds(study, sites, 12)
+    after = play(state, sites, away=("site-2",))
+    said = "site-2 was away at the end: its risk is that of round 12"
+    assert after.outcome.message.endswith(said)
+    assert after.outcome.risks[1] == state.learning.risks[1]
+    assert play(state, sites).outcome.message.endswith("nobody knows)")
+
+
 def test_a_site_that_refuses_in_a_later_round_is_one_that_is_away():
     study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
     state = until_rounds(study, sites, 1)
@@ -351,3 +361,18 @@ def test_a_site_keeps_the_network_and_its_rows_by_weight(tmp_path):
     np.testing.assert_array_equal(own.fit.theta, made.fit.theta)
     listed = (tmp_path / "site-1" / "audit.csv").read_text().splitlines()
     assert len(listed) == 1 + len(TABLES["site-1"]["y"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("[privacy]\nepsilon = 4.0\n", "no noise is known to hide it"),
+        ("[privacy]\nsecure_sum = true\n", "absurd are found one by one"),
+        ("[defence]\ntrim = 0.1\n", "left out where absurd"),
+    ],
+)
+def test_what_a_networks_study_cannot_have_says_why_and_what_to_do(words, said):
+    study = f'[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n{words}'
+    with pytest.raises(ValueError, match=said) as raised:
+        toml.parse(study)
+    assert 'Leave it out, or set training.model = "linear"' in str(raised.value)

@@ -43,7 +43,7 @@ _SENT = {
     "center": "where rows are, and how far they spread",
     "edge": "a sketch of how far rows are from their centre",
     "round": "a risk and its slope",
-    "network": "a network's update and its risk",
+    "network": "a network's update and its risk; at the end the risk alone",
     "judge": "how two models serve rows held back, and how many rows lie far out",
     "residuals": "a sketch of how far predictions are off",
     "finish": "how the model serves the site",

@@ -60,6 +60,7 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
         "name": name,
         "study": record["study"]["name"],
         "state": state,
+        "network": record["study"].get("training", {}).get("model", "linear") != "linear",
         **{key.replace(" ", "_"): record.get(key) for key in shown},
     }
     return told | _part(lines, after)

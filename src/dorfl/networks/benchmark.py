@@ -17,23 +17,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.data.datasets.base import hold_out
+from dorfl.data.datasets.base import Clients, hold_out
 from dorfl.networks.benchmark_rows import PLAIN, Columns, Task
 from dorfl.networks.data import gather
 from dorfl.networks.model import mlp
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import RowScore
+from dorfl.networks.rows import LOSSES, RowScore
 from dorfl.networks.rules import adam, sgd
 from dorfl.networks.scores import Distance, distance
 from dorfl.networks.training import NetworkFit, train
 from dorfl.objective import methods, mixture
 from dorfl.objective.costs import Cost, squared
 from dorfl.objective.methods import Method
+from dorfl.support.types import Array
 
 TRIES = 6  # candidates of every method
 TEMPERATURE = 20.0  # of DOR-FL's tilt, and the bound on its loss
 PRICES = (2.0, 10.0, 50.0)  # ρ
 CLIMBS = (0.01, 0.03, 0.1)  # rates of λ
+WORSE = 0.05  # by more of the bulk's loss, trusting suspects is wrong: as for linear models
 LEFT_OUT = 0.2  # of the rows held out, those furthest from the middle of their class
 FEWEST = 20  # test rows of a client whose accuracy counts
 NAMES = ("FedAvg", "q-FFL", "DORO", "AFL", "DRFA", "WAFL", "GDRFL", "DOR-FL")
@@ -71,12 +73,13 @@ class Candidate(NamedTuple):
     method: Method
     plan: dict[str, Any]
     score: Distance | RowScore | None = None
+    trusts: bool = False  # all rows, where others of the same method set suspects aside
 
 
-def candidates(name: str, setup: Setup, clients: int, columns: Columns = PLAIN) -> list[Candidate]:
+def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candidate]:
     """The settings of a method that are tried, as many for each.
 
-    >>> {len(candidates(name, Setup(), 3)) for name in (*NAMES, CLEAN)}
+    >>> {len(candidates(name, Setup())) for name in (*NAMES, CLEAN)}
     {6}
     """
     pair = setup.pair
@@ -118,9 +121,14 @@ def candidates(name: str, setup: Setup, clients: int, columns: Columns = PLAIN) 
         ]  # fmt: skip
     if name == "DOR-FL":
         return [
-            _dorfl(setup, rate, rho, most / clients, columns)
-            for rate, (rho, most) in product(
-                pair, ((20.0, np.inf), (np.inf, np.inf), (np.inf, 1.5))
+            made
+            for rate in pair
+            for made in (
+                _dorfl(setup, rate, 20.0, columns),
+                _dorfl(setup, rate, np.inf, columns),
+                _plain(setup, rate, "all rows trusted", methods.afl(), ascent=CLIMBS[-1])._replace(
+                    trusts=True
+                ),
             )
         ]
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
@@ -154,38 +162,75 @@ def tune(name: str, task: Task, setup: Setup, seed: int, rounds: int) -> dict[st
         clients={n: (X[k], y[k]) for (n, (X, y)), k, _ in pairs},
         test={n: (X[h], y[h]) for (n, (X, y)), _, h in pairs if len(h)},
     )
-    tried = candidates(name, setup, len(task.clients), task.columns)
+    tried = candidates(name, setup, task.columns)
     score = tried[0].score
     if isinstance(score, Distance):  # the same for all: found once
         score = score.find(gather(learn.clients, torch.float32, classify=True))
-    scores = []
+    judges, scores, losses = bulk(learn), [], []
     for candidate in tried:
         try:
-            fit = fitted(candidate._replace(score=score), learn, setup, seed, rounds)
-            scores.append(held_out_score(fit, learn))
+            own = None if candidate.trusts else score
+            fit = fitted(candidate._replace(score=own), learn, setup, seed, rounds)
+            scores.append(held_out_score(fit, judges))
+            losses.append(held_out_loss(fit, judges))
         except ValueError as error:  # "the training diverged"
             if "diverged" not in str(error):
                 raise
             scores.append(0.0)
-    best = int(np.argmax(scores))
-    return {"scores": scores, "chosen": best, "words": tried[best].words}
+            losses.append(np.inf)
+    best = choose([candidate.trusts for candidate in tried], scores, losses)
+    return {"scores": scores, "losses": losses, "chosen": best, "words": tried[best].words}
 
 
-def held_out_score(fit: NetworkFit, held: Task) -> float:
-    """½ (mean + worst client) accuracy on rows held out, without a fifth of each client's rows.
+def choose(trusts: Sequence[bool], scores: Sequence[float], losses: Sequence[float]) -> int:
+    """The candidate with the best score; but one that sets rows aside has to show that it must.
 
-    Those left out are furthest from the median of their class, whatever the model says of them: a
-    model must not gain by having learnt outliers. Wrong labels stay in, and count as they are.
+    All rows are trusted unless that makes the bulk of the rows held out worse served, by more than
+    :data:`WORSE` of its loss: the rule of `outliers="auto"`. Accuracies alone would choose by
+    chance where both are right.
+
+    >>> choose([False, False, True], [0.82, 0.83, 0.81], [0.44, 0.43, 0.45])
+    2
+    >>> choose([False, False, True], [0.82, 0.83, 0.81], [0.44, 0.43, 0.47])
+    1
     """
-    rows = gather(held.test, torch.float32, classify=True, classes=fit.classes)
+    kinds = {kind: [k for k, own in enumerate(trusts) if own == kind] for kind in set(trusts)}
+    least = {kind: min(losses[k] for k in own) for kind, own in kinds.items()}
+    trusted = len(kinds) == 2 and not least[True] > (1.0 + WORSE) * least[False]
+    return max(kinds.get(trusted, range(len(scores))), key=scores.__getitem__)
+
+
+def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
+    """The rows held out, without a fifth of each client's.
+
+    Those left out are furthest from the median of their class, whatever a model says of them: it
+    must not gain by having learnt outliers. Wrong labels stay in, and count as they are.
+    """
+    rows = gather(held.test, torch.float32, classify=True)
     score = _distance(1.0, held.columns, slack=0.0, most=np.inf)
     far = torch.zeros(len(rows.y)) if score is None else score.find(rows)(rows.x, rows.y)
-    right = []
-    for i, (X, y) in enumerate(held.test.values()):
+    kept = {}
+    for i, (name, (X, y)) in enumerate(held.test.items()):
         near = far[rows.client(i)].argsort(stable=True).numpy()
         near = near[: max(1, round((1.0 - LEFT_OUT) * len(y)))]
-        right.append(fit.score(X[near], y[near]))
+        kept[name] = (X[near], y[near])
+    return kept
+
+
+def held_out_score(fit: NetworkFit, judges: Clients) -> float:
+    """½ (mean + worst client) accuracy."""
+    right = [fit.score(X, y) for X, y in judges.values()]
     return 0.5 * float(np.mean(right) + min(right))
+
+
+def held_out_loss(fit: NetworkFit, judges: Clients) -> float:
+    """The mean over clients of their mean loss, no row's above what DOR-FL bounds it by."""
+    found = []
+    for X, y in judges.values():
+        target = torch.from_numpy(np.searchsorted(fit.classes, y))
+        each = LOSSES["softmax"](torch.from_numpy(fit.decision(X)), target)
+        found.append(float(each.clamp(max=TEMPERATURE).mean()))
+    return float(np.mean(found))
 
 
 def measure(
@@ -255,15 +300,14 @@ def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
     return Candidate(words, methods.afl(), {**plan, "ascent": climb})
 
 
-def _dorfl(setup: Setup, rate: float, rho: float, most: float, columns: Columns) -> Candidate:
-    """Transport, tilt, score and worst mixture, in which no client's λ is above `most`."""
-    cap = min(1.0, most)
-    rule = mixture.agnostic(by="loss") if cap == 1.0 else mixture.capped(cap, by="loss")
+def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns) -> Candidate:
+    """Transport, or none; tilt and score; worst mixture."""
     made = methods.method(
-        rho=rho, cost=_cost(columns), temperature=TEMPERATURE, mixture=rule, name="dorfl"
-    )
+        rho=rho, cost=_cost(columns), temperature=TEMPERATURE,
+        mixture=mixture.agnostic(by="loss"), name="dorfl",
+    )  # fmt: skip
     plan = {**setup.base(rate), "ascent": CLIMBS[-1], "most": TEMPERATURE}
-    words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}, λ ≤ {cap:.2g}"
+    words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}"
     return Candidate(words, made, plan, _distance(TEMPERATURE, columns))
 
 

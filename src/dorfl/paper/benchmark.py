@@ -157,7 +157,7 @@ def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[
 def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int) -> dict[str, Any]:
     """The chosen candidate on all training rows, measured on test rows."""
     of, rows = SETS[data], task(data, kind, seed)
-    tried = benchmark.candidates(method, of.setup, len(rows.clients), rows.columns)
+    tried = benchmark.candidates(method, of.setup, rows.columns)
     curve = range(of.curve, rounds, of.curve) if of.curve else ()
     with _quietly():
         return benchmark.measure(

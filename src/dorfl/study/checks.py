@@ -104,13 +104,21 @@ def _check_network(study: Study) -> None:
             raise ValueError(f"training.{name}: is for linear models ({reason}); leave it out")
     judges = study.defence._replace(most_rows=None) != Defence()
     for wrong, reason in (
-        (study.privacy.epsilon is not None, "privacy.epsilon: noise is added to linear models"),
-        (study.privacy.secure_sum, "privacy.secure_sum: sums are over linear models"),
-        (judges, "[defence]: reports are judged for linear models"),
+        (
+            study.privacy.epsilon is not None,
+            "privacy.epsilon: how far one row moves a network's update has no bound here, so no "
+            "noise is known to hide it; linear models have one",
+        ),
+        (
+            study.privacy.secure_sum,
+            "privacy.secure_sum: the sum would be of every parameter of the network, and updates "
+            "that are absurd are found one by one; linear models train on sums",
+        ),
+        (judges, "[defence]: a network's updates are left out where absurd, and not judged beyond"),
         (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
     ):
         if wrong:
-            raise ValueError(f'{reason}; leave it out, or set training.model = "linear"')
+            raise ValueError(f'{reason}. Leave it out, or set training.model = "linear"')
 
 
 def _check_sums(study: Study) -> None:

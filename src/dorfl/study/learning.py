@@ -10,6 +10,8 @@ What is carried is plain arrays, as a checkpoint holds them; PyTorch comes in wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -161,6 +163,7 @@ def _end(state: State, setting: Setting, told: dict[str, float]) -> State:
     now = learning(state)
     risks = np.array([told.get(s, old) for s, old in zip(state.roster, now.risks, strict=True)])
     objective, gap = server.standing(setting.method, risks, now.lam)
+    away = {s: now.heard[s] for s in state.roster if s not in told}
     outcome = Outcome(
         theta=now.mean,
         lam=now.lam,
@@ -171,15 +174,22 @@ def _end(state: State, setting: Setting, told: dict[str, float]) -> State:
         l2=now.decay,
         rounds=now.round,
         status="trained",
-        message=message(objective),
+        message=message(objective, away),
         scatter=state.scatter,
     )
     return state._replace(step="finish", outcome=outcome)
 
 
-def message(objective: float) -> str:
-    """How a network's training ends."""
-    return f"trained (objective {objective:.6g}; how far a network is from its best nobody knows)"
+def message(objective: float, away: Mapping[str, int] = MappingProxyType({})) -> str:
+    """How a network's training ends; of sites away at the last question, how old their risk is.
+
+    >>> print(message(0.5, {"b": 11}))
+    trained (objective 0.5; how far a network is from its best nobody knows); b was away at the \
+end: its risk is that of round 11
+    """
+    said = f"trained (objective {objective:.6g}; how far a network is from its best nobody knows)"
+    late = [f"{s} was away at the end: its risk is that of round {n}" for s, n in away.items()]
+    return "; ".join([said, *late])
 
 
 def words(problem: Layered, plan: Plan) -> str:

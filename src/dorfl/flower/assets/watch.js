@@ -90,12 +90,12 @@ function federation(told) {
   const state = run ? (run.state === "finished" ? `finished: ${run.message}` : `${run.state}, step ${now ? now.step : "enrol"}`)
     : "no run yet";
   say(`${state}${told.server ? "" : "; the server is down"}`,
-    run && run.state === "finished" && run.status !== "converged" ? "warn" : run ? look[run.state] : "");
+    run && run.state === "finished" && !["converged", "trained"].includes(run.status) ? "warn" : run ? look[run.state] : "");
   const there = Object.values(told.sites).filter((since) => since).length;
   const sum = (name) => rounds.reduce((total, l) => total + (l[name] || 0), 0);
   facts([
     ["Rounds", last ? last.round : 0],
-    ["Gap", last ? short(last.gap) : "–"],
+    ...(run && run.network ? [] : [["Gap", last ? short(last.gap) : "–"]]),
     ["Objective", last ? short(last.objective) : "–"],
     ["Sites connected", `${there} of ${Object.keys(told.sites).length}`, told.server ? "" : "warn"],
     ["Last round took", last && last.seconds !== null ? `${last.seconds.toFixed(1)} s` : "–"],
@@ -112,7 +112,7 @@ function federation(told) {
     if (seen.follow) slider.value = last.round;
     line = rounds.find((l) => l.round === Number(slider.value)) || last;
     $("chosen").textContent = line.round;
-    slider.setAttribute("aria-valuetext", `round ${line.round}, gap ${short(line.gap)}`);
+    slider.setAttribute("aria-valuetext", run.network ? `round ${line.round}` : `round ${line.round}, gap ${short(line.gap)}`);
     $("latest").setAttribute("aria-pressed", String(seen.follow));
     const own = colours(rounds), names = Object.keys(last.sites);
     const each = (field) => names.map((name) => ({ name, colour: own[name],
@@ -120,7 +120,8 @@ function federation(told) {
       .sort((a, b) => Boolean(a.colour) - Boolean(b.colour));
     const one = (field, colour) => [{ name: field, colour, values: rounds.map((l) => l[field]) }];
     put($("charts"),
-      chart("Gap (log scale)", rounds, one("gap", COLOURS[0]), line.round, true),
+      run.network ? chart("Objective", rounds, one("objective", COLOURS[0]), line.round, false)
+        : chart("Gap (log scale)", rounds, one("gap", COLOURS[0]), line.round, true),
       chart("Share λ by site", rounds, each("lambda"), line.round, false),
       chart("Risk by site", rounds, each("risk"), line.round, false),
       chart("Seconds a round", rounds, one("seconds", COLOURS[3]), line.round, false));
@@ -140,6 +141,7 @@ function certificate(run) {
   const c = run.certificate;
   $("certificate").querySelector("p").textContent = c
     ? Object.entries(c).map(([k, v]) => `${k.replaceAll("_", " ")} ${typeof v === "number" ? short(v) : v}`).join(" · ")
+    : run.network ? "There is none: the exact certificate is for linear models. Figures below are of the last round; the model is the mean of its last rounds."
     : "There is none: not all sites answered at the end, or the study is differentially private.";
 }
 function table(told, run, line, own) {
