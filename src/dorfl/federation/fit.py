@@ -137,7 +137,7 @@ def describe(status: str, info: Info, tol: float) -> str:
     return {
         "converged": f"converged (objective {info.objective:.6g}, {gap})",
         "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
-        "larger tol",
+        f"larger tol{info.why and f'; {info.why}'}",
         "stopped": f"stopped, as `progress` asked ({gap})",
         "spent": "the rounds that the privacy budget was made for are over",
         "stalled": "not converged: no further progress in floating point"

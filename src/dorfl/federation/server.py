@@ -210,9 +210,13 @@ def _refuse_vector(
 ) -> str | None:
     if type(vector) is not np.ndarray or vector.shape != shape:
         return f"its {what} has the wrong shape"
-    if vector.dtype != dtype or not np.isfinite(vector).all():
+    if vector.dtype != dtype:
         return f"its {what} is not made of finite numbers"
-    if np.abs(vector).max(initial=0.0) > _LARGEST:
+    # No copy is made of what may be large; both ends are NaN where one number is.
+    ends = vector.min(initial=0.0), vector.max(initial=0.0)
+    if not np.isfinite(ends).all():
+        return f"its {what} is not made of finite numbers"
+    if np.abs(ends).max() > _LARGEST:
         return f"its {what} is too large to compute with"
     return None
 

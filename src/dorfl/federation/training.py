@@ -182,6 +182,7 @@ def serve(
         resolution=finest,
         rounds=rounds,
         batch=options.batch,
+        smooth=problem.smooth,
         separable=_separable(problem, counts, options),
     )
     defence = None

@@ -108,6 +108,11 @@ class Agreed:
         return False
 
     @property
+    def smooth(self) -> bool:
+        """Whether it is known that no risk has a kink."""
+        return False
+
+    @property
     def constrained(self) -> bool:
         """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
         return self.method.radius is not None

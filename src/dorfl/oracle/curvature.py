@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
@@ -244,11 +245,44 @@ class Base:
 
     @cached_property
     def _factors(self) -> list[tuple[slice, Array]]:
-        found = []
-        for at, block in _lower_blocks(self.packed, self.sizes):
-            block[np.diag_indices_from(block)] += self.extra[at]
-            found.append((at, _factor(block.T)))  # columns lie together, as LAPACK wants them
-        return found
+        return _remembered(self.packed, self.extra) or _factors(self)
+
+
+_recent: tuple[Any, ...] = ()  # the last packed blocks factorised: whose, where, with what, factors
+
+
+def _remembered(packed: Array, extra: Array) -> list[tuple[slice, Array]] | None:
+    """The factors of blocks that were the last to be factorised, if they are the same ones.
+
+    Rounds that get no new curvature ask for the old one's again. Arrays are never changed in place.
+    """
+    if not _recent:
+        return None
+    owner, place, added, found = _recent
+    same = owner() is _owner(packed) and place == (packed.ctypes.data, packed.size)
+    return found if same and np.array_equal(added, extra) else None
+
+
+def _factors(matrix: Base) -> list[tuple[slice, Array]]:
+    global _recent
+    found, packed = [], matrix.packed
+    for at, block in _lower_blocks(packed, matrix.sizes):
+        block[np.diag_indices_from(block)] += matrix.extra[at]
+        found.append((at, _factor(block.T)))  # columns lie together, as LAPACK wants them
+    _recent = (ref(_owner(packed), _forget), (packed.ctypes.data, packed.size), matrix.extra, found)
+    return found
+
+
+def _forget(owner: Any) -> None:
+    """No factors outlive their matrix."""
+    global _recent
+    if _recent and _recent[0] is owner:
+        _recent = ()
+
+
+def _owner(packed: Array) -> Array:
+    """The array whose memory it is."""
+    return packed if packed.base is None else packed.base
 
 
 def base(packed: Array, sizes: Sizes, floor: Array, scale: float = 1.0) -> Base:

@@ -14,6 +14,7 @@ of the rows z and weighted sums of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _PIECE = 4096  # rows moved and weighted at once …
 _NUMBERS = 16_000_000  # … and numbers in them
+_LEANING = 2_000_000  # numbers in what rows that move weigh, at once
 _SMALL = 512  # parameters up to which double precision costs little
 
 
@@ -74,7 +76,7 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
 
     def work(part: slice) -> None:
         for i in range(len(out))[part]:
-            out[i] = make(group, model, _pieces(group, i, model, weight, slope, level, target))
+            make(group, model, _pieces(group, i, model, weight, slope, level, target), out[i])
 
     share(work, len(out), group.rows.size * problem.size, blas=True)
     return out
@@ -159,55 +161,66 @@ def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: 
     out[:, places] = np.maximum(out[:, places], 0.0)
 
 
-def _full(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
+def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
     """The whole matrix."""
     outputs, width = model.pull.shape
     upper, lower = np.tril_indices(outputs)
-    pairs_of_outputs = list(zip(upper.tolist(), lower.tolist(), strict=True))
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
-    lean = np.zeros((outputs, outputs, outputs, width))  # E_p[g_c E_be z]
-    twice = np.zeros((outputs,) * 4)  # E_p[g_c g_e E_ab]
+    lean = np.zeros((outputs * len(upper), width))  # E_p[g_c E_be z], b ≥ e
+    twice = np.zeros((outputs, outputs * len(upper)))  # E_p[g_e g_c E_ab], a ≥ b
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
+    tilted, priced = np.isfinite(model.tau), np.isfinite(group.problem.method.rho)
     for part in parts:
         p, g, place = part.share[:, None], part.slope, part.place
-        weight = p * (part.bend[:, upper, lower] + g[:, upper] * g[:, lower] / model.tau)
+        bend = np.ascontiguousarray(part.bend[:, upper, lower])
+        weight = p * (bend + g[:, upper] * g[:, lower] / model.tau) if tilted else p * bend
         kernels.gram(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
-        pushed += (p * g).T @ place
-        turns += (p * g).T @ g
-        if model.moves:
-            pairs = ((p * g)[:, :, None, None] * part.bend[:, None]).reshape(len(place), -1)
-            lean += (pairs.T @ place).reshape(lean.shape)
-            twice += (g.T @ pairs).reshape(twice.shape)
-    size = outputs * width
-    numbers = size * (size + 1) // 2
-    packed = np.empty(numbers, dtype=packing.precision(numbers))
+        if tilted or priced:
+            pushed += (p * g).T @ place
+            turns += (p * g).T @ g
+        step = max(_LEANING // (outputs * len(upper)), 1) if model.moves else len(place)
+        for first in range(0, len(place) if model.moves else 0, step):
+            at = slice(first, first + step)
+            push, turn = (p[at] * g[at]).astype(place.dtype), bend[at].astype(place.dtype)
+            pairs = (push[:, :, None] * turn[:, None, :]).reshape(len(push), -1)
+            lean += pairs.T @ place[at]
+            twice += g[at].T.astype(place.dtype) @ pairs
     kernels.unfold(np.ascontiguousarray(grams.T), width, packed)
-    if model.moves or np.isfinite(model.tau):
-        rest = -np.multiply.outer(pushed, pushed) / model.tau
+    if model.moves or tilted:
+        leaning = np.zeros((outputs, outputs, outputs, width))  # (c, e): what Qᵀ is multiplied by
         if model.moves:
-            once = (model.pull.T @ lean.reshape(outputs, outputs, size)).reshape(rest.shape)
-            rest += once  # Σ_b pull_bk lean_cbel, and the same with (c, k) and (e, l) changed round
-            rest += once.transpose(2, 3, 0, 1)
-            rest += np.einsum("ak,bl,ceab->ckel", model.pull, model.pull, twice, optimize=True)
-        packed += packing.pack(rest.reshape(size, size), (size,)).astype(packed.dtype)
+            place_of = np.empty((outputs, outputs), dtype=np.int64)
+            place_of[upper, lower] = place_of[lower, upper] = np.arange(len(upper))
+            whole = twice.reshape(outputs, outputs, -1)[:, :, place_of].swapaxes(0, 1)
+            leaning = 0.5 * (whole @ model.pull)
+            leaning += lean.reshape(outputs, -1, width)[:, place_of.T]
+        leaning = np.ascontiguousarray(leaning)
+        kernels.lean_on(model.pull, leaning, pushed, 1.0 / model.tau, packed)
     # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
+    size, common = outputs * width, _pairs_of_outputs(outputs, width)
     places = packing.diagonal_places((size,))
     level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
-    if np.isfinite(group.problem.method.rho):
+    inverse, dims = group.problem.geometry.inverse, group.problem.dims
+    if priced and inverse.ndim == 1:  # as `_soften`, for every two outputs at once
+        packed[common[:, :dims]] += turns[upper, lower][:, None] * inverse
+    elif priced:
         soft = np.zeros((outputs, width, outputs, width))
-        inverse, dims = group.problem.geometry.inverse, group.problem.dims
-        if inverse.ndim == 1:  # as `_soften`, for every two outputs at once
-            np.einsum("ckek->cek", soft)[:, :, :dims] = turns[:, :, None] * inverse
-        else:
-            soft[:, :dims, :, :dims] = turns[:, None, :, None] * inverse[:, None]
+        soft[:, :dims, :, :dims] = turns[:, None, :, None] * inverse[:, None]
         packed += packing.pack(soft.reshape(size, size), (size,)).astype(packed.dtype)
-    for c, e in pairs_of_outputs if outputs > 1 else ():
-        packed[places[c * width : (c + 1) * width] - (c - e) * width] += level
+    if outputs > 1:
+        packed[common] += level
     packed[places] = np.maximum(packed[places], 0.0)
-    return packed
 
 
-def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
+@cache
+def _pairs_of_outputs(outputs: int, width: int) -> Array:
+    """Where the packed matrix has (c, k) with (e, k), c ≥ e: (pairs, width)."""
+    upper, lower = np.tril_indices(outputs)
+    rank = upper[:, None] * width + np.arange(width)
+    return np.asarray(rank * (rank + 1) // 2 + lower[:, None] * width + np.arange(width))
+
+
+def _blocks(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
     """One block an output."""
     outputs, width = model.pull.shape
     total, sums = np.zeros((outputs, width, width)), _Sums(model)
@@ -219,10 +232,10 @@ def _blocks(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
         total[c] += sums.rest(c, np.multiply.outer)
         _soften(group, total[c], sums.turns[c])
         np.einsum("kk->k", total[c])[:] = np.maximum(np.einsum("kk->k", total[c]), 0.0)
-    return np.concatenate([packing.pack(block, (width,)) for block in total])
+    packed[:] = np.concatenate([packing.pack(block, (width,)) for block in total])
 
 
-def _diagonal(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
+def _diagonal(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
     """One number a parameter."""
     total, sums = np.zeros(model.pull.shape), _Sums(model)
     for part in parts:
@@ -230,7 +243,7 @@ def _diagonal(group: Group, model: _Model, parts: Iterator[_Rows]) -> Array:
     for c in range(len(total)):
         total[c] += sums.rest(c, np.multiply)
         _soften(group, total[c], sums.turns[c])
-    return np.maximum(total, 0.0).ravel()
+    packed[:] = np.maximum(total, 0.0).ravel()
 
 
 class _Sums:

@@ -1261,6 +1261,27 @@ def unfold(triangles, width, packed):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
+def lean_on(pull, leaning, pushed, scale, packed):
+    """Add to block (c, e), c ≥ e: QᵀA_ce + A_ecᵀQ − scale · s_c s_eᵀ, Q the pull, s what is pushed.
+
+    Where rows move, A_ce = E_p[g_c E_e· z] + ½ E_p[g_c g_e E] Q.
+    """
+    outputs, width = pull.shape
+    turned = np.ascontiguousarray(pull.T)
+    one, two = np.empty((width, width)), np.empty((width, width))
+    for c in range(outputs):
+        for e in range(c + 1):
+            np.dot(turned, leaning[c, e], one)
+            np.dot(turned, leaning[e, c], two)
+            for k in range(width):
+                row = c * width + k
+                out = packed[row * (row + 1) // 2 + e * width :]
+                push = scale * pushed[c, k]
+                for l in range(width if e < c else k + 1):  # noqa: E741 - as in the formula
+                    out[l] += one[k, l] + two[l, k] - push * pushed[e, l]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
 def is_bounded(packed, scale):
     """Whether |H_kl| ≤ scale_k scale_l for every entry of a packed triangle."""
     at = 0

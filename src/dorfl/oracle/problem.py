@@ -75,6 +75,11 @@ class Problem(Agreed):
         """Whether curvature can be told."""
         return self.loss.bends and (self.outputs == 1 or self.loss.invariant)
 
+    @property
+    def smooth(self) -> bool:
+        """Whether no risk has a kink: only a row that may move can have two worst places."""
+        return self.bends and bool(np.isinf(self.method.rho))
+
     def encode(self, labels: Array) -> Array:
         """Labels as the loss takes them."""
         return self.loss.encode(labels, self.classes)

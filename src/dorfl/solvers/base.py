@@ -103,6 +103,7 @@ class Setting:
     resolution: str = "diagonal"  # the finest curvature that clients may be asked for
     rounds: int = 200  # how many there will be at most, closing ones not counted
     batch: int | None = None  # rows each client draws per round; nothing: all of them
+    smooth: bool = False  # whether no risk can have a kink
     separable: Array | None = None  # risks (N,) below which no client has a misclassified row
 
     @cached_property

@@ -9,7 +9,9 @@ arXiv 1711.00141):
     z⁺ = Proj( z − η [2 A(z) − A(z⁻)] ),      A(θ, λ) = (Σ λ_i ∇F_i(θ), −F(θ))
 
 in the metric of the clients' curvature, which is asked for anew now and then: it falls as a
-classifier grows confident. η follows the Lipschitz constant seen between the last two points.
+classifier grows confident. η follows the Lipschitz constant seen between the last two points. The
+metric is a diagonal: what columns have in common it does not know, and with many columns that go
+together (pictures) thousands of rounds may leave a gap. It says so, and what to use instead.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ from dorfl.support.types import Array
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does
 _LOOK = 25  # rounds between looks at the pace of λ
 _MEMORY = 12  # secants kept to judge the gap by
+_SLOW = (
+    "steps along gradients are slow where columns have different scales or go together: use solver "
+    "'sqp' where every client answers about all its rows, else a larger l2 or columns of like scale"
+)
 _CAUTION = 0.45  # η L stays below this; one half is where the theory ends
 
 
@@ -142,7 +148,7 @@ class Optimistic:
             if relative(gap, height, start) <= limit:  # worth a closer look, which costs more
                 gap = apart + _shortfall(state, lam, steep)
             done = "converged" if relative(gap, height, start) <= limit else ""
-        info = Info(height, gap, answers.values, state.lam, state.theta, done)
+        info = Info(height, gap, answers.values, state.lam, state.theta, done, _SLOW)
         following = state._replace(
             theta=theta,
             lam=moved if adversarial else state.lam,

@@ -28,7 +28,8 @@ _TRIALS = 60  # points found worse in a row
 _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
 _KEPT = 0.35  # of its promise a first trial has to keep
-_PROGRESS = 0.1  # a model that does not cut the promised decrease to this needs curvature anew
+_PROGRESS = 0.1  # what a round with curvature anew leaves of the promised decrease, about
+_DEAR = 100  # numbers of curvature for each of a gradient that cost as much as one more round
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Sqp:
         before = state.promise
         plain = solve(state if state.kinked else state._replace(tried=()))
         gap = plain.promise * max(state.surprise, 1.0)
-        if not _is_whole(setting, state.curvature):  # secants may know too little: look twice
+        if not state.is_whole:  # secants may know too little: look twice
             gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
         step = solve(state) if state.tried and not state.kinked else plain
         state = state._replace(wish=step.length, reach=min(state.reach, state.share * step.length))
@@ -86,8 +87,8 @@ class Sqp:
         while not setting.feasible(trial):
             trial = 0.5 * (state.theta + trial)
         lam = setting.mixture.snap(step.lam) if setting.mixture.adversarial else state.lam
-        slow = np.isinf(before) or state.failures > 0 or plain.promise > _PROGRESS * before
-        wants = slow and (_is_whole(setting, state.curvature) or state.asked < _PARTIAL)
+        slow = state.failures > 0 or plain.promise > _enough(setting) * before or np.isinf(before)
+        wants = slow and (state.is_whole or state.asked < _PARTIAL)
         state = state._replace(
             trial=trial,
             lam=lam,
@@ -98,9 +99,13 @@ class Sqp:
         return state, Info(state.height, gap, state.risks, lam, state.theta, done, why)
 
 
-def _is_whole(setting: Setting, curvature: Array) -> bool:
-    """Whether nothing is left out of a curvature: then asking anew always pays."""
-    return len(setting.shape.sizes_of(curvature)) == 1
+def _enough(setting: Setting) -> float:
+    """What a round without new curvature may leave of the promise, for another one to be cheaper.
+
+    One with it leaves `_PROGRESS` and costs 1 + c rounds; as good is _PROGRESS^(1/(1+c)) in one.
+    """
+    cost = setting.shape.numbers(setting.resolution) / (_DEAR * setting.shape.size)
+    return float(_PROGRESS ** (1.0 / (1.0 + cost)))
 
 
 def _done(state: SqpState, gap: float) -> tuple[str, str]:
@@ -177,7 +182,7 @@ def _accept(
     curvature, asked = state.curvature, state.asked
     if told is not None:
         curvature, asked = told, asked + 1
-        if _is_whole(state.setting, curvature):  # it knows more than secants of other points
+        if state._replace(curvature=told).is_whole:  # it knows more than secants of other points
             secants = no_secants(*seen.gradients.shape)
             measure = metric(state.setting, curvature)
             reach, share = np.inf, min(reach / max(state.wish, 1e-300), 1.0)
@@ -201,7 +206,7 @@ def _accept(
 def _reject(state: SqpState, seen: Pieces) -> SqpState:
     step, tried, secants = state.trial - state.theta, state.tried, state.secants
     share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
-    whole = _is_whole(state.setting, state.curvature) and not state.kinked
+    whole = state.is_whole and not state.kinked
     if not whole:  # what the curvature here leaves out, or a kink
         secants = secants.append(step, seen.gradients - state.best.gradients)
     if not whole or len(seen.values) > 1:

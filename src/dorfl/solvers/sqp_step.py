@@ -55,7 +55,12 @@ class SqpState(NamedTuple):
     @property
     def kinked(self) -> bool:
         """Whether a piece is likely to have a kink, which no curvature shows."""
-        return self.misses > _KINK
+        return self.misses > _KINK and not self.setting.smooth
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out of the curvature: then asking anew always pays."""
+        return len(self.setting.shape.sizes_of(self.curvature)) == 1
 
     @property
     def height(self) -> float:
@@ -111,6 +116,10 @@ def shortened(state: SqpState, step: Step) -> Step:
     """
     if state.reach <= 0.0:  # no shorter step can be told from none
         return step._replace(move=np.zeros_like(step.move), length=0.0)
+    if len(state.best.values) == 1 and state.is_whole and not len(state.secants.steps):
+        share = state.reach / step.length  # B is the metric: what is added only scales the step
+        promise = share * (2.0 - share) * step.promise
+        return step._replace(move=share * step.move, promise=promise, length=state.reach)
     before, short = 0.0, 1.0 / step.length
     # B along the step, in units of the metric
     bent = float(step.promise) * 2.0 / step.length**2 or 1.0
