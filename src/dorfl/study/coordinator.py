@@ -73,6 +73,7 @@ class State(NamedTuple):
     centers: Array | None = None  # ξ̄ by site, or by site and class
     edge: float | None = None
     edges: tuple[float, ...] = ()  # that of the bulk, and of its nearer half if that is tried
+    reference: Array | None = None  # θ by which labels are suspect
     scatter: float | None = None  # of residuals
     refined: int = 0  # how often they were asked for
     trial: Trial | None = None
@@ -334,7 +335,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
-    odd = state.trial is not None and bool(heard.refused or heard.clipped)
+    odd = state.trial is not None and heard.odd
     if odd or (state.trial is None and state.study.training.model == "linear"):
         state = state._replace(server=server, history=(*state.history, line))
     else:
@@ -374,7 +375,7 @@ def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> Stat
     scatter = spreading.scatter(list(answers.values()))
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
     enough = len(answers) == len(state.shown) and scatter > meaning.EXACT
-    if not enough or (known is not None and 2.0 * scatter > known):
+    if not enough or (known is not None and scatter > meaning.NEAR * known):
         return learning.after(state)
     # Unless a loss for far larger residuals told of them, the unit is known well enough.
     times = meaning.REFINED if 2.0 * scatter > (known or meaning.FIRST) else state.refined

@@ -246,13 +246,14 @@ def method_for(
             raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
         temperature = price * float(beta)
     made = methods.method(rho=price, cost=cost, temperature=temperature, mixture=rule, name="dorfl")
+    about = () if verdict is None else suspects.label_words(verdict)
     if not suspected:
         told = [suspects.words(verdict)] if verdict is not None and verdict.rows else []
-        return Choice(made, (*told, drift, who), found)
+        return Choice(made, (*told, *about, drift, who), found)
     suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
     made = replace(made, score=scores.quadratic(suspicion, center, shape))
     why = _outlier_words(outliers, suspicion / temperature, verdict)
-    return Choice(made, (why, drift, who), found)
+    return Choice(made, (why, *about, drift, who), found)
 
 
 def shape_of(found: Spread, frozen: Sequence[int]) -> Array:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FIRST = 0.1  # the unit of Huber's loss before residuals are known, in that of the label
 REFINED = 4  # times that residuals are asked for, at most
+NEAR = 0.8  # of a unit: one that is nearer to it makes no difference
 EXACT = 1e-4  # of the label's unit: residuals that scatter less are rounding, and no unit
 BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100
@@ -47,7 +48,7 @@ def agreed(state: State, site: str) -> Agreement:
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
         state.apart, state.spread, center, state.edge, state.scatter, state.refined, state.trial,
-        state.verdict, state.decay,
+        state.verdict, state.decay, state.reference,
     )  # fmt: skip
 
 
@@ -126,6 +127,11 @@ def share_of(agreed: Agreement | State) -> float:
     if trial is not None:
         return trial.share
     return suspects.ASSUMED if verdict is None else verdict.share
+
+
+def wrong_of(agreed: Agreement | State) -> float:
+    """The share of rows held for wrong, by where they lie or by their labels."""
+    return max(share_of(agreed), agreed.verdict.labels if agreed.verdict else 0.0)
 
 
 def assumed_of(study: Study) -> float:
@@ -237,7 +243,7 @@ def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     assert agreed.transform is not None
     spread = agreed.spread or Spread(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
-    share, scatter = share_of(agreed), agreed.scatter or 1.0
+    share, scatter = wrong_of(agreed), agreed.scatter or 1.0
     return units, certified.ask(_loss(agreed), units, share, scatter, thin)
 
 

@@ -21,7 +21,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     rows = np.array(state.rows, dtype=float)
     _, asked = meaning.certifying(state, meaning.thin(state))
     found = Certified(
-        meaning.share_of(state), drift, state.roster, state.rows, rows / rows.sum(),
+        meaning.wrong_of(state), drift, state.roster, state.rows, rows / rows.sum(),
         tuple(state.told[site] for site in state.roster), asked, meaning.problem_of(state).loss,
         1.0 if state.target is None else state.target.spread,
     )  # fmt: skip

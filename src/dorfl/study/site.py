@@ -203,8 +203,11 @@ class Site:
         if key not in self._groups:
             X, y = self._features(agreement)
             checked = validation.clients({self.name: serving.seen(X, y, agreement)})
-            center = self._centered(agreement, X, y)[None]
-            self._groups = {key: training.stack(meaning.problem_of(agreement), checked, center)}
+            center, problem = self._centered(agreement, X, y)[None], meaning.problem_of(agreement)
+            if agreement.reference is not None:
+                self._asked(agreement, agreement.reference)
+            mass = serving.mass(problem, *checked[self.name], agreement)
+            self._groups = {key: training.stack(problem, checked, center, mass=mass)}
         return self._groups[key]
 
     def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:

@@ -27,17 +27,26 @@ def fitted(state: State, theta: Array) -> State:
     """With one more model: to the second, or to what the rows held back say of it."""
     trial, state = state.trial, state._replace(tried=(*state.tried, theta))
     assert trial is not None
-    if trial.share > 0:
+    if len(state.tried) > 1:
         return state._replace(step="judge")
     return state._replace(trial=trial._replace(share=suspects.ASSUMED))
 
 
 def judged(state: State, told: Sequence[Judged]) -> State:
-    """With what the rows held back say: to the third model, or to the training itself."""
-    trial, verdict = state.trial, suspects.verdict(told, state.verdict)
+    """With what the rows held back say: to one more model, or to the training itself."""
+    trial, before = state.trial, state.verdict
     assert trial is not None
-    if state.verdict is None and verdict.rows and len(state.edges) > 1:
-        trial, better = trial._replace(share=suspects.HALF), state.tried[verdict.share > 0]
-        return state._replace(trial=trial, tried=(better,), edge=state.edges[1], verdict=verdict)
+    verdict = suspects.verdict(told, before, labels=trial.labels)
+    aside = verdict.share > 0 if before is None else trial.labels and verdict.labels > 0
+    better = state.tried[aside : aside + 1]
+    known = state.reference if verdict.labels > 0 else None
+    state = state._replace(verdict=verdict, tried=better, reference=known)
+    share = suspects.ASSUMED if verdict.share > 0 else 0.0
+    if before is None and suspects.misfit(told) > 0:
+        trial = trial._replace(share=share, labels=True)
+        return state._replace(trial=trial, reference=better[0])
+    if trial.share != suspects.HALF and verdict.rows and len(state.edges) > 1:
+        trial = trial._replace(share=suspects.HALF, labels=False)
+        return state._replace(trial=trial, edge=state.edges[1])
     edge = state.edges[verdict.assumed == suspects.HALF]
-    return state._replace(trial=None, verdict=verdict, edge=edge)
+    return state._replace(trial=None, edge=edge)
