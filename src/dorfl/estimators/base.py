@@ -150,6 +150,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         fit = results.model_of(state).fit
         fit = replace(fit, problem=group.problem, centers=group.centers)
         self.choice_ = meaning.chosen(state).words
+        for note in meaning.unused(state.study):
+            warnings.warn(note, UserWarning, stacklevel=3)
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
         self.sample_weights_ = np.zeros(count)

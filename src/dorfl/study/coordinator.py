@@ -50,7 +50,7 @@ from dorfl.study.messages import (
 from dorfl.study.secure import Sum
 from dorfl.study.settings import Study, linear
 from dorfl.study.settling import scale_label, settle_label
-from dorfl.study.suspects import Judged, Trial, Verdict, share_kept
+from dorfl.study.suspects import Judged, Trial, Verdict, measured
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -173,7 +173,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
         raise ValueError("reports for another site")
     reason = _wrong(state, site, reply.answer)
     if reason is None and isinstance(reply.answer, Told):
-        reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])
+        reason = vetting.untold(reply.answer, *meaning.certificates(state, meaning.thin(state)))
     if reason is not None:
         raise ValueError(reason)
     return reply.answer
@@ -291,11 +291,12 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = list(answers.values())
-    spread = spreading.measure(told, share_kept(meaning.assumed_of(state.study)))
+    spread = spreading.measure(told, measured(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
-    if not (state.study.method.scores and (shape := meaning.shape_of(state)).any()):
-        return _start(state)
-    own, state = meaning.keeps_center(state), state._replace(step="edge")
+    own, shape = meaning.keeps_center(state), meaning.shape_of(state)
+    if not (state.study.method.scores and shape.any()):
+        return _start(trying.labels(state, told, own, shape))
+    state = state._replace(step="edge")
     if own and state.study.privacy.secure_sum and meaning.centered_classes(state):
         state = state._replace(step="classes")
     return state._replace(centers=spreading.centers_of(told, own, shape))

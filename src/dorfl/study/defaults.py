@@ -9,8 +9,8 @@ price on drift unless `shift` asks for one.
 
 What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, never a row.
 
-- **Unit of a column.** A standard deviation that bad rows cannot move, from the `bulk`
-  1 − 2 · `outliers` of the rows that lie nearest. A column that mostly has one value does not
+- **Unit of a column.** A standard deviation that bad rows cannot move, from the nearest 80 % of
+  the rows, or 1 − 2 · `outliers` if that is less. A column that mostly has one value does not
   drift: a row without a rare amount does not drift into having one.
 - **`shift` = 0.25** where far-out rows are set aside: on rows held back that method as a whole has
   done better than plain training. Where they are trusted, 0: nothing in the rows tells of drift to
@@ -128,7 +128,7 @@ def choose(
     costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
     places, own = spread.gather(list(tables.values()), list(labels.values()), len(known))
     share = suspects.ASSUMED if isinstance(outliers, str) else outliers
-    found = spread.measure(places, suspects.share_kept(share))
+    found = spread.measure(places, suspects.measured(share))
     given: dict[str, Any] = {
         "method": method, "outliers": share, "shift": shift, "frozen": frozen, "loss": chosen,
         "rho": rho, "beta": beta, "score_weight": score_weight, "mixture": mixture,

@@ -147,6 +147,25 @@ def tries(study: Study) -> bool:
     return study.method.outliers == suspects.AUTO and usual
 
 
+def unused(study: Study) -> tuple[str, ...]:
+    """What the study says by hand that its method has no part for, and which has."""
+    words = study.method
+    drift = {"shift": words.shift not in (suspects.AUTO, 0), "rho": words.rho is not None}
+    rest = {
+        "outliers": words.outliers not in (suspects.AUTO, 0),
+        "beta": words.beta is not None,
+        "score_weight": words.score_weight is not None,
+    }
+    given = {"dorfl": {}, "wafl": rest, "gdrfl": rest}.get(words.name, drift | rest)
+    named = [name for name, said in given.items() if said]
+    if not named:
+        return ()
+    whose = "wafl, gdrfl and dorfl" if set(named) <= set(drift) else "dorfl"
+    still = " (the certificate goes by it)" if "outliers" in named else ""
+    told = ", ".join(named)
+    return (f"{told}: has no part in training by method {words.name!r}{still}, but by {whose}",)
+
+
 def chosen(agreed: Agreement | State) -> Choice:
     """The method the study's words mean for rows that spread as agreed, and why."""
     study, transform, spread = agreed.study, agreed.transform, agreed.spread
@@ -245,6 +264,12 @@ def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
     share, scatter = wrong_of(agreed), agreed.scatter or 1.0
     return units, certified.ask(_loss(agreed), units, share, scatter, thin)
+
+
+def certificates(agreed: Agreement | State, thin: int) -> tuple[Question, Question]:
+    """What clients are asked for the certificate, and what is enough of who may tell little."""
+    _, asked = certifying(agreed, thin)
+    return asked, bound.brief(asked, wrong_of(agreed))
 
 
 def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:

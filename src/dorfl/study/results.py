@@ -111,7 +111,11 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
         notes += ("Huber's loss is in the label's unit: residuals were not known of all",)
-    notes += _discounted(state) + ((learning.NO_CERTIFICATE,) if state.learning else ())
+    notes += (
+        meaning.unused(state.study)
+        + _discounted(state)
+        + ((learning.NO_CERTIFICATE,) if state.learning else ())
+    )
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:

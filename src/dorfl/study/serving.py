@@ -47,6 +47,18 @@ def spreads(rows: pa.Table, agreement: Agreement) -> Spreads:
     return Spreads(preprocessing.deviations(rows, agreement.transform, plan), told)
 
 
+def features(rows: pa.Table, agreement: Agreement) -> tuple[Array, Array]:
+    """A site's rows as the agreed transformation makes them, and its labels as they are trained."""
+    study, name = agreement.study, agreement.study.data.label
+    assert agreement.transform is not None
+    y, _ = labels.encode(rows.column(name), name, agreement.classes, agreement.target)
+    X = agreement.transform.apply(rows, meaning.dtype_of(study)).X
+    # With noise a row must not change others, and needs no others to hide among.
+    if study.privacy.epsilon is None:
+        X = guard.settle(X, study.privacy.least)
+    return X, labels.for_training(y, meaning.loss_of(study, len(agreement.classes)))
+
+
 def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
     """Where a client's rows lie, and how far apart; so for what is predicted, if it is a number.
 

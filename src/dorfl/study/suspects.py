@@ -33,7 +33,8 @@ than `FEWEST` rows holds none back; where nobody does, rows that lie far out are
 0.0
 >>> print(words(verdict(told)))
 Rows that lie far out (1.3 %) are trusted: with them the loss of the others is at most 5 % larger \
-(0.298 against 0.3 on 500 rows not trained with), so they are taken for rare rather than wrong.
+(0.298 with them, 0.3 without, on 500 rows not trained with), so they are taken for rare rather \
+than wrong.
 >>> verdict([told[0]._replace(worse=60.0)]).share
 0.013
 """
@@ -117,6 +118,11 @@ class Verdict(NamedTuple):
 def share_kept(outliers: float) -> float:
     """The share of the rows, nearest first, that says what is usual: no outlier is among them."""
     return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
+
+
+def measured(outliers: float) -> float:
+    """The share of the rows that says what a standard deviation is: one unit for most studies."""
+    return share_kept(max(outliers, ASSUMED))
 
 
 def edges(told: Sequence[Sketch], outliers: float) -> tuple[float, ...]:
@@ -291,8 +297,8 @@ def words(found: Verdict) -> str:
     if not found.rows:
         return "Rows that lie far out are set aside, for nothing shows that they can be trusted"
     compared = (
-        f"{found.loss + found.worse:.3g} against {found.loss:.3g} on {found.rows} rows not trained "
-        "with)"
+        f"{found.loss + found.worse:.3g} with them, {found.loss:.3g} without, on {found.rows} rows "
+        "not trained with)"
     )
     few = "a few at most" if not found.far else f"{100 * found.far:.2g} %"
     if found.share > 0:
@@ -302,7 +308,7 @@ def words(found: Verdict) -> str:
             f"others worse served (loss {compared}"
         )
     if not found.far:
-        return f"Hardly a row lies far out, and all are trusted (loss {compared}."
+        return f"Hardly a row lies far out, and those are trusted (loss {compared}."
     return (
         f"Rows that lie far out ({few}) are trusted: with them the loss of the others is at most "
         f"{100 * WORSE:g} % larger ({compared}, so they are taken for rare rather than wrong."

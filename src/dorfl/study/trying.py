@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dorfl.data import spread
 from dorfl.data.sketch import Sketch
+from dorfl.data.spread import Place
 from dorfl.study import meaning, suspects
 from dorfl.study.suspects import Judged, Trial
 from dorfl.support.types import Array
@@ -23,10 +25,23 @@ def begin(state: State, told: Sequence[Sketch]) -> State:
     return state._replace(trial=Trial(0.0, suspects.most_of(len(state.roster))))
 
 
+def labels(state: State, told: Sequence[Place], own: bool, shape: Array) -> State:
+    """Where no row can lie far out, only labels that are numbers can be wrong: if that is tried."""
+    if not (state.study.method.scores and state.target and meaning.tries(state.study)):
+        return state
+    if max(state.rows) < suspects.FEWEST:
+        return state
+    trial = Trial(0.0, suspects.most_of(len(state.roster)))
+    centers = spread.centers_of(told, own, shape)
+    return state._replace(centers=centers, edge=1.0, edges=(1.0,), trial=trial)
+
+
 def fitted(state: State, theta: Array) -> State:
     """With one more model: to the second, or to what the rows held back say of it."""
     trial, state = state.trial, state._replace(tried=(*state.tried, theta))
     assert trial is not None
+    if not meaning.shape_of(state).any():  # no row lies far out, so the second is the first
+        state = state._replace(tried=(state.tried[0], theta))
     if len(state.tried) > 1:
         return state._replace(step="judge")
     return state._replace(trial=trial._replace(share=suspects.ASSUMED))

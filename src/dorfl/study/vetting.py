@@ -150,8 +150,10 @@ def _judged(told: Judged, rows: int) -> str | None:
     return None
 
 
-def untold(told: Told, asked: Question) -> str | None:
+def untold(told: Told, asked: Question, less: Question | None = None) -> str | None:
     """Why what a site tells for the certificate cannot answer what was asked, or nothing."""
+    if less is not None and told.near.shape == (len(less.shares),):
+        asked = less
     shape = (len(asked.points), len(asked.shares))
     if told.near.shape != shape[1:] or told.loss.shape != shape or told.error.shape != shape:
         return "its part of the certificate does not answer what was asked"
