@@ -150,7 +150,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         fit = results.model_of(state).fit
         fit = replace(fit, problem=group.problem, centers=group.centers)
         self.choice_ = meaning.chosen(state).words
-        for note in meaning.unused(state.study):
+        for note in meaning.unused(study):
             warnings.warn(note, UserWarning, stacklevel=3)
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
