@@ -287,7 +287,7 @@ def measure(name: str, splits: int, make: Callable[[bool], Any]) -> dict[str, Ce
             theirs = scikit_learn(case, data.classifies)
             model = make(data.classifies).fit(case.X, case.y, clients=case.clients)
             ours = served(model.predict(case.held), case, data.classifies)
-            error = float((ours - theirs).std() / np.sqrt(len(ours)))
+            error = float((ours - theirs).std(ddof=1) / np.sqrt(len(ours)))
             found[kind].append(Cell(ours.mean(), theirs.mean(), error))
     return {kind: Cell(*np.mean([c[:3] for c in cells], axis=0)) for kind, cells in found.items()}
 
@@ -303,6 +303,7 @@ def shown(name: str, cells: dict[str, Cell], classifies: bool) -> str:
         if kind != "clean":
             text += f" {min(100 * gain / lost, 999):4.0f} %" if lost > 1 else "      –"
         allowed = max(0.3 if classifies else 2.0, error) if kind == "clean" else error
+        allowed += 1e-9  # one row is one standard error, but for rounding
         bad = gain < -allowed or (kind != "clean" and lost > 1 and gain < 0.8 * lost)
         out.append(text + ("!" if bad else " "))
     return " | ".join(out)

@@ -298,3 +298,34 @@ def test_impossible_blood_pressures_are_among_the_most_suspicious_rows(cardio_re
     weights = [len(y) * fit.sample_weights[name] for name, (_, y) in data.clients.items()]
     top = np.argsort(np.concatenate(weights), kind="stable")[: round(0.03 * len(X))]
     assert bad[top].sum() > 0.95 * bad.sum() > 800
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "told"),
+    [
+        ("erm", {"shift": 0.5, "outliers": 0.1}, "shift, outliers: has no part"),
+        ("afl", {"rho": 3.0}, "but by wafl, gdrfl and dorfl"),
+        ("wafl", {"outliers": 0.1}, r"\(the certificate goes by it\), but by dorfl"),
+        ("wafl", {"shift": 0.5}, ""),
+        ("erm", {"shift": 0, "outliers": 0}, ""),
+        ("dorfl", {"shift": 0.5, "outliers": 0.1, "rho": 3.0}, ""),
+    ],
+)
+def test_words_without_a_part_in_the_method_are_not_passed_over(method, words, told):
+    X, y = normal_clients()["c0"]
+    if told:
+        with pytest.warns(UserWarning, match=told):
+            dorfl.RobustClassifier(method, **words).fit(X, y)
+    else:
+        dorfl.RobustClassifier(method, **words).fit(X, y)
+
+
+def test_the_unit_of_a_certificate_does_not_depend_on_the_share_that_is_assumed():
+    X, y = normal_clients()["c0"]
+    found = [
+        dorfl.RobustClassifier(outliers=share, shift=0).fit(X, y).certify(outliers=0.0).accuracy
+        for share in (0, "auto")
+    ]
+    assert found[0] == found[1]
+    units = [choose([(X, y)], outliers=share).spread.units for share in (0, 0.05, 0.1, "auto")]
+    assert all(np.array_equal(units[0], other) for other in units)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dorfl.data.preprocessing.columns import table_of
+from dorfl.guarantees import bound
 from dorfl.oracle.group import Group
-from dorfl.study import coordinator, local
+from dorfl.study import coordinator, local, meaning, promises
 from dorfl.study.ledger import mark_of
 from dorfl.study.limits import DEFAULT
 from dorfl.study.messages import Refusal
@@ -96,10 +97,16 @@ def test_a_site_of_150_rows_takes_part_in_three_studies_and_each_again_for_nothi
     cost = np.diff(told)
     assert (cost > 0.0).all() and told[-1] <= DEFAULT.told
     assert cost[1] < cost[0]  # how far rows lie from their middle had been told
-    before = dict(sites["s0"].ledger.questions)
-    more = make_study(tables, "ill", method='name = "wafl"\nshift = 0.1')
-    with pytest.raises(ValueError, match="'s0' does not take part: this site has told what it"):
-        local.run(coordinator.begin(more, "more"), sites)
+    before: dict[str, object] = {}
+
+    def more():
+        for shift in (0.1, 0.2, 0.3, 0.4):
+            before.update(sites["s0"].ledger.questions)
+            study = make_study(tables, "ill", method=f'name = "wafl"\nshift = {shift}')
+            local.run(coordinator.begin(study, f"more-{shift}"), sites)
+
+    with pytest.raises(ValueError, match="does not take part: this site has told what it"):
+        more()
     assert sites["s0"].ledger.questions == before  # refused before it began
 
 
@@ -139,6 +146,28 @@ def test_the_worst_mixture_by_sums_is_not_begun_where_it_does_not_fit():
         local.run(coordinator.begin(study, "run-1"), sites)
     assert all(site.ledger.told < 0.1 for site in sites.values())
     assert sites["s0"].ledger.studies[mark_of(study)]["needs"] > DEFAULT.told
+
+
+def test_a_small_site_tells_a_shorter_certificate_that_is_nearly_as_sharp():
+    tables = {f"s{k}": table(300, 6, k) for k in range(3)}
+    end, free = (
+        local.run(
+            coordinator.begin(make_study(tables, "ill"), "run"),
+            sites_of(tables, DEFAULT._replace(told=told)),
+        )
+        for told in (DEFAULT.told, 100.0)
+    )
+    assert {part.loss.size for part in end.told.values()} == {48}
+    assert len(promises.of_study(end).over_outliers) == 1
+    asked = meaning.certificates(free, meaning.thin(free))
+    first = bound.shortened(free.told["s0"], *asked)  # one site alone, and all go by that
+    short, whole = (
+        promises.of_study(free._replace(told=told))
+        for told in (free.told | {"s0": first}, free.told)
+    )
+    assert len(short.over_outliers) == 1 and len(whole.over_outliers) == 6
+    for one, other in zip(short.over_drift, whole.over_drift, strict=True):
+        assert other.accuracy - 0.03 < one.accuracy <= other.accuracy
 
 
 def test_a_site_answers_a_round_in_one_pass_over_its_rows(monkeypatch):

@@ -150,6 +150,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         fit = results.model_of(state).fit
         fit = replace(fit, problem=group.problem, centers=group.centers)
         self.choice_ = meaning.chosen(state).words
+        for note in meaning.unused(study):
+            warnings.warn(note, UserWarning, stacklevel=3)
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
         self.sample_weights_ = np.zeros(count)
@@ -165,7 +167,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             if fit.status != "converged":
                 warnings.warn(fit.message, ConvergenceWarning, stacklevel=3)
             self._set_coefficients(fit, state.transform, X)
-            counted = np.concatenate(group.sample_weights(state.outcome.theta)) * group.lots
+            whole = group.lots if mass is not None else np.repeat(group.counts, group.counts)
+            counted = np.concatenate(group.sample_weights(state.outcome.theta)) * whole
             self.n_iter_, lam = fit.rounds, fit.lam
         self.sample_weights_[order] = counted
         self.client_weights_ = dict(zip(fit.clients, lam.tolist(), strict=True))

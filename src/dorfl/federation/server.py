@@ -70,6 +70,12 @@ class Heard(NamedTuple):
     bytes_up: int = 0  # of all good reports
     bytes_down: int = 0  # to all of the roster
 
+    @property
+    def odd(self) -> bool:
+        """Whether a report cannot be true. A stiff curvature is no sign: rows may be far out."""
+        stiff = (_STIFF, _UNBENT)
+        return bool(self.refused) or any(why not in stiff for why in self.clipped.values())
+
 
 def broadcast(server: Server) -> Broadcast:
     """What to send to every client now."""

@@ -107,6 +107,31 @@ def question(
     return Question(points, tuple(sorted({*SHARES, float(outliers)})), float(loss), float(error))
 
 
+def brief(asked: Question, share: float) -> Question:
+    """A question in its place for who may tell little: every second price and weight, one share.
+
+    Its points are among those of `asked`, so what answers that answers this: :func:`shortened`.
+
+    >>> whole = question(Units(np.ones(2), np.ones(2)), 0.1)
+    >>> [2 * len(q.points) * len(q.shares) for q in (whole, brief(whole, 0.1))]
+    [2160, 96]
+    """
+    prices, weights = (list(dict.fromkeys(part)) for part in zip(*asked.points, strict=True))
+    kept = {*prices[:1], *prices[2::2]}, {*weights[:1], *weights[2::2]}
+    points = tuple(at for at in asked.points if at[0] in kept[0] and at[1] in kept[1])
+    return asked._replace(points=points, shares=(share,))
+
+
+def shortened(told: Told, asked: Question, less: Question) -> Told:
+    """What a client tells that answers all of `asked`, as an answer to less; or as it is."""
+    if told.loss.shape == (len(less.points), len(less.shares)):
+        return told
+    rows = [asked.points.index(at) for at in less.points]
+    columns = [asked.shares.index(share) for share in less.shares]
+    at = np.ix_(rows, columns)
+    return Told(told.near[columns], told.loss[at], told.error[at])
+
+
 def thinness(rows: int, outputs: int) -> int:
     """Which grid so many rows in all are asked for: a finer one would take too long."""
     work = len(_RHO) * len(_T) * rows * outputs

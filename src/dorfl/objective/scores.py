@@ -31,6 +31,9 @@ class Nothing(Score):
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
         return np.zeros_like(rows)
 
+    def parts(self, rows: Array, center: Array) -> Array:
+        return np.zeros_like(rows)
+
     def dent(self, stiffness: Array) -> float:
         return 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,8 +18,10 @@ from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
 from dorfl.networks.layered import Layered
 from dorfl.objective.kinds import Score
+from dorfl.study.defaults import STEEPNESS
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
+from dorfl.study.suspects import REACH, far_off
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 
@@ -33,7 +36,8 @@ class Audit(NamedTuple):
     `row` is the place in the file (from 1, the header not counted), `weight` is 1 for an ordinary
     row and nearly 0 for a suspect, `distance` how far it is from the centre as the score has it
     (by default 1 is where the bulk of the rows ends), and `columns` the columns that make most of
-    it: the value, what is usual among the client's rows that count, and the column's share.
+    it: the value, what is usual among the client's rows that count, and the column's share. Where
+    labels were found not to fit, how far they are from what they should be counts too.
     """
 
     row: Array
@@ -47,7 +51,7 @@ def trusting(model: Model) -> str | None:
     """Why a model suspects no row, if it does not, and what to do about it."""
     problem, scaled = model.fit.problem, model.transform.numeric
     name, score = problem.method.name, problem.method.score
-    if score is not None and score.center is not None:
+    if model.facts.reference or (score is not None and score.center is not None):
         return None
     hint = "train with --method dorfl"
     if name == "dorfl" and len(problem.method.cost.frozen) == problem.dims:
@@ -63,12 +67,14 @@ def trusting(model: Model) -> str | None:
 
 def audit(model: Model, rows: Rows) -> Audit:
     """Every row's weight, and why."""
-    score, trusts = model.fit.problem.method.score, trusting(model)
-    if trusts or score is None:
+    score, trusts = model.fit.problem.score, trusting(model)
+    if trusts:
         raise ValueError(f"outliers: {trusts}")
-    known = _with_strangers(model, rows.names)
+    known, (off, said) = _with_strangers(model, rows.names), _labels(model, rows)
     middles = known.centers[[known.clients.index(name) for name in rows.names]]
-    weight = np.concatenate([w * len(w) for w in _weights(known, rows, middles)])
+    parts = [w * np.exp(-STEEPNESS * off[at]) for w, at in
+             zip(_weights(known, rows, middles), rows.places, strict=True)]  # fmt: skip
+    weight = np.concatenate([w * (len(w) / w.sum()) for w in parts])
     own = zip(middles, rows.clients.values(), strict=True)
     centers = np.concatenate([np.broadcast_to(at(mid, y), X.shape) for mid, (X, y) in own])
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
@@ -82,7 +88,9 @@ def audit(model: Model, rows: Rows) -> Audit:
         squared[part] = shares.sum(axis=1)
         for x, mine, share in zip(rows.X[part], owner[part].tolist(), shares, strict=True):
             why.append(_words(share, model.transform.parts, firsts, x, usual[mine]))
-    distance = np.sqrt(squared)
+    for k in np.flatnonzero(off > np.maximum(REACH, squared)).tolist():
+        why[k] = said(k)
+    distance = np.sqrt(squared + off)
     order = np.lexsort((-distance, weight))  # the least weight first; of those at 0, the furthest
     names = np.array(rows.names, dtype=object)
     return Audit(
@@ -102,6 +110,21 @@ def _weights(known: Fit, rows: Rows, middles: Array) -> list[Array]:
     from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
 
     return tabular.evaluated(rows.clients, known.problem, known.theta, middles).sample_weights
+
+
+def _labels(model: Model, rows: Rows) -> tuple[Array, Callable[[int], str]]:
+    """How far labels are from what they should be, squared, as training has it; and in words."""
+    target, reference = model.target, np.array(model.facts.reference)
+    if target is None or not len(reference):
+        return np.zeros(len(rows.y)), lambda _: ""
+    out = np.concatenate([model.fit.problem.predict(reference, rows.X[at]) for at in rows.places])
+    off = np.concatenate([far_off(np.abs(out[at] - rows.y[at])) for at in rows.places])
+
+    def said(k: int) -> str:
+        found, told = (_number(target.center + target.spread * v[k], target) for v in (rows.y, out))
+        return f"its label {found} does not fit: the other rows say {told}"
+
+    return off, said
 
 
 def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:

@@ -59,7 +59,7 @@ from dorfl.study.messages import (
 from dorfl.study.secure import Sum
 from dorfl.study.settings import Study, linear
 from dorfl.study.settling import scale_label, settle_label
-from dorfl.study.suspects import Judged, Trial, Verdict, share_kept
+from dorfl.study.suspects import Judged, Trial, Verdict, measured
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -82,6 +82,7 @@ class State(NamedTuple):
     centers: Array | None = None  # ξ̄ by site, or by site and class
     edge: float | None = None
     edges: tuple[float, ...] = ()  # that of the bulk, and of its nearer half if that is tried
+    reference: Array | None = None  # θ by which labels are suspect
     scatter: float | None = None  # of residuals
     refined: int = 0  # how often they were asked for
     trial: Trial | None = None
@@ -157,8 +158,7 @@ def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
     sent, models, outcome, thin = secure.about(state)
     outcome = state.outcome if state.step in AFTER else outcome
-    if state.step == "network":
-        sent = learning.sent(state)
+    sent = learning.sent(state) if state.step == "network" else sent
     return Request(
         meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
         models, thin,
@@ -183,10 +183,7 @@ def read(state: State, site: str, data: bytes) -> Answer:
         raise ValueError(f"is no answer to step {state.step!r}")
     if isinstance(reply.answer, Report) and reply.answer.client != site:
         raise ValueError("reports for another site")
-    reason = _wrong(state, site, reply.answer)
-    if reason is None and isinstance(reply.answer, Told):
-        reason = vetting.untold(reply.answer, meaning.certifying(state, meaning.thin(state))[1])
-    if reason is not None:
+    if (reason := _wrong(state, site, reply.answer)) is not None:
         raise ValueError(reason)
     return reply.answer
 
@@ -194,6 +191,8 @@ def read(state: State, site: str, data: bytes) -> Answer:
 def _wrong(state: State, site: str, answer: Answer) -> str | None:
     if isinstance(answer, Report) and state.step == "network":
         return learning.wrong(state, site, answer)
+    if isinstance(answer, Told):
+        return vetting.untold(answer, *meaning.certificates(state, meaning.thin(state)))
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
     widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
@@ -301,11 +300,12 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = list(answers.values())
-    spread = spreading.measure(told, share_kept(meaning.assumed_of(state.study)))
+    spread = spreading.measure(told, measured(meaning.assumed_of(state.study)))
     state = state._replace(spread=spread)
-    if not (state.study.method.scores and (shape := meaning.shape_of(state)).any()):
-        return _start(state)
-    own, state = meaning.keeps_center(state), state._replace(step="edge")
+    own, shape = meaning.keeps_center(state), meaning.shape_of(state)
+    if not (state.study.method.scores and shape.any()):
+        return _start(trying.labels(state, told, own, shape))
+    state = state._replace(step="edge")
     if own and state.study.privacy.secure_sum and meaning.centered_classes(state):
         state = state._replace(step="classes")
     return state._replace(centers=spreading.centers_of(told, own, shape))
@@ -343,7 +343,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
-    odd = state.trial is not None and bool(heard.refused or heard.clipped)
+    odd = state.trial is not None and heard.odd
     if odd or (state.trial is None and state.study.training.model == "linear"):
         state = state._replace(server=server, history=(*state.history, line))
     else:
@@ -376,7 +376,7 @@ def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> Stat
     scatter = spreading.scatter(list(answers.values()))
     # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
     enough = len(answers) == len(state.shown) and scatter > meaning.EXACT
-    if not enough or (known is not None and 2.0 * scatter > known):
+    if not enough or (known is not None and scatter > meaning.NEAR * known):
         return learning.after(state)
     # Unless a loss for far larger residuals told of them, the unit is known well enough.
     times = meaning.REFINED if 2.0 * scatter > (known or meaning.FIRST) else state.refined

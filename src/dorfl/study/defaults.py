@@ -9,8 +9,8 @@ price on drift unless `shift` asks for one.
 
 What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, never a row.
 
-- **Unit of a column.** A standard deviation that bad rows cannot move, from the `bulk`
-  1 − 2 · `outliers` of the rows that lie nearest. A column that mostly has one value does not
+- **Unit of a column.** A standard deviation that bad rows cannot move, from the nearest 80 % of
+  the rows, or 1 − 2 · `outliers` if that is less. A column that mostly has one value does not
   drift: a row without a rare amount does not drift into having one.
 - **`shift` = 0.25** where far-out rows are set aside: on rows held back that method as a whole has
   done better than plain training. Where they are trusted, 0: nothing in the rows tells of drift to
@@ -128,7 +128,7 @@ def choose(
     costs.squared(frozen=frozen).weights(dims)  # raises where a column does not exist
     places, own = spread.gather(list(tables.values()), list(labels.values()), len(known))
     share = suspects.ASSUMED if isinstance(outliers, str) else outliers
-    found = spread.measure(places, suspects.share_kept(share))
+    found = spread.measure(places, suspects.measured(share))
     given: dict[str, Any] = {
         "method": method, "outliers": share, "shift": shift, "frozen": frozen, "loss": chosen,
         "rho": rho, "beta": beta, "score_weight": score_weight, "mixture": mixture,
@@ -246,13 +246,14 @@ def method_for(
             raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
         temperature = price * float(beta)
     made = methods.method(rho=price, cost=cost, temperature=temperature, mixture=rule, name="dorfl")
+    about = () if verdict is None else suspects.label_words(verdict)
     if not suspected:
         told = [suspects.words(verdict)] if verdict is not None and verdict.rows else []
-        return Choice(made, (*told, drift, who), found)
+        return Choice(made, (*told, *about, drift, who), found)
     suspicion = STEEPNESS * temperature if score_weight is None else float(score_weight)
     made = replace(made, score=scores.quadratic(suspicion, center, shape))
     why = _outlier_words(outliers, suspicion / temperature, verdict)
-    return Choice(made, (why, drift, who), found)
+    return Choice(made, (why, *about, drift, who), found)
 
 
 def shape_of(found: Spread, frozen: Sequence[int]) -> Array:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FIRST = 0.1  # the unit of Huber's loss before residuals are known, in that of the label
 REFINED = 4  # times that residuals are asked for, at most
+NEAR = 0.8  # of a unit: one that is nearer to it makes no difference
 EXACT = 1e-4  # of the label's unit: residuals that scatter less are rounding, and no unit
 BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100
@@ -47,7 +48,7 @@ def agreed(state: State, site: str) -> Agreement:
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
         state.apart, state.spread, center, state.edge, state.scatter, state.refined, state.trial,
-        state.verdict, state.decay,
+        state.verdict, state.decay, state.reference,
     )  # fmt: skip
 
 
@@ -128,6 +129,11 @@ def share_of(agreed: Agreement | State) -> float:
     return suspects.ASSUMED if verdict is None else verdict.share
 
 
+def wrong_of(agreed: Agreement | State) -> float:
+    """The share of rows held for wrong, by where they lie or by their labels."""
+    return max(share_of(agreed), agreed.verdict.labels if agreed.verdict else 0.0)
+
+
 def assumed_of(study: Study) -> float:
     """The share of wrong rows that units and distances are measured for."""
     given = study.method.outliers
@@ -139,6 +145,25 @@ def tries(study: Study) -> bool:
     lies = study.defence.trim > 0 or study.defence.liars > 0  # looked for from the first round on
     usual = study.training.solver in ("auto", "sqp") and not lies
     return study.method.outliers == suspects.AUTO and usual
+
+
+def unused(study: Study) -> tuple[str, ...]:
+    """What the study says by hand that its method has no part for, and which has."""
+    words = study.method
+    drift = {"shift": words.shift not in (suspects.AUTO, 0), "rho": words.rho is not None}
+    rest = {
+        "outliers": words.outliers not in (suspects.AUTO, 0),
+        "beta": words.beta is not None,
+        "score_weight": words.score_weight is not None,
+    }
+    given = {"dorfl": {}, "wafl": rest, "gdrfl": rest}.get(words.name, drift | rest)
+    named = [name for name, said in given.items() if said]
+    if not named:
+        return ()
+    whose = "wafl, gdrfl and dorfl" if set(named) <= set(drift) else "dorfl"
+    still = " (the certificate goes by it)" if "outliers" in named else ""
+    told = ", ".join(named)
+    return (f"{told}: has no part in training by method {words.name!r}{still}, but by {whose}",)
 
 
 def chosen(agreed: Agreement | State) -> Choice:
@@ -236,8 +261,14 @@ def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     assert agreed.transform is not None
     spread = agreed.spread or Spread(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
-    share, scatter = share_of(agreed), agreed.scatter or 1.0
+    share, scatter = wrong_of(agreed), agreed.scatter or 1.0
     return units, certified.ask(_loss(agreed), units, share, scatter, thin)
+
+
+def certificates(agreed: Agreement | State, thin: int) -> tuple[Question, Question]:
+    """What clients are asked for the certificate, and what is enough of who may tell little."""
+    _, asked = certifying(agreed, thin)
+    return asked, bound.brief(asked, wrong_of(agreed))
 
 
 def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:

@@ -97,7 +97,8 @@ class Memory:
 def _phase(agreement: Agreement) -> str:
     """What sets steps of a run apart that are about another problem."""
     if agreement.trial is not None:
-        return f"trial of {agreement.trial.share:g} "
+        by = "" if agreement.reference is None else "by labels "
+        return f"trial of {agreement.trial.share:g} {by}"
     return f"refined {agreement.refined} " if agreement.scatter is not None else ""
 
 

@@ -39,6 +39,7 @@ class Agreement(NamedTuple):
     trial: Trial | None = None  # while it is tried whether rows that lie far out are wrong
     verdict: Verdict | None = None  # what came of it
     decay: float | None = None  # once a network is trained: ½ decay ‖θ‖² is added to its objective
+    reference: Array | None = None  # θ: labels far from what it says count less
 
 
 class Outcome(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dorfl.guarantees import bound
 from dorfl.guarantees.certified import DRIFT, Bounds, Certified, certify
 from dorfl.study import meaning
 from dorfl.study.coordinator import State
@@ -20,10 +21,13 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.told or set(state.told) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    _, asked = meaning.certifying(state, meaning.thin(state))
+    asked, less = meaning.certificates(state, meaning.thin(state))
+    told = tuple(state.told[site] for site in shown)
+    if any(len(one.near) < len(asked.shares) for one in told):
+        told, asked = tuple(bound.shortened(one, asked, less) for one in told), less
     found = Certified(
-        meaning.share_of(state), drift, tuple(shown), tuple(shown.values()), rows / rows.sum(),
-        tuple(state.told[site] for site in shown), asked, meaning.problem_of(state).loss,
+        meaning.wrong_of(state), drift, tuple(shown), tuple(shown.values()), rows / rows.sum(),
+        told, asked, meaning.problem_of(state).loss,
         1.0 if state.target is None else state.target.spread,
     )  # fmt: skip
     return written(found, summed=state.study.privacy.secure_sum)

@@ -59,10 +59,11 @@ def write_site(
     assert agreement.transform is not None
     own = Model(
         fit, agreement.transform, agreement.study.data.label, None, agreement.classes,
-        agreement.target, Facts(rows=len(group.target), settings=agreement.study.to_json()),
+        agreement.target, Facts(rows=len(group.target), settings=agreement.study.to_json(),
+                                reference=_plain(agreement.reference)),
     )  # fmt: skip
     model.save(own, folder / "model")
-    if group.problem.score.center is None:
+    if group.problem.score.center is None and agreement.reference is None:
         return f"{agreement.run}: done, the model is in {folder}"
     y = group.problem.decode(group.target)
     found = audit(own, Rows((name,), group.bounds, group.rows, y, places))
@@ -110,7 +111,11 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
     if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
         notes += ("Huber's loss is in the label's unit: residuals are not known of all sites",)
-    notes += _discounted(state) + ((learning.NO_CERTIFICATE,) if state.learning else ())
+    notes += (
+        meaning.unused(state.study)
+        + _discounted(state)
+        + ((learning.NO_CERTIFICATE,) if state.learning else ())
+    )
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:
@@ -133,7 +138,12 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         tuple(served),
         tuple(common.ravel().tolist()), weights, learnt, _guarantee(state),
         settings=state.study.to_json(), promise=promises.of_study(state),
+        reference=_plain(state.reference),
     )  # fmt: skip
+
+
+def _plain(theta: Array | None) -> tuple[float, ...]:
+    return () if theta is None else tuple(theta.tolist())
 
 
 def _discounted(state: State) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,12 +38,15 @@ class Rows:
     warnings: tuple[str, ...] = ()
 
     @property
+    def places(self) -> list[slice]:
+        """Where the rows of every client are."""
+        return [slice(a, b) for a, b in pairwise(self.bounds.tolist())]
+
+    @property
     def clients(self) -> dict[str, tuple[Array, Array]]:
         """As `dorfl.train` takes them: views, not copies."""
-        parts = [slice(a, b) for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
-        return {
-            name: (self.X[part], self.y[part]) for name, part in zip(self.names, parts, strict=True)
-        }
+        owned = zip(self.names, self.places, strict=True)
+        return {name: (self.X[part], self.y[part]) for name, part in owned}
 
 
 def open_split(study: Study) -> Split:

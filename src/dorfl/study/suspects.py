@@ -6,15 +6,26 @@ bulk alone: rows within twice the edge of the bulk, which neither holds for susp
 a model that trusts them away from all others; rows that are rare but honest do not. So far-out rows
 are trusted, and no row is suspect, unless that makes the bulk worse served: by more than `WORSE` of
 its loss, with a standard error added, for where little is known caution costs less than trust; but
-where hardly a row lies far out it is taken off.
+it is taken off where hardly a row lies far out. Where without those rows more of the others are
+missed, that is served worse than by no model, the loss has to show it beyond a standard error, or
+by twice as much.
 
 The edge is that of the nearest 80 % of the rows. Where more than `MANY` lie further than twice the
 edge of the nearest **half**, more than one row in five may be wrong and that edge be theirs: then a
 third model, which goes by the nearer edge, challenges the better one of the two. It has to show
 more, for honest rows further out are none of its judges: three times as much, beyond a standard
-error, and no row more that is missed, served worse than by no model.
+error, and no row more that is missed.
 
-Every client tells seven sums of its own rows held back: see :class:`Judged`. A client with fewer
+**Labels** that are numbers may be wrong as well. Where more of them than `UNFIT` are further than
+`FAR` robust units from what the model says, more than even Cauchy's distribution has there, which
+is without a mean, they are no tail of the others: one more model is fitted, with rows weighed by
+their residuals as rows that lie far out are by their distance. It is judged by the bulk of the
+residuals, and taken where that is better served by more than a standard error.
+
+A trial that a client refuses, or that somebody's reports spoil, decides nothing: what those before
+it found stands, and where none has found anything rows that lie far out are set aside.
+
+Every client tells eight sums of its own rows held back: see :class:`Judged`. A client with fewer
 than `FEWEST` rows holds none back; where nobody does, rows that lie far out are set aside.
 
 >>> told = [Judged(rows=500, loss=150.0, worse=-1.0, squares=2.0, missed=0, far=20, seen=1500)]
@@ -22,7 +33,8 @@ than `FEWEST` rows holds none back; where nobody does, rows that lie far out are
 0.0
 >>> print(words(verdict(told)))
 Rows that lie far out (1.3 %) are trusted: with them the loss of the others is at most 5 % larger \
-(0.298 against 0.3 on 500 rows not trained with), so they are taken for rare rather than wrong.
+(0.298 with them, 0.3 without, on 500 rows not trained with), so they are taken for rare rather \
+than wrong.
 >>> verdict([told[0]._replace(worse=60.0)]).share
 0.013
 """
@@ -45,6 +57,8 @@ HALF = 0.25  # … where the nearer half alone says what is usual
 WORSE = 0.05  # of the loss
 MANY = 0.15  # of the rows
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
+USUAL = 0.8  # of residuals, the smallest: where the bulk of them has its edge
+FAR, UNFIT = 8.0, 0.0535  # robust units, and the share of Cauchy's distribution beyond
 FEWEST = 30  # rows of a client that holds some back
 SIZES = tuple(60 << k for k in range(9))  # of a trial: how many rows of a client are looked at
 _ROWS = 20_000  # of all clients together
@@ -54,11 +68,13 @@ TOL, ROUNDS = 1e-2, 30  # of the fits: only a difference of percents counts
 class Trial(NamedTuple):
     """The share of rows that the model holds for wrong (0, ASSUMED or HALF), and its rows.
 
-    As many of a client at most, those held back among them.
+    As many of a client at most, those held back among them. Or `labels` far from what the better
+    model so far says count less.
     """
 
     share: float
     most: int
+    labels: bool = False
 
 
 class Judged(NamedTuple):
@@ -66,7 +82,8 @@ class Judged(NamedTuple):
 
     How many, the sum of their losses by the second model, and the sums of how much larger they are
     by the first, and of its squares; how many more the second serves worse than no model would
-    (two classes: misclassifies); and how many of all rows seen lie far out.
+    (two classes: misclassifies); how many of all rows seen lie far out; and how many have a label,
+    a number, that does not fit what the first says.
     """
 
     rows: int
@@ -76,6 +93,7 @@ class Judged(NamedTuple):
     missed: int
     far: int
     seen: int
+    unfit: int = 0
 
 
 NOTHING = Judged(0, 0.0, 0.0, 0.0, 0, 0, 0)
@@ -85,7 +103,7 @@ class Verdict(NamedTuple):
     """The share of rows that are wrong (0: far-out rows are trusted), and what says so.
 
     Means over `rows` rows held back; of no rows nothing was found out. `assumed` is the share that
-    the edge of the bulk was measured for.
+    the edge of the bulk was measured for, `labels` the share of rows whose label is held for wrong.
     """
 
     share: float
@@ -94,11 +112,17 @@ class Verdict(NamedTuple):
     loss: float = 0.0
     worse: float = 0.0
     assumed: float = ASSUMED
+    labels: float = 0.0
 
 
 def share_kept(outliers: float) -> float:
     """The share of the rows, nearest first, that says what is usual: no outlier is among them."""
     return float(np.clip(1.0 - 2.0 * outliers, 0.5, 0.95))
+
+
+def measured(outliers: float) -> float:
+    """The share of the rows that says what a standard deviation is: one unit for most studies."""
+    return share_kept(max(outliers, ASSUMED))
 
 
 def edges(told: Sequence[Sketch], outliers: float) -> tuple[float, ...]:
@@ -180,18 +204,26 @@ def judge(
     most: int,
     least: int = 1,
     known: Callable[[Array], Array] = np.asarray,
+    *,
+    labels: bool = False,
 ) -> Judged:
     """A client's part: what the rows it held back say of two models.
 
     Of fewer than `least` rows nothing is told, and sums are rounded to four digits. `known` makes
-    of distances those of a bulk that sums may be told of, beside earlier ones.
+    of distances those of a bulk that sums may be told of, beside earlier ones. Where it is about
+    `labels`, the distances are those of labels from what the first model says.
     """
     trained, held = parts(len(y), most)
     if not len(held):
         return NOTHING
     codes = np.searchsorted(problem.classes, y) if len(problem.classes) else y
     places = np.concatenate([held, trained])
-    distance = known(settled(_distances(X[places], codes[places], center, shape), least))
+    unfit, residuals = 0, np.zeros(0)
+    if not problem.loss.classifies:
+        residuals = np.abs(problem.predict(models[0], X[places]) - y[places])
+        unfit = int((residuals > FAR * 1.4826 * np.median(residuals)).sum())
+    away = far_off(residuals) if labels else _distances(X[places], codes[places], center, shape)
+    distance = known(settled(away, least))
     bulk = distance[: len(held)] <= REACH
     rows, far, seen = int(bulk.sum()), int((distance > REACH).sum()), len(distance)
     if rows < least:
@@ -205,25 +237,59 @@ def judge(
     missed = int((second > zero).sum()) - int((first > zero).sum())
     sums = (second.sum(), worse.sum(), (worse**2).sum())
     loss, larger, squares = (float(f"{value:.4g}") for value in sums)
-    far = far if far >= least else 0
-    return Judged(rows, loss, larger, squares, missed, far, seen)
+    far, unfit = (count if count >= least else 0 for count in (far, unfit))
+    return Judged(rows, loss, larger, squares, missed, far, seen, unfit)
 
 
-def verdict(told: Sequence[Judged], before: Verdict | None = None) -> Verdict:
-    """What all clients' parts come to; `before` is what was found until the third model came."""
+def far_off(residuals: Array) -> Array:
+    """How far labels are from what a model says, squared, in units of the edge of their bulk.
+
+    >>> far_off(np.array([1.0, 2.0, 1.0, 6.0, 0.0, 2.0])).tolist()
+    [0.25, 1.0, 0.25, 9.0, 0.0, 1.0]
+    """
+    edge = float(np.quantile(residuals, USUAL)) if len(residuals) else 0.0
+    return np.asarray((residuals / edge) ** 2 if edge > 0 else np.zeros(len(residuals)))
+
+
+def misfit(told: Sequence[Judged]) -> float:
+    """The share of rows whose label does not fit, where that is more than any tail has; else 0."""
+    seen = sum(part.seen for part in told)
+    share = sum(part.unfit for part in told) / seen if seen else 0.0
+    return float(f"{share:.2g}") if share > UNFIT else 0.0
+
+
+def verdict(
+    told: Sequence[Judged], before: Verdict | None = None, *, labels: bool = False
+) -> Verdict:
+    """What all clients' parts come to; `before` is what was found until one more model came."""
     parts_of = zip(*(told or [NOTHING]), strict=True)
-    rows, loss, worse, squares, missed, far, seen = (float(sum(part)) for part in parts_of)
+    rows, loss, worse, squares, missed, far, seen, _ = (float(sum(part)) for part in parts_of)
     if rows < FEWEST / 3:
         return before or Verdict(ASSUMED)
     mean = worse / rows
     error = np.sqrt(max(squares / rows - mean**2, 0.0) / rows)
+    if labels and before is not None:
+        return before._replace(labels=misfit(told) if mean > error else 0.0)
     share = float(f"{far / seen:.2g}")
     found, level = min(max(share, 0.01), 0.4), WORSE * loss / rows
     if before is not None:
         wrong = missed <= 0 and mean - error > 3.0 * level
-        return Verdict(found, share, int(rows), loss / rows, mean, HALF) if wrong else before
-    wrong = mean + (error if far else -error) > level
+        third = Verdict(found, share, int(rows), loss / rows, mean, HALF, before.labels)
+        return third if wrong else before
+    margin = -error if not far else error if missed <= 0 else -min(error, level)
+    wrong = mean + margin > level
     return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
+
+
+def label_words(found: Verdict) -> tuple[str, ...]:
+    """What is held for wrong of the labels, if any, and why."""
+    if not found.labels > 0:
+        return ()
+    return (
+        "Labels far from what the model says of their rows are held for wrong and hardly count: "
+        f"{100 * found.labels:.2g} % are further than {FAR:g} units, of the heaviest tail "
+        f"{100 * UNFIT:.2g} %, and the others are better served without them.",
+    )
 
 
 def words(found: Verdict) -> str:
@@ -231,8 +297,8 @@ def words(found: Verdict) -> str:
     if not found.rows:
         return "Rows that lie far out are set aside, for nothing shows that they can be trusted"
     compared = (
-        f"{found.loss + found.worse:.3g} against {found.loss:.3g} on {found.rows} rows not trained "
-        "with)"
+        f"{found.loss + found.worse:.3g} with them, {found.loss:.3g} without, on {found.rows} rows "
+        "not trained with)"
     )
     few = "a few at most" if not found.far else f"{100 * found.far:.2g} %"
     if found.share > 0:
@@ -242,7 +308,7 @@ def words(found: Verdict) -> str:
             f"others worse served (loss {compared}"
         )
     if not found.far:
-        return f"Hardly a row lies far out, and all are trusted (loss {compared}."
+        return f"Hardly a row lies far out, and those are trusted (loss {compared}."
     return (
         f"Rows that lie far out ({few}) are trusted: with them the loss of the others is at most "
         f"{100 * WORSE:g} % larger ({compared}, so they are taken for rare rather than wrong."

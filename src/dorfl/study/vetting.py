@@ -139,7 +139,8 @@ def _finished(told: Finished, rows: int, last: Report | None) -> str | None:
 
 
 def _judged(told: Judged, rows: int) -> str | None:
-    if not (abs(told.missed) <= told.rows <= told.seen <= rows and 0 <= told.far <= told.seen):
+    odd = [count for count in (told.far, told.unfit) if not 0 <= count <= told.seen]
+    if odd or not abs(told.missed) <= told.rows <= told.seen <= rows:
         return "its rows held back do not add up"
     if not 0.0 <= told.loss <= _RISK or abs(told.worse) > _RISK or not 0.0 <= told.squares <= _RISK:
         return "what its rows held back say is out of range"
@@ -149,8 +150,10 @@ def _judged(told: Judged, rows: int) -> str | None:
     return None
 
 
-def untold(told: Told, asked: Question) -> str | None:
+def untold(told: Told, asked: Question, less: Question | None = None) -> str | None:
     """Why what a site tells for the certificate cannot answer what was asked, or nothing."""
+    if less is not None and told.near.shape == (len(less.shares),):
+        asked = less
     shape = (len(asked.points), len(asked.shares))
     if told.near.shape != shape[1:] or told.loss.shape != shape or told.error.shape != shape:
         return "its part of the certificate does not answer what was asked"

@@ -171,7 +171,8 @@ def sensitivity(found: Results) -> tuple[Section, list[Finding]]:
         "offset of ξ̄ in every coordinate, in standard deviations",
         "overall accuracy in %",
         series,
-        note="At (ρ, β, ρ₂) = (20, 1, 0.5); zero is the mean of the clean rows.",
+        note="At (ρ, β, ρ₂) = (20, 1, 0.5), and but for the paper's own form with the ridge 1/n "
+        "that dorfl gives any table; zero is the mean of the clean rows.",
         alt="; ".join(f"{name}: never below {least:.1f} %" for name, least in worst.items()),
         y_range=(min(88.0, min(worst.values()) - 1.0), 98.0),
     )
@@ -189,7 +190,7 @@ def _decided(found: Results) -> str:
     name = list(FORMS)[2]
     seeds = 100.0 * np.array([r[name] for r in found])
     there = seeds[:, seeds.mean(axis=0).argmin()]
-    if not there.mean() < 93.0 <= np.median(there):
+    if not there.min() < 93.0 <= np.median(there):
         return ""
     return (
         f" By regret the median of the seeds is {np.median(there):.1f} % there, the least "

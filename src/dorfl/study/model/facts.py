@@ -102,6 +102,7 @@ class Facts(NamedTuple):
     held_out: tuple[HeldOut, ...] = ()
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
     promise: Promise | None = None
+    reference: tuple[float, ...] = ()  # θ by which labels were found not to fit, where they were
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""

@@ -80,7 +80,8 @@ class Model:
             return None
         return (
             f"on rows held out the model ({self.scored(own.overall)}) does no better than always "
-            f"the {constant.method} ({self.scored(constant.overall)})"
+            f"the {constant.method} ({self.scored(constant.overall)}): whatever is certified, it "
+            "learnt nothing that holds for others"
         )
 
     def scored(self, value: float) -> str:
