@@ -168,15 +168,17 @@ import dorfl
 from dorfl.oracle import kernels
 dorfl.train(dorfl.datasets.synthetic(seed=0).clients, dorfl.methods.dorfl())
 stats = kernels.one_pass.stats
-print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+softmax = len(kernels.softmax_pass.signatures)
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), softmax)
 """
     for _ in range(2):
         out = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True
         )
-    hits, misses = map(int, out.stdout.split())
+    hits, misses, softmax = map(int, out.stdout.split())
     assert hits >= 1
     assert misses == 0
+    assert softmax == 0, "a model of one output needs no kernel of several"
 
 
 @pytest.mark.slow

@@ -44,19 +44,18 @@ class Evaluation(NamedTuple):
 class ChunkSums(NamedTuple):
     """What a pass sums up in every chunk of rows; see :func:`dorfl.oracle.kernels.one_pass`."""
 
-    tops: Array
-    totals: Array
+    level: Array  # (chunks, 3): the top of f/ρβ, Σ (w − 1) or Σ f, Σ w g · shift
     moment: Array
     slope: Array
     square: Array
-    shift: Array
 
 
 class Ready(NamedTuple):
     """θ as the rows meet it."""
 
     effective: Array  # W A, in the rows' precision
-    bias: Array  # of every client (clients, outputs)
+    weights: Array  # W
+    intercept: Array
     spread: Array  # S
     pulled: Array  # Q = W K⁻¹
 

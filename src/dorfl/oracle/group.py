@@ -28,6 +28,13 @@ from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
+
+def _room(n: int, outputs: int) -> tuple[Array, ...]:
+    """Where a pass keeps f, g, labels and shifts of n rows."""
+    return np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n)
+
+
+_NO_ROOM = _room(0, 1)
 _BATCH = 100_000  # rows, about; what is made of all of them at once would take much memory
 
 
@@ -97,7 +104,7 @@ class Group:
         """Whether rows are sparse."""
         return bool(sparse.issparse(self.rows))
 
-    @property
+    @cached_property
     def _apart(self) -> bool:
         """Whether rows are summed one by one rather than in the compiled pass."""
         return self.mass is not None or self.sparse
@@ -260,21 +267,22 @@ class Group:
             rows = np.asarray(rows @ effective.T, dtype=np.float64, order="C")
             effective = np.eye(problem.outputs)
         count, (outputs, dims) = len(self.chunks), effective.shape
-        single, square = np.zeros((3, count)), np.zeros((count, outputs, outputs))
-        tops, totals, shifts = single
         sums = ChunkSums(
-            tops, totals, np.zeros((count, outputs, dims)), np.zeros((count, outputs)), square,
-            shifts,
+            np.zeros((count, 3)), np.zeros((count, outputs, dims)), np.zeros((count, outputs)),
+            np.zeros((count, outputs, outputs)),
         )  # fmt: skip
-        n = len(rows) if keep else 0
-        per_row = (np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n))
-        concave = outputs == 1 or is_concave(problem.loss, ready.spread)  # softmax alone asks
-        fixed = (effective, ready.bias, ready.spread, *self._kind, concave, problem.threshold, keep)
+        per_row = _room(len(rows), outputs) if keep else _NO_ROOM
+        fixed = (effective, ready.weights, ready.intercept, self.anchors, ready.spread)
+        own: tuple[float, ...]
+        if outputs == 1:
+            kernel, own = kernels.one_pass, self._closed
+        else:
+            kernel, own = kernels.softmax_pass, (is_concave(problem.loss, ready.spread),)
 
         def work(part: slice) -> None:
-            kernels.one_pass(
+            kernel(
                 rows, self.target, self.penalty, self.chunks, part.start, part.stop, *fixed,
-                *sums, *per_row,
+                *self._method, *own, *sums, keep, *per_row,
             )  # fmt: skip
 
         share(work, count, rows.size, blas=outputs > 1)
@@ -286,17 +294,19 @@ class Group:
         weights, intercept = self.problem.split(theta)
         pulled = apply(shape.inverse, weights)
         self._check_finite(weights)
-        effective = apply(shape.shrink.T, weights).astype(self.rows.dtype)
-        # Not by BLAS, whose rounding depends on how many clients there are.
-        bias = intercept + np.einsum("id,od->io", self.anchors, weights)
-        return Ready(np.ascontiguousarray(effective), bias, pulled @ weights.T, pulled)
+        effective = apply(shape.shrink.T, weights).astype(self.rows.dtype, order="C")
+        return Ready(effective, weights, intercept, pulled @ weights.T, pulled)
 
     @cached_property
-    def _kind(self) -> tuple[float, int, float, float]:
-        """What the kernel is told of method and loss."""
+    def _method(self) -> tuple[float, float, tuple[float, ...]]:
+        """What every kernel is told of the method."""
+        return 1.0 / self.problem.method.temperature, self._label_price, self.problem.threshold
+
+    @cached_property
+    def _closed(self) -> tuple[float, ...]:
+        """The closed form of a loss of one output, by the kernel's name for it."""
         loss = self.problem.loss
-        code = getattr(kernels, loss.supremum.upper())  # what the kernel calls the closed form
-        return 1.0 / self.problem.method.temperature, code, loss.parameter, self._label_price
+        return getattr(kernels, loss.supremum.upper()), loss.parameter
 
     def _check_finite(self, weights: Array) -> None:
         problem = self.problem
@@ -345,7 +355,7 @@ class Group:
             return self._ascend(theta)
         return self._placed(theta, *self._pass(theta, keep=True)[2])
 
-    @property
+    @cached_property
     def _ascends(self) -> bool:
         """Whether rows climb to their worst place; where nothing moves, none is left on its way."""
         moves = bool(np.isfinite(self.problem.method.rho))

@@ -12,6 +12,7 @@ was.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -105,7 +106,7 @@ def check_finite(loss: Loss, rho: float, spread_at: Callable[[float], Array]) ->
 
     `spread_at` gives S of the model's weights for a ρ.
     """
-    if np.isinf(loss.finite_below):
+    if math.isinf(loss.finite_below):
         return
 
     def excess(price: float) -> float:

@@ -31,7 +31,7 @@ from numba.extending import intrinsic, models, register_model
 
 from dorfl.support import compiling
 
-LOGISTIC, SQUARED, HUBER, SOFTMAX = range(4)
+LOGISTIC, SQUARED, HUBER = range(3)
 
 BLOCK = 64  # rows staged at once: their values stay in the first-level cache between the stages
 CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
@@ -41,10 +41,10 @@ _SCALAR: dict[str, Any] = {
     "error_model": "numpy",
     "fastmath": {"contract"},
 }  # no reordering: exact to the last bits
-_SUMS: dict[str, Any] = {
-    "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
-}  # reductions in lanes
+_INSIDE: dict[str, Any] = {
+    **_SCALAR,
+    "forceinline": True,
+}  # a call would count references to its arrays, at every block
 _SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
 _SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
 _CLIMBS = 500  # steps of a climb; rows on a tie crawl
@@ -85,53 +85,78 @@ def _places(numbers):
 
 
 @intrinsic
-def _load(_, array, i, k):
-    """The lanes from rows[i, k] on, whether aligned or not."""
-    lanes = _Lanes(array.dtype)
-
-    def generate(context, builder, _signature, args):
-        at = _place(context, builder, array, args[0], args[1:])
-        at = builder.bitcast(at, context.get_value_type(lanes).as_pointer())
-        return builder.load(at, align=array.dtype.bitwidth // 8)
-
-    return lanes(array, i, k), generate
+def _lanes(_, array):
+    """How many of an array's numbers 64 bytes hold, known when code is compiled."""
+    count = _Lanes(array.dtype).count
+    return types.intp(array), lambda context, *_: context.get_constant(types.intp, count)
 
 
 @intrinsic
-def _store(_, array, k, lanes):
-    """Write lanes to array[k] and what follows it."""
-
-    def generate(context, builder, _signature, args):
-        at = _place(context, builder, array, args[0], args[1:2])
-        at = builder.bitcast(at, context.get_value_type(lanes).as_pointer())
-        builder.store(args[2], at, align=array.dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.void(array, k, lanes), generate
+def _is_short(_, number):
+    """Whether a number has single precision, known when code is compiled."""
+    short = number == types.float32
+    return types.boolean(number), lambda context, *_: context.get_constant(types.boolean, short)
 
 
-@intrinsic
-def _spread_out(_, number):
-    """The same number in every lane."""
-    lanes = _Lanes(number)
+def _pointer(context, builder, array, value, indices):
+    at = _place(context, builder, array, value, indices)
+    return builder.bitcast(at, context.get_value_type(_Lanes(array.dtype)).as_pointer())
 
-    def generate(context, builder, _signature, args):
-        empty = ir.Constant(context.get_value_type(lanes), ir.Undefined)
-        first = builder.insert_element(empty, args[0], ir.IntType(32)(0))
-        return builder.shuffle_vector(first, empty, _places([0] * lanes.count))
 
-    return lanes(number), generate
+def _loaded(context, builder, array, value, indices):
+    """Lanes from a place in an array on, whether aligned or not."""
+    at = _pointer(context, builder, array, value, indices)
+    return builder.load(at, align=array.dtype.bitwidth // 8)
 
 
 @intrinsic
-def _add_product(_, a, b, total):
+def _load(_, array, k):
+    """The lanes from array[k] on."""
+
+    def generate(context, builder, _signature, args):
+        return _loaded(context, builder, array, args[0], args[1:])
+
+    return _Lanes(array.dtype)(array, k), generate
+
+
+@intrinsic
+def _add(_, a, b):
+    """The sum a + b."""
+    return a(a, b), lambda _context, builder, _signature, args: builder.fadd(*args)
+
+
+def _larger(builder, a, b):
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+@intrinsic
+def _max(_, a, b):
+    """The larger of a and b, lane by lane; b where they cannot be compared."""
+    return a(a, b), lambda _context, builder, _signature, args: _larger(builder, *args)
+
+
+def _add_product(builder, a, b, total):
     """The sum total + a b, rounded once where the processor can."""
+    return builder.fadd(builder.fmul(a, b, flags=("contract",)), total, flags=("contract",))
 
-    def generate(_context, builder, _signature, args):
-        product = builder.fmul(args[0], args[1], flags=("contract",))
-        return builder.fadd(product, args[2], flags=("contract",))
 
-    return total(a, b, total), generate
+def _halves(builder, a, b, length):
+    """Of a and b, parts of so many lanes each, the lower halves of the parts and the upper ones."""
+    starts, half = range(0, 2 * a.type.count if a is not b else a.type.count, length), length // 2
+    return (
+        builder.shuffle_vector(a, b, _places([at + k for at in starts for k in part]))
+        for part in (range(half), range(half, length))
+    )
+
+
+def _folded(builder, vectors, join):
+    """One number of each vector: the halves of its lanes joined until one is left."""
+    length = vectors[0].type.count
+    while length > 1:
+        pairs = list(zip(vectors[::2], vectors[1::2], strict=False)) or [(vectors[0], vectors[0])]
+        vectors = [join(*_halves(builder, a, b, length)) for a, b in pairs]
+        length //= 2
+    return vectors[0]
 
 
 @intrinsic
@@ -139,71 +164,247 @@ def _sum_of(_, lanes):
     """The sum of the lanes, the upper half added to the lower one until one is left."""
 
     def generate(_context, builder, _signature, args):
-        found, half = args[0], lanes.count // 2
-        while half > 0:
-            empty = ir.Constant(found.type, ir.Undefined)
-            low = builder.shuffle_vector(found, empty, _places(range(half)))
-            high = builder.shuffle_vector(found, empty, _places(range(half, 2 * half)))
-            found, half = builder.fadd(low, high), half // 2
+        return builder.extract_element(_folded(builder, args, builder.fadd), ir.IntType(32)(0))
+
+    return lanes.dtype(lanes), generate
+
+
+@intrinsic
+def _max_of(_, lanes):
+    """The largest of the lanes."""
+
+    def generate(_context, builder, _signature, args):
+        found = _folded(builder, args, lambda low, high: _larger(builder, high, low))
         return builder.extract_element(found, ir.IntType(32)(0))
 
     return lanes.dtype(lanes), generate
 
 
+# Eight rows at a time, up to four lanes of each: what θ has there, or a sum over rows, is then read
+# once for all of them. The last lanes of a row begin where they end with it, and so may overlap the
+# ones before; θ is zero there, and sums are not taken from there.
+
+_ROWS, _TILE = 8, 4
+
+
+def _least(builder, a, b):
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
+def _tile(context, builder, rows, table, corner, end, count):
+    """Where lanes of eight rows are, from the corner (i, k) on; the last row stands for others."""
+    (i, k), (row, column) = corner, end
+    places = [builder.add(k, k.type(c * _Lanes(rows.dtype).count)) for c in range(count)]
+    for q in range(_ROWS):
+        at = _least(builder, builder.add(i, i.type(q)), row)
+        yield [
+            _pointer(context, builder, rows, table, [at, _least(builder, place, column)])
+            for place in places
+        ]
+
+
+def _in_tile(context, builder, array, value, k, count):
+    """Where the lanes of a tile of so many are in an array of one axis, from k on."""
+    places = [builder.add(k, k.type(c * _Lanes(array.dtype).count)) for c in range(count)]
+    return [_pointer(context, builder, array, value, [place]) for place in places]
+
+
+@intrinsic
+def _nothing(_, number):
+    """Eight lanes of zeros, where sums begin."""
+    kind = types.UniTuple(_Lanes(number), _ROWS)
+    return kind(number), lambda context, *_: ir.Constant(context.get_value_type(kind), None)
+
+
+@intrinsic(prefer_literal=True)
+def _add_products(_, count, rows, i, k, end, last, weights, totals):
+    """Add to every row's total the products of a tile of so many lanes and the weights there."""
+
+    def generate(context, builder, _signature, args):
+        _, table, i, k, end, last, vector, found = args
+        size, align = count.literal_value, rows.dtype.bitwidth // 8
+        at = _in_tile(context, builder, weights, vector, k, size)
+        own = [builder.load(pointer, align=align) for pointer in at]
+        tile = _tile(context, builder, rows, table, (i, k), (end, last), size)
+        for q, row in enumerate(tile):
+            total = builder.extract_value(found, q)
+            for pointer, weight in zip(row, own, strict=True):
+                lanes = builder.load(pointer, align=align)
+                total = _add_product(builder, lanes, weight, total)
+            found = builder.insert_value(found, total, q)
+        return found
+
+    return totals(count, rows, i, k, end, last, weights, totals), generate
+
+
+@intrinsic
+def _store_sums(_, out, j, totals):
+    """Write the sums of eight lanes, each as :func:`_sum_of` takes it, to out[j] and after it."""
+
+    def generate(context, builder, _signature, args):
+        vectors = [builder.extract_value(args[2], q) for q in range(_ROWS)]
+        found = _folded(builder, vectors, builder.fadd)
+        kind = ir.VectorType(ir.DoubleType(), _ROWS)
+        if found.type != kind:
+            found = builder.fpext(found, kind)
+        at = _place(context, builder, out, args[0], args[1:2])
+        builder.store(found, builder.bitcast(at, kind.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(out, j, totals), generate
+
+
+@intrinsic
+def _spread_eight(_, array, j):
+    """array[j] … array[j + 7], each in every one of its lanes."""
+    lanes = _Lanes(array.dtype)
+    kind = types.UniTuple(lanes, _ROWS)
+
+    def generate(context, builder, _signature, args):
+        found = ir.Constant(context.get_value_type(kind), ir.Undefined)
+        empty = ir.Constant(context.get_value_type(lanes), ir.Undefined)
+        for q in range(_ROWS):
+            j = builder.add(args[1], args[1].type(q))
+            number = builder.load(_place(context, builder, array, args[0], [j]))
+            first = builder.insert_element(empty, number, ir.IntType(32)(0))
+            own = builder.shuffle_vector(first, empty, _places([0] * lanes.count))
+            found = builder.insert_value(found, own, q)
+        return found
+
+    return kind(array, j), generate
+
+
+@intrinsic(prefer_literal=True)
+def _add_rows(_, count, rows, i, k, end, last, coefficients, total):
+    """Add to a tile of so many lanes of the total those of eight rows times their coefficients."""
+
+    def generate(context, builder, _signature, args):
+        _, table, i, k, end, last, given, vector = args
+        size, align = count.literal_value, rows.dtype.bitwidth // 8
+        none = ir.Constant(context.get_value_type(_Lanes(rows.dtype)), None)
+        found = [none] * size
+        tile = _tile(context, builder, rows, table, (i, k), (end, last), size)
+        for q, row in enumerate(tile):
+            own = builder.extract_value(given, q)
+            for c, pointer in enumerate(row):
+                lanes = builder.load(pointer, align=align)
+                found[c] = _add_product(builder, lanes, own, found[c])
+        at = _in_tile(context, builder, total, vector, k, size)
+        for pointer, some in zip(at, found, strict=True):
+            before = builder.load(pointer, align=align)
+            builder.store(builder.fadd(before, some), pointer, align=align)
+        return context.get_dummy_value()
+
+    return types.void(count, rows, i, k, end, last, coefficients, total), generate
+
+
+@intrinsic
+def _prefetch(_, rows, i, k):
+    """Have the line of memory that rows[i, k] is in brought into the second-level cache."""
+
+    def generate(context, builder, _signature, args):
+        at = _place(context, builder, rows, args[0], args[1:])  # there may be no such place
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(ask, [builder.bitcast(at, byte), flag(0), flag(2), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(rows, i, k), generate
+
+
 # ── elementary functions ────────────────────────────────────────────────────────────────────────
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _exp(x):
-    """e^x for x ≤ 0, to a unit in the last place. A call of libm's would not be vectorised."""
+# Polynomials of least largest error, for a call of libm's would not be vectorised: exact to a unit
+# in the last place or, where `like` has single precision, to 1e-10: rows of float32 know no better.
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _exp(x, like):
+    """e^x for x ≤ 0."""
     x = max(x, -708.0)
     shifted = x * 1.4426950408889634 + _MAGIC
     n = shifted - _MAGIC
     r = x - n * 0.6931471803691238 - n * 1.9082149292705877e-10
-    p = 1.0 / 479001600.0
-    p = p * r + 1.0 / 39916800.0
-    p = p * r + 1.0 / 3628800.0
-    p = p * r + 1.0 / 362880.0
-    p = p * r + 1.0 / 40320.0
-    p = p * r + 1.0 / 5040.0
-    p = p * r + 1.0 / 720.0
-    p = p * r + 1.0 / 120.0
-    p = p * r + 1.0 / 24.0
-    p = p * r + 1.0 / 6.0
-    p = p * r + 0.5
+    if _is_short(like):
+        p = 1.9790344137542862e-4
+        p = p * r + 1.3944659980605022e-3
+        p = p * r + 8.333497071989018e-3
+        p = p * r + 4.16662949414489e-2
+        p = p * r + 0.16666665868934855
+        p = p * r + 0.5000000067684198
+    else:
+        p = 2.50476263985009e-8
+        p = p * r + 2.7631714206292945e-7
+        p = p * r + 2.755743220130966e-6
+        p = p * r + 2.480148845679556e-5
+        p = p * r + 1.984126968485071e-4
+        p = p * r + 1.3888888948839393e-3
+        p = p * r + 8.33333333340851e-3
+        p = p * r + 4.166666666650602e-2
+        p = p * r + 0.16666666666666555
+        p = p * r + 0.5000000000000014
     p = p * r + 1.0
     p = p * r + 1.0
     bits = np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)
     return np.int64(bits).view(np.float64)
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _log1p(e):
-    """log(1 + e) for 0 ≤ e ≤ 1."""
-    return _twice_artanh(e / (2.0 + e))
-
-
-@njit(nogil=True, cache=True, **_SCALAR)
-def _twice_artanh(r):
+@njit(nogil=True, cache=True, **_INSIDE)
+def _twice_artanh(r, like):
     """2 artanh(r) for 0 ≤ r ≤ ⅓: log(1 + e) where r = e / (2 + e)."""
     z = r * r
-    p = 2.0 / 31.0
-    p = p * z + 2.0 / 29.0
-    p = p * z + 2.0 / 27.0
-    p = p * z + 2.0 / 25.0
-    p = p * z + 2.0 / 23.0
-    p = p * z + 2.0 / 21.0
-    p = p * z + 2.0 / 19.0
-    p = p * z + 2.0 / 17.0
-    p = p * z + 2.0 / 15.0
-    p = p * z + 2.0 / 13.0
-    p = p * z + 2.0 / 11.0
-    p = p * z + 2.0 / 9.0
-    p = p * z + 2.0 / 7.0
-    p = p * z + 2.0 / 5.0
-    p = p * z + 2.0 / 3.0
-    p = p * z + 2.0
-    return p * r
+    if _is_short(like):
+        p = 0.24289633576206973
+        p = p * z + 0.2143072216992221
+        p = p * z + 0.2861659830496284
+        p = p * z + 0.3999888830327133
+        p = p * z + 0.6666667550089522
+    else:
+        p = 0.17024754608891413
+        p = p * z + 8.336024838854043e-2
+        p = p * z + 0.12107240758172239
+        p = p * z + 0.1330079045334644
+        p = p * z + 0.15386577723625502
+        p = p * z + 0.18181742835645684
+        p = p * z + 0.2222222401119527
+        p = p * z + 0.28571428546921396
+        p = p * z + 0.4000000000016829
+        p = p * z + 0.6666666666666625
+    return (p * z + 2.0) * r
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _log(x):
+    """log x for x ≥ 1."""
+    bits = np.float64(x).view(np.int64)
+    mantissa = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
+    e = mantissa - 1.0
+    return ((bits >> 52) - 1023) * 0.6931471805599453 + _twice_artanh(e / (2.0 + e), 0.0)
+
+
+# ── sums of a block ─────────────────────────────────────────────────────────────────────────────
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _largest(a):
+    """The largest number of a block."""
+    width = _lanes(a)
+    found = _load(a, 0)
+    for k in range(width, BLOCK, width):
+        found = _max(_load(a, k), found)
+    return _max_of(found)
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _sum(a):
+    """The sum of a block."""
+    width = _lanes(a)
+    found = _load(a, 0)
+    for k in range(width, BLOCK, width):
+        found = _add(_load(a, k), found)
+    return _sum_of(found)
 
 
 # ── logistic ────────────────────────────────────────────────────────────────────────────────────
@@ -212,29 +413,32 @@ def _twice_artanh(r):
 # problem is not concave (S > 4) and has two local maxima.
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
+@njit(nogil=True, cache=True, **_INSIDE)
 def _margin_start(b, spread):
     """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2.
 
-    Below S = 1 the steps need no bound to be safe: there a guess, tanh by its continued fraction.
+    Below S = 1 the steps need no bound to be safe: there a guess, with tanh(t/2) to 0.006.
     """
     wide = abs(b) + 0.5 * spread
     if spread < 1.0:
-        t = min(wide, abs(b) / (1.0 - 0.25 * spread))
-        z = 0.25 * t * t
-        return min(wide, abs(b) + 0.25 * spread * t * (15.0 + z) / (15.0 + 6.0 * z))
+        t = min(abs(b) * (1.0 / (1.0 - 0.25 * spread)), wide, 6.0)
+        z = t * t
+        p = 3.776e-7 * z - 3.8648e-5
+        p = p * z + 1.53427e-3
+        p = p * z - 3.16868e-2
+        return abs(b) + 0.5 * spread * t * (p * z + 0.4879273)
     return min(wide, abs(b) / (1.0 - 0.25 * spread)) if spread < 4.0 else wide
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _margin_step(t, b, spread, enough):
+@njit(nogil=True, cache=True, **_INSIDE)
+def _margin_step(t, b, spread, enough, like):
     """Halley's step for t − |b| − (S/2) tanh(t/2), e^−t after it, and how far t was from settled.
 
     With e = e^−t, tanh(t/2) is (1 − e)/(1 + e); all is multiplied by powers of 1 + e, which leaves
     one division. Near S = 4, b = 0 the root is nearly triple and steps shrink slowly: comparing
     them with the slope keeps the iteration going there. Settled is what is below zero.
     """
-    e = _exp(-t)
+    e = _exp(-t, like)
     over, under = 1.0 - e, 1.0 + e
     residual = (t - abs(b)) * under - 0.5 * spread * over
     slope = under * under - spread * e
@@ -243,14 +447,14 @@ def _margin_step(t, b, spread, enough):
     return step, tail, abs(step) * under * under - enough * abs(slope)
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _margin_value(t, e, b, spread):
+@njit(nogil=True, cache=True, **_INSIDE)
+def _margin_value(t, e, b, spread, like):
     """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t with e = e^−t."""
     one, two = 1.0 + e, 2.0 + e
     shared = e / (one * two)  # one division for e / (1 + e) and e / (2 + e)
     small = shared * two
     s = small if b >= 0.0 else 1.0 - small
-    value = _twice_artanh(shared * one) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
+    value = _twice_artanh(shared * one, like) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
     return value, s
 
 
@@ -260,43 +464,40 @@ def _logistic_point(margin, spread):
     b = margin - 0.5 * spread
     t = _margin_start(b, spread)
     for _ in range(60):
-        step, e, off = _margin_step(t, b, spread, _SETTLED)
+        step, e, off = _margin_step(t, b, spread, _SETTLED, 0.0)
         t -= step
         if off < 0.0 or t <= 0.0:
             break
-    return _margin_value(t, e, b, spread)
+    return _margin_value(t, e, b, spread, 0.0)
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _logistic_block(output, label, spread, enough, t, tail, value, slope):
+@njit(nogil=True, cache=True, **_INSIDE)
+def _logistic_block(output, label, spread, like, room, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
-    half = 0.5 * spread
+    b, t, tail = room
+    enough = _SETTLED_FLOAT32 if _is_short(like) else _SETTLED
     for j in range(BLOCK):
-        t[j] = _margin_start(label[j] * output[j] - half, spread)
+        b[j] = label[j] * output[j] - 0.5 * spread
+        t[j] = _margin_start(b[j], spread)
     if spread > 0.0:
         for _ in range(60):
             for j in range(BLOCK):
-                b = label[j] * output[j] - half
-                step, tail[j], value[j] = _margin_step(t[j], b, spread, enough)
+                step, tail[j], value[j] = _margin_step(t[j], b[j], spread, enough, like)
                 t[j] -= step
-            worst = -1.0
-            for j in range(BLOCK):
-                worst = max(worst, value[j])
-            if worst < 0.0:
+            if _largest(value) < 0.0:
                 break
     else:
         for j in range(BLOCK):
-            tail[j] = _exp(-t[j])
+            tail[j] = _exp(-t[j], like)
     for j in range(BLOCK):
-        v, s = _margin_value(t[j], tail[j], label[j] * output[j] - half, spread)
-        value[j] = v
+        value[j], s = _margin_value(t[j], tail[j], b[j], spread, like)
         slope[j] = -label[j] * s
 
 
 # ── squared and Huber ───────────────────────────────────────────────────────────────────────────
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
+@njit(nogil=True, cache=True, **_INSIDE)
 def _squared_block(output, label, spread, value, slope):
     """½ (a − y)² / (1 − S); the caller has made sure that S < 1."""
     gain = 1.0 / (1.0 - spread)
@@ -306,7 +507,7 @@ def _squared_block(output, label, spread, value, slope):
         value[j] = 0.5 * gain * residual * residual
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
+@njit(nogil=True, cache=True, **_INSIDE)
 def _huber_block(output, label, spread, delta, value, slope):
     """Two branches: the row stays in the quadratic part, or is carried into the linear one."""
     edge = delta * (1.0 - spread)
@@ -331,14 +532,6 @@ def _huber_block(output, label, spread, delta, value, slope):
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
-def _log(x):
-    """log x for x ≥ 1. A call of libm's would not be vectorised."""
-    bits = np.float64(x).view(np.int64)
-    mantissa = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
-    return ((bits >> 52) - 1023) * 0.6931471805599453 + _log1p(mantissa - 1.0)
-
-
-@njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_heights(a, label, g, pulled, p, residual, height, top, total):
     """The height log Σ exp(t) − t_y − ½ gᵀSg of g, at t = a + S g; `pulled` is S g.
 
@@ -355,7 +548,7 @@ def _softmax_heights(a, label, g, pulled, p, residual, height, top, total):
     for c in range(classes):
         for j in range(BLOCK):
             t = a[c, j] + pulled[c, j] - top[j]
-            p[c, j] = _exp(t)
+            p[c, j] = _exp(t, 0.0)
             total[j] += p[c, j]
             height[j] -= 0.5 * g[c, j] * pulled[c, j] + (t if label[j] == c else 0.0)
     for j in range(BLOCK):
@@ -513,7 +706,7 @@ def _softmax_bounds(a, label, chords, apart, w, reach, top, total):
             top[j] = max(top[j], w[c, j])
     for c in range(classes):
         for j in range(BLOCK):
-            w[c, j] = _exp(w[c, j] - top[j])
+            w[c, j] = _exp(w[c, j] - top[j], 0.0)
             total[j] += w[c, j]
     np.dot(apart, w, reach)
     for c in range(classes):
@@ -625,7 +818,7 @@ def _threshold_slope(v, row, score):
     rest, label, theta, spread, origin = row
     stiffness, level, softness, weight = score
     value, s = _logistic_point(label * (rest + theta * v), spread)
-    e = _exp(-abs(v - level) / softness)
+    e = _exp(-abs(v - level) / softness, 0.0)
     small = e / (1.0 + e)
     sigmoid = small if v < level else 1.0 - small
     bell = small * (1.0 - small)
@@ -704,103 +897,115 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
 @njit(nogil=True, cache=True, **_SCALAR)
 def _resting_score(x, level, softness, weight):
     """h of a row whose column cannot move."""
-    e = _exp(-abs(x - level) / softness)
+    e = _exp(-abs(x - level) / softness, 0.0)
     return weight * (e / (1.0 + e) if x < level else 1.0 / (1.0 + e))
 
 
 # ── the pass ────────────────────────────────────────────────────────────────────────────────────
 
 
+@njit(nogil=True, cache=True, **_INSIDE)
+def _tiles(dims, width):
+    """How many columns of a row whole tiles take, and how many lanes are left."""
+    lanes = -(-dims // width)
+    return lanes // _TILE * _TILE * width, lanes % _TILE
+
+
 @njit(nogil=True, cache=True, **_SCALAR)
 def _padded(weights):
-    """Weights as :func:`_outputs` takes them: followed by those of a row's last lanes, with zeros
-    where these overlap the ones before or, of a short row, the row that follows.
-    """
-    dims, lanes = weights.shape[1], _WIDE // weights.itemsize
-    found = np.zeros((1, dims + lanes), weights.dtype)
-    found[0, :dims] = weights[0]
-    for k in range(dims // lanes * lanes, dims):
-        found[0, min(dims, lanes) + k] = weights[0, k]
+    """Weights by lanes: zero where the last overlap those before, or a short row's the next row."""
+    dims, width = weights.shape[1], _lanes(weights)
+    found = np.zeros(dims + width, weights.dtype)
+    for k in range(dims):
+        found[_column(k, dims, width)] = weights[0, k]
     return found
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _within(rows, first, count):
-    """How many rows of a block can be read by the lanes without leaving the array."""
-    lanes, dims = _WIDE // rows.itemsize, rows.shape[1]
-    if dims >= lanes:
-        return count
-    return min(max((rows.size - lanes) // dims + 1 - first, 0), count)
+@njit(nogil=True, cache=True, **_INSIDE)
+def _column(k, dims, width):
+    """Where column k of a row is by lanes."""
+    whole = dims // width * width
+    return k if k < whole else k - max(dims - width, 0) + whole
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _can_load(rows, stop):
+    """Whether the lanes of all rows before `stop` are in the array; a short row's may not be."""
+    return rows.shape[1] * (stop - 1) + _lanes(rows) <= rows.size
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _last_rows(rows, first, count):
     """Rows of a block as they are but for zeros behind them, so that lanes can be loaded there."""
-    lanes, dims = _WIDE // rows.itemsize, rows.shape[1]
-    found = np.zeros((count, max(lanes, dims)), rows.dtype)
+    dims = rows.shape[1]
+    found = np.zeros((count, _lanes(rows)), rows.dtype)
     for j in range(count):
         for k in range(dims):
             found[j, k] = rows[first + j, k]
     return found
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _outputs(rows, first, count, weights, bias, out):
-    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
-    within = _within(rows, first, count)
-    _products(rows, first, within, weights, bias, rows.shape[1], out)
-    if within < count:
-        some = _last_rows(rows, first + within, count - within)
-        _products(some, 0, count - within, weights, bias, rows.shape[1], out[within:])
-    for j in range(count, BLOCK):
-        out[j] = 0.0
+@njit(nogil=True, cache=True, **_INSIDE)
+def _ask_for(rows, first, dims):
+    """Ask for half as many rows as a tile has, of the next block.
 
-
-@njit(nogil=True, cache=True, **_SCALAR)
-def _products(rows, first, count, weights, bias, dims, out):
-    lanes = _WIDE // rows.itemsize
-    none, whole, last = _spread_out(rows.dtype.type(0)), dims // lanes * lanes, max(dims - lanes, 0)
-    for j in range(count):
-        total = none
-        for k in range(0, whole, lanes):
-            total = _add_product(_load(rows, first + j, k), _load(weights, 0, k), total)
-        if whole < dims:
-            total = _add_product(_load(rows, first + j, last), _load(weights, 0, dims), total)
-        out[j] = _sum_of(total) + bias
-
-
-@njit(nogil=True, cache=True, **_SCALAR)
-def _weighted_rows(rows, first, count, coefficient, total):
-    """total = Σ_j coefficient_j row_j, four lanes at a time so that they stay in registers.
-
-    The last lanes of a row may overlap the ones before: what both sum is the same to the last bit.
+    Both products together ask for all of it: memory would idle until its turn comes otherwise. Rows
+    so long that two blocks would not fit the cache stream in by themselves.
     """
-    dims, lanes = rows.shape[1], _WIDE // rows.itemsize
-    none, last = _spread_out(rows.dtype.type(0)), max(dims - lanes, 0)
-    within = _within(rows, first, count)
-    for k in range(0, dims, 4 * lanes):
-        k0, k1 = min(k, last), min(k + lanes, last)
-        k2, k3 = min(k + 2 * lanes, last), min(k + 3 * lanes, last)
-        a0 = a1 = a2 = a3 = none
-        if k1 > k0:
-            for j in range(count):
-                i, c = first + j, _spread_out(coefficient[j])
-                a0 = _add_product(_load(rows, i, k0), c, a0)
-                a1 = _add_product(_load(rows, i, k1), c, a1)
-                a2 = _add_product(_load(rows, i, k2), c, a2)
-                a3 = _add_product(_load(rows, i, k3), c, a3)
-            _store(total, k3, a3)
-            _store(total, k2, a2)
-            _store(total, k1, a1)
-        else:
-            for j in range(within):
-                a0 = _add_product(_load(rows, first + j, k0), _spread_out(coefficient[j]), a0)
-            if within < count:
-                some = _last_rows(rows, first + within, count - within)
-                for j in range(within, count):
-                    c = _spread_out(coefficient[j])
-                    a0 = _add_product(_load(some, j - within, 0), c, a0)
-        _store(total, k0, a0)
+    if dims * rows.itemsize <= 4096:
+        for k in range(0, _ROWS // 2 * dims, _lanes(rows)):
+            _prefetch(rows, first, k)
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _outputs(rows, first, count, weights, dims, bias, out):
+    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
+    width, end = _lanes(rows), first + count - 1
+    last = max(dims - width, 0)
+    whole, left = _tiles(dims, width)
+    for j in range(0, count, _ROWS):
+        i, totals = first + j, _nothing(rows.dtype.type(0))
+        for k in range(0, whole, _TILE * width):
+            totals = _add_products(4, rows, i, k, end, last, weights, totals)
+        if left == 1:
+            totals = _add_products(1, rows, i, whole, end, last, weights, totals)
+        elif left == 2:
+            totals = _add_products(2, rows, i, whole, end, last, weights, totals)
+        elif left == 3:
+            totals = _add_products(3, rows, i, whole, end, last, weights, totals)
+        _store_sums(out, j, totals)
+        _ask_for(rows, first + BLOCK + j // 2, dims)
+    for j in range(BLOCK):
+        out[j] = out[j] + bias if j < count else 0.0
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _weighted_rows(rows, first, count, coefficient, dims, total):
+    """total = Σ_j coefficient_j row_j, by lanes; coefficients beyond the last row are zero."""
+    width, end = _lanes(rows), first + count - 1
+    last = max(dims - width, 0)
+    whole, left = _tiles(dims, width)
+    total[:] = 0.0
+    for j in range(0, count, _ROWS):
+        i, own = first + j, _spread_eight(coefficient, j)
+        for k in range(0, whole, _TILE * width):
+            _add_rows(4, rows, i, k, end, last, own, total)
+        if left == 1:
+            _add_rows(1, rows, i, whole, end, last, own, total)
+        elif left == 2:
+            _add_rows(2, rows, i, whole, end, last, own, total)
+        elif left == 3:
+            _add_rows(3, rows, i, whole, end, last, own, total)
+        _ask_for(rows, first + BLOCK + (BLOCK + j) // 2, dims)
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def _bias(intercept, anchors, weights, client, c):
+    """What a client's rows all get of output c: its intercept, and θᵀ(I − A)ξ̄."""
+    total = intercept[c]
+    for k in range(anchors.shape[1]):
+        total += anchors[client, k] * weights[c, k]
+    return total
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -829,7 +1034,7 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
             coefficient[c, j] = push[c, j]
         for j in range(count, BLOCK):
             push[c, j] = 0.0
-        slopes[c] += _sum(push[c], count, 0.0)
+        slopes[c] += _sum(push[c])
     np.dot(push, slope.T, square)
     np.dot(coefficient, rows[first : first + count], partial)
     for c in range(outputs):
@@ -839,7 +1044,7 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
             moments[c, k] += partial[c, k]
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
+@njit(nogil=True, cache=True, **_INSIDE)
 def _copy(source, first, count, out):
     """The block's part of `source`; a slice spares a check of every index for its sign."""
     part = source[first : first + count]
@@ -847,7 +1052,7 @@ def _copy(source, first, count, out):
         out[j] = part[j]
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
+@njit(nogil=True, cache=True, **_INSIDE)
 def _subtract(source, first, count, out):
     """Take the block's part of `source` from `out`."""
     part = source[first : first + count]
@@ -855,59 +1060,52 @@ def _subtract(source, first, count, out):
         out[j] -= part[j]
 
 
-@njit(nogil=True, cache=True, **_SCALAR)
-def _push(weight, slope, count, push, coefficient):
-    """The product w g, and the same in the rows' own precision."""
-    for j in range(count):
-        push[j] = weight[j] * slope[j]
-    for j in range(count):
-        coefficient[j] = push[j]
+@njit(nogil=True, cache=True, **_INSIDE)
+def _total(value, count):
+    """The sum of a block's values; beyond the last row they are made zero."""
+    for j in range(count, BLOCK):
+        value[j] = 0.0
+    return _sum(value)
 
 
-@njit(nogil=True, cache=True, **_SUMS)
-def _sum(a, count, less):
-    """Σ_j (a_j − less)."""
-    total = 0.0
-    for j in range(count):
-        total += a[j] - less
-    return total
-
-
-@njit(nogil=True, cache=True, **_SUMS)
-def _dot(a, b, count):
-    """Σ_j a_j b_j."""
-    total = 0.0
-    for j in range(count):
-        total += a[j] * b[j]
-    return total
-
-
-@njit(nogil=True, cache=True, **_SCALAR)
-def _tilt(value, count, scale, top, weight):
+@njit(nogil=True, cache=True, **_INSIDE)
+def _tilt(value, count, scale, top, weight, excess, like):
     """weight_j = exp(value_j · scale − new top); returns the new top and Σ (weight_j − 1).
 
     The sum is that of expm1 and not of exp, because ρβ log mean exp(f/ρβ) is a small difference of
-    large numbers where ρβ is large.
+    large numbers where ρβ is large. Beyond the last row weights are one.
     """
-    for j in range(count):
+    for j in range(BLOCK):
         weight[j] = value[j] * scale
-    for j in range(count):
-        top = max(top, weight[j])
-    lowest = 0.0
-    for j in range(count):
-        weight[j] -= top
-        lowest = min(lowest, weight[j])
-    total = 0.0
-    if lowest > -1e-3:
-        for j in range(count):
-            x = weight[j]
-            total += x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0))))
-            weight[j] = _exp(x)
+    for j in range(count, BLOCK):
+        weight[j] = -np.inf
+    top = max(top, _largest(weight))
+    for j in range(count, BLOCK):
+        weight[j] = top
+    for j in range(BLOCK):
+        excess[j] = top - weight[j]
+    if _largest(excess) < 1e-3:
+        for j in range(BLOCK):
+            x = -excess[j]
+            weight[j] = _exp(x, like)
+            excess[j] = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0))))
     else:
-        for j in range(count):
-            weight[j] = _exp(weight[j])
-        total = _sum(weight, count, 1.0)
-    return top, total
+        for j in range(BLOCK):
+            weight[j] = _exp(-excess[j], like)
+            excess[j] = weight[j] - 1.0
+    return top, _sum(excess)
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _push(weight, slope, count, push, square, coefficient):
+    """The products w g and w g², and the first in the rows' own precision."""
+    for j in range(count, BLOCK):
+        slope[j] = 0.0
+    for j in range(BLOCK):
+        push[j] = weight[j] * slope[j]
+        square[j] = push[j] * slope[j]
+    for j in range(BLOCK):
+        coefficient[j] = push[j]
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -927,7 +1125,7 @@ def _apply_threshold(
             value[j] -= _resting_score(x, level, softness, weight)
             continue
         plain = x + slope[j] * theta / stiffness
-        e = _exp(min(plain - level, 0.0) / softness)
+        e = _exp(min(plain - level, 0.0) / softness, 0.0)
         if weight * e <= 1e-10 * min(1.0, softness * stiffness):
             value[j] -= weight * e  # too faint to move the row: the optimum stays where it is
             continue
@@ -938,24 +1136,130 @@ def _apply_threshold(
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
+def _change_labels(
+    rows, first, count, output, label, spread, like, weights, threshold, price, inner, value, slope,
+    shift, room,
+):  # fmt: skip
+    """Give rows of a logistic model the other label where that is worse by more than its price."""
+    other, other_value, other_slope, other_shift = room
+    for j in range(BLOCK):
+        other[j] = -label[j]
+    _logistic_block(output, other, spread, like, inner, other_value, other_slope)
+    if threshold[4] > 0.0:
+        _apply_threshold(
+            rows, first, count, output, other, spread, weights, threshold, other_value,
+            other_slope, other_shift,
+        )  # fmt: skip
+    for j in range(count):
+        if other_value[j] - price > value[j]:
+            value[j] = other_value[j] - price
+            slope[j] = other_slope[j]
+            shift[j] = other_shift[j]
+            label[j] = other[j]
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
 def one_pass(
-    rows, target, penalty, chunks, begin, end, weights, bias, spread, scale, kind, delta, price,
-    concave, threshold, keep, tops, totals, moments, slopes, squares, shifts, f, g, labels, moves,
+    rows, target, penalty, chunks, begin, end, effective, weights, intercept, anchors, spread,
+    scale, price, threshold, kind, delta, levels, moments, slopes, squares, keep, f, g, labels,
+    moves,
 ):  # fmt: skip
     """Everything the risks need from the rows in chunks[begin:end] = [(start, stop, client), …].
 
-    Per chunk: the top of f·scale, Σ (w − 1) (or Σ f where scale = 0, the plain mean), Σ w g xᵀ,
-    Σ w g, Σ w g gᵀ and Σ w g · shift, with w = exp(f·scale − top). With `keep`, also per row: f, g,
-    the label at the maximiser, and how far the threshold's coordinate moves beyond the loss.
+    Per chunk: levels are the top of f·scale, Σ (w − 1) (or Σ f where scale = 0, the plain mean) and
+    Σ w g · shift, with w = exp(f·scale − top); then Σ w g xᵀ, Σ w g and Σ w g gᵀ. With `keep`, also
+    per row: f, g, the label at the maximiser, and how far the threshold's coordinate moves beyond
+    the loss. Rows meet the weights A θ, `effective`, and θᵀ(I − A)ξ̄ of their client.
+
+    This is for models of one output; those of several are :func:`softmax_pass`'s.
     """
-    outputs, dims = weights.shape
-    output = np.zeros((outputs, BLOCK))
-    label = np.ones(BLOCK)
-    value, other_value = np.empty(BLOCK), np.empty(BLOCK)
-    slope, other_slope = np.zeros((outputs, BLOCK)), np.zeros((outputs, BLOCK))
-    shift, other_shift = np.zeros(BLOCK), np.zeros(BLOCK)
-    weight, root, other_label = np.ones(BLOCK), np.empty(BLOCK), np.ones(BLOCK)
-    push, tail, resting = np.empty((outputs, BLOCK)), np.empty(BLOCK), np.zeros(BLOCK)
+    dims, width, like, S = rows.shape[1], _lanes(rows), rows.dtype.type(0), spread[0, 0]
+    # A view taken in the loop would count who refers to it, at every block.
+    room = np.zeros((15, BLOCK))
+    output, label, value, slope, shift = room[0], room[1], room[2], room[3], room[4]
+    weight, push, square, inner = room[5], room[6], room[7], (room[8], room[9], room[10])
+    other = (room[11], room[12], room[13], room[14])
+    label[:], weight[:] = 1.0, 1.0
+    padded, own = _padded(effective), effective[0]
+    coefficient, sums = np.zeros(BLOCK, rows.dtype), np.zeros(dims + width, rows.dtype)
+    scored, priced = threshold[4] > 0.0, price < np.inf
+    for chunk in range(begin, end):
+        start, stop, client = chunks[chunk]
+        moment, bias = moments[chunk, 0], _bias(intercept, anchors, weights, client, 0)
+        top = -np.inf if scale > 0.0 else 0.0
+        total = pushed = squared = moved = 0.0
+        for first in range(start, stop, BLOCK):
+            count = min(BLOCK, stop - first)
+            table, at = rows, first
+            if not _can_load(rows, first + count):
+                table, at = _last_rows(rows, first, count), 0
+            _outputs(table, at, count, padded, dims, bias, output)
+            _copy(target, first, count, label)
+
+            if kind == LOGISTIC:
+                _logistic_block(output, label, S, like, inner, value, slope)
+                if scored:
+                    _apply_threshold(
+                        rows, first, count, output, label, S, own, threshold, value, slope, shift
+                    )
+                if priced:
+                    _change_labels(
+                        rows, first, count, output, label, S, like, own, threshold, price, inner,
+                        value, slope, shift, other,
+                    )  # fmt: skip
+            elif kind == SQUARED:
+                _squared_block(output, label, S, value, slope)
+            else:
+                _huber_block(output, label, S, delta, value, slope)
+
+            _subtract(penalty, first, count, value)
+            if scale > 0.0:
+                risen, gained = _tilt(value, count, scale, top, weight, square, like)
+                if risen > top:
+                    shrink = math.exp(top - risen)
+                    total = total * shrink + (first - start) * math.expm1(top - risen)
+                    pushed, squared, moved = pushed * shrink, squared * shrink, moved * shrink
+                    for k in range(dims):
+                        moment[k] *= shrink
+                    top = risen
+                total += gained
+            else:
+                total += _total(value, count)
+            _push(weight, slope, count, push, square, coefficient)
+            pushed += _sum(push)
+            squared += _sum(square)
+            _weighted_rows(table, at, count, coefficient, dims, sums)
+            for k in range(dims // width * width):
+                moment[k] += sums[k]
+            for k in range(dims // width * width, dims):
+                moment[k] += sums[_column(k, dims, width)]
+            if scored:
+                for j in range(count):
+                    moved += push[j] * shift[j]
+            if keep:
+                for j in range(count):
+                    f[first + j] = value[j]
+                    g[first + j, 0] = slope[j]
+                    labels[first + j] = label[j]
+                    moves[first + j] = shift[j]
+        levels[chunk, 0], levels[chunk, 1], levels[chunk, 2] = top, total, moved
+        slopes[chunk, 0], squares[chunk, 0, 0] = pushed, squared
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def softmax_pass(
+    rows, target, penalty, chunks, begin, end, effective, weights, intercept, anchors, spread,
+    scale, price, threshold, concave, levels, moments, slopes, squares, keep, f, g, labels, moves,
+):  # fmt: skip
+    """What :func:`one_pass` finds, of a softmax model. Shifts are zero: thresholds' columns rest.
+
+    `concave` says whether every row's supremum is.
+    """
+    outputs, dims = effective.shape
+    output, label = np.zeros((outputs, BLOCK)), np.ones(BLOCK)
+    value, weight, excess = np.empty(BLOCK), np.ones(BLOCK), np.empty(BLOCK)
+    slope, push = np.zeros((outputs, BLOCK)), np.empty((outputs, BLOCK))
+    resting, bias = np.zeros(BLOCK), np.empty(outputs)
     coefficient = np.empty(outputs * BLOCK, rows.dtype)
     partial = np.empty((outputs, dims), rows.dtype)
     square, chords = np.empty((outputs, outputs)), np.empty((outputs, outputs))
@@ -964,112 +1268,58 @@ def one_pass(
         for e in range(outputs):
             chords[c, e] = 0.5 * (spread[c, c] + spread[e, e]) - spread[c, e]
             apart[c, e] = math.exp(-chords[c, e] / 3.0) if c != e else 0.0
-    room = _softmax_room(outputs if kind == SOFTMAX else 0)
-    short = rows.itemsize == 4
-    accuracy, enough = (1e-9, _SETTLED_FLOAT32) if short else (1e-13, _SETTLED)  # of softmax's g
-    padded = _padded(weights)
+    room = _softmax_room(outputs)
+    accuracy = 1e-9 if rows.itemsize == 4 else 1e-13  # of g
     scored = threshold[4] > 0.0
-    priced = price < np.inf
-    # One output's: a view taken in the loop would count who refers to it, at every block.
-    output0, slope0, other_slope0, push0 = output[0], slope[0], other_slope[0], push[0]
-    weights0, total0 = weights[0], np.empty(max(dims, _WIDE // rows.itemsize), rows.dtype)
     for chunk in range(begin, end):
         start, stop, client = chunks[chunk]
+        for c in range(outputs):
+            bias[c] = _bias(intercept, anchors, weights, client, c)
         top = -np.inf if scale > 0.0 else 0.0
         total = 0.0
-        moved = 0.0
         for first in range(start, stop, BLOCK):
             count = min(BLOCK, stop - first)
-            if kind == SOFTMAX:
-                _softmax_outputs(rows, first, count, weights, bias[client], coefficient, output)
-            else:
-                _outputs(rows, first, count, padded, bias[client, 0], output0)
+            _softmax_outputs(rows, first, count, effective, bias, coefficient, output)
             _copy(target, first, count, label)
-
-            if kind == LOGISTIC:
-                _logistic_block(output0, label, spread[0, 0], enough, root, tail, value, slope0)
-                if scored:
-                    _apply_threshold(
-                        rows, first, count, output0, label, spread[0, 0], weights0, threshold,
-                        value, slope0, shift,
-                    )  # fmt: skip
-                if priced:
-                    for j in range(count):
-                        other_label[j] = -label[j]
-                    _logistic_block(
-                        output0, other_label, spread[0, 0], enough, root, tail, other_value,
-                        other_slope0,
-                    )  # fmt: skip
-                    if scored:
-                        _apply_threshold(
-                            rows, first, count, output0, other_label, spread[0, 0], weights0,
-                            threshold, other_value, other_slope0, other_shift,
-                        )  # fmt: skip
-                    for j in range(count):
-                        if other_value[j] - price > value[j]:
-                            value[j] = other_value[j] - price
-                            slope[0, j] = other_slope[0, j]
-                            shift[j] = other_shift[j]
-                            label[j] = other_label[j]
-            elif kind == SQUARED:
-                _squared_block(output0, label, spread[0, 0], value, slope0)
-            elif kind == HUBER:
-                _huber_block(output0, label, spread[0, 0], delta, value, slope0)
-            else:
-                if scored:  # its column is frozen: otherwise the score is left to ascent
-                    for j in range(count):
-                        x = float(rows[first + j, int(threshold[0])])
-                        resting[j] = _resting_score(x, threshold[2], threshold[3], threshold[4])
-                _softmax_block(
-                    output, label, count, spread, chords, apart, concave, accuracy, price,
-                    threshold[5] if scored else -1.0, resting, value, slope, room,
-                )  # fmt: skip
-
+            if scored:  # its column is frozen: otherwise the score is left to ascent
+                for j in range(count):
+                    x = float(rows[first + j, int(threshold[0])])
+                    resting[j] = _resting_score(x, threshold[2], threshold[3], threshold[4])
+            _softmax_block(
+                output, label, count, spread, chords, apart, concave, accuracy, price,
+                threshold[5] if scored else -1.0, resting, value, slope, room,
+            )  # fmt: skip
             _subtract(penalty, first, count, value)
             if scale > 0.0:
-                risen, gained = _tilt(value, count, scale, top, weight)
+                risen, gained = _tilt(value, count, scale, top, weight, excess, 0.0)
                 if risen > top:
                     shrink = math.exp(top - risen)
                     total = total * shrink + (first - start) * math.expm1(top - risen)
-                    moved *= shrink
                     moments[chunk] *= shrink
                     slopes[chunk] *= shrink
                     squares[chunk] *= shrink
                     top = risen
                 total += gained
             else:
-                total += _sum(value, count, 0.0)
-            if kind == SOFTMAX:
-                _softmax_sums(
-                    rows, first, count, weight, slope, coefficient, push, partial, square,
-                    (moments[chunk], slopes[chunk], squares[chunk]),
-                )  # fmt: skip
-            else:
-                _push(weight, slope0, count, push0, coefficient)
-                slopes[chunk, 0] += _sum(push0, count, 0.0)
-                squares[chunk, 0, 0] += _dot(push0, slope0, count)
-                _weighted_rows(rows, first, count, coefficient, total0)
-                for k in range(dims):
-                    moments[chunk, 0, k] += total0[k]
-            if scored:
-                for j in range(count):
-                    moved += weight[j] * slope[0, j] * shift[j]
+                total += _total(value, count)
+            _softmax_sums(
+                rows, first, count, weight, slope, coefficient, push, partial, square,
+                (moments[chunk], slopes[chunk], squares[chunk]),
+            )  # fmt: skip
             if keep:
                 for j in range(count):
                     f[first + j] = value[j]
                     labels[first + j] = label[j]
-                    moves[first + j] = shift[j]
+                    moves[first + j] = 0.0
                     for c in range(outputs):
                         g[first + j, c] = slope[c, j]
-        tops[chunk] = top
-        totals[chunk] = total
-        shifts[chunk] = moved
+        levels[chunk, 0], levels[chunk, 1] = top, total
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def combine(
-    chunks, counts, tau, shrink, anchors, pulled, column, tops, totals, moments, slopes, squares,
-    shifts, values, gradients,
+    chunks, counts, tau, shrink, anchors, pulled, column, levels, moments, slopes, squares, values,
+    gradients,
 ):  # fmt: skip
     """F_i and ∇F_i of every client from the sums of :func:`one_pass`, chunks in their order.
 
@@ -1082,24 +1332,25 @@ def combine(
     values[:] = 0.0
     for chunk in range(len(chunks)):
         client = chunks[chunk, 2]
-        top[client] = max(top[client], tops[chunk])
+        top[client] = max(top[client], levels[chunk, 0])
     for chunk in range(len(chunks)):
         start, stop, client = chunks[chunk]
         if tau < np.inf:
-            below = math.expm1(tops[chunk] - top[client])
-            beyond[client] += totals[chunk] * (below + 1.0) + (stop - start) * below  # Σ (w − 1)
+            below = math.expm1(levels[chunk, 0] - top[client])
+            some = levels[chunk, 1] * (below + 1.0) + (stop - start) * below
+            beyond[client] += some  # Σ (w − 1)
         else:
-            values[client] += totals[chunk] / counts[client]
+            values[client] += levels[chunk, 1] / counts[client]
     for chunk in range(len(chunks)):
         client = chunks[chunk, 2]
-        share = math.exp(tops[chunk] - top[client]) / (counts[client] + beyond[client])
+        share = math.exp(levels[chunk, 0] - top[client]) / (counts[client] + beyond[client])
         for c in range(outputs):
             slope[client, c] += share * slopes[chunk, c]
             for k in range(dims):
                 moment[client, c, k] += share * moments[chunk, c, k]
             for e in range(outputs):
                 square[client, c, e] += share * squares[chunk, c, e]
-        shift[client] += share * shifts[chunk]
+        shift[client] += share * levels[chunk, 2]
     if tau < np.inf:
         for client in range(clients):
             values[client] = tau * (top[client] + math.log1p(beyond[client] / counts[client]))

@@ -1,0 +1,47 @@
+"""The compiled pass: its elementary functions, and rows of every length and number."""
+
+import numpy as np
+import pytest
+
+import dorfl
+from dorfl.federation.training import prepare
+from dorfl.oracle.kernels import _exp, _twice_artanh
+
+pytestmark = pytest.mark.portable
+
+
+@pytest.mark.parametrize(("like", "accuracy"), [(0.0, 4e-16), (np.float32(0.0), 1e-10)])
+def test_polynomials_are_as_exact_as_they_say(like, accuracy):
+    x = np.concatenate([-np.geomspace(1e-300, 700.0, 3000), np.linspace(-3.0, 0.0, 3000)])
+    found = np.array([_exp(each, like) for each in x])
+    np.testing.assert_allclose(found, np.exp(x), rtol=accuracy)
+    e = np.concatenate([np.geomspace(1e-300, 1.0, 3000), np.linspace(1e-3, 1.0, 3000)])
+    found = np.array([_twice_artanh(each / (2.0 + each), like) for each in e])
+    np.testing.assert_allclose(found, np.log1p(e), rtol=2.0 * accuracy)
+
+
+@pytest.mark.parametrize("like", [0.0, np.float32(0.0)])
+def test_a_row_at_the_top_weighs_exactly_one(like):
+    """Σ (w − 1) is then zero where all rows are alike, however large ρβ is."""
+    assert _exp(0.0, like) == 1.0
+
+
+@pytest.mark.parametrize("dims", [1, 2, 5, 8, 15, 16, 17, 47, 64, 65, 108, 129, 1030])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_every_length_and_number(dims, dtype):
+    """Lanes overlap, end with a row or beyond it, and with the table: sums are those of NumPy."""
+    counts = (1, 7, 8, 9, 63, 64, 65, 130, 3)
+    rng = np.random.default_rng(dims)
+    table = rng.standard_normal((sum(counts), dims)).astype(dtype)
+    y = np.where(rng.random(len(table)) < 0.5, 1, -1)
+    y[0], y[-1] = 1, -1
+    edges = np.cumsum(counts)[:-1]
+    parts = list(zip(np.split(table, edges), np.split(y, edges), strict=True))
+    theta = rng.standard_normal(dims) / np.sqrt(dims)
+    found = prepare(parts, dorfl.methods.erm(), intercept=False).evaluate(theta)
+    close = {"rtol": 2e-5, "atol": 2e-6} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-13}
+    for (X, label), value, gradient in zip(parts, found.values, found.gradients, strict=True):
+        margin = label * (X.astype(np.float64) @ theta)
+        slope = -label / (1.0 + np.exp(margin))
+        np.testing.assert_allclose(value, np.logaddexp(0.0, -margin).mean(), **close)
+        np.testing.assert_allclose(gradient, slope @ X.astype(np.float64) / len(X), **close)
