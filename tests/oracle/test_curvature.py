@@ -203,3 +203,19 @@ def test_training_goes_on_where_nobody_tells_curvature(solver):
         best = dorfl.train(data.clients, methods.gdrfl(20.0)).objective
         assert fit.status == "converged"
         assert fit.objective - best <= 1e-5 * abs(best)
+
+
+def test_factors_are_those_of_before_as_long_as_the_matrix_is():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(9, 6))
+    packed = packing.pack(root.T @ root, (6,))
+    vector, floor = rng.normal(size=6), np.zeros(6)
+    first, again = packing.base(packed, (6,), floor), packing.base(packed[:], (6,), floor)
+    np.testing.assert_allclose(first.solve(vector), np.linalg.solve(root.T @ root, vector))
+    assert again._factors is first._factors
+    assert packing.base(packed, (6,), floor + 100)._factors is not first._factors
+    assert packing.base(2 * packed, (6,), floor)._factors is not first._factors
+    kept = packing.base(packed, (6,), floor)
+    assert kept._factors and packing._recent
+    del first, again, kept, packed
+    assert not packing._recent

@@ -213,3 +213,48 @@ def test_a_stall_says_what_was_seen_and_what_to_try():
         assert fit.status == "stalled"
         assert fit.relative_gap <= 1e-8 or "rounding" in fit.message
         assert "float64" in fit.message and "l2" in fit.message
+
+
+def test_fewer_rows_than_columns_in_any_units_are_not_taken_for_kinks():
+    """Steps too long are none of a kink where rows cannot move; tangents once led nowhere."""
+    rng = np.random.default_rng(0)
+    X, units = rng.normal(size=(252, 750)), 10.0 ** rng.uniform(-6, 6, size=750)
+    y = (2 * X @ rng.normal(size=750) / 750**0.5 + rng.logistic(size=252) > 0).astype(int)
+    X = X * units
+    fit = dorfl.train([(X[:126], y[:126]), (X[126:], y[126:])], methods.erm(), l2=1 / 252)
+    assert fit.status == "converged"
+    assert fit.objective < 3e-7  # the classes are separable by columns that cost next to nothing
+
+
+def test_a_kink_in_many_columns_leaves_no_absurd_gap():
+    """Rows so cheap to move that Huber's loss is |t − y|: every row is a kink."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 40))
+    y = X @ rng.normal(size=40) / 40**0.5 + 0.3 * rng.standard_t(3, size=300)
+    clients = [(X[k::3], y[k::3] + 0.2 * k) for k in range(3)]
+    loss = dorfl.losses.huber(0.05)
+    fit = dorfl.train(clients, methods.gdrfl(1.0), loss=loss, tol=1e-3)
+    assert fit.status == "converged"
+    assert dorfl.saddle_gap(fit, clients) < 1e-2 * fit.objective
+
+
+def test_rounds_without_new_curvature_are_used_for_longer_where_it_is_dear():
+    """Ten classes of 41 numbers: what one full curvature weighs, two hundred gradients do."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 40))
+    y = (X @ rng.normal(size=(40, 10)) / 2 + rng.gumbel(size=(600, 10))).argmax(1)
+    clients = [(X[:300], y[:300]), (X[300:], y[300:])]
+    fit = dorfl.train(clients, methods.erm(), loss="softmax", l2=1 / 600, tol=1e-4)
+    bare = min(one.bytes_up for one in fit.history)
+    asked = sum(one.bytes_up > bare for one in fit.history)
+    assert fit.status == "converged" and fit.rounds <= 15
+    assert asked <= fit.rounds // 2
+
+
+def test_optimistic_says_what_to_try_where_its_rounds_are_over():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4)) @ rng.normal(size=(4, 30))  # columns that go together
+    y = X[:, 0] + rng.logistic(size=200) > 0
+    clients = [(X[:100], y[:100]), (X[100:], y[100:])]
+    with pytest.warns(UserWarning, match=r"not converged.*solver 'sqp'"):
+        dorfl.train(clients, methods.afl(), solver="optimistic", l2=1e-6, max_rounds=20)

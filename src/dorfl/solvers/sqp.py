@@ -23,7 +23,7 @@ from dorfl.solvers.quasi_newton import no_secants
 from dorfl.solvers.sqp_step import SqpState, length, metric, shortened, solve
 from dorfl.support.types import Array
 
-_BUNDLE = 20  # points whose tangents are kept
+_BUNDLE = 60  # points whose tangents are kept: a kink in d columns takes d + 1 to describe
 _TRIALS = 60  # points found worse in a row
 _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
@@ -76,7 +76,8 @@ class Sqp:
             )
         before = state.promise
         plain = solve(state if state.kinked else state._replace(tried=()))
-        gap = plain.promise * max(state.surprise, 1.0)
+        # The model may promise too little again, though hardly more than there was to gain.
+        gap = max(plain.promise, min(plain.promise * state.surprise, 10.0 * state.fallen))
         if not state.is_whole:  # secants may know too little: look twice
             gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
         step = solve(state) if state.tried and not state.kinked else plain
