@@ -279,6 +279,8 @@ def test_sites_weigh_labels_as_a_table_does_and_say_which(tmp_path):
     assert 0.1 < end.verdict.labels < 0.2
     assert np.array_equal(end.outcome.theta, made.fit.theta.ravel())
     assert made.facts.promise.outliers == end.verdict.labels
+    ours, plain, _ = comparison.held_out(toml.parse(words), made)
+    assert ours.overall < 2.0 < 0.5 * ours.all_rows and ours.overall < plain.overall
     found = audit.audit(made, rows)
     assert "does not fit: the other rows say" in found.columns[0]
     first = found.row[:50] - 1

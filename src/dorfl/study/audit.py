@@ -18,7 +18,7 @@ from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import group_of
 from dorfl.networks.layered import Layered
 from dorfl.objective.kinds import Score
-from dorfl.study.defaults import STEEPNESS
+from dorfl.study import serving
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
 from dorfl.study.suspects import REACH, far_off
@@ -72,11 +72,11 @@ def audit(model: Model, rows: Rows) -> Audit:
         raise ValueError(f"outliers: {trusts}")
     known, (off, said) = _with_strangers(model, rows.names), _labels(model, rows)
     middles = known.centers[[known.clients.index(name) for name in rows.names]]
-    parts = [w * np.exp(-STEEPNESS * off[at]) for w, at in
-             zip(_weights(known, rows, middles), rows.places, strict=True)]  # fmt: skip
+    own = zip(_weights(known, rows, middles), rows.places, strict=True)
+    parts = [w * serving.counts(off[at]) for w, at in own]
     weight = np.concatenate([w * (len(w) / w.sum()) for w in parts])
-    own = zip(middles, rows.clients.values(), strict=True)
-    centers = np.concatenate([np.broadcast_to(at(mid, y), X.shape) for mid, (X, y) in own])
+    each = zip(middles, rows.clients.values(), strict=True)
+    centers = np.concatenate([np.broadcast_to(at(mid, y), X.shape) for mid, (X, y) in each])
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
     sources = list(dict.fromkeys(model.transform.sources))
     belongs = np.array([sources.index(name) for name in model.transform.sources])

@@ -99,8 +99,8 @@ def held_out(
     """The study's method, plain ERM and a constant, on a fifth of the rows held out of training.
 
     Of rows that may be wrong nobody knows how well they should be predicted: where the model sets
-    rows aside, those that lie far out are left out; none where all rows are trusted. `tick` is
-    called before every round.
+    rows aside, those that lie far out are left out, or have a label that does not fit; none where
+    all rows are trusted. `tick` is called before every round.
     """
     settings = study.changed(data_task="classification" if model.classifies else "regression")
     settings = settings.changed(data_classes=model.classes or None)
@@ -148,9 +148,14 @@ def _bulk(rows: Rows, state: State) -> Rows:
     """The rows that training did not find far out, each measured as it was there."""
     assert state.centers is not None
     shape, kept = meaning.shape_of(state) / (state.edge or 1.0), []
+    problem, labels = meaning.problem_of(state), state.reference
+    if labels is not None and not meaning.share_of(state) > 0:
+        shape = np.zeros_like(shape)  # labels alone were found to be wrong
     for name, (first, stop) in zip(rows.names, pairwise(rows.bounds.tolist()), strict=True):
         X, y = rows.X[first:stop], rows.y[first:stop]
         bulk = suspects.is_bulk(X, y, state.centers[state.roster.index(name)], shape)
+        if labels is not None:
+            bulk &= suspects.far_off(np.abs(problem.predict(labels, X) - y)) <= suspects.REACH
         kept.append(first + np.flatnonzero(bulk if bulk.any() else ~bulk))
     bounds = np.cumsum([0, *map(len, kept)])
     left = np.concatenate(kept)

@@ -118,8 +118,12 @@ def mass(problem: Problem, X: Array, y: Array, agreed: Agreement | Any) -> Any:
     """
     if agreed.reference is None:
         return None
-    far = suspects.far_off(np.abs(outputs(problem, agreed.reference, X) - y))
-    return np.exp(-np.minimum(defaults.STEEPNESS * far, _LEAST))
+    return counts(suspects.far_off(np.abs(outputs(problem, agreed.reference, X) - y)))
+
+
+def counts(far: Array) -> Array:
+    """What rows count whose labels are so far, squared, from what they should be."""
+    return np.asarray(np.exp(-np.minimum(defaults.STEEPNESS * far, _LEAST)))
 
 
 def judge(
