@@ -22,6 +22,7 @@ import dorfl
 from dorfl.federation.defence import Limits, bounds, defend
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.training import prepare
+from dorfl.oracle import curvature
 from dorfl.oracle.group import Group
 
 Lie = Callable[[Broadcast, Report], Report]
@@ -87,10 +88,7 @@ def flipped(group: Group, _: tuple[str, ...]) -> Lie:
 def other_rule(group: Group, liars: tuple[str, ...], turn: float = 90.0) -> Lie:
     """Labels by another θ, turned by so many degrees in a direction all liars share."""
     rng = np.random.default_rng(0)
-    honest = dorfl.train(
-        {n: (group.rows[a:b], group.target[a:b]) for n, a, b in _pieces(group) if n not in liars},
-        group.problem.method, l2=1e-3,
-    ).theta  # fmt: skip
+    honest = _honest(group, liars)
     side = rng.normal(size=honest.size)
     side -= honest * (side @ honest) / (honest @ honest)
     side *= np.linalg.norm(honest) / np.linalg.norm(side)
@@ -162,6 +160,43 @@ def pulled(size: float, worst: bool = False) -> Attack:
     return attack
 
 
+def steered(size: float, softest: bool = False, opposite: bool = False) -> Attack:
+    """A slope on the honest mean that is chosen for what it does to the honest sites' model.
+
+    It lengthens that model, or pulls where the others curve least, at one place all liars share;
+    `opposite`: half of them the other way.
+    """
+
+    def attack(group: Group, liars: tuple[str, ...]) -> Lie:
+        others = _others(group, liars)
+        away = -_honest(group, liars)
+        if softest:
+            packed = others.evaluate(-away, "full").curvature.mean(axis=0)
+            sizes = group.problem.layout.sizes_of(packed)
+            solve = curvature.base(packed, sizes, np.full(away.size, 1e-9)).solve
+            soft = np.linalg.eigh(np.array([solve(unit) for unit in np.eye(away.size)]))[1][:, -1]
+            away = soft * np.sign(-soft @ away)
+        away = away * size / np.linalg.norm(away)
+
+        def lie(sent: Broadcast, report: Report) -> Report:
+            seen, theta = others.evaluate(sent.task.theta, sent.task.curvature), sent.task.theta
+            slope = -away if opposite and report.client != liars[0] else away
+            bend = None if seen.curvature is None else seen.curvature.mean(axis=0)
+            value = max(float(seen.values.mean() + slope @ theta), 0.0)
+            vector = seen.gradients.mean(axis=0) + slope
+            return report._replace(value=value, vector=vector, curvature=bend)
+
+        return lie
+
+    return attack
+
+
+def _honest(group: Group, liars: tuple[str, ...]) -> Any:
+    """The model of the honest sites alone."""
+    rows = {n: (group.rows[a:b], group.target[a:b]) for n, a, b in _pieces(group) if n not in liars}
+    return dorfl.train(rows, group.problem.method, l2=1e-3).theta.ravel()
+
+
 def _pieces(group: Group) -> list[tuple[str, int, int]]:
     edges = [0, *np.cumsum(group.counts).tolist()]
     return list(zip(group.names, edges[:-1], edges[1:], strict=True))
@@ -207,6 +242,9 @@ ATTACKS: dict[str, Attack] = {
     "a slope of 0.5 on the honest mean": pulled(0.5),
     "a slope of 0.1 on the worst site's risk": pulled(0.1, worst=True),
     "a slope of 0.3 on the worst site's risk": pulled(0.3, worst=True),
+    "a slope of 0.1 that lengthens the honest model": steered(0.1),
+    "a slope of 0.4 where the others curve least": steered(0.4, softest=True),
+    "slopes of 0.2 that lengthen and shorten it": steered(0.2, opposite=True),
 }
 METHOD = dorfl.methods.dorfl(32.0, 1.0, mixture=dorfl.mixture.fixed(by="loss"))
 

@@ -89,6 +89,12 @@ def test_a_column_that_one_site_alone_has_is_no_pull():
     assert not apart.find(told, 2).sure
 
 
+def test_who_pulls_furthest_is_set_aside_and_not_who_was_first_thought_to():
+    """Two honest sites, alike and unlike the others, pull apart too; at first further."""
+    case = LIARS.case(112, 8)
+    assert LIARS.lost(case, LIARS.steered(0.4, softest=True), 0.25) < 2.0
+
+
 def test_where_nobody_can_tell_it_says_so():
     clients = dorfl.datasets.synthetic(0).clients
     with pytest.raises(ValueError, match="last word"):
@@ -97,6 +103,24 @@ def test_where_nobody_can_tell_it_says_so():
         dorfl.train(clients, methods.erm(), liars=0.25, batch=10)
     with pytest.raises(ValueError, match=r"below 0\.5"):
         dorfl.train(clients, methods.erm(), liars=0.5)
+
+
+def test_a_slope_on_a_risk_is_what_a_site_with_other_labels_reports():
+    """log(1 + e^m) = m + log(1 + e^−m): the lie that passes is an honest site's report."""
+    clients = by_rules([[2.0, 1.0, -1.0]])
+    X, y = clients["site-0"]
+    some = y == 1
+    some[np.flatnonzero(some)[20:]] = False
+    other = (X, np.where(some, 0, y))
+    slope = np.r_[X[some].sum(axis=0), some.sum()] / len(y)
+    told, odd = (
+        training.prepare({"site-0": rows}, methods.erm()) for rows in (clients["site-0"], other)
+    )
+    for theta in np.random.default_rng(1).normal(size=(5, 4)):
+        one, two = told.evaluate(theta, "full"), odd.evaluate(theta, "full")
+        assert two.values[0] == pytest.approx(one.values[0] + slope @ theta, abs=1e-6)
+        assert np.allclose(two.gradients, one.gradients + slope, atol=1e-6)
+        assert np.allclose(two.curvature, one.curvature, atol=1e-6)
 
 
 def by_rules(rules, rows=400):

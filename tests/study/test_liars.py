@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.data.preprocessing import Column
+from dorfl.data.preprocessing import Column, Deviation
+from dorfl.data.sketch import Sketch
 from dorfl.federation.messages import Report
 from dorfl.guarantees.certificate import Part
 from dorfl.study import coordinator, settling, vetting
-from dorfl.study.messages import Enrolled, Finished, Refusal
+from dorfl.study.messages import Columns, Enrolled, Finished, Refusal, Spreads
 from dorfl.support import wire
-from study_cases import METHODS, make_sites, make_study, synthetic_tables
+from study_cases import METHODS, make_sites, make_study, split, synthetic_tables
 
 TABLES = synthetic_tables()
 LIAR = "site-1"  # an eighth of the rows
@@ -132,6 +133,33 @@ def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
     assert end.outcome.lam.tolist() == pytest.approx([20 / 27, 2 / 27, 5 / 27])
     assert vetting.believed((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
     assert vetting.believed((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)
+
+
+def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
+    """One of eight claims 2⁴⁰ rows, a thousand units away and a thousandth of a unit apart."""
+    many, tables = 2**40, split(8)
+
+    def lie(_, answer):
+        if isinstance(answer, Enrolled):
+            return answer._replace(rows=many)
+        if isinstance(answer, Columns):
+            away, label = Sketch(many, (1e3,) * 50), answer.label
+            levels = dict.fromkeys(label.levels, many // 2)
+            columns = {
+                name: one._replace(rows=many, values=away) for name, one in answer.columns.items()
+            }
+            return Columns(columns, label._replace(rows=many, levels=levels))
+        if isinstance(answer, Spreads):
+            near = Deviation(many, distances=Sketch(many, (1e-3,) * 50))
+            return answer._replace(spreads=dict.fromkeys(answer.spreads, near))
+        return answer._replace(rows=many) if isinstance(answer, Report) else answer
+
+    study = make_study(tables, method=METHODS["erm"])
+    honest, end = with_lies(study, lambda _, answer: answer, tables), with_lies(study, lie, tables)
+    for one, two in zip(honest.transform.numeric, end.transform.numeric, strict=True):
+        assert abs(one.center - two.center) < one.spread and 0.5 < two.spread / one.spread < 2.0
+    assert end.outcome.status == "converged"
+    assert end.outcome.objective < 1.1 * honest.outcome.objective
 
 
 def test_a_class_that_one_site_alone_has_is_named_not_learnt():

@@ -56,7 +56,13 @@ def same(one, two):
     assert (one.fit.objective, one.fit.gap) == (two.fit.objective, two.fit.gap)
     mine, other = one.fit.problem.method, two.fit.problem.method
     assert (mine.rho, mine.temperature, mine.cost) == (other.rho, other.temperature, other.cost)
-    assert one.facts.clients == two.facts.clients and one.facts.learnt == two.facts.learnt
+    assert one.facts.learnt == two.facts.learnt
+    for mine, other in zip(one.facts.clients, two.facts.clients, strict=True):
+        assert mine[:3] == other[:3]
+        classes = len(one.classes) > 0  # sites count rows in blocks of five, and not one by one
+        assert mine.score == pytest.approx(
+            other.score, abs=6 / mine.rows if classes else 1e-2 * mine.score
+        )
     assert one.facts.choice == two.facts.choice
 
 

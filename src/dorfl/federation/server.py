@@ -151,6 +151,11 @@ def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serv
     trying = tuple(names.index(name) for name in doubt.aside if name in names)
     cleared = [tuple(names.index(n) for n in some if n in names) for some in doubt.cleared]
     found = told.without(trying) if trying else apart.find(told, most, cleared)
+    if trying and found.sure:  # unless others pull further apart: some honest clients do so too
+        other = apart.find(told, most, [*cleared, trying])
+        if other.sure and min(other.times) > min(found.times):
+            doubt = doubt._replace(cleared=(*doubt.cleared, tuple(doubt.aside)), aside={})
+            found, trying = other, ()
     words = "set aside: pulls" if doubt.leave else "pulls"
     aside = {
         names[i]: f"{words} {times:.0f} times as far away as others do"

@@ -111,12 +111,12 @@ class State(NamedTuple):
 
     @property
     def spare(self) -> bool:
-        """Whether what is under way can be done without, so that who refuses it ends that alone.
+        """Whether what is under way can be done without: who refuses it ends that alone.
 
-        So can a trial, and training that begins anew to give the loss of a model a better unit.
+        That is a trial, or training that begins anew to give the loss of a model a better unit.
         """
-        begins = self.server is not None and not self.server.last
-        return self.trial is not None or (begins and self.outcome is not None)
+        anew = self.outcome is not None and self.server is not None and not self.server.last
+        return anew or self.trial is not None
 
     @property
     def shown(self) -> dict[str, int]:
@@ -212,12 +212,12 @@ def receive(
     refused = dict(refused or {})
     step = state.sum.of if state.step in secure.STEPS else state.step
     for site in state.roster:
-        answer = answers.get(site)
-        if isinstance(answer, Refusal):
+        if isinstance(answer := answers.get(site), Refusal):
             if step not in ("round", "network", "judge", *AFTER):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
+    good = vetting.discounted(state, good)
     return secure.begin(_NEXT[state.step](state, good, refused))
 
 

@@ -7,7 +7,7 @@ so many rows. A report of a round is vetted by :func:`dorfl.federation.server.re
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -99,6 +99,47 @@ def believed(rows: tuple[int, ...], most: int | None, sites: bool) -> tuple[int,
             return rows
         most = _TIMES * sorted(rows)[(len(rows) - 1) // 2]
     return tuple(min(own, most) for own in rows)
+
+
+def discounted(state: State, answers: dict[str, Any]) -> dict[str, Any]:
+    """What sites tell of their rows before training, as if they had those that they weigh by.
+
+    Medians and sums are of all sites' rows together: who claims to have most of them would choose
+    in which units everybody's columns are.
+    """
+    if state.here or not state.rows:
+        return answers
+    held = dict(zip(state.roster, zip(state.rows, state.believed, strict=True), strict=True))
+    return {site: _fewer(answer, *held[site]) for site, answer in answers.items()}
+
+
+def _fewer(answer: Any, rows: int, most: float) -> Any:
+    if most >= rows:
+        return answer
+    share = most / rows
+
+    def few(count: int) -> int:
+        return max(int(count * share), 1) if count else 0
+
+    def blocks(told: Sketch) -> Sketch:
+        return told._replace(rows=min(told.rows, int(most)))
+
+    if isinstance(answer, Column):
+        return answer._replace(
+            rows=few(answer.rows), missing=few(answer.missing), values=blocks(answer.values),
+            total=tuple(part * share for part in answer.total),
+            levels={level: few(count) for level, count in answer.levels.items()},
+        )  # fmt: skip
+    if isinstance(answer, Deviation):
+        squares = tuple(part * share for part in answer.squares)
+        return Deviation(few(answer.rows), squares, blocks(answer.distances))
+    if isinstance(answer, Columns | Spreads):
+        ways = {name: _fewer(one, rows, most) for name, one in answer[0].items()}
+        return type(answer)(ways, _fewer(answer.label, rows, most))
+    if isinstance(answer, Place):
+        looked = min(answer.rows, int(most))
+        return answer._replace(rows=looked, kept=answer.kept * share, by=answer.by * share)
+    return blocks(answer) if isinstance(answer, Sketch) else answer
 
 
 def _place(told: Place, rows: int, dims: int, wide: int, classes: int) -> str | None:
