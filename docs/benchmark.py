@@ -50,7 +50,29 @@ def tables(known: Known) -> dict[str, str]:
         for block in all_blocks(page):
             if isinstance(block, Table):
                 made[block.name] = as_markdown(block)
+        for kind in kinds:
+            course = {cell: runs[0] for cell, runs in cells.items() if runs[0]["curve"]}
+            course = {cell: run for cell, run in course.items() if cell.startswith(f"{kind}/")}
+            if course:
+                made[f"benchmark-{data}-{kind}-curve"] = as_markdown(_curve(course))
     return made
+
+
+def _curve(course: dict[str, dict[str, Any]]) -> Table:
+    """Mean accuracy of clients after so many rounds, by method."""
+    stops = [stop for stop, *_ in next(iter(course.values()))["curve"]]
+    rows: list[list[Any]] = [
+        [
+            name,
+            *(100.0 * mean for _, mean, _ in course[cell]["curve"]),
+            100.0 * course[cell]["mean"],
+        ]
+        for name in (*NAMES, CLEAN)
+        for cell in course
+        if cell.split("/", 1)[1] == name
+    ]
+    last = next(iter(course.values()))["rounds"]
+    return Table("curve", "", ("method", *(str(stop) for stop in (*stops, last))), rows, ".1f")
 
 
 def _short(value: Any) -> Any:

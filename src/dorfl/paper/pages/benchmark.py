@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dorfl.networks.benchmark import CLEAN, LEFT_OUT, TRIES
+from dorfl.networks.benchmark import CLEAN, LEFT_OUT, TRIES, WORSE
 from dorfl.networks.benchmark_rows import ABOUT
 from dorfl.paper.benchmark import SETS, Asked, Results
 from dorfl.paper.pages.common import percent
@@ -79,7 +79,8 @@ def blocks(asked: Asked, found: Results) -> list[Block]:
             "rounds on four in five of the training rows, wrong ones included, and judged on the "
             "fifth: mean and worst client count half each, and of every client's rows the "
             f"{100 * LEFT_OUT:.0f} % furthest from the median of their class are left out for all "
-            "methods alike. Test rows have no part in it.",
+            "methods alike. Test rows have no part in it. DOR-FL trusts all rows, and is AFL, "
+            f"unless that makes the loss of these rows {100 * WORSE:g} % larger.",
         ]
     )
     worst = _accuracy(
