@@ -185,17 +185,18 @@ def _max_of(_, lanes):
 # ones before; θ is zero there, and sums are not taken from there.
 
 _ROWS, _TILE = 8, 4
+_LONG = 2048  # bytes of a row from which on it streams in by itself
 
 
 def _least(builder, a, b):
     return builder.select(builder.icmp_signed("<", a, b), a, b)
 
 
-def _tile(context, builder, rows, table, corner, end, count):
+def _tile(context, builder, rows, table, corner, end, count, several=_ROWS):
     """Where lanes of eight rows are, from the corner (i, k) on; the last row stands for others."""
     (i, k), (row, column) = corner, end
     places = [builder.add(k, k.type(c * _Lanes(rows.dtype).count)) for c in range(count)]
-    for q in range(_ROWS):
+    for q in range(several):
         at = _least(builder, builder.add(i, i.type(q)), row)
         yield [
             _pointer(context, builder, rows, table, [at, _least(builder, place, column)])
@@ -209,11 +210,13 @@ def _in_tile(context, builder, array, value, k, count):
     return [_pointer(context, builder, array, value, [place]) for place in places]
 
 
-@intrinsic
-def _nothing(_, number):
-    """Eight lanes of zeros, where sums begin."""
-    kind = types.UniTuple(_Lanes(number), _ROWS)
-    return kind(number), lambda context, *_: ir.Constant(context.get_value_type(kind), None)
+@intrinsic(prefer_literal=True)
+def _nothing(_, number, several):
+    """Lanes of zeros for so many rows, where sums begin."""
+    kind = types.UniTuple(_Lanes(number), several.literal_value)
+    return kind(number, several), lambda context, *_: ir.Constant(
+        context.get_value_type(kind), None
+    )
 
 
 @intrinsic(prefer_literal=True)
@@ -225,7 +228,7 @@ def _add_products(_, count, rows, i, k, end, last, weights, totals):
         size, align = count.literal_value, rows.dtype.bitwidth // 8
         at = _in_tile(context, builder, weights, vector, k, size)
         own = [builder.load(pointer, align=align) for pointer in at]
-        tile = _tile(context, builder, rows, table, (i, k), (end, last), size)
+        tile = _tile(context, builder, rows, table, (i, k), (end, last), size, len(totals))
         for q, row in enumerate(tile):
             total = builder.extract_value(found, q)
             for pointer, weight in zip(row, own, strict=True):
@@ -242,9 +245,9 @@ def _store_sums(_, out, j, totals):
     """Write the sums of eight lanes, each as :func:`_sum_of` takes it, to out[j] and after it."""
 
     def generate(context, builder, _signature, args):
-        vectors = [builder.extract_value(args[2], q) for q in range(_ROWS)]
+        vectors = [builder.extract_value(args[2], q) for q in range(len(totals))]
         found = _folded(builder, vectors, builder.fadd)
-        kind = ir.VectorType(ir.DoubleType(), _ROWS)
+        kind = ir.VectorType(ir.DoubleType(), len(totals))
         if found.type != kind:
             found = builder.fpext(found, kind)
         at = _place(context, builder, out, args[0], args[1:2])
@@ -949,10 +952,9 @@ def _last_rows(rows, first, count):
 def _ask_for(rows, first, dims):
     """Ask for half as many rows as a tile has, of the next block.
 
-    Both products together ask for all of it: memory would idle until its turn comes otherwise. Rows
-    so long that two blocks would not fit the cache stream in by themselves.
+    Both products together ask for all of it: memory would idle until its turn comes otherwise.
     """
-    if dims * rows.itemsize <= 4096:
+    if dims * rows.itemsize <= _LONG:
         for k in range(0, _ROWS // 2 * dims, _lanes(rows)):
             _prefetch(rows, first, k)
 
@@ -963,18 +965,27 @@ def _outputs(rows, first, count, weights, dims, bias, out):
     width, end = _lanes(rows), first + count - 1
     last = max(dims - width, 0)
     whole, left = _tiles(dims, width)
-    for j in range(0, count, _ROWS):
-        i, totals = first + j, _nothing(rows.dtype.type(0))
-        for k in range(0, whole, _TILE * width):
-            totals = _add_products(4, rows, i, k, end, last, weights, totals)
-        if left == 1:
-            totals = _add_products(1, rows, i, whole, end, last, weights, totals)
-        elif left == 2:
-            totals = _add_products(2, rows, i, whole, end, last, weights, totals)
-        elif left == 3:
-            totals = _add_products(3, rows, i, whole, end, last, weights, totals)
-        _store_sums(out, j, totals)
-        _ask_for(rows, first + BLOCK + j // 2, dims)
+    if dims * rows.itemsize > _LONG:  # one after the other: eight would be as many places in memory
+        for j in range(count):
+            i, totals = first + j, _nothing(rows.dtype.type(0), 1)
+            for k in range(0, whole, _TILE * width):
+                totals = _add_products(4, rows, i, k, end, last, weights, totals)
+            for k in range(whole, whole + left * width, width):
+                totals = _add_products(1, rows, i, k, end, last, weights, totals)
+            _store_sums(out, j, totals)
+    else:
+        for j in range(0, count, _ROWS):
+            i, totals = first + j, _nothing(rows.dtype.type(0), 8)
+            for k in range(0, whole, _TILE * width):
+                totals = _add_products(4, rows, i, k, end, last, weights, totals)
+            if left == 1:
+                totals = _add_products(1, rows, i, whole, end, last, weights, totals)
+            elif left == 2:
+                totals = _add_products(2, rows, i, whole, end, last, weights, totals)
+            elif left == 3:
+                totals = _add_products(3, rows, i, whole, end, last, weights, totals)
+            _store_sums(out, j, totals)
+            _ask_for(rows, first + BLOCK + j // 2, dims)
     for j in range(BLOCK):
         out[j] = out[j] + bias if j < count else 0.0
 
