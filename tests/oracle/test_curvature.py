@@ -219,3 +219,17 @@ def test_factors_are_those_of_before_as_long_as_the_matrix_is():
     assert kept._factors and packing._recent
     del first, again, kept, packed
     assert not packing._recent
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize(("decades", "precision"), [(2, np.float32), (8, np.float64)])
+def test_single_precision_does_only_where_it_is_enough(decades, precision):
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(60, 60)))[0]
+    whole = (turn * 10.0 ** -np.linspace(0, decades, 60)) @ turn.T
+    matrix = packing.base(packing.pack(whole, (60,)).astype(np.float32), (60,), np.zeros(60))
+    vectors = rng.normal(size=(3, 60))
+    found = matrix.solve(vectors)
+    assert matrix._factors[0][1].dtype == precision
+    if precision == np.float32:
+        np.testing.assert_allclose(matrix.multiply(found), vectors, atol=1e-3)

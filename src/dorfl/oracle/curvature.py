@@ -22,7 +22,7 @@ from weakref import ref
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dspmv, sspmv
-from scipy.linalg.lapack import dtpttr
+from scipy.linalg.lapack import dtpttr, stpttr
 
 from dorfl.oracle import kernels
 from dorfl.support.types import Array
@@ -31,6 +31,7 @@ RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
 BUDGET = 16 * 2**20  # bytes a client sends in a round, where nobody says otherwise
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
 _COLLINEAR = 1e-9  # of the diagonal
+_ROUGH = 1e-4  # squared, what single precision may lose of a solution before double has to do
 _DOUBLE = 2**17  # numbers up to which they travel in double precision
 
 Sizes = tuple[int, ...]
@@ -237,15 +238,28 @@ class Base:
         """D⁻¹ v, for every row v where there are several."""
         if max(self.sizes) == 1:
             return np.asarray(vectors / (self.scale * (self.packed + self.extra)))
+        found = self._back(vectors)
+        if self._factors[0][1].dtype == np.float64:
+            return found
+        left = vectors - self.multiply(found)  # single precision lost some digits
+        more = self._back(left)
+        if ((left * more).sum(axis=-1) > _ROUGH * (vectors * found).sum(axis=-1)).any():
+            vars(self)["_factors"] = _factors(self, np.dtype(np.float64))  # … or too many
+            return self._back(vectors)
+        return np.asarray(found + more)
+
+    def _back(self, vectors: Array) -> Array:
         out = np.empty(vectors.shape)
         for at, root in self._factors:
-            solved = cho_solve((root, False), vectors[..., at].T, check_finite=False)
-            out[..., at] = solved.T / self.scale
+            most = np.abs(vectors[..., at]).max(initial=1e-300)
+            part = (vectors[..., at].T / most).astype(root.dtype)
+            solved = cho_solve((root, False), part, check_finite=False)
+            out[..., at] = solved.T * (most / self.scale)
         return out
 
     @cached_property
     def _factors(self) -> list[tuple[slice, Array]]:
-        return _remembered(self.packed, self.extra) or _factors(self)
+        return _remembered(self.packed, self.extra) or _factors(self, self.packed.dtype)
 
 
 _recent: tuple[Any, ...] = ()  # the last packed blocks factorised: whose, where, with what, factors
@@ -263,12 +277,15 @@ def _remembered(packed: Array, extra: Array) -> list[tuple[slice, Array]] | None
     return found if same and np.array_equal(added, extra) else None
 
 
-def _factors(matrix: Base) -> list[tuple[slice, Array]]:
+def _factors(matrix: Base, precision: np.dtype[Any]) -> list[tuple[slice, Array]]:
     global _recent
     found, packed = [], matrix.packed
-    for at, block in _lower_blocks(packed, matrix.sizes):
+    for at, block in _lower_blocks(packed, matrix.sizes, precision):
         block[np.diag_indices_from(block)] += matrix.extra[at]
-        found.append((at, _factor(block.T)))  # columns lie together, as LAPACK wants them
+        try:
+            found.append((at, _factor(block.T)))  # columns lie together, as LAPACK wants them
+        except LinAlgError:
+            return _factors(matrix, np.dtype(np.float64))
     _recent = (ref(_owner(packed), _forget), (packed.ctypes.data, packed.size), matrix.extra, found)
     return found
 
@@ -309,14 +326,19 @@ def _factor(block: Array) -> Array:
         try:
             return np.asarray(cholesky(block, check_finite=False))
         except LinAlgError:
+            if block.dtype != np.float64:
+                raise  # double precision may do
             ridge *= 10.0
 
 
-def _lower_blocks(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
+def _lower_blocks(
+    packed: Array, sizes: Sizes, precision: Any = np.float64
+) -> Iterator[tuple[slice, Array]]:
     """Every block with what is above its diagonal left zero: a factorisation needs no more."""
+    unpack = dtpttr if precision == np.float64 else stpttr
     for at, triangle in _triangles(packed, sizes):
         # Row by row below the diagonal is column by column above it, which LAPACK unpacks.
-        yield at, dtpttr(at.stop - at.start, triangle.astype(np.float64), uplo="U")[0].T
+        yield at, unpack(at.stop - at.start, triangle.astype(precision), uplo="U")[0].T
 
 
 def _triangles(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:

@@ -116,10 +116,6 @@ def shortened(state: SqpState, step: Step) -> Step:
     """
     if state.reach <= 0.0:  # no shorter step can be told from none
         return step._replace(move=np.zeros_like(step.move), length=0.0)
-    if len(state.best.values) == 1 and state.is_whole and not len(state.secants.steps):
-        share = state.reach / step.length  # B is the metric: what is added only scales the step
-        promise = share * (2.0 - share) * step.promise
-        return step._replace(move=share * step.move, promise=promise, length=state.reach)
     before, short = 0.0, 1.0 / step.length
     # B along the step, in units of the metric
     bent = float(step.promise) * 2.0 / step.length**2 or 1.0
