@@ -119,6 +119,17 @@ def test_a_regression_is_in_the_unit_of_its_label():
     assert RobustRegressor().fit(X[:300], y[:300]).score(X[300:], y[300:]) < 0.2
 
 
+def test_labels_that_a_line_does_not_fit_count_in_full_for_a_network():
+    """Where a line has no part in what the label is, far from it says nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    y = X[:, 0] + 0.1 * rng.normal(size=400)
+    y[::6] *= -20
+    told = [RobustRegressor(model=m, max_rounds=20).fit(X, y).choice_ for m in ("linear", "mlp")]
+    says = [any("Labels far from" in words for words in choice) for choice in told]
+    assert says == [True, False]
+
+
 def test_wrong_rows_count_less_and_do_less_harm():
     X, y, _ = crescents(600)
     X[:60] *= -40

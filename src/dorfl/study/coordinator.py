@@ -59,7 +59,7 @@ from dorfl.study.messages import (
 from dorfl.study.secure import Sum
 from dorfl.study.settings import Study, linear
 from dorfl.study.settling import scale_label, settle_label
-from dorfl.study.suspects import Judged, Trial, Verdict, measured
+from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -98,6 +98,7 @@ class State(NamedTuple):
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
     sizes: tuple[float, ...] = ()  # what clients weigh, where rows do not count alike
     learning: Learning | None = None  # of a network's rounds
+    network: bool = False  # whether one follows although the study does not say so
 
     @property
     def decay(self) -> float | None:
@@ -300,8 +301,7 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = list(answers.values())
-    spread = spreading.measure(told, measured(meaning.assumed_of(state.study)))
-    state = state._replace(spread=spread)
+    state = state._replace(spread=spreading.measure(told, meaning.measured_of(state.study)))
     own, shape = meaning.keeps_center(state), meaning.shape_of(state)
     if not (state.study.method.scores and shape.any()):
         return _start(trying.labels(state, told, own, shape))

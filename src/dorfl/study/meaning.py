@@ -140,6 +140,11 @@ def assumed_of(study: Study) -> float:
     return suspects.ASSUMED if isinstance(given, str) else given
 
 
+def measured_of(study: Study) -> float:
+    """The share of the rows, nearest first, that says what a standard deviation is."""
+    return suspects.measured(assumed_of(study))
+
+
 def tries(study: Study) -> bool:
     """Whether it is tried if rows that lie far out are wrong: by a solver that needs few rounds."""
     lies = study.defence.trim > 0 or study.defence.liars > 0  # looked for from the first round on

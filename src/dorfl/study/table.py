@@ -163,7 +163,8 @@ def fit(
     words = state.study._replace(method=study.method, training=study.training)
     if mass is not None or score is not None:  # of such rows nothing is tried
         words = words.changed(method_outliers=meaning.assumed_of(words))
-    state = coordinator.prepared(state._replace(study=words))
+    follows = state.study.training.model != "linear"
+    state = coordinator.prepared(state._replace(study=words, network=follows))
     clients = validation.clients(rows.clients)
 
     def answer(one: Callable[[str], Answer]) -> State:

@@ -27,9 +27,8 @@ def begin(state: State, told: Sequence[Sketch]) -> State:
 
 def labels(state: State, told: Sequence[Place], own: bool, shape: Array) -> State:
     """Where no row can lie far out, only labels that are numbers can be wrong: if that is tried."""
-    if not (state.study.method.scores and state.target and meaning.tries(state.study)):
-        return state
-    if max(state.rows) < suspects.FEWEST:
+    asked = state.study.method.scores and meaning.tries(state.study) and _looks(state)
+    if not asked or max(state.rows) < suspects.FEWEST:
         return state
     trial = Trial(0.0, suspects.most_of(len(state.roster)))
     centers = spread.centers_of(told, own, shape)
@@ -57,7 +56,7 @@ def judged(state: State, told: Sequence[Judged]) -> State:
     known = state.reference if verdict.labels > 0 else None
     state = state._replace(verdict=verdict, tried=better, reference=known)
     share = suspects.ASSUMED if verdict.share > 0 else 0.0
-    if before is None and suspects.misfit(told) > 0:
+    if before is None and _looks(state) and suspects.misfit(told) > 0:
         trial = trial._replace(share=share, labels=True)
         return state._replace(trial=trial, reference=better[0])
     if trial.share != suspects.HALF and verdict.rows and len(state.edges) > 1:
@@ -65,3 +64,9 @@ def judged(state: State, told: Sequence[Judged]) -> State:
         return state._replace(trial=trial, edge=state.edges[1])
     edge = state.edges[verdict.assumed == suspects.HALF]
     return state._replace(trial=None, edge=edge)
+
+
+def _looks(state: State) -> bool:
+    """Whether labels are numbers, and of a linear model: a network's rows are not weighed so."""
+    network = state.network or state.study.training.model != "linear"
+    return state.target is not None and not network
