@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.data import centers, spread
-from dorfl.data.sketch import Sketch, quantile
+from dorfl.data.sketch import Sketch, levelled, quantile
 from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
@@ -65,8 +65,8 @@ class Judged(NamedTuple):
     """What a client tells of its rows held back, as far as they are bulk, and of two models.
 
     How many, the sum of their losses by the second model, and the sums of how much larger they are
-    by the first, and of its squares; how many more the second serves worse than no model would
-    (two classes: misclassifies); and how many of all rows seen lie far out.
+    by the first, and of its squares; how many more, in blocks of `least`, the second serves worse
+    than no model would (two classes: misclassifies); and how many of all rows seen lie far out.
     """
 
     rows: int
@@ -202,11 +202,16 @@ def judge(
         for theta in (np.zeros_like(models[0]), *models)
     )
     worse = first - second
-    missed = int((second > zero).sum()) - int((first > zero).sum())
+    missed = _beyond(second - zero, least) - _beyond(first - zero, least)
     sums = (second.sum(), worse.sum(), (worse**2).sum())
     loss, larger, squares = (float(f"{value:.4g}") for value in sums)
     far = far if far >= least else 0
     return Judged(rows, loss, larger, squares, missed, far, seen)
+
+
+def _beyond(values: Array, least: int) -> int:
+    """How many are positive, in blocks: by single ones two models would show where a row lies."""
+    return int((levelled(values, least) > 0.0).sum())
 
 
 def verdict(told: Sequence[Judged], before: Verdict | None = None) -> Verdict:
