@@ -140,6 +140,10 @@ def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serv
     doubt, setting = server.doubt, server.solving.setting
     names = [name for name in server.roster if name not in server.exposed]
     most = min(doubt.most - len(server.exposed), len(names) - 3)
+    if len(doubt.aside) > max(most, 0):  # who was exposed since is one of those who may lie
+        doubt = doubt._replace(aside={}, cleared=(*doubt.cleared, tuple(doubt.aside)))
+        solving = server.solver.init(setting, info.theta, info.lam)
+        return server._replace(doubt=doubt), solving, info._replace(done="")
     if most < 1 or (not doubt.aside and len(doubt.cleared) >= _LOOKS):
         return server, solving, info
     heard = [server.last[name][1] for name in names]

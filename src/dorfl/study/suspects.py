@@ -47,7 +47,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.data import centers, spread
-from dorfl.data.sketch import Sketch, quantile
+from dorfl.data.sketch import Sketch, levelled, quantile
 from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
@@ -81,9 +81,9 @@ class Judged(NamedTuple):
     """What a client tells of its rows held back, as far as they are bulk, and of two models.
 
     How many, the sum of their losses by the second model, and the sums of how much larger they are
-    by the first, and of its squares; how many more the second serves worse than no model would
-    (two classes: misclassifies); how many of all rows seen lie far out; and how many have a label,
-    a number, that does not fit what the first says.
+    by the first, and of its squares; how many more, in blocks of `least`, the second serves worse
+    than no model would (two classes: misclassifies); how many of all rows seen lie far out; and how
+    many, in blocks again, have a label, a number, that does not fit what the first says.
     """
 
     rows: int
@@ -221,7 +221,7 @@ def judge(
     unfit, residuals = 0, np.zeros(0)
     if not problem.loss.classifies:
         residuals = np.abs(problem.predict(models[0], X[places]) - y[places])
-        unfit = int((residuals > FAR * 1.4826 * np.median(residuals)).sum())
+        unfit = _beyond(residuals - FAR * 1.4826 * np.median(residuals), least)
     away = far_off(residuals) if labels else _distances(X[places], codes[places], center, shape)
     distance = known(settled(away, least))
     bulk = distance[: len(held)] <= REACH
@@ -234,11 +234,16 @@ def judge(
         for theta in (np.zeros_like(models[0]), *models)
     )
     worse = first - second
-    missed = int((second > zero).sum()) - int((first > zero).sum())
+    missed = _beyond(second - zero, least) - _beyond(first - zero, least)
     sums = (second.sum(), worse.sum(), (worse**2).sum())
     loss, larger, squares = (float(f"{value:.4g}") for value in sums)
     far, unfit = (count if count >= least else 0 for count in (far, unfit))
     return Judged(rows, loss, larger, squares, missed, far, seen, unfit)
+
+
+def _beyond(values: Array, least: int) -> int:
+    """How many are positive, in blocks: by single ones two models would show where a row lies."""
+    return int((levelled(values, least) > 0.0).sum())
 
 
 def far_off(residuals: Array) -> Array:
