@@ -50,6 +50,14 @@ class ChunkSums(NamedTuple):
     square: Array
 
 
+def room(n: int, outputs: int) -> tuple[Array, ...]:
+    """Where a pass keeps f, g, labels and shifts of n rows."""
+    return np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n)
+
+
+NO_ROOM = room(0, 1)
+
+
 class Ready(NamedTuple):
     """θ as the rows meet it."""
 

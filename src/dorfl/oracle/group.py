@@ -22,19 +22,12 @@ from scipy.special import xlogy
 
 from dorfl.objective.mixture import tilted_mean
 from dorfl.oracle import hessian, kernels, rowwise
-from dorfl.oracle.base import Atoms, ChunkSums, Evaluation, Kept, Ready
+from dorfl.oracle.base import NO_ROOM, Atoms, ChunkSums, Evaluation, Kept, Ready, room
 from dorfl.oracle.inner import apply, check_finite, is_concave
 from dorfl.oracle.problem import Problem
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
-
-def _room(n: int, outputs: int) -> tuple[Array, ...]:
-    """Where a pass keeps f, g, labels and shifts of n rows."""
-    return np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n)
-
-
-_NO_ROOM = _room(0, 1)
 _BATCH = 100_000  # rows, about; what is made of all of them at once would take much memory
 
 
@@ -271,12 +264,10 @@ class Group:
             np.zeros((count, 3)), np.zeros((count, outputs, dims)), np.zeros((count, outputs)),
             np.zeros((count, outputs, outputs)),
         )  # fmt: skip
-        per_row = _room(len(rows), outputs) if keep else _NO_ROOM
+        per_row = room(len(rows), outputs) if keep else NO_ROOM
         fixed = (effective, ready.weights, ready.intercept, self.anchors, ready.spread)
-        own: tuple[float, ...]
-        if outputs == 1:
-            kernel, own = kernels.one_pass, self._closed
-        else:
+        kernel, own = kernels.one_pass, self._closed
+        if outputs > 1:
             kernel, own = kernels.softmax_pass, (is_concave(problem.loss, ready.spread),)
 
         def work(part: slice) -> None:
