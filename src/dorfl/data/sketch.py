@@ -87,6 +87,25 @@ def levelled(values: Array, least: int) -> Array:
     return np.asarray(np.repeat(np.add.reduceat(ordered, edges[:-1]) / sizes, sizes))
 
 
+def known(values: Array, least: int, stand_ins: tuple[float, int] = (0.0, 0)) -> Array:
+    """The values as :func:`of` tells them, each the mean of its block, and `stand_ins` as they are.
+
+    These are one value, and how many of the values it is that stand for missing ones: a sketch is
+    of the others alone, and empty where they are too few. What is made of these values tells
+    nothing that the sketch has not told.
+
+    >>> known(np.array([4.0, 1.0, 3.0, 9.0, 3.5]), least=2, stand_ins=(3.5, 1))
+    array([2. , 2. , 3.5, 6.5, 6.5])
+    """
+    ordered, (value, count) = _ordered(values), stand_ins
+    first, last = np.searchsorted(ordered, value), np.searchsorted(ordered, value, side="right")
+    held = slice(int(first), int(min(first + count, last)))
+    told = of(np.delete(ordered, held), least)
+    if not told.rows:
+        return np.full(len(ordered), value)
+    return np.sort(np.concatenate([np.repeat(told.means, told.sizes), ordered[held]]))
+
+
 def table(values: Array, middle: Array, least: int) -> Array:
     """How far every column is from its middle: block means, (blocks, columns)."""
     pairs = zip(values.T, middle.tolist(), strict=True)

@@ -10,7 +10,7 @@ table, however rows are divided among clients.
 >>> rows[:100] *= -8                                            # one row in ten is wrong
 >>> places = [tell(rows[:500], least=5), tell(rows[500:], least=5)]
 >>> measure(places, bulk=0.8).units.round(1)
-array([ 1.2, 59.1])
+array([ 1.2, 59.2])
 """
 
 from __future__ import annotations
@@ -65,10 +65,13 @@ def tell(
     classes: int = 0,
     middle: Array | None = None,
     least: int = 1,
+    stand_ins: Array | None = None,
 ) -> Place:
     """A client's part; `middle` is the others' too where clients are too small for their own.
 
-    The `target` is a number, or one of so many classes: 0, 1, …
+    The `target` is a number, or one of so many classes: 0, 1, … Distances are those of the block
+    means that were told of a column (:func:`dorfl.data.sketch.known`), so they show no row of it;
+    `stand_ins` (2, d) says of every column what stands for missing values, and how often.
     """
     looked = look(rows).astype(np.float64, copy=False)
     place, part = centers.summarise(looked, least=least), len(rows) / len(looked)
@@ -77,7 +80,9 @@ def tell(
         by, means = centers.by_class(looked, look(target).astype(np.int64), classes, least)
     elif target is not None:
         looked = np.column_stack([looked, look(target)])
-    away = sketch.table(looked, middle_of(looked) if middle is None else middle, least)
+    if least > 1:
+        looked = _known(looked, stand_ins if len(looked) == len(rows) else None, least)
+    away = sketch.table(looked, middle_of(looked, least) if middle is None else middle, least)
     return Place(len(looked), place.kept * part, place.mean, away, by * part, means)
 
 
@@ -159,7 +164,7 @@ def edge(told: Sequence[Sketch], bulk: float) -> float:
 def residuals(out: Array, target: Array, least: int = 1) -> Sketch:
     """How far a client's labels are from what a model says of them, as a sketch."""
     found = (look(target) - look(out))[:, None]
-    return sketch.around(found[:, 0], float(middle_of(found)[0]), least)
+    return sketch.around(found[:, 0], float(middle_of(found, least)[0]), least)
 
 
 def scatter(told: Sequence[Sketch]) -> float:
@@ -196,10 +201,25 @@ def look(values: Array) -> Array:
     return np.asarray(values[np.sort(rows)])
 
 
-def middle_of(rows: Array) -> Array:
-    """The medians that are one of the values, so that a value most rows have is met exactly."""
+def middle_of(rows: Array, least: int = 1) -> Array:
+    """The medians: one of the values, so that a value most rows have is met exactly.
+
+    Where no single row may show, as :func:`dorfl.data.sketch.quantile` reads it between blocks.
+    """
+    if least > 1:
+        return np.array([sketch.quantile([sketch.of(part, least)], 0.5) for part in rows.T])
     columns, half = np.ascontiguousarray(rows.T), (len(rows) - 1) // 2
     return np.asarray(np.partition(columns, half, axis=1)[:, half])
+
+
+def _known(rows: Array, stand_ins: Array | None, least: int) -> Array:
+    """Every column as the blocks of its values tell it, in order."""
+    each = np.zeros((2, rows.shape[1]))
+    if stand_ins is not None:
+        each[:, : stand_ins.shape[1]] = stand_ins
+    pairs = zip(rows.T, each.T.tolist(), strict=True)
+    told = [sketch.known(column, least, (value, int(count))) for column, (value, count) in pairs]
+    return np.column_stack(told) if told else rows
 
 
 def _unit(away: Array, sizes: Array, bulk: float) -> tuple[float, bool]:

@@ -266,9 +266,8 @@ class Group:
         )  # fmt: skip
         per_row = room(len(rows), outputs) if keep else NO_ROOM
         fixed = (effective, ready.weights, ready.intercept, self.anchors, ready.spread)
-        kernel, own = kernels.one_pass, self._closed
-        if outputs > 1:
-            kernel, own = kernels.softmax_pass, (is_concave(problem.loss, ready.spread),)
+        kernel: Any = kernels.one_pass if outputs == 1 else kernels.softmax_pass
+        own = self._closed if outputs == 1 else (is_concave(problem.loss, ready.spread),)
 
         def work(part: slice) -> None:
             kernel(

@@ -159,7 +159,8 @@ def _bulk(rows: Rows, state: State) -> Rows:
         kept.append(first + np.flatnonzero(bulk if bulk.any() else ~bulk))
     bounds = np.cumsum([0, *map(len, kept)])
     left = np.concatenate(kept)
-    return replace(rows, X=rows.X[left], y=rows.y[left], order=rows.order[left], bounds=bounds)
+    order = rows.order[left]
+    return replace(rows, X=rows.X[left], y=rows.y[left], order=order, bounds=bounds, gaps=None)
 
 
 def _constant(model: Model, y: Array, rows: Rows) -> dict[str, float]:

@@ -26,7 +26,7 @@ class Rows:
     """Clients' rows, one after the other: client i has bounds[i] … bounds[i + 1].
 
     `y` holds class numbers or, for a regression, scaled labels; `order` is each row's place in the
-    file.
+    file, and `gaps` says of every client and column how many values are missing, if known.
     """
 
     names: tuple[str, ...]
@@ -36,6 +36,7 @@ class Rows:
     order: Array
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    gaps: Array | None = None
 
     @property
     def places(self) -> list[slice]:

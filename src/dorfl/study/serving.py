@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dorfl.data import centers, preprocessing, sketch, spread
-from dorfl.data.preprocessing import Numeric, summaries
+from dorfl.data.preprocessing import Numeric, Transform, cells, summaries
+from dorfl.data.preprocessing.columns import numbers
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
 from dorfl.guarantees import bound, certificate
@@ -66,22 +67,39 @@ def features(rows: pa.Table, agreement: Agreement) -> tuple[Array, Array]:
     return X, labels.for_training(y, meaning.loss_of(study, len(agreement.classes)))
 
 
-def place(X: Array, y: Array, agreement: Agreement | Any) -> Place:
+def gaps(table: Any, transform: Transform, bounds: Array) -> Array:
+    """How many values are missing of each client in every column that the model sees.
+
+    Not those of categories, where a missing value is a level like others.
+    """
+    found = np.zeros((len(bounds) - 1, len(transform.names)), dtype=np.int64)
+    for part in transform.numeric:
+        column = cells.without(table.column(part.name), transform.missing)
+        missing = np.isnan(numbers(column, part.name))
+        found[:, transform.names.index(part.name)] = np.add.reduceat(
+            missing, bounds[:-1], dtype=int
+        )
+    return found
+
+
+def place(X: Array, y: Array, agreement: Agreement | Any, missing: Array | None = None) -> Place:
     """Where a client's rows lie, and how far apart; so for what is predicted, if it is a number.
 
-    Of classes, where each of them does.
+    Of classes, where each of them does. So many values of the columns stand for `missing` ones.
     """
     transform, target = agreement.transform, agreement.target
     assert transform is not None
+    fills = np.zeros(len(transform.names))
+    for part in transform.numeric:
+        fills[transform.names.index(part.name)] = (part.fill - part.center) / part.spread
     middle = None
     if not agreement.apart:  # the middles agreed on, which most columns are scaled to have at 0
-        middle = np.zeros(len(transform.names) + (target is not None))
-        for k, name in enumerate(transform.names):
-            part = next((p for p in transform.numeric if p.name == name), None)
-            middle[k] = 0.0 if part is None else (part.fill - part.center) / part.spread
+        middle = np.append(fills, 0.0) if target is not None else fills
+    stand_ins = None if missing is None else np.array([fills.astype(X.dtype), missing])
     classes = meaning.centered_classes(agreement)
     told = y if classes or target is not None else None
-    return spread.tell(X, told, classes=classes, middle=middle, least=agreement.study.privacy.least)
+    least = agreement.study.privacy.least
+    return spread.tell(X, told, classes=classes, middle=middle, least=least, stand_ins=stand_ins)
 
 
 def own_center(X: Array, y: Array, agreement: Agreement | Any) -> Array | None:

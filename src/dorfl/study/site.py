@@ -159,7 +159,8 @@ class Site:
             far, _ = centers.wild(spread.look(X), least=max(study.privacy.least, self.least))
             if 2 * int(far.sum()) <= len(far):
                 self._unless(self.ledger.average(self._mark, ~far, self.least))
-            place = serving.place(X, y, agreement)
+            missing = serving.gaps(rows, agreement.transform, np.array([0, rows.num_rows]))[0]
+            place = serving.place(X, y, agreement, missing)
             if place.by.any():
                 self._count(agreement, step, place.means[place.by > 0].size, place.means)
             return place

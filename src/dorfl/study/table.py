@@ -171,7 +171,8 @@ def fit(
         return coordinator.receive(state, dict(zip(names, each(one, names), strict=True)))
 
     if state.step == "center":
-        state = answer(lambda name: serving.place(*clients[name], state))
+        gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
+        state = answer(lambda name: serving.place(*clients[name], state, gaps.get(name)))
     if state.step == "edge":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
@@ -271,7 +272,8 @@ def prepare(study: Study, split: Split) -> Prepared:
         if settled.base is not X:
             X[first:stop] = settled
     pa.default_memory_pool().release_unused()  # what reading took, training may need
-    rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes))
+    gaps = serving.gaps(split, transform, split.bounds)
+    rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes), (), gaps)
     return Prepared(state, rows)
 
 
