@@ -19,6 +19,7 @@ from dorfl.study import coordinator, toml
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement, Outcome, Refusal, Reply, Request
 from dorfl.study.site import Site
+from dorfl.study.suspects import Trial
 from dorfl.support import wire
 
 HELD = 11
@@ -448,6 +449,37 @@ def unlisted_class(attacker):
     return attacker
 
 
+def weighed_labels(attacker, questions=24):
+    """Labels far from what a reference says count less: one that moves past an outlying label."""
+    use = COLUMNS[:3]
+    names = ", ".join(f'"{name}"' for name in use)
+    agreement = attacker.agree(
+        toml.parse(
+            'name = "w"\nsites = ["s"]\n[data]\nlabel = "weight"\ntask = "regression"\n[columns]\n'
+            f"use = [{names}]\n[method]\noutliers = 0.1\n"
+        )
+    )
+    told, number = [], 1
+    for k, out in enumerate(np.linspace(0.0, 6.0, questions)):
+        reference, theta = np.r_[0.0, 0.0, 0.0, out], np.r_[0.1, 0.0, 0.0, 0.0]
+        asked = agreement._replace(run=f"r-{k}")
+        attacker.ask(asked, reference, number)  # only models of the run's rounds are taken
+        weighed = asked._replace(reference=reference, trial=Trial(0.1, 960, labels=True))
+        answer = attacker.ask(weighed, theta, number + 1)
+        if answer is not None:
+            told.append(answer.vector)
+    parts = {part.name: part for part in agreement.transform.numeric}
+    for one, two in combinations(told, 2):
+        change = one - two
+        if abs(change[-1]) > 1e-12:
+            place = change[:3] / change[-1]
+            record = [
+                v * parts[n].spread + parts[n].center for n, v in zip(use, place, strict=True)
+            ]
+            attacker.claims.append([*record, None])
+    return attacker
+
+
 def _add_up(sums, told):
     """The sums over the least values that a sketch shows, by how many values there are in them."""
     edges, parts = np.cumsum(told.sizes), np.array(told.means) * told.sizes
@@ -484,6 +516,7 @@ ATTACKS = {
     "middles in the place of missing values": moved_fill,
     "how many rows models get right, past the outermost": counted,
     "an age after the other left out of the classes": unlisted_class,
+    "labels weighed by a reference that moves past one": weighed_labels,
 }
 
 
@@ -495,6 +528,9 @@ def against(name, limits=None):
         table["age"] = np.rint(table["age"])
     if ATTACKS[name] is unlisted_class:
         table["age"] = np.clip(table["age"], 48.0, 94.0)
+    if ATTACKS[name] is weighed_labels:
+        table = patients()
+        table["weight"][29] = 230.0
     if ATTACKS[name] is moved_fill:  # the outermost block: patients who are older than all others
         table = patients()
         table["age"][:6] = [111.0, 114.0, 118.0, 121.0, 126.0, 128.0]
