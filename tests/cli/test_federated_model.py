@@ -68,7 +68,9 @@ def test_every_command_for_rows_takes_it(home):
     for found, known in zip(told["clients"], made.facts.clients, strict=True):
         assert found["name"] == known.name and found["rows"] == known.rows
         assert found["loss"] == pytest.approx(known.loss)
-        assert found["score"] == pytest.approx(known.score)
+        # A site tells it of blocks of five rows.
+        off = 6 / known.rows if made.fit.problem.loss.classifies else 1e-2 * known.score
+        assert found["score"] == pytest.approx(known.score, abs=off)
     found = json.loads(dorfl("certify", home / "model", home / "all.csv", "--client", "site",
                              "--paper", "--json"))  # fmt: skip
     assert found["bound"] == pytest.approx(made.facts.certificate.bound)

@@ -191,7 +191,7 @@ def test_a_site_sees_what_its_ledger_says(tmp_path):
     site = SiteFolder.create(home, "north")
     ledger = Ledger(home / "ledger.json")
     study = toml.parse('name = "heart"\n[data]\nlabel = "ill"\n')
-    ledger.meet(study, "run-1")
+    ledger.meet(study, "run-1", lambda: 0.1)
     ledger.tell(("age", "ill"), "v", 1)
     ledger.ask("a", {"run": "run-1", "step": "round", "numbers": 12, "share": 0.125}, 0.5)
     shown = of_site(site)["policy"]
