@@ -16,7 +16,15 @@ from dorfl.study import checkpoint, coordinator, local, model, results, settings
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal, Reply
 from dorfl.support import wire
-from study_cases import METHODS, ROOMY, make_sites, make_study, mixed_tables, synthetic_tables
+from study_cases import (
+    METHODS,
+    ROOMY,
+    make_sites,
+    make_study,
+    mixed_tables,
+    same_service,
+    synthetic_tables,
+)
 
 ALLOWED = ROOMY._replace(networks=True)
 TRAINING = 'model = "mlp"\nmax_rounds = 12'
@@ -69,7 +77,8 @@ def same(one, other):
     assert [(r.round, r.objective, r.bytes_up) for r in one.fit.history] == [
         (r.round, r.objective, r.bytes_up) for r in other.fit.history
     ]
-    assert (one.facts.clients, one.facts.choice) == (other.facts.clients, other.facts.choice)
+    same_service(one, other)
+    assert one.facts.choice == other.facts.choice
     assert one.network and other.network
 
 
