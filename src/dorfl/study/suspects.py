@@ -81,9 +81,9 @@ class Judged(NamedTuple):
     """What a client tells of its rows held back, as far as they are bulk, and of two models.
 
     How many, the sum of their losses by the second model, and the sums of how much larger they are
-    by the first, and of its squares; how many more, in blocks of `least`, the second serves worse
-    than no model would (two classes: misclassifies); how many of all rows seen lie far out; and how
-    many, in blocks again, have a label, a number, that does not fit what the first says.
+    by the first, and of its squares; how many more the second serves worse than no model would
+    (two classes: misclassifies); how many of all rows seen lie far out; and how many, in blocks of
+    `least`, have a label, a number, that does not fit what the first says.
     """
 
     rows: int
@@ -234,7 +234,8 @@ def judge(
         for theta in (np.zeros_like(models[0]), *models)
     )
     worse = first - second
-    missed = _beyond(second - zero, least) - _beyond(first - zero, least)
+    # One by one: in blocks a few rows more would not show, and they are what a verdict goes by.
+    missed = int((second > zero).sum()) - int((first > zero).sum())
     sums = (second.sum(), worse.sum(), (worse**2).sum())
     loss, larger, squares = (float(f"{value:.4g}") for value in sums)
     far, unfit = (count if count >= least else 0 for count in (far, unfit))
