@@ -180,11 +180,13 @@ def _max_of(_, lanes):
     return lanes.dtype(lanes), generate
 
 
-# Eight rows at a time, up to four lanes of each: what θ has there, or a sum over rows, is then read
-# once for all of them. The last lanes of a row begin where they end with it, and so may overlap the
-# ones before; θ is zero there, and sums are not taken from there.
+# A block's rows are taken up to seven lanes at a time, a tile: with what these are multiplied by, or
+# added to, they fill the registers of most processors. The last lanes of a row begin where they end
+# with it, and so may overlap the ones before; θ is zero there, and sums are not taken from there.
+# The next block is asked for early, half of it during each product: memory would idle otherwise
+# until its turn comes.
 
-_ROWS, _TILE = 8, 4
+_ROWS, _TILE = 8, 7
 _LONG = 2048  # bytes of a row from which on it streams in by itself
 
 
@@ -192,128 +194,134 @@ def _least(builder, a, b):
     return builder.select(builder.icmp_signed("<", a, b), a, b)
 
 
-def _tile(context, builder, rows, table, corner, end, count, several=_ROWS):
-    """Where lanes of eight rows are, from the corner (i, k) on; the last row stands for others."""
-    (i, k), (row, column) = corner, end
-    places = [builder.add(k, k.type(c * _Lanes(rows.dtype).count)) for c in range(count)]
-    for q in range(several):
-        at = _least(builder, builder.add(i, i.type(q)), row)
-        yield [
-            _pointer(context, builder, rows, table, [at, _least(builder, place, column)])
-            for place in places
-        ]
+def _tile(context, builder, array, value, indices, count, last=None):
+    """Where so many lanes are from a place in an array on; the last not after the last column."""
+    *row, k = indices
+    for c in range(count):
+        at = builder.add(k, k.type(c * _Lanes(array.dtype).count))
+        if last is not None and c == count - 1:
+            at = _least(builder, at, last)
+        yield _pointer(context, builder, array, value, [*row, at])
 
 
-def _in_tile(context, builder, array, value, k, count):
-    """Where the lanes of a tile of so many are in an array of one axis, from k on."""
-    places = [builder.add(k, k.type(c * _Lanes(array.dtype).count)) for c in range(count)]
-    return [_pointer(context, builder, array, value, [place]) for place in places]
+def _by_size(builder, size, emit):
+    """Have `emit` make code for tiles of every number of lanes, of which one runs."""
+    done = builder.append_basic_block()
+    cases = [builder.append_basic_block() for _ in range(_TILE)]
+    choice = builder.switch(size, cases[-1])
+    for count, case in enumerate(cases, 1):
+        choice.add_case(size.type(count), case)
+        builder.position_at_end(case)
+        emit(count)
+        builder.branch(done)
+    builder.position_at_end(done)
 
 
-@intrinsic(prefer_literal=True)
-def _nothing(_, number, several):
-    """Lanes of zeros for so many rows, where sums begin."""
-    kind = types.UniTuple(_Lanes(number), several.literal_value)
-    return kind(number, several), lambda context, *_: ir.Constant(
-        context.get_value_type(kind), None
-    )
+def _ask(context, builder, rows, table, j, ahead, count):
+    """Have so many lanes brought into the second-level cache: j half rows after number `ahead`.
 
-
-@intrinsic(prefer_literal=True)
-def _add_products(_, count, rows, i, k, end, last, weights, totals):
-    """Add to every row's total the products of a tile of so many lanes and the weights there."""
-
-    def generate(context, builder, _signature, args):
-        _, table, i, k, end, last, vector, found = args
-        size, align = count.literal_value, rows.dtype.bitwidth // 8
-        at = _in_tile(context, builder, weights, vector, k, size)
-        own = [builder.load(pointer, align=align) for pointer in at]
-        tile = _tile(context, builder, rows, table, (i, k), (end, last), size, len(totals))
-        for q, row in enumerate(tile):
-            total = builder.extract_value(found, q)
-            for pointer, weight in zip(row, own, strict=True):
-                lanes = builder.load(pointer, align=align)
-                total = _add_product(builder, lanes, weight, total)
-            found = builder.insert_value(found, total, q)
-        return found
-
-    return totals(count, rows, i, k, end, last, weights, totals), generate
-
-
-@intrinsic
-def _store_sums(_, out, j, totals):
-    """Write the sums of eight lanes, each as :func:`_sum_of` takes it, to out[j] and after it."""
-
-    def generate(context, builder, _signature, args):
-        vectors = [builder.extract_value(args[2], q) for q in range(len(totals))]
-        found = _folded(builder, vectors, builder.fadd)
-        kind = ir.VectorType(ir.DoubleType(), len(totals))
-        if found.type != kind:
-            found = builder.fpext(found, kind)
-        at = _place(context, builder, out, args[0], args[1:2])
-        builder.store(found, builder.bitcast(at, kind.as_pointer()), align=8)
-        return context.get_dummy_value()
-
-    return types.void(out, j, totals), generate
-
-
-@intrinsic
-def _spread_eight(_, array, j):
-    """array[j] … array[j + 7], each in every one of its lanes."""
-    lanes = _Lanes(array.dtype)
-    kind = types.UniTuple(lanes, _ROWS)
-
-    def generate(context, builder, _signature, args):
-        found = ir.Constant(context.get_value_type(kind), ir.Undefined)
-        empty = ir.Constant(context.get_value_type(lanes), ir.Undefined)
-        for q in range(_ROWS):
-            j = builder.add(args[1], args[1].type(q))
-            number = builder.load(_place(context, builder, array, args[0], [j]))
-            first = builder.insert_element(empty, number, ir.IntType(32)(0))
-            own = builder.shuffle_vector(first, empty, _places([0] * lanes.count))
-            found = builder.insert_value(found, own, q)
-        return found
-
-    return kind(array, j), generate
-
-
-@intrinsic(prefer_literal=True)
-def _add_rows(_, count, rows, i, k, end, last, coefficients, total):
-    """Add to a tile of so many lanes of the total those of eight rows times their coefficients."""
-
-    def generate(context, builder, _signature, args):
-        _, table, i, k, end, last, given, vector = args
-        size, align = count.literal_value, rows.dtype.bitwidth // 8
-        none = ir.Constant(context.get_value_type(_Lanes(rows.dtype)), None)
-        found = [none] * size
-        tile = _tile(context, builder, rows, table, (i, k), (end, last), size)
-        for q, row in enumerate(tile):
-            own = builder.extract_value(given, q)
-            for c, pointer in enumerate(row):
-                lanes = builder.load(pointer, align=align)
-                found[c] = _add_product(builder, lanes, own, found[c])
-        at = _in_tile(context, builder, total, vector, k, size)
-        for pointer, some in zip(at, found, strict=True):
-            before = builder.load(pointer, align=align)
-            builder.store(builder.fadd(before, some), pointer, align=align)
-        return context.get_dummy_value()
-
-    return types.void(count, rows, i, k, end, last, coefficients, total), generate
-
-
-@intrinsic
-def _prefetch(_, rows, i, k):
-    """Have the line of memory that rows[i, k] is in brought into the second-level cache."""
-
-    def generate(context, builder, _signature, args):
-        at = _place(context, builder, rows, args[0], args[1:])  # there may be no such place
+    Such a place need not be in the table; zero stands for none.
+    """
+    made = context.make_array(rows)(context, builder, table)
+    dims = builder.extract_value(made.shape, 1)
+    with builder.if_then(builder.icmp_signed(">", ahead, ahead.type(0))):
         byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(ask, [builder.bitcast(at, byte), flag(0), flag(2), flag(1)])
+        start = builder.add(ahead, builder.lshr(builder.mul(j, dims), j.type(1)))
+        for c in range(count):
+            at = builder.add(start, start.type(c * _Lanes(rows.dtype).count))
+            at = builder.bitcast(builder.gep(made.data, [at]), byte)
+            builder.call(ask, [at, flag(0), flag(2), flag(1)])
+
+
+@intrinsic
+def _multiply(_, rows, i, end, k, size, last, weights, ahead, out):
+    """Add to out, for every row from i to `end`, a tile of the row times the weights there.
+
+    Eight rows at a time, of which the last one stands for those after it.
+    """
+
+    def generate(context, builder, _signature, args):
+        table, i, end, k, size, last, vector, ahead, found = args
+        align, lanes = rows.dtype.bitwidth // 8, context.get_value_type(_Lanes(rows.dtype))
+        kind = ir.VectorType(ir.DoubleType(), _ROWS)
+
+        def emit(count):
+            at = _tile(context, builder, weights, vector, [k], count)
+            own = [builder.load(pointer, align=align) for pointer in at]
+            after = builder.add(end, end.type(1))
+            with cgutils.for_range_slice(builder, i, after, i.type(_ROWS)) as (first, _):
+                sums = []
+                for q in range(_ROWS):
+                    row = _least(builder, builder.add(first, i.type(q)), end)
+                    sums.append(lanes(None))
+                    at = _tile(context, builder, rows, table, [row, k], count, last)
+                    for pointer, weight in zip(at, own, strict=True):
+                        some = builder.load(pointer, align=align)
+                        sums[q] = _add_product(builder, some, weight, sums[q])
+                total, j = _folded(builder, sums, builder.fadd), builder.sub(first, i)
+                total = total if total.type == kind else builder.fpext(total, kind)
+                place = _place(context, builder, out, found, [j])
+                place = builder.bitcast(place, kind.as_pointer())
+                builder.store(builder.fadd(builder.load(place, align=8), total), place, align=8)
+                _ask(context, builder, rows, table, j, ahead, _ROWS // 2 * count)
+
+        _by_size(builder, size, emit)
         return context.get_dummy_value()
 
-    return types.void(rows, i, k), generate
+    return types.void(rows, i, end, k, size, last, weights, ahead, out), generate
+
+
+@intrinsic
+def _add_product_at(_, rows, i, k, weights, c, total):
+    """The sum of the total and the lanes of row i from column k on times the weights from c on."""
+
+    def generate(context, builder, _signature, args):
+        table, i, k, vector, c, found = args
+        lanes = _loaded(context, builder, rows, table, [i, k])
+        return _add_product(builder, lanes, _loaded(context, builder, weights, vector, [c]), found)
+
+    return total(rows, i, k, weights, c, total), generate
+
+
+@intrinsic
+def _nothing(_, number):
+    """Lanes of zeros, where a sum begins."""
+    kind = _Lanes(number)
+    return kind(number), lambda context, *_: context.get_value_type(kind)(None)
+
+
+@intrinsic
+def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
+    """Write a tile of the total: so many rows from i on times their coefficients."""
+
+    def generate(context, builder, _signature, args):
+        table, i, several, k, size, last, given, ahead, vector = args
+        align, lanes = rows.dtype.bitwidth // 8, context.get_value_type(_Lanes(rows.dtype))
+
+        def emit(count):
+            sums = [cgutils.alloca_once(builder, lanes) for _ in range(count)]
+            for some in sums:
+                builder.store(lanes(None), some)
+            with cgutils.for_range(builder, several) as loop:
+                j = loop.index
+                number = builder.load(_place(context, builder, coefficients, given, [j]))
+                first = builder.insert_element(lanes(ir.Undefined), number, ir.IntType(32)(0))
+                own = builder.shuffle_vector(first, first, _places([0] * lanes.count))
+                at = _tile(context, builder, rows, table, [builder.add(i, j), k], count, last)
+                for pointer, some in zip(at, sums, strict=True):
+                    found = builder.load(pointer, align=align)
+                    builder.store(_add_product(builder, found, own, builder.load(some)), some)
+                _ask(context, builder, rows, table, j, ahead, -(-count // 2))
+            at = _tile(context, builder, total, vector, [k], count)
+            for pointer, some in zip(at, sums, strict=True):
+                builder.store(builder.load(some), pointer, align=align)
+
+        _by_size(builder, size, emit)
+        return context.get_dummy_value()
+
+    return types.void(rows, i, several, k, size, last, coefficients, ahead, total), generate
 
 
 # ── elementary functions ────────────────────────────────────────────────────────────────────────
@@ -908,10 +916,10 @@ def _resting_score(x, level, softness, weight):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _tiles(dims, width):
-    """How many columns of a row whole tiles take, and how many lanes are left."""
+def _tile_size(dims, width):
+    """How many lanes of a row a tile takes: tiles are as few as can be, and about alike."""
     lanes = -(-dims // width)
-    return lanes // _TILE * _TILE * width, lanes % _TILE
+    return -(-lanes // -(-lanes // _TILE))
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -949,65 +957,35 @@ def _last_rows(rows, first, count):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _ask_for(rows, first, dims):
-    """Ask for half as many rows as a tile has, of the next block.
-
-    Both products together ask for all of it: memory would idle until its turn comes otherwise.
-    """
-    if dims * rows.itemsize <= _LONG:
-        for k in range(0, _ROWS // 2 * dims, _lanes(rows)):
-            _prefetch(rows, first, k)
-
-
-@njit(nogil=True, cache=True, **_INSIDE)
-def _outputs(rows, first, count, weights, dims, bias, out):
+def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
     """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
     width, end = _lanes(rows), first + count - 1
     last = max(dims - width, 0)
-    whole, left = _tiles(dims, width)
+    out[:] = bias
     if dims * rows.itemsize > _LONG:  # one after the other: eight would be as many places in memory
         for j in range(count):
-            i, totals = first + j, _nothing(rows.dtype.type(0), 1)
-            for k in range(0, whole, _TILE * width):
-                totals = _add_products(4, rows, i, k, end, last, weights, totals)
-            for k in range(whole, whole + left * width, width):
-                totals = _add_products(1, rows, i, k, end, last, weights, totals)
-            _store_sums(out, j, totals)
+            total = _nothing(rows.dtype.type(0))
+            for k in range(0, dims, width):
+                total = _add_product_at(rows, first + j, min(k, last), weights, k, total)
+            out[j] += _sum_of(total)
     else:
-        for j in range(0, count, _ROWS):
-            i, totals = first + j, _nothing(rows.dtype.type(0), 8)
-            for k in range(0, whole, _TILE * width):
-                totals = _add_products(4, rows, i, k, end, last, weights, totals)
-            if left == 1:
-                totals = _add_products(1, rows, i, whole, end, last, weights, totals)
-            elif left == 2:
-                totals = _add_products(2, rows, i, whole, end, last, weights, totals)
-            elif left == 3:
-                totals = _add_products(3, rows, i, whole, end, last, weights, totals)
-            _store_sums(out, j, totals)
-            _ask_for(rows, first + BLOCK + j // 2, dims)
-    for j in range(BLOCK):
-        out[j] = out[j] + bias if j < count else 0.0
+        for k in range(0, dims, tile * width):
+            size = min(tile, (dims - k + width - 1) // width)
+            asked = ahead + _ROWS // 2 * k if ahead > 0 else 0
+            _multiply(rows, first, end, k, size, last, weights, asked, out)
+    for j in range(count, BLOCK):
+        out[j] = 0.0
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _weighted_rows(rows, first, count, coefficient, dims, total):
-    """total = Σ_j coefficient_j row_j, by lanes; coefficients beyond the last row are zero."""
-    width, end = _lanes(rows), first + count - 1
+def _weighted_rows(rows, first, count, coefficient, dims, tile, ahead, total):
+    """total = Σ_j coefficient_j row_j, by lanes."""
+    width = _lanes(rows)
     last = max(dims - width, 0)
-    whole, left = _tiles(dims, width)
-    total[:] = 0.0
-    for j in range(0, count, _ROWS):
-        i, own = first + j, _spread_eight(coefficient, j)
-        for k in range(0, whole, _TILE * width):
-            _add_rows(4, rows, i, k, end, last, own, total)
-        if left == 1:
-            _add_rows(1, rows, i, whole, end, last, own, total)
-        elif left == 2:
-            _add_rows(2, rows, i, whole, end, last, own, total)
-        elif left == 3:
-            _add_rows(3, rows, i, whole, end, last, own, total)
-        _ask_for(rows, first + BLOCK + (BLOCK + j) // 2, dims)
+    for k in range(0, dims, tile * width):
+        size = min(tile, (dims - k + width - 1) // width)
+        asked = ahead + (BLOCK * dims + k) // 2 if ahead > 0 else 0
+        _add_rows(rows, first, count, k, size, last, coefficient, asked, total)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -1193,6 +1171,7 @@ def one_pass(
     label[:], weight[:] = 1.0, 1.0
     padded, own = _padded(effective), effective[0]
     coefficient, sums = np.zeros(BLOCK, rows.dtype), np.zeros(dims + width, rows.dtype)
+    tile, asks = _tile_size(dims, width), dims * rows.itemsize <= _LONG
     scored, priced = threshold[4] > 0.0, price < np.inf
     for chunk in range(begin, end):
         start, stop, client = chunks[chunk]
@@ -1204,7 +1183,8 @@ def one_pass(
             table, at = rows, first
             if not _can_load(rows, first + count):
                 table, at = _last_rows(rows, first, count), 0
-            _outputs(table, at, count, padded, dims, bias, output)
+            ahead = (first + BLOCK) * dims if asks else 0
+            _outputs(table, at, count, padded, dims, bias, tile, ahead, output)
             _copy(target, first, count, label)
 
             if kind == LOGISTIC:
@@ -1239,7 +1219,7 @@ def one_pass(
             _push(weight, slope, count, push, square, coefficient)
             pushed += _sum(push)
             squared += _sum(square)
-            _weighted_rows(table, at, count, coefficient, dims, sums)
+            _weighted_rows(table, at, count, coefficient, dims, tile, ahead, sums)
             for k in range(dims // width * width):
                 moment[k] += sums[k]
             for k in range(dims // width * width, dims):
