@@ -35,14 +35,17 @@ class Candidate(NamedTuple):
 
 
 def plain_grids(
-    ridge: Sequence[float], price: Sequence[float], cost: Cost | None = None
+    ridge: Sequence[float], price: Sequence[float], cost: Cost | None = None, l2: float = 0.0
 ) -> dict[str, list[Candidate]]:
-    """The settings of the four methods without a score: a ridge, or a price of transport."""
+    """The settings of the four methods without a score: a ridge, or a price of transport.
+
+    `l2` is the ridge of those that are tuned by a price.
+    """
     return {
-        "erm": [Candidate(f"l2 = {l2:g}", methods.erm(), l2) for l2 in ridge],
-        "afl": [Candidate(f"l2 = {l2:g}", methods.afl(), l2) for l2 in ridge],
-        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho, cost=cost)) for rho in price],
-        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho, cost=cost)) for rho in price],
+        "erm": [Candidate(f"l2 = {one:.2g}", methods.erm(), one) for one in ridge],
+        "afl": [Candidate(f"l2 = {one:.2g}", methods.afl(), one) for one in ridge],
+        "wafl": [Candidate(f"ρ = {rho:g}", methods.wafl(rho, cost=cost), l2) for rho in price],
+        "gdrfl": [Candidate(f"ρ = {rho:g}", methods.gdrfl(rho, cost=cost), l2) for rho in price],
     }
 
 
