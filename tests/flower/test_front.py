@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import random
+import re
 import socket
 import ssl
 import threading
@@ -18,7 +19,7 @@ from dorfl.flower import door as doors
 from dorfl.flower import keys
 from dorfl.flower.desk import Desk, Question
 from dorfl.flower.door import Door
-from dorfl.flower.fleet import ANSWER, NEXT, Away, Connection, Rejected, Taken
+from dorfl.flower.fleet import ANSWER, HELLO, NEXT, Away, Connection, Rejected, Taken
 from dorfl.flower.front import HEADERS, front
 from dorfl.flower.serving import free_port
 from dorfl.flower.signing import Judge, Signer, Turned
@@ -312,6 +313,121 @@ def test_a_server_that_has_just_begun_takes_nothing_from_before(served, judged):
     judge = Judge(lambda: served.known, clock)  # it does not know what was used
     with pytest.raises(Turned, match="before the server began"):
         who(judge, early)
+
+
+def spoken(served, data, kept=1):
+    """The statuses that raw bytes are answered with, and whether the connection is closed then.
+
+    After so many that are fine it is kept, and nothing more is waited for.
+    """
+    said, shut = b"", False
+    with raw(served) as line, contextlib.suppress(OSError):
+        line.settimeout(30)
+        line.sendall(data)
+        while part := line.recv(65536):
+            said += part
+            if said.endswith(b"}") and said.count(b"HTTP/1.1 200") == kept:
+                return re.findall(rb"HTTP/1.1 (\d+)", said), False
+        shut = True
+    return re.findall(rb"HTTP/1.1 (\d+)", said), shut
+
+
+def hello_of(signer, line=f"POST {HELLO} HTTP/1.1", signed=HELLO, extra="content-length: 0"):
+    fields = "".join(f"{k}: {v}\r\n" for k, v in signer.headers("POST", signed).items())
+    return f"{line}\r\nhost: x\r\n{fields}{extra}\r\n\r\n".encode()
+
+
+ABSOLUTE = f"https://elsewhere{HELLO}"
+ODD = {
+    "chunked": ({"extra": "transfer-encoding: chunked"}, b"0\r\n\r\n", [b"411"]),
+    "chunked and a length": (
+        {"extra": "transfer-encoding: chunked\r\ncontent-length: 0"},
+        b"0\r\n\r\n",
+        [b"411"],
+    ),
+    "two lengths": ({"extra": "content-length: 0\r\ncontent-length: 5"}, b"12345", [b"400"]),
+    "a length with a sign": ({"extra": "content-length: +0"}, b"", [b"400"]),
+    "a body without a length": ({"extra": "x: y"}, b"body", [b"200", b"400"]),
+    "small letters": ({"line": f"post {HELLO} HTTP/1.1"}, b"", [b"403"]),
+    "another method": ({"line": f"BREW {HELLO} HTTP/1.1"}, b"", [b"403"]),
+    "in per cent": ({"line": "POST /v1/dorfl/hell%6f HTTP/1.1"}, b"", [b"401"]),
+    "a query": ({"line": f"POST {HELLO}?a=b HTTP/1.1"}, b"", [b"401"]),
+    "dots": ({"line": "POST /v1/../v1/dorfl/hello HTTP/1.1"}, b"", [b"403"]),
+    "absolute": ({"line": f"POST {ABSOLUTE} HTTP/1.1"}, b"", [b"403"]),
+    "absolute and signed": (
+        {"line": f"POST {ABSOLUTE} HTTP/1.1", "signed": ABSOLUTE},
+        b"",
+        [b"403"],
+    ),
+    "a star": ({"line": "OPTIONS * HTTP/1.1"}, b"", [b"403"]),
+    "a tunnel": ({"line": "CONNECT elsewhere:443 HTTP/1.1"}, b"", [b"403"]),
+    "HTTP/0.9": ({"line": "GET /"}, b"", [b"400"]),
+    "HTTP/2": ({"line": "PRI * HTTP/2.0"}, b"", [b"403"]),
+    "a folded line": ({"extra": "x: y\r\n z\r\ncontent-length: 0"}, b"", [b"200"]),
+    "continue": ({"extra": "expect: 100-continue\r\ncontent-length: 0"}, b"", [b"100", b"200"]),
+}
+
+
+@pytest.mark.parametrize("words", ODD)
+def test_odd_requests_are_answered_as_their_kind_and_closed(served, words):
+    options, body, expected = ODD[words]
+    signer = Signer(keys.read_private(served.root / "a.key"), "a")
+    found, shut = spoken(served, hello_of(signer, **options) + body)
+    assert found[: len(expected)] == expected[: len(found)] and found
+    assert shut or b"200" in found
+    assert works(served)
+
+
+def test_unsigned_requests_that_announce_a_body_are_not_told_to_go_on(served):
+    head = b"POST /v1/dorfl/next HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
+    assert spoken(served, head + b"content-length: 99999\r\n\r\n") == ([b"401"], True)
+    assert spoken(served, b"GET /x HTTP/1.1\r\nhost: [\r\n\r\n") == ([b"403"], True)
+
+
+def test_requests_one_after_the_other_without_waiting_are_each_judged(served):
+    signer = Signer(keys.read_private(served.root / "a.key"), "a")
+    once = hello_of(signer)
+    told = once + hello_of(signer, signed=NEXT) + hello_of(signer)
+    found, shut = spoken(served, told, kept=3)
+    assert found == [b"200", b"401"] and shut  # after one that is turned away nothing is read
+    assert spoken(served, once) == ([b"401"], True)  # used before
+
+
+def test_many_unsigned_requests_keep_nobody_out(served):
+    """From as many connections as an address has, as fast as they come, while sites go on."""
+    stop = threading.Event()
+
+    def flood():
+        while not stop.is_set():
+            with contextlib.suppress(OSError), raw(served, "127.0.0.4") as line:
+                line.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 50)
+                closed(line)
+
+    threads = [threading.Thread(target=flood) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(works(served) for _ in range(10))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    until(lambda: served.door._count["127.0.0.4"] == 0)
+
+
+@pytest.mark.parametrize("when", ["nan", "inf", "-inf", "1e400"])
+def test_a_time_that_is_none_serves_for_nothing(judged, when):
+    judge, signer, _ = judged
+
+    class Odd(float):
+        def __format__(self, _):
+            return when
+
+    headers = Signer(signer.key, "a", clock=lambda: Odd(0.0)).headers("POST", NEXT)
+    assert headers["x-dorfl-time"] == when
+    with pytest.raises(Turned):
+        who(judge, headers)
+    assert not judge._used
 
 
 # ── a hundred thousand things that are not as they should be ─────────────────────────────────────

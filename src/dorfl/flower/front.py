@@ -71,7 +71,7 @@ def front(
     def signed(handle: Any) -> Any:
         async def judged(request: Request) -> Response:
             try:
-                caller = judge.who(request.method, request.scope["path"], request.headers)
+                caller = judge.who(request.method, _target(request), request.headers)
                 with door.serving(_peer(request)):
                     return await handle(request, caller)  # type: ignore[no-any-return]
             except Turned as turned:
@@ -81,10 +81,10 @@ def front(
 
         return judged
 
-    async def elsewhere(request: Request) -> Response:
+    async def elsewhere(request: Request, _: Exception | None = None) -> Response:
         return _refusal(
             403,
-            f"{request.url.path[:80]} is not for sites: only their questions and answers pass "
+            f"{_target(request)[:80]} is not for sites: only their questions and answers pass "
             "here; keys are registered and runs started on the coordinator's own machine",
         )
 
@@ -96,18 +96,23 @@ def front(
             task.cancel()
 
     door.left = desk.gone
-    every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     routes = [
         Route(HELLO, signed(hello), methods=["POST"]),
         Route(NEXT, signed(next_), methods=["POST"]),
         Route(ANSWER + "{question}", signed(answer), methods=["POST"]),
-        Route("/{path:path}", elsewhere, methods=every),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    odd = dict.fromkeys((404, 405), elsewhere)  # other paths, methods, and what is no path at all
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=odd)
 
 
 def _peer(request: Request) -> tuple[str, int]:
     return (request.client.host, request.client.port) if request.client else ("", 0)
+
+
+def _target(request: Request) -> str:
+    """What is asked for as it was sent: two ways of writing a path are two paths."""
+    path, query = request.scope["raw_path"], request.scope["query_string"]
+    return (path + b"?" * bool(query) + query).decode("latin-1")  # type: ignore[no-any-return]
 
 
 def _length(request: Request, most: int) -> int:
