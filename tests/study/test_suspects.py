@@ -59,6 +59,32 @@ def test_rare_rows_are_trusted_and_wrong_ones_are_not():
     )
 
 
+def skewed_rows(seed=0, rows=1200):
+    """Honest rows with a heavy tail, and one in ten a thousand times as far out, mirrored."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 3)) * rng.lognormal(sigma=0.6, size=(rows, 1))
+    y = np.tanh(X @ [1.0, -1.0, 0.5]) + 0.1 * rng.normal(size=rows)
+    wrong = np.arange(rows) < rows // 10
+    X[wrong] *= -1000
+    return X, y, wrong
+
+
+def test_beyond_a_gap_rows_count_for_nothing_and_the_tail_before_it_counts():
+    X, y, wrong = skewed_rows()
+    for share in ("auto", 0.1):
+        model = RobustRegressor(outliers=share).fit(X, y)
+        weight = model.sample_weights_
+        assert np.quantile(weight[wrong], 0.8) < 1e-3 and np.quantile(weight[~wrong], 0.02) > 0.7
+
+
+@given(st.floats(0.3, 3.0), st.integers(0, 9))
+def test_no_tail_is_taken_for_a_gap(heavy, seed):
+    rng = np.random.default_rng(seed)
+    distance = rng.chisquare(4, size=3000) * rng.lognormal(sigma=heavy / 2, size=3000)
+    told = [sketch.of(distance, least=5)]
+    assert suspects.edges(told, 0.1)[0] == spread.edge(told, 0.8)
+
+
 def test_choose_decides_as_an_estimator_does():
     X, y = rare_rows()
     assert dorfl.defaults.choose([(X, y)]).method.score is None

@@ -40,8 +40,8 @@ What it takes from the data is :mod:`dorfl.data.spread`: sums over clients, neve
 >>> bool(dorfl.train(data.clients, choice.method).score(*data.test["client-3"]) > 0.98)
 True
 >>> print(choose(data.clients, outliers=0.1).words[0])
-Up to 10 % of the rows may be wrong: a row as far out as the outermost of the nearest 80 % keeps \
-74 % of its weight, one twice as far 30 %, one four times as far 0.8 %.
+Up to 10 % of the rows may be wrong: a row at the edge of the bulk (the nearest 80 %, or more up \
+to a gap) keeps 74 % of its weight, one twice as far 30 %, one four times as far 0.8 %.
 """
 
 from __future__ import annotations
@@ -309,9 +309,9 @@ def _outlier_words(outliers: float, steepness: float, verdict: Verdict | None) -
     bulk = 100.0 * suspects.share_kept(outliers if verdict is None else verdict.assumed)
     why = f"Up to {100 * outliers:.3g} % of the rows may be wrong"
     return (
-        f"{why if verdict is None else suspects.words(verdict)}: a row as far out as the outermost "
-        f"of the nearest {bulk:.3g} % keeps {share[0]:.0f} % of its weight, one twice as far "
-        f"{share[1]:.0f} %, one four times as far {share[2]:.1f} %."
+        f"{why if verdict is None else suspects.words(verdict)}: a row at the edge of the bulk "
+        f"(the nearest {bulk:.3g} %, or more up to a gap) keeps {share[0]:.0f} % of its weight, "
+        f"one twice as far {share[1]:.0f} %, one four times as far {share[2]:.1f} %."
     )
 
 

@@ -10,7 +10,9 @@ it is taken off where hardly a row lies far out. Where without those rows more o
 missed, that is served worse than by no model, the loss has to show it beyond a standard error, or
 by twice as much.
 
-The edge is that of the nearest 80 % of the rows. Where more than `MANY` lie further than twice the
+The edge is that of the nearest 80 % of the rows. It is further out where a **gap** parts rows from
+all others, within one percent of them twice as far: it leaves those beyond without weight, and the
+honest tail before it in its own. Where of these more than `MANY` lie further than twice the
 edge of the nearest **half**, more than one row in five may be wrong and that edge be theirs: then a
 third model, which goes by the nearer edge, challenges the better one of the two. It has to show
 more, for honest rows further out are none of its judges: three times as much, beyond a standard
@@ -57,6 +59,8 @@ HALF = 0.25  # … where the nearer half alone says what is usual
 WORSE = 0.05  # of the loss
 MANY = 0.15  # of the rows
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
+GAP = 4.0  # times as large a squared distance, from one row in a hundred to the next
+NIL = 40.0  # squared units of the edge, from which on a row counts for less than 1e-5
 USUAL = 0.8  # of residuals, the smallest: where the bulk of them has its edge
 FAR, UNFIT = 8.0, 0.0535  # robust units, and the share of Cauchy's distribution beyond
 FEWEST = 30  # rows of a client that holds some back
@@ -128,14 +132,37 @@ def measured(outliers: float) -> float:
 def edges(told: Sequence[Sketch], outliers: float) -> tuple[float, ...]:
     """How far the bulk reaches, squared; with the edge of the nearer half where that is tried.
 
+    That is to where the share of the rows reaches that says what is usual, or on to a gap.
+
     >>> from dorfl.data import sketch
     >>> near, far = np.linspace(0.0, 1.0, 700), np.full(300, 60.0)
     >>> edges([sketch.of(np.concatenate([near, far]), least=1)], ASSUMED)[-1] < 1.0
     True
     """
     first, half = (spread.edge(told, share_kept(share)) for share in (outliers, HALF))
-    many = quantile(told, 1.0 - MANY) > REACH * half
+    further, before = _gap(told, share_kept(outliers))
+    first, many = max(first, further), quantile(told, (1.0 - MANY) * before) > REACH * half
     return (first, half) if many and half < first else (first,)
+
+
+def _gap(told: Sequence[Sketch], bulk: float) -> tuple[float, float]:
+    """The edge by which rows beyond a gap count for nothing, and the share before it; else 0 and 1.
+
+    >>> from dorfl.data import sketch
+    >>> near, tail = np.linspace(0.0, 1.0, 800), np.geomspace(1.0, 50.0, 100)
+    >>> rows = np.concatenate([near, tail, np.full(100, 9000.0)])
+    >>> edge, before = _gap([sketch.of(rows, least=1)], bulk=0.8)
+    >>> round(edge), round(before, 2)
+    (225, 0.89)
+    """
+    shares = np.arange(bulk, 0.985, 0.01)
+    away = np.array([quantile(told, share) for share in shares])
+    known = away[:-1] > 0.0
+    jump = np.divide(away[1:], away[:-1], where=known, out=np.zeros(len(known)))
+    k = int(jump.argmax())
+    if not jump[k] >= GAP:
+        return 0.0, 1.0
+    return float(away[min(k + 2, len(away) - 1)] / NIL), float(shares[k])
 
 
 def is_bulk(X: Array, codes: Array, center: Array, shape: Array) -> Array:

@@ -144,9 +144,10 @@ def spread_of(told: list[Deviation], plan: Plan, name: str = "") -> float:
     distances = [d.distances for d in told]
     # The MAD, unless half of the rows (nearly) agree and it says little: then what four in five
     # say, which a tenth of wrong rows cannot move far either; and of a column that is nearly always
-    # the same, what the rows say that do differ.
+    # the same, what the nearest quarter of the rows say that do differ: wrong rows differ too, and
+    # may be as many as they.
     spread = max(_MAD * sketch.quantile(distances, 0.5), sketch.quantile(distances, 0.8) / _FAR)
-    differing = sketch.quantile(distances, 0.5, above=0.0)
+    differing = sketch.quantile(distances, 0.25, above=0.0)
     if differing > 4.0 * spread:
         spread = differing
     return spread if np.isfinite(spread) and spread > 0 else 1.0

@@ -1,9 +1,19 @@
-"""How much of what wrong labels cost can be kept, by methods that are told what nobody knows?
+"""How much of what wrong rows cost can be kept, by who is told what nobody knows?
 
-`benchmarks/defaults.py` asks that 80 % of what scikit-learn loses be kept. For the cells of that
-table with 10 or 20 % of the labels wrong, on the same rows, this asks who reaches it:
+`benchmarks/defaults.py` asks that 80 % of what scikit-learn loses be kept. On the same rows, for
+every cell of that table in which it loses more than a point, this prints what is kept
 
-- which: told *which* labels are wrong, and leaving these rows out; no method can know more;
+- by the defaults;
+- by who is told *which* rows are wrong and leaves them out: scikit-learn, and our plain training
+  (the better of the two counts); no method can know more.
+
+A cell that falls short is "out of reach" where who is told keeps less than 80 % as well, "chance"
+where the loss itself is no larger than its standard error over test rows, and else "missed". The
+same for a cell that is worse than scikit-learn by more than a standard error: "out of reach" where
+who is told is no better.
+
+`--labels` asks of labels that are classes, 10 or 20 % of them wrong, who else reaches it:
+
 - share: told the share q of wrong labels, by the likelihood of a label seen through a channel that
   replaces it so often, (1 − q) p + q/(K − 1) (1 − p) (forward correction; not convex, started from
   plain training);
@@ -14,12 +24,11 @@ table with 10 or 20 % of the labels wrong, on the same rows, this asks who reach
 - ridge: plain training with the penalty that is best for rows held out.
 
 Of labels that are numbers, mirrored at the median and eight times as far: which, and "share" is
-leaving out so many of the largest residuals of Huber's fit.
+leaving out so many of the largest residuals of Huber's fit. A cell is the share kept, in per cent;
+behind "found" the q of each split and by how many points the class that loses most is worse served
+than by plain training.
 
-A cell is the share kept, in per cent; behind "found" the q of each split and by how many points the
-class that loses most is worse served than by plain training.
-
-    python benchmarks/wrong_labels.py [--splits 2] [table ...]
+    python benchmarks/reachable.py [--splits 2] [--labels] [table ...]
 """
 
 from __future__ import annotations
@@ -36,6 +45,7 @@ from sklearn.preprocessing import StandardScaler
 
 import defaults
 from defaults import TABLES, Case
+from dorfl import RobustClassifier, RobustRegressor
 
 SHARES = {"flip10": 0.1, "flip20": 0.2}
 GRID = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
@@ -144,18 +154,100 @@ def estimated(case: Case, share: float) -> dict[str, np.ndarray]:
     return {name: -np.abs(model.predict(held) - case.truth) for name, model in models.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", default=[], help="all of them if none is named")
-    parser.add_argument("--splits", type=int, default=2)
-    asked = parser.parse_args()
-    warnings.simplefilter("ignore")
+class Kept(NamedTuple):
+    """A cell: what scikit-learn loses by wrong rows, and who keeps how much of it, in points."""
+
+    table: str
+    kind: str
+    lost: float
+    error: float  # its standard error
+    defaults: float
+    worse: float  # the standard error of that
+    told: float
+
+    @property
+    def short(self) -> bool:
+        """Whether the defaults keep less than 80 %, or are worse by more than a standard error."""
+        return self.defaults < (0.8 * self.lost if self.lost > 1 else -self.worse - 1e-9)
+
+    @property
+    def verdict(self) -> str:
+        if not self.short:
+            return ""
+        if self.told < (0.8 * self.lost if self.lost > 1 else -self.worse):
+            return "out of reach"
+        return "chance" if 1 < self.lost <= self.error else "missed"
+
+    def __str__(self) -> str:
+        per_cent = ""
+        if self.lost > 1:
+            own, other = (100 * gain / self.lost for gain in (self.defaults, self.told))
+            per_cent = f" ({own:.0f} % / {other:.0f} %)"
+        return (
+            f"{self.table:14} {self.kind:8} lost {self.lost:+.2f} ±{self.error:.2f}: "
+            f"defaults {self.defaults:+.2f} ±{self.worse:.2f}, told {self.told:+.2f}"
+            f"{per_cent} {self.verdict}"
+        )
+
+
+def kept(name: str, splits: int) -> list[Kept]:
+    """Every spoilt cell of a table, the mean over splits."""
+    data = TABLES[name]()
+    robust = RobustClassifier if data.classifies else RobustRegressor
+    found: dict[str, list[list[float]]] = {}
+
+    def ours(rows: Case, **given: str) -> np.ndarray:
+        model = robust(**given).fit(rows.X, rows.y, clients=rows.clients)
+        return defaults.served(model.predict(rows.held), rows, data.classifies)
+
+    for seed in range(splits):
+        clean = np.zeros(0)
+        for kind, case in defaults.cases(data, seed):
+            theirs = defaults.scikit_learn(case, data.classifies)
+            if kind == "clean":
+                clean = theirs
+                continue
+            good = case._replace(
+                X=case.X[~case.bad], y=case.y[~case.bad], clients=case.clients[~case.bad]
+            )
+            gains = [
+                theirs - other
+                for other in (
+                    clean, ours(case), defaults.scikit_learn(good, data.classifies),
+                    ours(good, method="erm"),
+                )
+            ]  # fmt: skip
+            unit = 1.0 if data.classifies else 100.0 / clean.mean()
+            lost, own, *told = (unit * gain.mean() for gain in gains)
+            errors = [unit * gain.std(ddof=1) / np.sqrt(len(gain)) for gain in gains[:2]]
+            found.setdefault(kind, []).append([lost, errors[0], own, errors[1], *told])
+    cells = []
+    for kind, values in found.items():
+        *mean, first, second = np.mean(values, axis=0).tolist()
+        cells.append(Kept(name, kind, *mean, told=max(first, second)))
+    return cells
+
+
+def summed_up(cells: list[Kept]) -> None:
+    """Of every kind: how many cells keep 80 %, of the defaults and of who is told."""
+    print("kind: cells that lose more than a point, kept by the defaults / by who is told")
+    for kind in dict.fromkeys(cell.kind for cell in cells):
+        of = [cell for cell in cells if cell.kind == kind]
+        lossy = [cell for cell in of if cell.lost > 1]
+        own = sum(cell.defaults >= 0.8 * cell.lost for cell in lossy)
+        told = sum(cell.told >= 0.8 * cell.lost for cell in lossy)
+        short = ", ".join(f"{cell.table} {cell.verdict}" for cell in of if cell.short)
+        print(f"{kind}: {len(lossy)} cells, {own} / {told}; short: {short or 'none'}")
+
+
+def by_labels(names: list[str], splits: int) -> None:
+    """What further methods keep where labels are wrong."""
     defaults.KINDS = ("clean", *SHARES)
-    for name in asked.tables or TABLES:
+    for name in names:
         data = TABLES[name]()
         found: dict[tuple[str, str], list[float]] = {}
         harm, shares = dict.fromkeys(("clean", *SHARES), 0.0), dict[str, list[float]]()
-        for seed in range(asked.splits):
+        for seed in range(splits):
             for kind, case in defaults.cases(data, seed):
                 share, q = SHARES.get(kind, 0.0), 0.0
                 if data.classifies:
@@ -183,6 +275,25 @@ def main() -> None:
             by = ", ".join(f"{q:g}" for q in shares[kind])
             tail = f" q {by}; worst class {harm[kind]:+.1f}" if data.classifies else ""
             print(f"{name:14} {kind:6} lost {lost:+6.2f}: {', '.join(words)};{tail}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", default=[], help="all of them if none is named")
+    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("--labels", action="store_true", help="more methods, of wrong labels alone")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if asked.labels:
+        by_labels(asked.tables or list(TABLES), asked.splits)
+        return
+    cells: list[Kept] = []
+    for name in asked.tables or TABLES:
+        for cell in kept(name, asked.splits):
+            cells.append(cell)
+            if cell.lost > 1 or cell.short:
+                print(cell, flush=True)
+    summed_up(cells)
 
 
 if __name__ == "__main__":
