@@ -5,7 +5,14 @@ import pytest
 
 import dorfl
 from dorfl.federation.training import prepare
-from dorfl.oracle.kernels import _exp, _twice_artanh
+from dorfl.oracle.kernels import (
+    _NARROW,
+    BLOCK,
+    _exp,
+    _logistic_block,
+    _logistic_point,
+    _twice_artanh,
+)
 
 pytestmark = pytest.mark.portable
 
@@ -24,6 +31,23 @@ def test_polynomials_are_as_exact_as_they_say(like, accuracy):
 def test_a_row_at_the_top_weighs_exactly_one(like):
     """Σ (w − 1) is then zero where all rows are alike, however large ρβ is."""
     assert _exp(0.0, like) == 1.0
+
+
+@pytest.mark.parametrize(
+    "spread", [0.0, 1e-9, 0.05, _NARROW, np.nextafter(_NARROW, 1.0), 3.9, 50.0]
+)
+@pytest.mark.parametrize(("like", "accuracy"), [(0.0, 1e-14), (np.float32(0.0), 1e-9)])
+def test_rows_of_a_block_are_as_exact_as_one_alone(spread, like, accuracy):
+    """Where the spread is narrow, float32 rows take one look: the next number above takes more."""
+    rng = np.random.default_rng(0)
+    ends = [0.5 * spread, -40.0, 40.0, 0.0]
+    output = np.concatenate([ends, rng.normal(scale=4.0, size=BLOCK - len(ends))])
+    label = np.where(rng.random(BLOCK) < 0.5, 1.0, -1.0)
+    value, slope, room = np.empty(BLOCK), np.empty(BLOCK), tuple(np.empty((3, BLOCK)))
+    _logistic_block(output, label, spread, like, room, value, slope)
+    alone = np.array([_logistic_point(y * a, spread) for a, y in zip(output, label, strict=True)])
+    np.testing.assert_allclose(value, alone[:, 0], rtol=accuracy, atol=accuracy)
+    np.testing.assert_allclose(slope, -label * alone[:, 1], rtol=accuracy, atol=accuracy)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 5, 8, 15, 16, 17, 47, 64, 65, 108, 129, 1030])

@@ -47,6 +47,7 @@ _INSIDE: dict[str, Any] = {
 }  # a call would count references to its arrays, at every block
 _SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
 _SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
+_NARROW = 0.3  # spread up to which a margin's start is as near as that
 _CLIMBS = 500  # steps of a climb; rows on a tie crawl
 
 compiling.tell(__name__)
@@ -180,8 +181,8 @@ def _max_of(_, lanes):
     return lanes.dtype(lanes), generate
 
 
-# A block's rows are taken up to seven lanes at a time, a tile: with what these are multiplied by, or
-# added to, they fill the registers of most processors. The last lanes of a row begin where they end
+# A block's rows are taken up to seven lanes at a time, a tile: with what these are multiplied by or
+# added to they fill the registers of most processors. The last lanes of a row begin where they end
 # with it, and so may overlap the ones before; θ is zero there, and sums are not taken from there.
 # The next block is asked for early, half of it during each product: memory would idle otherwise
 # until its turn comes.
@@ -217,22 +218,38 @@ def _by_size(builder, size, emit):
     builder.position_at_end(done)
 
 
-def _ask(context, builder, rows, table, j, ahead, count):
-    """Have so many lanes brought into the second-level cache: j half rows after number `ahead`.
+def _ask(context, builder, array, value, ahead, count):
+    """Have so many lanes from an array's number `ahead` on brought into the second-level cache.
 
-    Such a place need not be in the table; zero stands for none.
+    Such a place need not be.
     """
-    made = context.make_array(rows)(context, builder, table)
-    dims = builder.extract_value(made.shape, 1)
+    data = context.make_array(array)(context, builder, value).data
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    for c in range(count):
+        at = builder.add(ahead, ahead.type(c * _Lanes(array.dtype).count))
+        at = builder.bitcast(builder.gep(data, [at]), byte)
+        builder.call(ask, [at, flag(0), flag(2), flag(1)])
+
+
+def _ask_half(context, builder, rows, table, j, ahead, count):
+    """Ask for lanes, j half rows after the number `ahead` of the table; zero stands for none."""
+    dims = builder.extract_value(context.make_array(rows)(context, builder, table).shape, 1)
     with builder.if_then(builder.icmp_signed(">", ahead, ahead.type(0))):
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         start = builder.add(ahead, builder.lshr(builder.mul(j, dims), j.type(1)))
-        for c in range(count):
-            at = builder.add(start, start.type(c * _Lanes(rows.dtype).count))
-            at = builder.bitcast(builder.gep(made.data, [at]), byte)
-            builder.call(ask, [at, flag(0), flag(2), flag(1)])
+        _ask(context, builder, rows, table, start, count)
+
+
+@intrinsic
+def _prefetch(_, array, k):
+    """Have the lanes from an array's number k on brought into the second-level cache."""
+
+    def generate(context, builder, _signature, args):
+        _ask(context, builder, array, *args, 1)
+        return context.get_dummy_value()
+
+    return types.void(array, k), generate
 
 
 @intrinsic
@@ -265,7 +282,7 @@ def _multiply(_, rows, i, end, k, size, last, weights, ahead, out):
                 place = _place(context, builder, out, found, [j])
                 place = builder.bitcast(place, kind.as_pointer())
                 builder.store(builder.fadd(builder.load(place, align=8), total), place, align=8)
-                _ask(context, builder, rows, table, j, ahead, _ROWS // 2 * count)
+                _ask_half(context, builder, rows, table, j, ahead, _ROWS // 2 * count)
 
         _by_size(builder, size, emit)
         return context.get_dummy_value()
@@ -313,7 +330,7 @@ def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
                 for pointer, some in zip(at, sums, strict=True):
                     found = builder.load(pointer, align=align)
                     builder.store(_add_product(builder, found, own, builder.load(some)), some)
-                _ask(context, builder, rows, table, j, ahead, -(-count // 2))
+                _ask_half(context, builder, rows, table, j, ahead, -(-count // 2))
             at = _tile(context, builder, total, vector, [k], count)
             for pointer, some in zip(at, sums, strict=True):
                 builder.store(builder.load(some), pointer, align=align)
@@ -459,14 +476,33 @@ def _margin_step(t, b, spread, enough, like):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _margin_value(t, e, b, spread, like):
-    """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t with e = e^−t."""
+def _margin_loss(e, like):
+    """log(1 + e) and e / (1 + e), the loss and σ(−t) at t with e = e^−t."""
     one, two = 1.0 + e, 2.0 + e
     shared = e / (one * two)  # one division for e / (1 + e) and e / (2 + e)
-    small = shared * two
+    return _twice_artanh(shared * one, like), shared * two
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _margin_nearer(t, loss, small, b, spread):
+    """The root, and loss and σ there, from a t within 2e-3 of it: a narrow spread's start.
+
+    By Chebyshev's step, of third order, and Taylor's series: one exponential is enough, and no row
+    waits for another to settle.
+    """
+    bend, lean = small - small * small, 1.0 - 2.0 * small
+    inverse = 1.0 / (1.0 - spread * bend)
+    step = (t - abs(b) - 0.5 * spread * lean) * inverse
+    step += 0.5 * step * step * spread * bend * lean * inverse
+    loss += step * (small + 0.5 * step * bend)
+    return t - step, loss, small + step * bend * (1.0 + 0.5 * step * lean)
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _margin_value(t, loss, small, b, spread):
+    """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t, from loss and σ at t."""
     s = small if b >= 0.0 else 1.0 - small
-    value = _twice_artanh(shared * one, like) + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s
-    return value, s
+    return loss + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s, s
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -479,7 +515,8 @@ def _logistic_point(margin, spread):
         t -= step
         if off < 0.0 or t <= 0.0:
             break
-    return _margin_value(t, e, b, spread, 0.0)
+    loss, small = _margin_loss(e, 0.0)
+    return _margin_value(t, loss, small, b, spread)
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
@@ -487,10 +524,11 @@ def _logistic_block(output, label, spread, like, room, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
     b, t, tail = room
     enough = _SETTLED_FLOAT32 if _is_short(like) else _SETTLED
+    near = _is_short(like) and 0.0 < spread <= _NARROW
     for j in range(BLOCK):
         b[j] = label[j] * output[j] - 0.5 * spread
         t[j] = _margin_start(b[j], spread)
-    if spread > 0.0:
+    if spread > 0.0 and not near:
         for _ in range(60):
             for j in range(BLOCK):
                 step, tail[j], value[j] = _margin_step(t[j], b[j], spread, enough, like)
@@ -500,8 +538,13 @@ def _logistic_block(output, label, spread, like, room, value, slope):
     else:
         for j in range(BLOCK):
             tail[j] = _exp(-t[j], like)
+    for j in range(BLOCK):  # in parts: one long chain of operations would leave lanes waiting
+        value[j], tail[j] = _margin_loss(tail[j], like)
+    if near:
+        for j in range(BLOCK):
+            t[j], value[j], tail[j] = _margin_nearer(t[j], value[j], tail[j], b[j], spread)
     for j in range(BLOCK):
-        value[j], s = _margin_value(t[j], tail[j], b[j], spread, like)
+        value[j], s = _margin_value(t[j], value[j], tail[j], b[j], spread)
         slope[j] = -label[j] * s
 
 
@@ -1034,8 +1077,16 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
+def _ask_next(source, first):
+    """Ask for what the next block has of `source`: it is read too seldom to stream in by itself."""
+    for k in range(0, BLOCK, _lanes(source)):
+        _prefetch(source, first + BLOCK + k)
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
 def _copy(source, first, count, out):
     """The block's part of `source`; a slice spares a check of every index for its sign."""
+    _ask_next(source, first)
     part = source[first : first + count]
     for j in range(count):
         out[j] = part[j]
@@ -1044,6 +1095,7 @@ def _copy(source, first, count, out):
 @njit(nogil=True, cache=True, **_INSIDE)
 def _subtract(source, first, count, out):
     """Take the block's part of `source` from `out`."""
+    _ask_next(source, first)
     part = source[first : first + count]
     for j in range(count):
         out[j] -= part[j]
