@@ -50,8 +50,8 @@ def patients(n=188, seed=0):
 def victim(limits=None, table=None, **options):
     """A site as it is by default, its columns released and its studies approved."""
     table = table or patients()
-    given = {} if limits is None else {"limits": limits}
-    return Site("s", table, tuple(table), approve=("*",), **given, **options)
+    given = {"secret": bytes(32)} | ({} if limits is None else {"limits": limits}) | options
+    return Site("s", table, tuple(table), approve=("*",), **given)
 
 
 @dataclass
@@ -480,6 +480,149 @@ def weighed_labels(attacker, questions=24):
     return attacker
 
 
+def few_ill(attacker):
+    """A label that one patient has: at θ = 0 the gradient is half of all rows less that one."""
+    study = attacker.study(use=COLUMNS)
+    agreement = attacker.agree(study._replace(data=study.data._replace(classes=("no", "yes"))))
+    for number, theta in enumerate((np.zeros(5), np.r_[np.zeros(4), 1e-3]), start=1):
+        told = attacker.ask(agreement, theta, number)
+        if told is not None:
+            _claim_beside_sums(attacker, agreement, told.vector)
+    return attacker
+
+
+def plane_and_sums(attacker):
+    """All rows but an outlying one to one side of a plane: beside the sums of all, that one."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS))
+    rows = agreement.transform.apply(attacker.site.table).X
+    far = int(np.linalg.norm(rows, axis=1).argmax())
+    along = rows[far] / np.linalg.norm(rows[far])
+    between = float(np.sort(rows @ along)[-2:].mean())
+    steep = 30.0 / float(np.median(np.abs(rows @ along - between)))
+    first = attacker.ask(agreement, np.zeros(5), 1)
+    second = attacker.ask(agreement, np.r_[-steep * along, steep * between], 2)
+    if None not in (first, second):
+        _claim_beside_sums(attacker, agreement, second.vector - first.vector)
+    return attacker
+
+
+def _claim_beside_sums(attacker, agreement, vector):
+    """Of a sum over rows what is left beside half of all of them: their sums were told before."""
+    rows = agreement.transform.apply(attacker.site.table).X
+    half, told = 0.5 * np.r_[rows.sum(axis=0), len(rows)], len(rows) * vector
+    for left in (told - half, told + half):
+        if abs(left[-1]) > 1e-6:
+            attacker.claims.append(attacker.unscaled(agreement, left / left[-1]))
+
+
+def fewest_rows(attacker):
+    """A study for at least as many rows as there are, and one age of the label not counted."""
+    ages, rows = attacker.site.table.column("age").to_numpy(), _rows(attacker)
+    for age in range(20, 101):
+        study = toml.parse(
+            f'name = "m{age}"\nsites = ["s"]\n[data]\nlabel = "age"\ntask = "regression"\n'
+            f'[columns]\nuse = ["pressure"]\nmissing = ["{age}"]\n[method]\nname = "erm"\n'
+            f"[privacy]\nminimum_rows = {len(ages)}\n"
+        )
+        attacker.send(Request(Agreement(f"r-{age}", "s", study, ()), "enrol"))
+        if attacker.refused and "minimum" in attacker.refused[-1] and (ages == age).sum() < 5:
+            attacker.claims.extend(rows[ages == age])
+    return attacker
+
+
+def counted_classes(attacker):
+    """Studies with noise of all classes but one: how many rows have one is told without it."""
+    ages, rows = attacker.site.table.column("age").to_numpy(), _rows(attacker)
+    years = range(48, 95)
+    for year in years:
+        classes = ", ".join(f'"{one}"' for one in years if one != year)
+        study = toml.parse(
+            f'name = "k{year}"\nsites = ["s"]\n[data]\nlabel = "age"\ntask = "classification"\n'
+            f'classes = [{classes}]\n[columns]\nuse = ["pressure"]\nscaling = "standard"\n'
+            '[method]\nname = "erm"\noutliers = 0\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n'
+            "known = { pressure = [0.0, 300.0] }\n"
+        )
+        answer = attacker.send(Request(Agreement(f"r-{year}", "s", study, ()), "enrol"))
+        if answer is not None and 0 < len(ages) - answer.rows < 5:
+            attacker.claims.extend(rows[ages == year])
+    return attacker
+
+
+def _until_refused(attacker, words, ask, near, far, steps):
+    """Between what is let through and what is refused with these words, by halves."""
+    for _ in range(steps):
+        middle, before = (near + far) / 2.0, len(attacker.refused)
+        ask(middle)
+        refused = len(attacker.refused) > before and words in attacker.refused[-1]
+        near, far = (near, middle) if refused else (middle, far)
+    return near
+
+
+def _claim_ages(attacker, found):
+    """Values found to five digits: so near to one by chance is hardly any."""
+    ages, rows = attacker.site.table.column("age").to_numpy(), _rows(attacker)
+    for age in found:
+        off = np.abs(ages - age)
+        if off.min() < 1e-5 * ages.std():
+            attacker.claims.append(rows[off.argmin()])
+
+
+def refused_centres(attacker):
+    """Where a centre is refused as far beyond the range: the least and the greatest value."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS))
+    age, *others = agreement.transform.parts
+    runs = iter(range(1000))
+
+    def ask(center):
+        parts = (age._replace(center=center, spread=1e9), *others)
+        moved = agreement._replace(transform=Transform(parts, {}), run=f"r-{next(runs)}")
+        attacker.ask(moved, np.zeros(5), 1)
+
+    low, high = (_until_refused(attacker, "range", ask, 0.0, end, 48) for end in (-1e7, 1e7))
+    width = (high - low) / (2e4 + 1.0)
+    _claim_ages(attacker, [low + 1e4 * width, high - 1e4 * width])
+    return attacker
+
+
+def refused_slopes(attacker):
+    """How steep is too steep, from several places: the median of distances is one row's."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS))
+    age, runs = agreement.transform.parts[0], iter(range(1000))
+    for place in (-5.0, 0.2, 1.0):
+
+        def ask(slope, place=place):
+            theta = np.r_[slope, 0.0, 0.0, 0.0, -slope * place]
+            attacker.ask(agreement._replace(run=f"r-{next(runs)}"), theta, 1)
+
+        away = 50.0 / _until_refused(attacker, "steeper", ask, 0.0, 1e4, 30)
+        _claim_ages(attacker, [(place + s * away) * age.spread + age.center for s in (-1, 1)])
+    return attacker
+
+
+def judged_planes(attacker, steep=10.0):
+    """Two planes to either side of a row held back: what they cost differs by that row alone."""
+    agreement = attacker.agree(attacker.study(use=COLUMNS, method='name = "dorfl"'))
+    age, level = agreement.transform.numeric[0], 4.6
+    for width in (2.0, 0.8, 0.4):
+        models = np.array(
+            [np.r_[steep, 0.0, 0.0, 0.0, -steep * (level + s * width / 2)] for s in (-1, 1)]
+        )
+        asked = agreement._replace(run=f"r-{width}")
+        for number, (theta, share) in enumerate(zip(models, (0.0, 0.1), strict=True), start=1):
+            trial = asked.trial._replace(share=share)
+            attacker.ask(asked._replace(trial=trial), theta, number)
+        asked = asked._replace(trial=trial, edge=1e9)
+        answer = attacker.send(Request(asked, "judge", models=models))
+        if answer is None or not answer.rows:
+            return attacker
+        # Every other ill patient adds the same, this one as much as it is beyond the plane.
+        short = (-answer.worse / steep) % width
+        found = [short - k * width for k in (0, 1)]
+        level += width / 2 - min(found, key=lambda one: abs(one - width / 2))
+    attacker.claims.append([level * age.spread + age.center, None, None, None])
+    return attacker
+
+
 def _add_up(sums, told):
     """The sums over the least values that a sketch shows, by how many values there are in them."""
     edges, parts = np.cumsum(told.sizes), np.array(told.means) * told.sizes
@@ -517,16 +660,32 @@ ATTACKS = {
     "how many rows models get right, past the outermost": counted,
     "an age after the other left out of the classes": unlisted_class,
     "labels weighed by a reference that moves past one": weighed_labels,
+    "a label that one patient has": few_ill,
+    "a plane before an outlying row, and the sums of all": plane_and_sums,
+    "an age of the label not counted, and as many rows asked for": fewest_rows,
+    "an age after the other left out of a study with noise": counted_classes,
+    "centres moved until they are refused": refused_centres,
+    "slopes raised until they are refused": refused_slopes,
+    "planes to either side of a row that a trial holds back": judged_planes,
 }
 
 
 def against(name, limits=None):
     """The attack of that name on a site with these limits, or as sites are."""
     table = patients(40) if ATTACKS[name] is solved else None
-    if ATTACKS[name] in (named_missing, unlisted_class):
+    if ATTACKS[name] in (named_missing, unlisted_class, fewest_rows, counted_classes):
         table = patients()
         table["age"] = np.rint(table["age"])
-    if ATTACKS[name] is unlisted_class:
+    if ATTACKS[name] is refused_slopes:  # an odd number has one in the middle
+        table = patients(187)
+    if ATTACKS[name] is few_ill:
+        table = patients()
+        table["ill"] = ["yes" if k == 23 else "no" for k in range(188)]
+    if ATTACKS[name] in (plane_and_sums, judged_planes):
+        table, place = (patients(), 11) if ATTACKS[name] is plane_and_sums else (patients(1000), 26)
+        for column in COLUMNS:
+            table[column][place] = table[column].mean() + 5.0 * table[column].std()
+    if ATTACKS[name] in (unlisted_class, counted_classes):
         table["age"] = np.clip(table["age"], 48.0, 94.0)
     if ATTACKS[name] is weighed_labels:
         table = patients()

@@ -296,7 +296,7 @@ def test_rounds_go_forward_and_a_question_is_asked_once(middle):
 
 
 def test_labels_outside_the_classes_are_refused_without_naming_them(middle):
-    table = {**TABLES["site-1"], "y": ["secret", *TABLES["site-1"]["y"][1:]]}
+    table = {**TABLES["site-1"], "y": ["secret"] * 5 + [*TABLES["site-1"]["y"][5:]]}
     reason = refusal(a_site("site-1", table), coordinator.request(middle, "site-1"))
     assert "not among the study's classes" in reason
     assert "secret" not in reason

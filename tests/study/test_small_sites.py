@@ -71,6 +71,8 @@ def test_a_study_of_small_sites_runs_with_the_limits_as_they_are(rows, columns, 
 def test_a_site_too_small_says_what_to_set_and_then_it_does():
     state, refused = run(16, 10)
     assert state.outcome is None
+    assert all("[limits]" in reason for step, reason in refused.values() if step == "round")
+    _, refused = run(16, 10, limits=DEFAULT._replace(behind=0))
     reasons = [reason for step, reason in refused.values() if step == "round"]
     told = max(
         float(re.search(r"\[limits\] told = ([\d.]+) in", r)[1]) for r in reasons if "told =" in r

@@ -44,6 +44,7 @@ import numpy as np
 from dorfl.oracle.problem import Problem
 from dorfl.solvers.noisy import Noisy
 from dorfl.support import extras
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 _DISTANCE = 5.0  # ‖θ‖ of a confident model of scaled columns
@@ -181,6 +182,28 @@ def gaussian(
     own = secrets.randbits(128) if seed is None else seed
     bounds = (float(clip), float(low), float(high))
     return Gaussian(float(epsilon), float(delta), *bounds, rounds, own, before)
+
+
+def composed(runs: list[dict[str, float]], delta: float) -> float:
+    """ε of several Gaussian mechanisms together: as one of multiplier (Σ z_i⁻²)^−½, exactly.
+
+    >>> round(composed([{"multiplier": 4.0}, {"multiplier": 4.0}], 1e-5), 3)
+    1.356
+    """
+    if not runs:
+        return 0.0
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss  # noqa: PLC0415
+
+    together = sum(run["multiplier"] ** -2.0 for run in runs) ** -0.5
+    loss = GaussianPrivacyLoss(together)
+
+    def over(epsilon: float) -> float:
+        return float(loss.get_delta_for_epsilon(epsilon)) - delta
+
+    high = 1.0
+    while over(high) > 0.0:
+        high *= 2.0
+    return float(optimize.brentq(over, 0.0, high, rtol=1e-9)) if over(0.0) > 0.0 else 0.0
 
 
 def check(problem: Problem) -> None:

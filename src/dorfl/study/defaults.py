@@ -152,11 +152,12 @@ def choose(
         words = given | {"outliers": verdict.share, "edge": edge}
         return method_for(found, **words, verdict=verdict)
 
-    if len(validation.classes(_tried(checked), chosen)) < len(known):
+    tried = _tried(checked, classes=len(known) > 0)
+    if len(validation.classes(tried, chosen)) < len(known):
         return choice(Verdict(share), edges[0])
 
     def fitted(verdict: Verdict, edge: float) -> Fit:
-        return _fit(_tried(checked), choice(verdict, edge).method, chosen)
+        return _fit(tried, choice(verdict, edge).method, chosen)
 
     def judged(fits: list[Fit], edge: float) -> list[Judged]:
         most, models = suspects.most_of(len(checked)), [fit.theta for fit in fits]
@@ -175,10 +176,13 @@ def choose(
     return choice(verdict, edges[verdict.assumed == suspects.HALF])
 
 
-def _tried(clients: Clients) -> Clients:
+def _tried(clients: Clients, *, classes: bool) -> Clients:
     """The rows that models are fitted to in a trial."""
     most = suspects.most_of(len(clients))
-    places = {name: suspects.parts(len(y), most)[0] for name, (_, y) in clients.items()}
+    places = {
+        name: suspects.parts(len(y), most, y if classes else None)[0]
+        for name, (_, y) in clients.items()
+    }
     return {name: (X[places[name]], y[places[name]]) for name, (X, y) in clients.items()}
 
 

@@ -1,9 +1,11 @@
 """What a site checks in a question before it is answered: the coordinator is not to be trusted.
 
-An exact answer tells of rows by what each adds to it. Five rules, whatever a study says:
+An exact answer tells of rows by what each adds to it. Six rules, whatever a study says:
 
 - **Columns.** One in which fewer than `least` rows differ from all others is taken to be constant
   (:func:`settle`): its numbers would be those rows' own. So a level has `least` rows, or none.
+- **Classes.** A label that fewer than `least` rows have is in no report (:func:`rare`): at θ = 0
+  the gradient is half of all rows less those that have it.
 - **Steepness.** Along a steep θ the loss is a step, and sweeping it over the rows counts them one
   by one. The outputs of half of the site's rows stay within `steepest` (:func:`steep`), whatever
   the transformation makes of their units.
@@ -14,26 +16,34 @@ An exact answer tells of rows by what each adds to it. Five rules, whatever a st
 - **Differences.** Two sums tell what distinguishes them. Let W_j be what row j adds to ∇F at the
   row's place. The change from each earlier question has to rest on `least` rows,
   (Σ v_j)² / Σ v_j² ≥ `least` with v_j = ‖W_j − α W'_j‖ ‖x_j‖, for α = 1 and the α that fits best
-  (:func:`differs`), for every question about the same rows, over all runs.
+  (:func:`differs`), for every question about the same rows, over all runs. So has what is left of
+  it beside all of them together, and the sums that are told of columns and classes.
+
+What is refused tells something too, and whoever asks again and again finds the θ, or the centre, at
+which it is. So what decides is a mean over `least` rows wherever it can be: of a column the blocks
+that are told of it, of outputs blocks that nobody else knows.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.base import Evaluation
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
 from dorfl.solvers.base import Task
-from dorfl.study import labels, suspects
+from dorfl.study import differences, suspects
+from dorfl.study.labels import MOST_CLASSES
 from dorfl.study.ledger import Ledger, mark_of
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
+from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
 _PIECE = 16_384  # rows looked at together
@@ -50,6 +60,22 @@ class Pull(NamedTuple):
     value: Array
     slope: Array
     marked: Array
+
+
+def reread(
+    study: Study, names: Sequence[str], rows: str, ledger: Ledger, limits: Limits
+) -> str | None:
+    """Why columns cannot be told of for these rows, or nothing: that differences show single ones.
+
+    It goes by which rows they are, in what blocks, and without which cells. With noise only how
+    many rows have a label is exact: of that there is one reading, whatever the rows are.
+    """
+    lost, label = study.columns.missing, study.data.label
+    if study.privacy.known:
+        reading = {label: [*study.data.classes, "without", *lost]}
+        return ledger.measure(reading, limits.versions, "reading(s)")
+    without = f" {mark_of(lost)[:16]}" if lost else ""
+    return ledger.tell(tuple(names), f"{rows[:16]} {study.privacy.least}{without}", limits.versions)
 
 
 def settle(rows: Array, least: int) -> Array:
@@ -77,8 +103,8 @@ def strange(
 ) -> str | None:
     """What of an agreement cannot come from what this site told of its columns, or nothing."""
     assert agreement.transform is not None
-    if len(agreement.classes) > labels.MOST_CLASSES:
-        return f"more than {labels.MOST_CLASSES} classes"
+    if len(agreement.classes) > MOST_CLASSES:
+        return f"more than {MOST_CLASSES} classes"
     if agreement.target is not None and not agreement.target.spread > 0:
         return "the label is to be divided by what is not positive"
     numeric = agreement.study.columns.numeric
@@ -90,9 +116,9 @@ def strange(
         guessed = part.name not in numeric and not part.date
         if guessed and columns.is_identifier(values, part.name):
             return f"column {part.name[:60]!r} only numbers the rows of this site"
-        present = columns.present(values)
-        low, high = (present.min(), present.max()) if len(present) else (0.0, 0.0)
-        width = float(high - low)
+        told = sketch.of(columns.present(values), agreement.study.privacy.least).means
+        low, high = (told[0], told[-1]) if told else (0.0, 0.0)  # not a row's own value
+        width = high - low
         if not part.spread > 0:
             return f"column {part.name[:60]!r} is to be divided by what is not positive"
         if width > 0:
@@ -132,12 +158,33 @@ def questions(agreement: Agreement, theta: Array, wish: str) -> dict[str, str]:
     return {finest: mark_of((about(agreement), theta, finest)) for finest in finer}
 
 
-def steep(group: Group, theta: Array, steepest: float) -> str | None:
-    """Whether θ is no model of these rows: half of its outputs are beyond `steepest`."""
-    pieces = range(0, len(group.rows), _PIECE)
-    out = [np.abs(group.problem.predict(theta, group.rows[k : k + _PIECE])) for k in pieces]
-    largest = np.concatenate([part.reshape(len(part), -1).max(axis=1) for part in out])
-    return "θ is steeper than any model of these rows" if np.median(largest) > steepest else None
+def rare(group: Group, least: int) -> str | None:
+    """Whether there is a class that fewer than `least` rows of a group have, and at least one."""
+    if not group.problem.loss.classifies:
+        return None
+    counts = np.bincount(_codes(group))
+    if counts[counts > 0].min() >= least:
+        return None
+    return f"fewer than {least} of the rows asked about have one of the labels"
+
+
+def steep(group: Group, theta: Array, limits: Limits, secret: bytes) -> str | None:
+    """Whether θ is no model of these rows: half of its outputs are beyond `steepest`.
+
+    Found from the means of blocks of rows that only this site knows: the median of single outputs
+    is that of one row, and the θ at which it is refused would tell it.
+    """
+    pieces, count = range(0, len(group.rows), _PIECE), len(group.rows) // max(limits.behind, 1)
+    out = [group.problem.predict(theta, group.rows[k : k + _PIECE]) for k in pieces]
+    outputs = np.concatenate([part.reshape(len(part), -1) for part in out])
+    drawn = np.random.default_rng(list(hashlib.sha256(secret + b"blocks").digest()))
+    first = np.arange(max(count, 1)) * len(outputs) // max(count, 1)
+    sizes = np.diff(np.append(first, len(outputs)))[:, None]
+    means = np.add.reduceat(outputs[drawn.permutation(len(outputs))], first) / sizes
+    middle = np.median(means, axis=0)
+    apart = np.median(np.sqrt(sizes) * np.abs(means - middle), axis=0)
+    usual = float((np.abs(middle) + apart).max())
+    return "θ is steeper than any model of these rows" if usual > limits.steepest else None
 
 
 def pull(group: Group, seen: Evaluation, marks: Array) -> Pull:
@@ -159,7 +206,7 @@ def fills(agreement: Agreement, table: columns.Table) -> dict[str, float]:
     }  # fmt: skip
 
 
-def filled(agreement: Agreement, table: columns.Table, secret: bytes) -> Array:
+def filled(agreement: Agreement, table: columns.Table, y: Array, secret: bytes) -> Array:
     """A number for every row that changes with what stands for its missing cells; mostly 1.
 
     Where that alone differs between two questions, so do their answers by rows with such cells
@@ -175,7 +222,8 @@ def filled(agreement: Agreement, table: columns.Table, secret: bytes) -> Array:
             weight = 0.5 + int.from_bytes(digest[:6]) / 2**48
             marks[missing] += weight * (fill - float(present.min())) / width
     if agreement.trial is not None:
-        marks = marks[suspects.parts(len(marks), agreement.trial.most)[0]]
+        labels = y if agreement.classes else None
+        marks = marks[suspects.parts(len(marks), agreement.trial.most, labels)[0]]
     return marks
 
 
@@ -201,7 +249,10 @@ def telling(group: Group, pulled: Pull, before: Iterable[Array], limits: Limits)
             "one row makes up nearly all of a number in the report; nothing is sent (a row far "
             "out counts less with a score: method dorfl; else [limits] alone = 1 in site.toml)"
         )
-    if not differs(group, pulled.marked, before, limits.behind):
+    earlier, codes = list(before), _codes(group) if group.problem.loss.classifies else None
+    if not differs(group, pulled.marked, earlier, limits.behind) or differences.singles_out(
+        pulled.marked, earlier, limits.behind, codes
+    ):
         return (
             f"beside an earlier report, this one would tell of fewer than {limits.behind} rows "
             "([limits] behind = 0 in site.toml lets it through)"
@@ -241,10 +292,15 @@ def differs(group: Group, now: Array, before: Iterable[Array], least: int) -> bo
             change = np.linalg.norm(now - factor * old, axis=1)
             if float(np.linalg.norm(change)) <= _ROUNDING * size:
                 continue  # the same question
-            change *= length
-            if float(change.sum()) ** 2 < least * float(change @ change):
+            if differences.few(change * length, least):
                 return False
     return True
+
+
+def _codes(group: Group) -> Array:
+    """The classes of the rows, by their places."""
+    labels = group.problem.decode(group.target)
+    return np.searchsorted(group.problem.classes, labels)
 
 
 def _lengths(group: Group) -> Array:

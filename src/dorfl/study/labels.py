@@ -105,6 +105,19 @@ def known(column: Any, study: Study) -> Array:
     return ~np.isnan(columns.numbers(column, name))
 
 
+def usable(column: Any, study: Study, least: int) -> Array:
+    """Which rows of a site take part: those with a label and, of classes, one that `least` have.
+
+    What is told of rows tells of a class by itself. With noise a row needs no others beside it.
+    """
+    found = known(column, study)
+    if least <= 1 or task_in(column, study) != "classification":
+        return found
+    codes = columns.levels(column, study.data.label).codes
+    often = np.bincount(codes + 1)[codes + 1] >= least
+    return np.asarray(found & often)
+
+
 class UnknownClassError(ValueError):
     """A label that is none of the classes; the text names it, for this side's eyes alone."""
 

@@ -16,21 +16,22 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dorfl.federation.privacy import Gaussian
+from dorfl.federation.privacy import Gaussian, composed
 from dorfl.oracle.group import Group
+from dorfl.study import differences
 from dorfl.study.budget import ROUNDS, SPARE, TRIAL
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
-from dorfl.study.suspects import REACH
+from dorfl.study.suspects import REACH, Before
 from dorfl.support import wire
 from dorfl.support.files import write_whole
-from dorfl.support.later import optimize
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 
@@ -188,19 +189,44 @@ class Ledger:
         self._keep()
         return None
 
-    def bulk(self, rows: str, least: int, distance: Array) -> Array:
+    def trials(self, rows: str, least: int, behind: int) -> Before:
+        """What a trial's sums over rows held back have to hide beside those told before."""
+        return Before(
+            partial(self._bulk, f"bulk-{rows}", least),
+            partial(self._near, f"missed-{rows}", least),
+            partial(self._hides, f"judged{rows}", behind),
+        )
+
+    def _bulk(self, name: str, least: int, distance: Array) -> Array:
         """The distances as they are, or of a bulk told of before that differs in a few rows."""
-        mask, name = distance <= REACH, f"bulk-{rows}"
+        mask = distance <= REACH
+        before = self._near(name, least, mask)
+        if (before == mask).all():
+            return distance
+        few = int((~before).sum()) <= least
+        return np.where(before, 0.0, np.nan if few else np.inf)
+
+    def _near(self, name: str, least: int, mask: Array) -> Array:
+        """Rows that something was told of before, if these are all the same but for a few."""
         for other in (kept for kept in self.kept if kept.startswith(f"{name} ")):
             before = _unpacked(other.split()[1], len(mask))
             if 0 < int((before != mask).sum()) < least:
-                few = int((~before).sum()) <= least
-                return np.where(before, 0.0, np.nan if few else np.inf)
+                return before
         written = f"{name} {np.packbits(mask).tobytes().hex()}"
         if written not in self.kept:
             self.kept.append(written)
             self._keep()
-        return distance
+        return mask
+
+    def _hides(self, rows: str, behind: int, sums: Array, codes: Array | None) -> bool:
+        """Whether sums over rows tell of enough of them, beside those of earlier trials."""
+        before = self.pulls(rows, sums.shape)
+        if any(np.array_equal(sums, old) for old in before):
+            return True
+        if differences.singles_out(sums, before, behind, codes):
+            return False
+        self.pulled(rows, sums)
+        return True
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
@@ -333,28 +359,6 @@ class Ledger:
         if self.file is not None:
             content = {name: getattr(self, name) for name in self.written}
             write_whole(self.file, json.dumps(content).encode())
-
-
-def composed(runs: list[dict[str, float]], delta: float) -> float:
-    """ε of several Gaussian mechanisms together: as one of multiplier (Σ z_i⁻²)^−½, exactly.
-
-    >>> round(composed([{"multiplier": 4.0}, {"multiplier": 4.0}], 1e-5), 3)
-    1.356
-    """
-    if not runs:
-        return 0.0
-    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss  # noqa: PLC0415
-
-    together = sum(run["multiplier"] ** -2.0 for run in runs) ** -0.5
-    loss = GaussianPrivacyLoss(together)
-
-    def over(epsilon: float) -> float:
-        return float(loss.get_delta_for_epsilon(epsilon)) - delta
-
-    high = 1.0
-    while over(high) > 0.0:
-        high *= 2.0
-    return float(optimize.brentq(over, 0.0, high, rtol=1e-9)) if over(0.0) > 0.0 else 0.0
 
 
 def named(study: str, rules: tuple[str, ...]) -> bool:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dorfl.study.settings import Study
+
 
 class Limits(NamedTuple):
     """What a site gives away at most; `site.toml` may say otherwise, name by name.
@@ -21,7 +23,9 @@ class Limits(NamedTuple):
     judged: int = 5  # trials on rows held back, by other models or another edge of the bulk
     steepest: float = 50.0  # median output of a model
     alone: float = 0.9  # the most that one row may be of a number
-    behind: int = 5  # rows that the difference of two reports rests on
+    behind: int = (
+        5  # rows that a difference rests on, of reports or of a trial; 0: any class is told
+    )
     networks: bool = False  # whether networks are trained, whose updates are not counted
     changes: int = 6  # in a run, of the sites that secure sums of rounds are over
 
@@ -38,6 +42,11 @@ class Limits(NamedTuple):
                     f"{list(known)}"
                 )
         return cls(**told)
+
+    def support(self, study: Study) -> int:
+        """How many rows have to have a class for it to be told of; with noise any number."""
+        any_number = study.privacy.epsilon is not None or not self.behind
+        return 1 if any_number else study.privacy.least
 
     @property
     def written(self) -> str:

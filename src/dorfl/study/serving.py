@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from dorfl.oracle.problem import Problem
 from dorfl.study import constant, defaults, guard, labels, meaning, suspects
 from dorfl.study.consent import Refused
 from dorfl.study.messages import Agreement, Columns, Finished, Spreads
-from dorfl.study.suspects import Judged
+from dorfl.study.suspects import FRESH, Before, Judged
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -125,7 +124,7 @@ def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
     """The rows that a client trains with: all, but for those that a trial holds back."""
     if agreed.trial is None:
         return X, y
-    places, _ = suspects.parts(len(y), agreed.trial.most)
+    places, _ = suspects.parts(len(y), agreed.trial.most, y if agreed.classes else None)
     return guard.settle(X[places], agreed.study.privacy.least), y[places]
 
 
@@ -146,17 +145,14 @@ def counts(far: Array) -> Array:
 
 def judge(
     problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement,
-    known: Callable[[Array], Array] = np.asarray,
+    before: Before = FRESH,
 ) -> Judged:  # fmt: skip
-    """What the rows that a client held back say of the two models of a trial.
-
-    `known` makes of distances those of a bulk that sums may be told of, beside earlier ones.
-    """
+    """What the rows that a client held back say of the two models of a trial."""
     assert agreed.trial is not None
     assert agreed.center is not None
     shape, least = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.study.privacy.least
     return suspects.judge(
-        problem, list(models), X, y, agreed.center, shape, agreed.trial.most, least, known,
+        problem, list(models), X, y, agreed.center, shape, agreed.trial.most, least, before,
         labels=agreed.trial.labels,
     )  # fmt: skip
 

@@ -133,10 +133,9 @@ class Site:
         """The answer in the open, by all the site's rules but those on who may ask."""
         agreement, step = request.agreement, request.step
         rows, study = self.rows(agreement), agreement.study
-        if not study.privacy.known:  # which rows, in what blocks, without which cells
-            lost = f" {mark_of(study.columns.missing)[:16]}" if study.columns.missing else ""
-            version = f"{self._mark[:16]} {study.privacy.least}{lost}"
-            self._unless(self.ledger.tell(tuple(rows.column_names), version, self.limits.versions))
+        self._unless(guard.reread(study, rows.column_names, self._mark, self.ledger, self.limits))
+        if rows.num_rows < max(study.privacy.minimum_rows, self.least):
+            raise Refused("has fewer rows than the study's minimum")
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if study.privacy.known and step in private.STEPS:
@@ -178,8 +177,9 @@ class Site:
             asked = mark_of((own._replace(run="", trial=None), request.models))[:16]
             self._unless(self.ledger.judge(self._mark, asked, self.limits.judged))
             least = max(self.least, study.privacy.least)
-            bulk = partial(self.ledger.bulk, f"{agreement.trial.most}-{self._mark}", least)
-            found = serving.judge(self.group(agreement).problem, request.models, X, y, own, bulk)
+            held = f"{agreement.trial.most}-{self._mark}"
+            before = self.ledger.trials(held, least, self.limits.behind)
+            found = serving.judge(meaning.problem_of(agreement), request.models, X, y, own, before)
             self._count(agreement, step, len(suspects.NOTHING), found, request.models)
             return found
         if step == "residuals" and request.outcome is not None:
@@ -196,8 +196,6 @@ class Site:
         self._unless(objection(agreement, policy))
         if agreement.study.privacy.secure_sum:
             self._unless(masking.objection(agreement.study, self.name, self.key))
-        if self.rows(agreement).num_rows < max(agreement.study.privacy.minimum_rows, self.least):
-            raise Refused("has fewer rows than the study's minimum")
 
     def group(self, agreement: Agreement) -> Group:
         """The site's rows as the agreed model sees them; made once for each agreement."""
@@ -209,8 +207,10 @@ class Site:
             if agreement.reference is not None:
                 self._asked(agreement, agreement.reference)
             mass = serving.mass(problem, *checked[self.name], agreement)
-            self._groups = {key: training.stack(problem, checked, center, mass=mass)}
-            self._filled = guard.filled(agreement, self.rows(agreement), self.secret)
+            made = training.stack(problem, checked, center, mass=mass)
+            self._unless(guard.rare(made, self.limits.support(agreement.study)))
+            self._groups = {key: made}
+            self._filled = guard.filled(agreement, self.rows(agreement), y, self.secret)
         return self._groups[key]
 
     def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:
@@ -245,7 +245,7 @@ class Site:
         marks = guard.questions(agreement, task.theta, wish)
         most, about = self._most(agreement), guard.about(agreement)
         task = task._replace(curvature=self.ledger.affordable(marks, about, group, most))
-        self._unless(guard.steep(group, task.theta, self.limits.steepest))
+        self._unless(guard.steep(group, task.theta, self.limits, self.secret))
         seen = enough(group, task, self.least)
         pulled = guard.pull(group, seen, self._filled)
         rows = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
@@ -375,17 +375,18 @@ class Site:
         return [column for column in found if column not in (study.data.label, study.data.client)]
 
     def rows(self, agreement: Agreement) -> pa.Table:
-        """The rows that have a label, in the columns of the study."""
+        """The rows that have a label that enough have, in the columns of the study."""
         names = [*self._columns(agreement), agreement.study.data.label]
         for name in names:
             if name not in self.table.column_names:
                 raise Refused(f"column {name[:60]!r} is not in this site's table")
         missing, study = agreement.study.columns.missing, agreement.study
-        read_as = (study.data.task, missing, study.data.classes if study.privacy.known else ())
+        support = self.limits.support(study)
+        read_as = (study.data.task, missing, support, study.privacy.known and study.data.classes)
         if (names, read_as) != self._kept[:2]:
             columns = {name: cells.without(self.table.column(name), missing) for name in names}
             table = pa.table(columns)
-            known = labels.known(table.column(names[-1]), agreement.study)
+            known = labels.usable(table.column(names[-1]), study, support)
             rows = table if known.all() else table.filter(pa.array(known))
             self._kept = (names, read_as, rows, np.flatnonzero(known))
         return self._kept[2]

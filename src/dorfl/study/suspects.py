@@ -64,6 +64,7 @@ NIL = 40.0  # squared units of the edge, from which on a row counts for less tha
 USUAL = 0.8  # of residuals, the smallest: where the bulk of them has its edge
 FAR, UNFIT = 8.0, 0.0535  # robust units, and the share of Cauchy's distribution beyond
 FEWEST = 30  # rows of a client that holds some back
+SUPPORT = 5  # rows of a class that a trial trains with, of any that are there
 SIZES = tuple(60 << k for k in range(9))  # of a trial: how many rows of a client are looked at
 _ROWS = 20_000  # of all clients together
 TOL, ROUNDS = 1e-2, 30  # of the fits: only a difference of percents counts
@@ -101,6 +102,25 @@ class Judged(NamedTuple):
 
 
 NOTHING = Judged(0, 0.0, 0.0, 0.0, 0, 0, 0)
+
+
+def _hides(_: Array, __: Array | None) -> bool:
+    return True
+
+
+class Before(NamedTuple):
+    """What a client makes of its sums where others know what it told before; by default nothing.
+
+    `bulk` makes of distances those of a bulk that sums may be told of, `counted` of the rows that
+    are counted others, and `hides` says whether sums (rows, sums) of classes show no single row.
+    """
+
+    bulk: Callable[[Array], Array] = np.asarray
+    counted: Callable[[Array], Array] = np.asarray
+    hides: Callable[[Array, Array | None], bool] = _hides
+
+
+FRESH = Before()
 
 
 class Verdict(NamedTuple):
@@ -183,11 +203,12 @@ def most_of(clients: int) -> int:
     return max((size for size in SIZES if size * clients <= _ROWS), default=SIZES[0])
 
 
-def parts(rows: int, most: int) -> tuple[Array, Array]:
+def parts(rows: int, most: int, labels: Array | None = None) -> tuple[Array, Array]:
     """The places of the rows a client trains with in a trial, and of those it holds back.
 
     All rows are looked at, or at most half of them: two trials of different size, or one and a
     training with all rows, then differ by many rows, and not by one that the difference would show.
+    Of every class in `labels` there are SUPPORT rows among those trained with, if it has as many.
 
     >>> [len(part) for part in parts(3000, most=960)], [len(part) for part in parts(20, most=960)]
     ([640, 320], [20, 0])
@@ -196,7 +217,20 @@ def parts(rows: int, most: int) -> tuple[Array, Array]:
     if rows >= 2 * most:
         order = order[:most]
     held = order[2::3] if len(order) >= FEWEST else order[:0]
-    return np.setdiff1d(order, held), np.sort(held)
+    used = np.zeros(rows, dtype=np.int64)  # 1: trained with, 2: held back
+    used[order], used[held] = 1, 2
+    if labels is not None:
+        _support(used, np.unique(labels, return_inverse=True)[1].reshape(-1))
+    return np.flatnonzero(used == 1), np.flatnonzero(used == 2)
+
+
+def _support(used: Array, codes: Array) -> None:
+    """Let rows of classes that few are trained with change places with those of the largest."""
+    counts = np.bincount(codes[used == 1], minlength=int(codes.max(initial=0)) + 1)
+    for rare in np.flatnonzero((counts > 0) & (counts < SUPPORT)).tolist():
+        spare = np.flatnonzero((used != 1) & (codes == rare))[: SUPPORT - int(counts[rare])]
+        given = np.flatnonzero((used == 1) & (codes == counts.argmax()))[: len(spare)]
+        used[given], used[spare] = used[spare], used[given]
 
 
 def mark(table: str, rows: int, all_rows: int) -> str:
@@ -230,27 +264,27 @@ def judge(
     shape: Array,
     most: int,
     least: int = 1,
-    known: Callable[[Array], Array] = np.asarray,
+    before: Before = FRESH,
     *,
     labels: bool = False,
 ) -> Judged:
     """A client's part: what the rows it held back say of two models.
 
-    Of fewer than `least` rows nothing is told, and sums are rounded to four digits. `known` makes
-    of distances those of a bulk that sums may be told of, beside earlier ones. Where it is about
-    `labels`, the distances are those of labels from what the first model says.
+    Of fewer than `least` rows nothing is told, nor of sums that would show single ones; they are
+    rounded to four digits, squares to three. Where it is about `labels`, the distances are those of
+    labels from what the first model says.
     """
-    trained, held = parts(len(y), most)
+    codes = np.searchsorted(problem.classes, y) if len(problem.classes) else y
+    trained, held = parts(len(y), most, codes if len(problem.classes) else None)
     if not len(held):
         return NOTHING
-    codes = np.searchsorted(problem.classes, y) if len(problem.classes) else y
     places = np.concatenate([held, trained])
     unfit, residuals = 0, np.zeros(0)
     if not problem.loss.classifies:
         residuals = np.abs(problem.predict(models[0], X[places]) - y[places])
         unfit = _beyond(residuals - FAR * 1.4826 * np.median(residuals), least)
     away = far_off(residuals) if labels else _distances(X[places], codes[places], center, shape)
-    distance = known(settled(away, least))
+    distance = before.bulk(settled(away, least))
     bulk = distance[: len(held)] <= REACH
     rows, far, seen = int(bulk.sum()), int((distance > REACH).sum()), len(distance)
     if rows < least:
@@ -260,11 +294,17 @@ def judge(
         problem.loss.value(problem.predict(theta, rows_held), target)
         for theta in (np.zeros_like(models[0]), *models)
     )
-    worse = first - second
+    worse, added = first - second, np.zeros((len(held), 2))
+    added[bulk] = np.column_stack([second, worse])
+    if not before.hides(added, codes[held] if len(problem.classes) else None):
+        return NOTHING
     # One by one: in blocks a few rows more would not show, and they are what a verdict goes by.
-    missed = int((second > zero).sum()) - int((first > zero).sum())
-    sums = (second.sum(), worse.sum(), (worse**2).sum())
-    loss, larger, squares = (float(f"{value:.4g}") for value in sums)
+    change = np.zeros((2, len(held)), dtype=bool)
+    change[:, bulk] = (second > zero) & (first <= zero), (first > zero) & (second <= zero)
+    more, less = before.counted(change.ravel()).reshape(2, -1).sum(axis=1).tolist()
+    missed = more - less
+    loss, larger = (float(f"{value:.4g}") for value in (second.sum(), worse.sum()))
+    squares = float(f"{(worse**2).sum():.3g}")
     far, unfit = (count if count >= least else 0 for count in (far, unfit))
     return Judged(rows, loss, larger, squares, missed, far, seen, unfit)
 

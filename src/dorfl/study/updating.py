@@ -69,7 +69,7 @@ def _report(site: Site, agreement: Agreement, sent: Broadcast) -> Report:
         raise Refused("θ is further from where it began than the study's steps lead")
     # The same question may come again, as for linear models.
     _unless(site.memory.asked(agreement.run, sent, "network"))
-    _unless(guard.steep(own.group, task.theta, site.limits.steepest))
+    _unless(guard.steep(own.group, task.theta, site.limits, site.secret))
     if last:
         found = _found(site, own, task.theta)
         value, way = float(found.values[0]), np.empty(0, np.float32)
