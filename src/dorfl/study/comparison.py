@@ -105,7 +105,9 @@ def held_out(
     settings = study.changed(data_task="classification" if model.classifies else "regression")
     settings = settings.changed(data_classes=model.classes or None)
     split = open_split(settings)
-    fold = _folds(split, _PARTS, study.training.seed)
+    fold, counts = _folds(split, _PARTS, study.training.seed), np.diff(split.bounds)
+    few = counts - -(-counts // _PARTS) < study.privacy.least  # who can spare none
+    fold[np.repeat(few, counts)] = 1
     tick()
     prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
     own, state, _ = table.trained(settings, prepared, lambda _: tick())
