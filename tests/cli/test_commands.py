@@ -418,6 +418,28 @@ def test_small_clients_can_be_merged_or_dropped(tmp_path):
         assert names == (("east", "north", "west") + (("(other)",) if how == "merge" else ()))
 
 
+def test_five_clients_of_one_row_each_train_together(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(105, 2)), columns=["a", "b"])
+    frame["ill"] = (frame["a"] + 0.3 * rng.normal(size=105) > 0).astype(int)
+    frame["ward"] = ["big"] * 100 + [f"ward {k}" for k in range(5)]
+    words = ["--label", "ill", "--client", "ward", "--small", "merge", "--out", tmp_path / "model"]
+    for rows, says in ((105, "accuracy is at least"), (103, "--small drop")):
+        frame[:rows].to_csv(tmp_path / "data.csv", index=False)
+        done = quickly("train", tmp_path / "data.csv", *words, "--force")
+        assert says in " ".join((done.stdout + done.stderr).split())
+        assert (done.exit_code == 0) == (rows == 105)
+
+
+def test_where_no_row_can_lie_far_out_none_is_taken_for_wrong(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.choice(list("uvw"), 200) for name in ("first", "second")})
+    frame["ill"] = np.where((frame["first"] == "u") ^ (rng.random(200) < 0.1), "yes", "no")
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    done = quickly("train", tmp_path / "data.csv", "--label", "ill", "--out", tmp_path / "model")
+    assert done.exit_code == 0 and "If no row is wrong" in " ".join(done.stdout.split())
+
+
 def test_models_that_suspect_nobody_and_predictions_to_nowhere(home, tmp_path):
     done = quickly(
         "train", home / "data.csv", "--label", "ill", "--method", "erm", "--out", tmp_path

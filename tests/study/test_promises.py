@@ -97,9 +97,9 @@ def test_a_site_tells_whole_blocks_and_of_its_own_model_only():
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
     told = end.told["site-1"]
-    _, asked = meaning.certifying(end, meaning.thin(end))
-    assert vetting.untold(told, asked) is None
-    assert "certificate" in vetting.untold(told._replace(**lie), asked)
+    asked = meaning.certificates(end, meaning.thin(end))
+    assert vetting.untold(told, *asked) is None
+    assert "certificate" in vetting.untold(told._replace(**lie), *asked)
 
 
 def test_labels_that_were_cut_short_have_no_bound(tmp_path):

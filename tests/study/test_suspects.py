@@ -1,5 +1,7 @@
 """Whether rows that lie far out are wrong or rare: decided from rows held back."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,6 +23,7 @@ from dorfl.study import (
     local,
     meaning,
     results,
+    settings,
     suspects,
     table,
     toml,
@@ -83,6 +86,20 @@ def test_no_tail_is_taken_for_a_gap(heavy, seed):
     distance = rng.chisquare(4, size=3000) * rng.lognormal(sigma=heavy / 2, size=3000)
     told = [sketch.of(distance, least=5)]
     assert suspects.edges(told, 0.1)[0] == spread.edge(told, 0.8)
+
+
+def test_of_many_columns_the_outliers_table_names_one(tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(60, 200)), np.arange(60) % 2
+    pd.DataFrame(X).add_prefix("c").assign(y=y).to_csv(tmp_path / "wide.csv", index=False)
+    data = settings.Data(label="y", file=str(tmp_path / "wide.csv"))
+    study = settings.Study(data).changed(method_outliers=0.1)
+    why = audit.audit(*table.run(study)).columns
+    assert all(re.fullmatch(r"c\d+ \S+ \(usual \S+ to \S+\) [0-9.]+ %.*", line) for line in why)
+
+
+def test_clients_that_are_numbers_are_listed_by_their_size():
+    sites = dict(zip(("10", "2", "1"), synthetic_tables().values(), strict=True))
+    assert coordinator.begin(make_study(sites), "run").roster == ("1", "2", "10")
 
 
 def test_choose_decides_as_an_estimator_does():

@@ -38,13 +38,19 @@ class Summary(NamedTuple):
 def summarise(rows: Array, least: int = 1) -> Summary:
     """The mean of the rows that are not :func:`wild`; their median where most would be.
 
-    A mean of fewer than `least` rows is not given: it would tell of them.
+    A mean of fewer than `least` rows is not given: it would tell of them. So where few would be
+    left, of a client that hardly has as many, it is that of all.
     """
     far, middle = wild(rows, least=max(least, _TOGETHER))
+    if len(far) - int(far.sum()) < least <= len(far):
+        far = np.zeros_like(far)
     majority = 2 * int(far.sum()) > len(far)  # no such thing as a wild majority
     kept = len(far) if majority else int((~far).sum())
     if kept < least:
-        raise ValueError(f"centre: a mean of fewer than {least} rows would tell of them")
+        raise ValueError(
+            f"centre: a mean of fewer than {least} rows would tell of them; leave clients with "
+            "fewer rows out (--small drop)"
+        )
     if majority:
         return Summary(kept, middle)
     parts = range(0, len(far), _BLOCK)

@@ -21,12 +21,13 @@ from dorfl.objective.kinds import Score
 from dorfl.study import serving
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
-from dorfl.study.suspects import REACH, far_off
+from dorfl.study.suspects import REACH
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 
 _BLOCK = 65_536
 _COUNTS = 0.5  # of an ordinary row's weight
+_MUCH = 0.05  # of a row's distance
 _ENOUGH = 20  # rows of a client, to say what is usual there
 
 
@@ -117,11 +118,13 @@ def _labels(model: Model, rows: Rows) -> tuple[Array, Callable[[int], str]]:
     target, reference = model.target, np.array(model.facts.reference)
     if target is None or not len(reference):
         return np.zeros(len(rows.y)), lambda _: ""
-    out = np.concatenate([model.fit.problem.predict(reference, rows.X[at]) for at in rows.places])
-    off = np.concatenate([far_off(np.abs(out[at] - rows.y[at])) for at in rows.places])
+    problem = model.fit.problem
+    pairs = [(rows.X[at], rows.y[at]) for at in rows.places]
+    off = np.concatenate([serving.unfit(problem, reference, *pair) for pair in pairs])
 
     def said(k: int) -> str:
-        found, told = (_number(target.center + target.spread * v[k], target) for v in (rows.y, out))
+        out = problem.predict(reference, rows.X[k : k + 1])[0]
+        found, told = (_number(target.center + target.spread * v, target) for v in (rows.y[k], out))
         return f"its label {found} does not fit: the other rows say {told}"
 
     return off, said
@@ -166,14 +169,19 @@ def _usual(transform: Transform, rows: Rows, weight: Array) -> list[Array]:
 
 
 def _words(share: Array, parts: tuple[Part, ...], firsts: list[int], x: Array, usual: Array) -> str:
-    """The columns that make most of a row's distance: "year 1953 (usual 1986 to 1999) 93 %"."""
+    """The columns that make most of a row's distance: "year 1953 (usual 1986 to 1999) 93 %".
+
+    Of hundreds none makes much of it: then the one that makes most.
+    """
     total = share.sum()
     if not total > 0:
         return ""
+    share = share / total
+    first, *others = np.argsort(-share, kind="stable")[:3].tolist()
     return ", ".join(
-        f"{parts[k].name} {_value(parts[k], firsts[k], x, usual)} {percent(share[k] / total, 0)}"
-        for k in np.argsort(-share, kind="stable")[:3].tolist()
-        if share[k] > 0.05 * total
+        f"{parts[k].name} {_value(parts[k], firsts[k], x, usual)} {percent(share[k], places)}"
+        for k in (first, *(k for k in others if share[k] > _MUCH))
+        for places in (0 if share[k] > _MUCH else 1,)
     )
 
 

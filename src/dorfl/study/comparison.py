@@ -11,7 +11,7 @@ import numpy as np
 
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
-from dorfl.study import meaning, suspects, table
+from dorfl.study import meaning, serving, suspects, table
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
 from dorfl.study.model.facts import HeldOut
@@ -105,7 +105,9 @@ def held_out(
     settings = study.changed(data_task="classification" if model.classifies else "regression")
     settings = settings.changed(data_classes=model.classes or None)
     split = open_split(settings)
-    fold = _folds(split, _PARTS, study.training.seed)
+    fold, counts = _folds(split, _PARTS, study.training.seed), np.diff(split.bounds)
+    few = counts - -(-counts // _PARTS) < study.privacy.least  # who can spare none
+    fold[np.repeat(few, counts)] = 1
     tick()
     prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
     own, state, _ = table.trained(settings, prepared, lambda _: tick())
@@ -155,7 +157,7 @@ def _bulk(rows: Rows, state: State) -> Rows:
         X, y = rows.X[first:stop], rows.y[first:stop]
         bulk = suspects.is_bulk(X, y, state.centers[state.roster.index(name)], shape)
         if labels is not None:
-            bulk &= suspects.far_off(np.abs(problem.predict(labels, X) - y)) <= suspects.REACH
+            bulk &= serving.unfit(problem, labels, X, y) <= suspects.REACH
         kept.append(first + np.flatnonzero(bulk if bulk.any() else ~bulk))
     bounds = np.cumsum([0, *map(len, kept)])
     left = np.concatenate(kept)

@@ -22,7 +22,7 @@ import numpy as np
 
 from dorfl.data import preprocessing
 from dorfl.data import spread as spreading
-from dorfl.data.preprocessing import Numeric, Transform
+from dorfl.data.preprocessing import Numeric, Transform, in_order
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
 from dorfl.federation import apart, training
@@ -152,7 +152,7 @@ _ANSWERS: dict[str, type] = {
 
 def begin(study: Study, run: str) -> State:
     """Before enrolment. The roster is fixed here, in an order that depends on names alone."""
-    return State(run, study, tuple(sorted(study.sites, key=lambda n: (n.startswith("("), n))))
+    return State(run, study, tuple(sorted(in_order(study.sites), key=lambda n: n.startswith("("))))
 
 
 def request(state: State, site: str) -> Request:

@@ -126,6 +126,8 @@ def share_of(agreed: Agreement | State) -> float:
         return 0.0
     if trial is not None:
         return trial.share
+    if verdict is None and agreed.spread is not None and not shape_of(agreed).any():
+        return 0.0  # in categories alone no row lies far out
     return suspects.ASSUMED if verdict is None else verdict.share
 
 

@@ -135,7 +135,12 @@ def mass(problem: Problem, X: Array, y: Array, agreed: Agreement | Any) -> Any:
     """
     if agreed.reference is None:
         return None
-    return counts(suspects.far_off(np.abs(outputs(problem, agreed.reference, X) - y)))
+    return counts(unfit(problem, agreed.reference, X, y))
+
+
+def unfit(problem: Problem, reference: Array, X: Array, y: Array) -> Array:
+    """How far labels are from what the reference says, squared; 1 where the bulk of them ends."""
+    return suspects.far_off(np.abs(outputs(problem, reference, X) - y))
 
 
 def counts(far: Array) -> Array:

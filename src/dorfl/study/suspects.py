@@ -173,7 +173,7 @@ def _gap(told: Sequence[Sketch], bulk: float) -> tuple[float, float]:
     >>> rows = np.concatenate([near, tail, np.full(100, 9000.0)])
     >>> edge, before = _gap([sketch.of(rows, least=1)], bulk=0.8)
     >>> round(edge), round(before, 2)
-    (225, 0.89)
+    (113, 0.89)
     """
     shares = np.arange(bulk, 0.985, 0.01)
     away = np.array([quantile(told, share) for share in shares])
@@ -182,7 +182,7 @@ def _gap(told: Sequence[Sketch], bulk: float) -> tuple[float, float]:
     k = int(jump.argmax())
     if not jump[k] >= GAP:
         return 0.0, 1.0
-    return float(away[min(k + 2, len(away) - 1)] / NIL), float(shares[k])
+    return float(away[k + 1] / NIL), float(shares[k])
 
 
 def is_bulk(X: Array, codes: Array, center: Array, shape: Array) -> Array:

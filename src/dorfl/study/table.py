@@ -190,8 +190,9 @@ def fit(
             tables = {name: X for name, (X, _) in clients.items()}
             centers = find_centers(problem.method, tables, len(state.classes))
         seen = {name: serving.seen(*pair, state) for name, pair in clients.items()}
-        fitting = [serving.mass(problem, *pair, state) for pair in seen.values()]
-        count = mass if state.reference is None else np.concatenate(fitting)
+        count = mass
+        if state.reference is not None:
+            count = np.concatenate([serving.mass(problem, *p, state) for p in seen.values()])
         group = training.stack(problem, seen, centers, mass=count)
         while state.step == "round" and state.trial == trial:
             assert state.server is not None

@@ -191,9 +191,12 @@ def _judged(told: Judged, rows: int) -> str | None:
     return None
 
 
-def untold(told: Told, asked: Question, less: Question | None = None) -> str | None:
-    """Why what a site tells for the certificate cannot answer what was asked, or nothing."""
-    if less is not None and told.near.shape == (len(less.shares),):
+def untold(told: Told, asked: Question, less: Question) -> str | None:
+    """Why what a site tells for the certificate cannot answer what was asked, or nothing.
+
+    Nor what is enough of who may tell `less`.
+    """
+    if told.near.shape == (len(less.shares),):
         asked = less
     shape = (len(asked.points), len(asked.shares))
     if told.near.shape != shape[1:] or told.loss.shape != shape or told.error.shape != shape:

@@ -29,7 +29,7 @@ from dorfl.data.preprocessing.agreement import (
     scale,
     spread_of,
 )
-from dorfl.data.preprocessing.columns import table_of
+from dorfl.data.preprocessing.columns import in_order, table_of
 from dorfl.data.preprocessing.summaries import (
     Column,
     Deviation,
@@ -53,6 +53,7 @@ __all__ = [
     "agree",
     "deviations",
     "fit",
+    "in_order",
     "scale",
     "summarise",
 ]
