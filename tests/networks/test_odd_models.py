@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import dorfl
-from dorfl import methods
+from dorfl import methods, networks
 from dorfl.networks.data import gather
 
 MOVING = methods.method(rho=10.0, temperature=20.0, name="dorfl")
@@ -95,6 +95,39 @@ class Words(nn.Module):
         return self.out(self.table(x.flatten(1).abs().clamp(max=8).long()).mean(1))
 
 
+class Integers(Words):
+    """It takes rows for numbers of words, and they come as floats."""
+
+    def forward(self, x):
+        return self.out(self.table(x).mean(1))
+
+
+class Pair(nn.Module):
+    """Two inputs, side by side in one array."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(2, 3)
+
+    def forward(self, x):
+        x, z = x.split([4, 2], 1)
+        return self.one(x) + self.two(z)
+
+
+class Apart(Pair):
+    def forward(self, x, z):
+        return self.one(x) + self.two(z)
+
+
+class Turning(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.one, self.two = nn.Linear(36, 3), nn.Parameter(torch.ones(3, 3, dtype=dtype))
+
+    def forward(self, x):
+        return (self.one(x.flatten(1)).to(self.two.dtype) @ self.two).abs()
+
+
 class Several(nn.Module):
     def __init__(self, kind):
         super().__init__()
@@ -171,6 +204,40 @@ def test_a_loss_of_ones_own_gets_class_numbers_where_classes_are_given():
     assert np.array_equal(theirs.predict(CLIENTS["a"][0]), ours.predict(CLIENTS["a"][0]))
 
 
+def sentences(seed):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 9, (12, 5)), np.arange(12) % 3
+
+
+@pytest.mark.parametrize(
+    ("model", "clients", "given"),
+    [
+        (Words, {"a": sentences(0), "b": sentences(1)}, {"at": "table"}),
+        (Pair, {"a": (pictures()[0][:, 0, 0], pictures()[1])}, {}),
+    ],
+    ids=["embedding", "two-inputs"],
+)
+def test_rows_that_are_no_pictures_train_are_kept_and_come_back(model, clients, given, tmp_path):
+    """Integers by an embedding, which transport moves; two inputs in one array."""
+    trained = fit(model, MOVING, clients, **given)
+    rows = clients["a"][0]
+    back = networks.load(networks.save(trained, tmp_path / "model"), model)
+    assert np.array_equal(back(torch.as_tensor(rows)).detach(), trained.decision(rows))
+    with pytest.raises(ValueError, match="give the `model`"):
+        networks.load(tmp_path / "model")
+
+
+def test_an_estimator_refuses_batch_normalisation_in_the_same_sentence():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4))
+
+    def model(inputs, outputs):
+        return nn.Sequential(nn.Linear(inputs, 4), nn.BatchNorm1d(4), nn.Linear(4, outputs))
+
+    with pytest.raises(ValueError, match="use GroupNorm or LayerNorm"):
+        dorfl.RobustClassifier(model=model).fit(X, X[:, 0] > 0)
+
+
 def spoilt():
     X, y = pictures()
     X[3, 0, 2, 2] = np.nan
@@ -185,6 +252,12 @@ def spoilt():
         ({"model": lambda: Several(lambda out: {"logits": out})}, "puts out a dict"),
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3))}, "has no shape yet"),
         ({"model": Words, "method": MOVING}, "has no gradient by its inputs"),
+        ({"model": Integers}, r"does not take rows .* reach it as torch.float32: .*indices"),
+        ({"model": Apart}, "missing 1 required positional argument: 'z'"),
+        ({"model": lambda: Turning(torch.complex64)}, "two is torch.complex64"),
+        ({"model": lambda: cnn().bfloat16()}, "0.weight is torch.bfloat16"),
+        ({"model": lambda: Several(torch.fft.fft)}, "puts out torch.complex64"),
+        ({"clients": [((np.ones((12, 4)), np.ones((12, 2))), np.arange(12) % 3)]}, "side by side"),
         ({"loss": nn.CrossEntropyLoss(), "classes": range(3)}, r"reduction='none'"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "class numbers where `classes` is given"),
         ({"loss": nn.MSELoss(reduction="none"), "model": lambda: nn.Sequential(

@@ -106,7 +106,13 @@ def _pair(name: object, given: Any) -> tuple[Array, Array]:
         X, y = given
     except (TypeError, ValueError):
         raise ValueError(f"client {name!r}: give a pair (X, y) or a torch data set") from None
-    table = _array(X)
+    try:
+        table = _array(X)
+    except ValueError:  # arrays of several widths
+        raise ValueError(
+            f"client {name!r}: X must be one array of rows; where a model takes several inputs, "
+            "put them side by side and let it take them apart"
+        ) from None
     if table.ndim < 2:
         raise ValueError(f"client {name!r}: X must be rows of numbers, not of shape {table.shape}")
     labels = _array(y)

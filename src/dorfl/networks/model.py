@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+_DTYPES = (torch.float16, torch.float32, torch.float64)
+
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
     """A fully connected network with ReLU between its layers."""
@@ -45,6 +47,12 @@ class Network:
         if lazy is not None:
             raise ValueError(
                 f"model: {lazy} has no shape yet; pass some rows through the model first"
+            )
+        strange = next((n for n, p in trained.items() if p.dtype not in _DTYPES), None)
+        if strange is not None:
+            raise ValueError(
+                f"model: {strange} is {trained[strange].dtype}, and what is trained must be real "
+                "numbers that NumPy has too: float32 or float64"
             )
         self.names = tuple(trained)
         self.shapes = tuple(tuple(p.shape) for p in trained.values())

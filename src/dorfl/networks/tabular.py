@@ -133,7 +133,7 @@ def _outputs(module: nn.Module, dims: int) -> int:
     try:
         with torch.no_grad():
             return int(module(torch.zeros(1, dims, dtype=like.dtype)).shape[-1])
-    except RuntimeError:  # training will say so
+    except (RuntimeError, TypeError, ValueError, AttributeError):  # training will say so
         return 0
 
 

@@ -277,9 +277,11 @@ def _check_outputs(
     try:
         with network.evaluating():
             out = network.outputs(network.start()[None], x[None])[0]
-    except RuntimeError as error:
-        shape = tuple(rows.x.shape[1:])
-        raise ValueError(f"model: does not take rows of shape {shape}: {error}") from None
+    except (RuntimeError, TypeError) as error:
+        given = f"{tuple(rows.x.shape[1:])}, which reach it as {rows.x.dtype}"
+        raise ValueError(f"model: does not take rows of shape {given}: {error}") from None
+    if not out.is_floating_point():
+        raise ValueError(f"model: puts out {out.dtype} for a row; a loss needs real numbers")
     if moving and not out.requires_grad:
         raise ValueError(
             "rho: what the model puts out has no gradient by its inputs, so transport cannot move "
