@@ -88,3 +88,14 @@ def test_a_radius_too_large_for_any_model_is_called_so():
     small = dorfl.train(data.clients, methods.method(radius=0.01, beta=1.0))
     assert small.objective < np.log(2) - 1e-3
     assert words not in small.message
+
+
+def test_a_step_that_is_no_number_ends_it_in_words():
+    """Few separable rows in many columns: clients were once asked about θ = NaN."""
+    setting = Setting(agnostic(), np.inf, np.zeros(1), shape=Shape(1, 1))
+    solver = Radius(0.1)
+    state = solver.init(setting, np.array([0.0, 1.0]), np.ones(1))
+    absurd = Answers(np.ones(1), np.array([[1e300, -1.0]]), np.array([[1e-300]]))
+    with np.errstate(all="ignore"):
+        state, info = solver.update(state, absurd)
+    assert info.done == "stalled" and "not a finite number" in info.why

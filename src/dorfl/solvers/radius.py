@@ -108,6 +108,8 @@ class Radius:
         elif still and info.done:
             done = "converged" if size <= state.setting.tol else "stalled"
             why = info.why or "ρ does not move any more, and θ is as good as its own gap can tell"
+        elif not np.isfinite(inner.trial).all():
+            done, why = "stalled", info.why
         elif not still and (
             (info.done and np.isfinite(here.gap)) or _is_enough(here, state.last, self.radius)
         ):
