@@ -340,6 +340,93 @@ def test_a_liar_among_the_shares_is_named_and_does_no_harm():
     assert all("shares" in line.refused["site-0"] for line in end.history)
 
 
+def summed_with_a_lie(method, about, change):
+    """How a study ends in which one of three sites adds other numbers to the sums of a step."""
+    tables = split(3)
+    study = among(make_study(tables, method=METHODS[method], extra=STANDARD))
+
+    def lie(state, site, data):
+        reply = wire.decode(data, Reply)
+        if site == "site-0" and isinstance(reply.answer, Masked) and state.sum.of == about:
+            numbers = change(reply.answer.numbers.copy())
+            data = wire.encode(reply._replace(answer=Masked(numbers)))
+        return data
+
+    sites = secure_sites(tables, study, key_of)
+    return conduct(coordinator.begin(study, "run-1"), sites, tamper=lie)
+
+
+def added(amount, place=slice(None)):
+    def change(numbers):
+        numbers[place] += np.int64(amount)
+        return numbers
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("about", "change", "words"),
+    [
+        # The sum goes round 2⁶⁴, or is noise: a part out of range, or without its mask.
+        ("columns", added(2**62), "larger than sites may make it"),
+        ("round", added(-(2**62)), "larger than sites may make it"),
+        ("round", np.zeros_like, "larger than sites may make it"),
+        ("round", lambda n: n ^ np.int64(0x5555555555555555), "larger than sites may make it"),
+        # Counts that there are not.
+        ("columns", added(2**50), "more or fewer values"),
+        ("columns", added(-(2**30)), "more or fewer values"),
+        ("spreads", added(2**50, 0), "more or fewer values"),
+        # A weight that it has not, and a flag that only says yes or no.
+        ("round", added(2**38, 2), "what sites weigh does not add up"),
+        ("round", added(-(2**39), 2), "what sites weigh does not add up"),
+        ("round", added(1, 0), "too large to be added up"),
+    ],
+)
+def test_a_part_of_a_sum_that_cannot_be_is_an_error_and_no_sum(about, change, words):
+    with pytest.raises(ValueError, match=words):
+        summed_with_a_lie("erm", about, change)
+
+
+@pytest.mark.parametrize("step", secure.STEPS)
+def test_an_answer_of_another_size_is_no_part_of_a_sum(step):
+    """Keys, shares, numbers and openings: the answer is refused with a reason, never added."""
+    tables = split(3)
+    study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
+    sites, state = secure_sites(tables, study, key_of), coordinator.begin(study, "run-1")
+    while state.step != step:
+        replies = {s: sites[s].respond(wire.encode(coordinator.request(state, s))) for s in sites}
+        state = coordinator.receive(
+            state, {s: coordinator.read(state, s, data) for s, data in replies.items()}
+        )
+    reply = wire.decode(
+        sites["site-0"].respond(wire.encode(coordinator.request(state, "site-0"))), Reply
+    )
+    answer = reply.answer
+    odd = {
+        "sum keys": lambda: answer._replace(mask=answer.mask[:-1]),
+        "sum shares": lambda: answer._replace(boxes={**answer.boxes, "site-9": bytes(80)}),
+        "sum masked": lambda: answer._replace(numbers=answer.numbers[:-1]),
+        "sum open": lambda: answer._replace(shares={"site-1": bytes(31)}),
+    }[step]()
+    data = wire.encode(reply._replace(answer=odd))
+    assert isinstance(coordinator.read(state, "site-0", wire.encode(reply)), type(answer))
+    with pytest.raises(ValueError, match=r"wrong size|not for those|another count|not part of"):
+        coordinator.read(state, "site-0", data)
+    if step == "sum masked":  # a number that is none, in place of integers
+        data = wire.encode(reply._replace(answer=Masked(np.full(answer.numbers.size, np.nan))))
+        with pytest.raises(ValueError, match=r"another count|number"):
+            coordinator.read(state, "site-0", data)
+
+
+def test_a_lie_within_range_is_not_seen_in_a_sum():
+    """What the page says: a site that adds 0.2 to an entry of the gradient moves the model."""
+    _, _, honest = undisturbed("erm")
+    fooled = summed_with_a_lie("erm", "round", added(int(0.2 * 2**40), 12))
+    assert fooled.outcome.status in ("converged", "stalled", "budget")
+    assert np.abs(fooled.outcome.theta - honest.outcome.theta).max() > 0.1
+    assert not any(line.refused for line in fooled.history)
+
+
 def test_a_sum_that_cannot_be_opened_is_tried_again_and_then_an_error():
     tables = split(3)
     study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))

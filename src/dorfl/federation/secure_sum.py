@@ -47,6 +47,7 @@ from dorfl.support.types import Array
 
 LEAST = 3  # sites: of two, each would know the other's part
 _KEY, _HALF = 32, 16
+_MOST = 2.0**62  # that a sum may be: half of what 64 bits hold, with a sign
 _SHARE = 2 * 2 * _HALF  # bytes: two halves of two secrets
 _TRIES = 200  # sets of shares that are tried where some are lies
 
@@ -82,7 +83,7 @@ def encode(numbers: Array, bits: int, sites: int) -> Array:
     array([                   6, 18446744073709551615], dtype=uint64)
     """
     scaled = np.rint(np.ldexp(np.asarray(numbers, dtype=np.float64), bits))
-    if not (np.abs(scaled) < 2.0**62 / sites).all():  # also where it is not a number
+    if not (np.abs(scaled) < _MOST / sites).all():  # also where it is not a number
         raise ValueError("a number is too large for a secure sum")
     return scaled.astype(np.int64).view(np.uint64)
 
@@ -95,6 +96,16 @@ def decode(total: Array, bits: int) -> Array:
     array([-0.4])
     """
     return np.ldexp(np.asarray(total, dtype=np.uint64).view(np.int64).astype(np.float64), -bits)
+
+
+def impossible(total: Array) -> bool:
+    """Whether a sum has a number that no sites' numbers within range add up to.
+
+    >>> impossible(np.array([1, 2**62], dtype=np.uint64)), impossible(encode(np.ones(2), 40, 3))
+    (True, False)
+    """
+    whole = np.asarray(total, dtype=np.uint64).view(np.int64)
+    return bool((np.abs(whole.astype(np.float64)) >= _MOST).any())
 
 
 def rounding(bits: int, sites: int) -> float:

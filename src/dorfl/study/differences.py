@@ -13,7 +13,7 @@ import numpy as np
 from dorfl.support.types import Array
 
 _LITTLE = 1e-3  # of what rows add: too little to go by
-_WORK = 2e7  # products to find out what earlier answers leave open
+_WORK = 2e6  # products to find out what earlier answers leave open
 _TIMES = 8
 
 
@@ -40,6 +40,8 @@ def singles_out(
     >>> singles_out(beyond, [], 5), singles_out(np.sin(np.arange(40.0))[:, None], [], 5)
     (True, False)
     """
+    if least <= 1:
+        return False
     count = len(now)
     room = int(min(count // 4, max((_WORK / max(count, 1)) ** 0.5, 4.0)))
     known = [np.ones((count, 1))]

@@ -30,6 +30,7 @@ _LEVELS = 40  # levels that a round is asked at
 _TAU, _SHRINK = 0.1, 0.5  # of the risk at the start: the first temperature; of the one before
 _INNER = 0.25  # of the tolerance: how well a stage is solved
 _STAGES = 60
+_WEIGHTS = 1e-9  # rounding of a thousand sites' weights
 
 
 def server_of(state: State, theta: Array) -> Server:
@@ -82,6 +83,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
     if not adversarial:
         held = dict(zip(state.roster, state.believed, strict=True))
         share = sum(held[site] for site in alive) / count
+    _check_weights(total, tilt, len(alive) / len(state.roster) if adversarial else share)
     seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share)
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
@@ -114,6 +116,18 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
     else:
         state = state._replace(history=(*state.history, line))
     return state, info if info.done else None
+
+
+def _check_weights(total: Array, tilt: Tilt, share: float) -> None:
+    """Raise where weights that are known add up to something else: somebody's numbers are made up.
+
+    It says nothing of other numbers: in a sum any of them may be anything within range.
+    """
+    if tilt.tau is None and not abs(float(total[2]) - share) <= _WEIGHTS:
+        raise ValueError(
+            "secure sum: what sites weigh does not add up. Somebody adds other numbers than asked "
+            "for, and a sum does not tell who: leave sites out in turn, or run it in the open"
+        )
 
 
 def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[State, Info]:

@@ -18,7 +18,7 @@ from dorfl.federation import pooled
 from dorfl.federation import server as serving
 from dorfl.federation.messages import Advert
 from dorfl.federation.pooled import Levels, Tilt
-from dorfl.study import counted, meaning
+from dorfl.study import counted, meaning, vetting
 from dorfl.study import summing as summed
 from dorfl.study.limits import DEFAULT
 from dorfl.study.messages import (
@@ -71,7 +71,16 @@ class Sum(NamedTuple):
     lower: float = -np.inf
 
 
-told = counted.told
+def told(state: State, total: Array) -> tuple[State, Any]:
+    """What a sum comes to, as if one client had all rows; ValueError where it cannot be one."""
+    state, answer = counted.told(state, total)
+    reason = vetting.unsound(answer, sum(state.rows))
+    if reason is not None:
+        raise ValueError(
+            f"secure sum: {reason}. Somebody adds other numbers than asked for, and a sum does not "
+            "tell who: leave sites out in turn, or run the study in the open"
+        )
+    return state, answer
 
 
 def begin(state: State) -> State:
@@ -211,6 +220,12 @@ def receive(
         total, liars = _total(state, summing, agreement, told, least)
     except ValueError as error:
         return _again(state, str(error)), None, ()
+    if secure_sum.impossible(total):
+        return (
+            _again(state, "the sum is larger than sites may make it: somebody's part is"),
+            None,
+            (),
+        )
     numbers = secure_sum.decode(total, summed.BITS[carried.of])
     return state._replace(step=carried.of, sum=carried._replace(voids=0)), numbers, liars
 

@@ -69,6 +69,19 @@ def wrong(
     return None
 
 
+def unsound(told: Any, rows: int) -> str | None:
+    """Why a sum over sites that have so many rows together cannot be one of theirs, or nothing."""
+    if isinstance(told, Columns):
+        parts = [*told.columns.values(), told.label]
+        bare = [part._replace(values=Sketch(0, ())) for part in parts]
+        return next((reason for part in bare if (reason := _column(part, rows))), None)
+    if isinstance(told, Spreads):
+        far = [*told.spreads.values(), *([told.label] if told.label else [])]
+        odd = any(not 0 <= part.rows <= rows for part in far)
+        return "a column has more or fewer values than there are rows" if odd else None
+    return _judged(told, rows) if isinstance(told, Judged) else None
+
+
 def longest(state: State) -> int:
     """The most bytes that any honest answer to the step at hand has: no more is read of a site.
 
