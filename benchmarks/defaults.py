@@ -212,12 +212,15 @@ def cases(data: Table, seed: int) -> Iterator[tuple[str, Case]]:
         )  # fmt: skip
 
 
-def harm(name: str, splits: int) -> dict[str, tuple[float, str]]:
-    """By how many points wrong labels do the client or class that loses most more harm than ERM."""
+def harm(name: str, splits: int) -> dict[str, tuple[float, float]]:
+    """By how many points wrong labels do the client or class that loses most more harm than ERM.
+
+    And the standard error of that, over its test rows: the worst of many is far off by chance too.
+    """
     data, found = TABLES[name](), {}
     for one_sided in (False, True):
         for share in (0.05, 0.1, 0.2, 0.3):
-            worst = (0.0, "")
+            worst = (0.0, 0.0)
             for seed in range(splits):
                 rng = np.random.default_rng(seed)
                 order = rng.permutation(len(data.labels))
@@ -236,7 +239,9 @@ def harm(name: str, splits: int) -> dict[str, tuple[float, str]]:
                 gain = 100.0 * (hits[0].astype(float) - hits[1])
                 for group in (data.clients[test], data.labels[test].astype(str)):
                     for value in np.unique(group):
-                        worst = min(worst, (float(gain[group == value].mean()), value))
+                        own = gain[group == value]
+                        error = own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else np.inf
+                        worst = min(worst, (float(own.mean()), float(error)))
             found[f"{'one-sided' if one_sided else 'uniform'} {share:.0%}"] = worst
     return found
 
@@ -324,7 +329,7 @@ def main() -> None:
     if asked.labels:
         for name in asked.tables or [name for name in TABLES if TABLES[name]().classifies]:
             found = harm(name, asked.splits)
-            told = [f"{kind}: {by:+.2f}" for kind, (by, _) in found.items()]
+            told = [f"{kind}: {by:+.2f} ±{error:.2f}" for kind, (by, error) in found.items()]
             print(f"{name:14}", ", ".join(told), flush=True)
         return
     print(" | ".join(["table         ", "  clean ", *KINDS]))

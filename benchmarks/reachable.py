@@ -12,6 +12,10 @@ where the loss itself is no larger than its standard error over test rows, and e
 same for a cell that is worse than scikit-learn by more than a standard error: "out of reach" where
 who is told is no better.
 
+`--worlds` asks of the far cluster what the same training rows would mean were it no mistake but a
+group of its own: what setting it aside (`outliers=0.1`) gains over plain training if it is wrong,
+and what it costs, over all rows, if one row in ten to come is of that group.
+
 `--labels` asks of labels that are classes, 10 or 20 % of them wrong, who else reaches it:
 
 - share: told the share q of wrong labels, by the likelihood of a label seen through a channel that
@@ -28,7 +32,7 @@ leaving out so many of the largest residuals of Huber's fit. A cell is the share
 behind "found" the q of each split and by how many points the class that loses most is worse served
 than by plain training.
 
-    python benchmarks/reachable.py [--splits 2] [--labels] [table ...]
+    python benchmarks/reachable.py [--splits 2] [--worlds | --labels] [table ...]
 """
 
 from __future__ import annotations
@@ -228,6 +232,29 @@ def kept(name: str, splits: int) -> list[Kept]:
     return cells
 
 
+def worlds(name: str, splits: int) -> str:
+    """What setting a far cluster aside gains if it is wrong, and costs if it is real."""
+    data, found = TABLES[name](), []
+    robust = RobustClassifier if data.classifies else RobustRegressor
+    for seed in range(splits):
+        case = dict(defaults.cases(data, seed))["cluster"]
+        group = case._replace(held=case.X[case.bad], truth=case.y[case.bad])
+        costs = []
+        for words in ({"method": "erm"}, {"outliers": 0.1}):
+            model = robust(**words).fit(case.X, case.y, clients=case.clients)
+            costs.append(
+                [defaults.served(model.predict(rows.held), rows, data.classifies).mean()
+                 for rows in (case, group)]
+            )  # fmt: skip
+        (trusted, there), (aside, away) = costs
+        unit = 1.0 if data.classifies else 100.0 / trusted
+        share = defaults.SHARE
+        real = share * (away - there) + (1.0 - share) * (aside - trusted)
+        found.append([unit * (trusted - aside), unit * real])
+    gains, costs_if_real = np.mean(found, axis=0)
+    return f"{name:14} if wrong {gains:+.2f}, if real {-costs_if_real:+.2f}"
+
+
 def summed_up(cells: list[Kept]) -> None:
     """Of every kind: how many cells keep 80 %, of the defaults and of who is told."""
     print("kind: cells that lose more than a point, kept by the defaults / by who is told")
@@ -282,8 +309,13 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", default=[], help="all of them if none is named")
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--labels", action="store_true", help="more methods, of wrong labels alone")
+    parser.add_argument("--worlds", action="store_true", help="were the far cluster no mistake")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
+    if asked.worlds:
+        for name in asked.tables or TABLES:
+            print(worlds(name, asked.splits), flush=True)
+        return
     if asked.labels:
         by_labels(asked.tables or list(TABLES), asked.splits)
         return
