@@ -4,7 +4,11 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from dorfl.paper.benchmark import KINDS, SETS
+from dorfl.paper.pages.benchmark import WORST
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -46,3 +50,36 @@ def test_what_was_run_takes_the_place_of_what_was_known(docs, tmp_path):
     assert "lam" not in known["three"]["shift/AFL"][0]
     assert "| AFL |" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
     assert "12.3 ± 0.0" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def worst():
+    """The worst client's accuracy on three classes in %, the mean over seeds."""
+    known = json.loads((DOCS / "benchmark.json").read_text(encoding="utf-8"))["three"]
+    return {cell: 100.0 * np.mean([run["worst"] for run in runs]) for cell, runs in known.items()}
+
+
+def test_every_data_set_and_kind_of_wrong_rows_has_been_run():
+    known = json.loads((DOCS / "benchmark.json").read_text(encoding="utf-8"))
+    assert set(known) == set(SETS)
+    assert all("clean/FedAvg" in cells for cells in known.values())
+    names = ("FedAvg", "AFL", "WAFL", "DOR-FL")
+    missing = {f"{kind}/{name}" for kind in KINDS for name in names} - set(known["three"])
+    assert not missing
+
+
+def test_what_the_page_says_of_three_classes_is_what_was_found(worst):
+    published = max(one.value for one in WORST["three"])
+    assert min(worst["clean/AFL"], worst["clean/DOR-FL"]) > published
+    assert worst["negate/DOR-FL"] > worst["negate/AFL, clean rows"] - 1.0
+    for name in ("FedAvg", "WAFL"):
+        assert worst[f"negate/{name}"] < worst["negate/DOR-FL"] - 8.0
+    assert worst["labels/DOR-FL"] >= worst["labels/AFL"]
+    assert worst["cluster/AFL"] < worst["cluster/DOR-FL"] - 8.0
+
+
+def test_three_curves_of_mnist_are_known():
+    known = json.loads((DOCS / "benchmark.json").read_text(encoding="utf-8"))["mnist"]
+    for name in ("FedAvg", "WAFL", "DOR-FL"):
+        stops = [stop for stop, *_ in known[f"clean/{name}"][0]["curve"]]
+        assert stops == list(range(20, 200, 20))
