@@ -32,7 +32,7 @@ SIZES = ((800, 5), (32_561, 108), (100_000, 100))
 CLASSES = ((60_000, 784, 10), (70_000, 300, 8), (20_000, 50, 5))  # n, d, classes
 CURVED = ((32_561, 108, 2), (20_000, 50, 5), (10_000, 100, 8))  # n, d, classes
 METHOD = dorfl.methods.dorfl(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
-console = Console(width=150)
+console = Console(width=160)
 
 Candidates = dict[str, Callable[[], object]]
 Clients = list[tuple[np.ndarray, np.ndarray]]
@@ -251,6 +251,7 @@ def show_rounds() -> None:
                 used, limit = 4 * n * d / best["dorfl"], 4e8 / best["read"]
                 least = 0.45 if threads == 1 else 0.7
                 share = f"{verdict(used / limit, least, below=False)} of {limit / 1e9:.1f} GB/s"
+                share += f", own ERM {used / limit * best['dorfl'] / best['erm']:.2f}"
             times = [f"{1e3 * best[name]:.3f}" for name in ("dorfl", "erm", "numpy", "tuned")]
             table.add_row(
                 str(threads), f"{n:,}", str(d), *times,
