@@ -133,7 +133,7 @@ def probabilities(out: Array) -> Array:
 def describe(status: str, info: Info, tol: float) -> str:
     """How a training ended, in a sentence; a gap is said in units of the objective as well."""
     size, share = float(np.linalg.norm(info.theta)), _share(info.gap, info.objective)
-    gap = f"gap {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
+    gap = f"estimated gap {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
     return {
         "converged": f"converged (objective {info.objective:.6g}, {gap})",
         "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
