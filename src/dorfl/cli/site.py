@@ -109,7 +109,10 @@ def check(
         return
     study = wire.decode(hello.study.encode(), Study)
     try:
-        site.consent(Agreement("check", site.name, study))
+        asked = Agreement("check", site.name, study)
+        site.consent(asked)
+        if site.rows(asked).num_rows < study.privacy.minimum_rows:
+            raise Refused("has fewer rows than the study's minimum")
     except Refused as refusal:
         raise ValueError(f"study {study.name!r}: {refusal}") from None
     if not site.ledger.allows(study, site.approve):
