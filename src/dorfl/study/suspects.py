@@ -12,11 +12,11 @@ by twice as much.
 
 The edge is that of the nearest 80 % of the rows. It is further out where a **gap** parts rows from
 all others, within one percent of them twice as far: it leaves those beyond without weight, and the
-honest tail before it in its own. Where of these more than `MANY` lie further than twice the
-edge of the nearest **half**, more than one row in five may be wrong and that edge be theirs: then a
-third model, which goes by the nearer edge, challenges the better one of the two. It has to show
-more, for honest rows further out are none of its judges: three times as much, beyond a standard
-error, and no row more that is missed.
+honest tail before it in its own. Where of these, or of all if more than `MANY` are beyond the gap,
+more than `MANY` lie further than twice the edge of the nearest **half**, more than one row in five
+may be wrong and that edge be theirs: then a third model, which goes by the nearer edge, challenges
+the better one of the two. It has to show more, for honest rows further out are none of its judges:
+three times as much, beyond a standard error, and no row more that is missed.
 
 **Labels** that are numbers may be wrong as well. Where more of them than `UNFIT` are further than
 `FAR` robust units from what the model says, more than even Cauchy's distribution has there, which
@@ -161,7 +161,8 @@ def edges(told: Sequence[Sketch], outliers: float) -> tuple[float, ...]:
     """
     first, half = (spread.edge(told, share_kept(share)) for share in (outliers, HALF))
     further, before = _gap(told, share_kept(outliers))
-    first, many = max(first, further), quantile(told, (1.0 - MANY) * before) > REACH * half
+    nearer = before if 1.0 - before <= MANY else 1.0  # of more the edge itself may be theirs
+    first, many = max(first, further), quantile(told, (1.0 - MANY) * nearer) > REACH * half
     return (first, half) if many and half < first else (first,)
 
 
