@@ -123,6 +123,26 @@ def test_the_worst_client_is_served_better_by_the_worst_mixture():
     assert agnostic.gap_estimate >= 0
 
 
+def test_a_bound_on_the_mixture_keeps_a_liar_from_taking_it_over():
+    """Any model serves it badly, for 45 % of its labels are wrong: the worst mixture is its own."""
+    rng = np.random.default_rng(0)
+    clients = {}
+    for axis, name in enumerate(("honest", "liar")):
+        X = rng.normal(size=(300, 2)) * np.where(np.arange(2) == axis, 1.0, 0.3)
+        clients[name] = (X, (X[:, axis] > 0) * 1)
+    X, y = clients["liar"]
+    clients["liar"] = (X, np.where(rng.random(300) < 0.45, 1 - y, y))
+    right = {}
+    for rule in (mixture.agnostic(), mixture.capped(0.6)):
+        fit = train(
+            clients, methods.method(mixture=rule), lambda: mlp(2, (16,), 2), rounds=150, epochs=0,
+            steps=1, local=sgd(1.0), server=adam(0.02), batch=300, ascent=0.3,
+        )  # fmt: skip
+        assert fit.lam[1] <= rule.cap
+        right[rule.cap] = fit.score(*clients["honest"])
+    assert right[0.6] > right[1.0] + 0.1
+
+
 def test_a_score_takes_the_weight_of_outliers():
     clients = blobs((200, 200), seed=1)
     for X, _ in clients.values():
