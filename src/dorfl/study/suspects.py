@@ -49,7 +49,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.data import centers, spread
-from dorfl.data.sketch import Sketch, levelled, quantile
+from dorfl.data.sketch import Sketch, levelled, quantile, rank_error
 from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
@@ -60,6 +60,7 @@ WORSE = 0.05  # of the loss
 MANY = 0.15  # of the rows
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
 GAP = 4.0  # times as large a squared distance, from one row in a hundred to the next
+FEW = 0.05  # of the rows beyond a gap: for fewer the edge stays where it is
 NIL = 40.0  # squared units of the edge, from which on a row counts for less than 1e-5
 USUAL = 0.8  # of residuals, the smallest: where the bulk of them has its edge
 FAR, UNFIT = 8.0, 0.0535  # robust units, and the share of Cauchy's distribution beyond
@@ -176,7 +177,10 @@ def _gap(told: Sequence[Sketch], bulk: float) -> tuple[float, float]:
     >>> round(edge), round(before, 2)
     (113, 0.89)
     """
-    shares = np.arange(bulk, 0.985, 0.01)
+    # A row far out takes its whole block with it: one at every client is no gap yet.
+    shares = np.arange(bulk, 1.005 - max(FEW, rank_error(told)), 0.01)
+    if len(shares) < 2:
+        return 0.0, 1.0
     away = np.array([quantile(told, share) for share in shares])
     known = away[:-1] > 0.0
     jump = np.divide(away[1:], away[:-1], where=known, out=np.zeros(len(known)))
