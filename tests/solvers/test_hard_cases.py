@@ -273,3 +273,11 @@ def test_rows_beyond_huber_s_delta_do_not_make_a_gap_look_small(name, least):
     fit = dorfl.train(clients, getattr(methods, name)(1.0), loss=dorfl.losses.huber(0.05))
     assert fit.status == "converged" and fit.rounds <= 60  # 87 and 79 before
     assert fit.objective - least < 2e-6 * least  # 4.5e-6 and 9.5e-6 before
+
+
+def test_a_budget_that_ends_within_the_tolerance_says_what_is_missing(clients):
+    seen = dorfl.train(clients, methods.dorfl(), tol=1e-12).history
+    k = next(k for k, line in enumerate(seen) if line.gap < 1e-4 * abs(line.objective))
+    tol = 2.0 * seen[k].gap / abs(seen[k].objective)
+    with pytest.warns(UserWarning, match=r"not converged.* converged is said at 0\.15 of tol"):
+        dorfl.train(clients, methods.dorfl(), tol=tol, max_rounds=k + 1)

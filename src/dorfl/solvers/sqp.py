@@ -29,6 +29,8 @@ _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single preci
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
 _KEPT = 0.35  # of its promise a first trial has to keep
 _PROGRESS = 0.1  # what a round with curvature anew leaves of the promised decrease, about
+_SURE = 0.15  # of the tolerance: the promise was seen to be five times smaller than the gap
+_UNSURE = "an estimate may be several times too small: converged is said at {:g} of tol"
 _DEAR = 100  # numbers of curvature for each of a gradient that cost as much as one more round
 
 
@@ -111,9 +113,8 @@ def _enough(setting: Setting) -> float:
 
 def _done(state: SqpState, gap: float) -> tuple[str, str]:
     """Whether there is nothing left to do, and where that is short of the tolerance, why."""
-    # The promise only estimates the gap; it was seen to be up to five times too small.
     size, why = relative(gap, state.height, state.start), ""
-    if size <= 0.15 * state.setting.tol:
+    if size <= _SURE * state.setting.tol:
         return "converged", why
     if gap <= state.noise:  # no more than rounding changes
         why = f"rounding changes the objective by {state.noise:.1e}, as much as there is to gain"
@@ -125,7 +126,8 @@ def _done(state: SqpState, gap: float) -> tuple[str, str]:
     elif np.array_equal(state.trial, state.theta):
         why = "the next step is too short to change any digit of θ"
     else:
-        return "", why
+        near = size <= state.setting.tol
+        return "", _UNSURE.format(_SURE) if near else why
     sure = gap <= state.noise or state.failures >= _TRIALS
     return "converged" if sure and size <= state.setting.tol else "stalled", why
 
