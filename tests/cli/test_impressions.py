@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
 
+from dorfl.cli import ending
 from dorfl.study import model
+from dorfl.study.model.facts import Facts, HeldOut, Promise, Promised
 from dorfl.support.text import percent
 from processes import dorfl_
 
@@ -282,3 +284,15 @@ def test_tune_writes_a_study_that_trains(home, tmp_path):
     assert done.returncode == 0, done.stderr
     settings = json.loads(done.stdout)["settings"]["method"]
     assert {"outliers", "shift"} <= set(settings)
+
+
+@pytest.mark.parametrize(
+    ("held", "says"), [(0.667, "on rows held out accuracy is 66.7 %"), (0.95, "")]
+)
+def test_what_is_certified_of_rows_known_by_heart_is_not_promised_of_others(held, says):
+    bound = Promised("all", 0.1, 0.1, 0.9)
+    promise = Promise(0.1, 0.1, "Accuracy is at least 90.0 %.", "", (bound,), (), (), ())
+    score = HeldOut("dorfl", held, held, "a", {"a": held})
+    told = ending.promised(Facts(promise=promise, held_out=(score,)))
+    assert told.startswith(promise.words) and says in told
+    assert bool(says) == (told != promise.words)

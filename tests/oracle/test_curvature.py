@@ -10,7 +10,8 @@ from dorfl import costs, methods, scores
 from dorfl.federation.training import prepare
 from dorfl.oracle import curvature as packing
 from dorfl.oracle import hessian, kernels
-from dorfl.oracle.curvature import RESOLUTIONS, Shape
+from dorfl.oracle.curvature import BUDGET, RESOLUTIONS, Shape
+from dorfl.support import wire
 
 METHODS = {
     "erm": methods.erm(),
@@ -184,6 +185,12 @@ def test_a_budget_of_bytes_is_kept():
         curvature = [line.bytes_up / 2 - 16 - 8 * 15 for line in fit.history]
         assert max(curvature) <= budget
         assert fit.status == "converged"
+
+
+def test_a_few_rows_of_thousands_of_columns_are_trained_with_the_whole_curvature():
+    """60 rows of 3,000 columns: 14 rounds; with the diagonal alone 200 were too few."""
+    assert Shape(1, 3001).finest(BUDGET, clients=3) == "full"
+    assert BUDGET <= wire.LIMIT // 2  # or no message holds it
 
 
 @pytest.mark.parametrize("solver", ["sqp", "optimistic", "paper"])

@@ -23,7 +23,7 @@ _FEW = 12  # clients that are listed one by one
 _LISTED = 8  # columns that are not used
 _LARGE = 100_000_000  # bytes of a table
 GAP = (
-    "  The gap is by how much further training could lower the objective at most; training stops "
+    "  The gap is by how much further training could lower the objective; training stops "
     "when it is within the tolerance (--tol), a share of the objective."
 )
 
@@ -93,7 +93,7 @@ def train(
     _say(screen, model)
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
     if model.facts.promise is not None:
-        screen.say(model.facts.promise.words)
+        screen.say(ending.promised(model.facts))
     screen.give(
         {
             "model": str(out),

@@ -28,7 +28,7 @@ from dorfl.oracle import kernels
 from dorfl.support.types import Array
 
 RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
-BUDGET = 16 * 2**20  # bytes a client sends in a round, where nobody says otherwise
+BUDGET = 32 * 2**20  # bytes a client sends in a round, where nobody says otherwise
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
 _COLLINEAR = 1e-9  # of the diagonal
 _ROUGH = 1e-4  # squared, what single precision may lose of a solution before double has to do
