@@ -506,6 +506,32 @@ def plane_and_sums(attacker):
     return attacker
 
 
+def near_steps(attacker, questions=12, reach=0.4, intercept=1.0):
+    """Models that hardly differ, along a row far out: of all combinations, the one for rows there.
+
+    Other rows are taken to be normal along it, and answers to have eight digits.
+    """
+    agreement = attacker.agree(attacker.study(use=COLUMNS))
+    rows = agreement.transform.apply(attacker.site.table).X
+    far = int(np.linalg.norm(rows, axis=1).argmax())
+    top = float(np.linalg.norm(rows[far]))
+    asked, told = [], []
+    for number, size in enumerate(np.linspace(0.0, reach, questions), start=1):
+        answer = attacker.ask(agreement, np.r_[size * rows[far] / top, intercept], number)
+        if answer is not None:
+            asked.append(size)
+            told.append(answer.vector)
+    asked, along = np.array(asked), np.linspace(-3.5, 3.5, 141)
+    bulk = expit(intercept + np.outer(along, asked)) * (np.exp(-(along**2) / 4) + 0.05)[:, None]
+    there = np.column_stack([expit(intercept + top * asked), np.ones(len(asked))])
+    root = np.linalg.qr(np.vstack([bulk, 1e-8 * np.eye(len(asked))]))[1]
+    given = np.linalg.solve(root.T, there)  # one there, none of the labels, of the bulk the least
+    weights = np.linalg.solve(root, np.linalg.lstsq(given.T, np.array([1.0, 0.0]), rcond=None)[0])
+    left = weights @ np.array(told)
+    attacker.claims.append(attacker.unscaled(agreement, left / left[-1]))
+    return attacker
+
+
 def _claim_beside_sums(attacker, agreement, vector):
     """Of a sum over rows what is left beside half of all of them: their sums were told before."""
     rows = agreement.transform.apply(attacker.site.table).X
@@ -662,6 +688,7 @@ ATTACKS = {
     "labels weighed by a reference that moves past one": weighed_labels,
     "a label that one patient has": few_ill,
     "a plane before an outlying row, and the sums of all": plane_and_sums,
+    "models that hardly differ, along an outlying row": near_steps,
     "an age of the label not counted, and as many rows asked for": fewest_rows,
     "an age after the other left out of a study with noise": counted_classes,
     "centres moved until they are refused": refused_centres,
@@ -685,6 +712,10 @@ def against(name, limits=None):
         table, place = (patients(), 11) if ATTACKS[name] is plane_and_sums else (patients(1000), 26)
         for column in COLUMNS:
             table[column][place] = table[column].mean() + 5.0 * table[column].std()
+    if ATTACKS[name] is near_steps:
+        table = patients()
+        for column in COLUMNS:
+            table[column][11] = table[column].mean() + 7.0 * table[column].std()
     if ATTACKS[name] in (unlisted_class, counted_classes):
         table["age"] = np.clip(table["age"], 48.0, 94.0)
     if ATTACKS[name] is weighed_labels:

@@ -45,6 +45,7 @@ def test_a_site_as_it_is_by_default_gives_no_row_away(told, name):
         ("an age after the other left out of the classes", 40),
         ("a label that one patient has", 1),
         ("a plane before an outlying row, and the sums of all", 1),
+        ("models that hardly differ, along an outlying row", 1),
         ("an age of the label not counted, and as many rows asked for", 50),
         ("an age after the other left out of a study with noise", 40),
         ("planes to either side of a row that a trial holds back", 1),
@@ -345,3 +346,16 @@ def test_a_request_of_a_column_in_another_version_is_named():
         agreement = Agreement(f"run-{least}", "s", study, (*COLUMNS, "ward"))
         attacker.send(Request(agreement, "columns"))
     assert len(attacker.refused) == 1 and "single rows" in attacker.refused[0]
+
+
+@pytest.mark.parametrize(("far", "some"), [(10.0, True), (1.0, False)])
+def test_answers_that_hardly_differ_do_not_add_up_to_a_row_far_out(far, some):
+    along, told, refused = np.random.default_rng(0).normal(size=188), [], 0
+    along[11] = far
+    for size in np.linspace(0.0, 0.3, 8):
+        answer = 1 / (1 + np.exp(-1 - size * along))[:, None]
+        if differences.singles_out(answer, told, 5):
+            refused += 1
+        else:
+            told.append(answer)
+    assert (refused > 0) == some and len(told) >= 4

@@ -14,7 +14,10 @@ from dorfl.support.types import Array
 
 _LITTLE = 1e-3  # of what rows add: too little to go by
 _WORK = 2e6  # products to find out what earlier answers leave open
+_WORK_AT_ONCE = 4e7  # … where no row is looked at again and again
 _TIMES = 8
+_NEAR = 0.03  # of all other rows beside one: so much of it is as good as known
+_ROUNDING = 1e-12  # of an answer: nothing new
 
 
 def few(parts: Array, least: int) -> bool:
@@ -42,17 +45,43 @@ def singles_out(
     """
     if least <= 1:
         return False
-    count = len(now)
-    room = int(min(count // 4, max((_WORK / max(count, 1)) ** 0.5, 4.0)))
-    known = [np.ones((count, 1))]
+    known = [np.ones((len(now), 1))]
     if codes is not None and len(codes):
         known.append(np.eye(int(codes.max()) + 1)[codes][:, 1:])
-    for old in before:
-        if sum(part.shape[1] for part in known) + old.shape[1] > room:
+    earlier = list(before)
+    basis = np.linalg.qr(_within(_WORK, known, earlier))[0]
+    if any(_left_few(part, basis, least) for part in now.T):
+        return True
+    return _reaches_one(now, _within(_WORK_AT_ONCE, known, earlier))
+
+
+def _within(work: float, known: list[Array], earlier: list[Array]) -> Array:
+    """What is known as columns, of earlier answers as many as can be looked at, the last first."""
+    count = len(known[0])
+    room = int(min(count // 4, max((work / max(count, 1)) ** 0.5, 4.0)))
+    width, found = sum(part.shape[1] for part in known), list(known)
+    for old in earlier:
+        width += old.shape[1]
+        if width > room:
             break
-        known.append(old)
-    basis = np.linalg.qr(np.concatenate(known, axis=1))[0]
-    return any(_left_few(part, basis, least) for part in now.T)
+        found.append(old)
+    return np.concatenate(found, axis=1)
+
+
+def _reaches_one(now: Array, known: Array) -> bool:
+    """Whether with `now` some combination comes near to a single row, and without it none did.
+
+    Answers that hardly differ do where a row lies far out: their differences of high order grow
+    with its distance. Let Q be all answers made orthonormal and h the square of its row j. What is
+    nearest to that row alone, Q Qᵀ e_j, has of all others √((1 − h) / h) as much.
+    """
+    first = known.shape[1]
+    sized = [part / max(float(np.linalg.norm(part)), 1e-300) for part in (*known.T, *now.T)]
+    q, r = np.linalg.qr(np.column_stack(sized))
+    q[:, np.abs(np.diag(r)) <= _ROUNDING] = 0.0
+    old, new = (np.einsum("ij,ij->i", part, part) for part in (q[:, :first], q))
+    enough = 1.0 / (1.0 + _NEAR**2)
+    return bool(((new > enough) & (old <= enough)).any())
 
 
 def _left_few(now: Array, basis: Array, least: int) -> bool:
