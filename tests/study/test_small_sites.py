@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_wine
 
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.guarantees import bound
@@ -84,6 +85,24 @@ def test_a_site_too_small_says_what_to_set_and_then_it_does():
 def test_a_wild_row_and_no_score_is_refused_with_what_would_help():
     _, refused = run(30, 5, 'name = "erm"', wild=True)
     assert "method dorfl" in refused["s0"][1] and "alone = 1" in refused["s0"][1]
+
+
+def test_a_training_that_sites_leave_says_who_refused_and_what_to_set():
+    """Its solver can only say that more rounds, or other units, might help: they would not."""
+    wine = load_wine()
+    names = np.array(["red", "rose", "white"])[wine.target].tolist()
+    tables = {
+        f"s{k}": {
+            **{f"x{j}": wine.data[k::3, j] for j in range(wine.data.shape[1])},
+            "ill": names[k::3],
+        }
+        for k in range(3)
+    }
+    study = make_study(tables, "ill", method='name = "erm"', training="max_rounds = 25")
+    end = local.run(coordinator.begin(study, "run-1"), sites_of(tables)).outcome
+    assert end.status in ("budget", "stalled")
+    assert re.match(r"'s0' refused \d+ of \d+ rounds, the last time because: ", end.message)
+    assert "[limits]" in end.message and "not converged" in end.message
 
 
 def test_a_site_of_150_rows_takes_part_in_three_studies_and_each_again_for_nothing():

@@ -48,6 +48,8 @@ def outcome(state: State, info: Info) -> Outcome:
     options = meaning.options_now(state)
     rho, doubted = meaning.problem_of(state).method.rho, running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
+    if info.done in ("budget", "stalled"):  # more rounds or other units are no help against a no
+        words = [*_refusals(state), *words]
     return Outcome(
         theta=info.theta,
         lam=info.lam,
@@ -61,6 +63,17 @@ def outcome(state: State, info: Info) -> Outcome:
         message="; ".join(words),
         scatter=state.scatter,
     )
+
+
+def _refusals(state: State) -> list[str]:
+    """Who refused how many rounds of a training, and why the last time."""
+    last = {site: why for line in state.history for site, why in line.refused.items()}
+    times = {site: sum(site in line.refused for line in state.history) for site in last}
+    return [
+        f"{site!r} refused {times[site]} of {len(state.history)} rounds, "
+        f"the last time because: {why}"
+        for site, why in sorted(last.items())
+    ]
 
 
 def finish(state: State, answers: dict[str, Finished], _: dict[str, str]) -> State:
