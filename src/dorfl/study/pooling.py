@@ -124,10 +124,7 @@ def _check_weights(total: Array, tilt: Tilt, share: float) -> None:
     It says nothing of other numbers: in a sum any of them may be anything within range.
     """
     if tilt.tau is None and not abs(float(total[2]) - share) <= _WEIGHTS:
-        raise ValueError(
-            "secure sum: what sites weigh does not add up. Somebody adds other numbers than asked "
-            "for, and a sum does not tell who: leave sites out in turn, or run it in the open"
-        )
+        raise secure.impossible("what sites weigh does not add up")
 
 
 def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[State, Info]:

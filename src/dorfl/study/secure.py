@@ -76,11 +76,16 @@ def told(state: State, total: Array) -> tuple[State, Any]:
     state, answer = counted.told(state, total)
     reason = vetting.unsound(answer, sum(state.rows))
     if reason is not None:
-        raise ValueError(
-            f"secure sum: {reason}. Somebody adds other numbers than asked for, and a sum does not "
-            "tell who: leave sites out in turn, or run the study in the open"
-        )
+        raise impossible(reason)
     return state, answer
+
+
+def impossible(reason: str) -> ValueError:
+    """The error that says why a sum cannot be one of what sites were asked for, and what to do."""
+    return ValueError(
+        f"secure sum: {reason}. Somebody adds other numbers than asked for, and a sum does not "
+        "tell who: leave sites out in turn, or run the study in the open"
+    )
 
 
 def begin(state: State) -> State:
