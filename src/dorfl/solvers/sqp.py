@@ -90,8 +90,7 @@ class Sqp:
         while not setting.feasible(trial):
             trial = 0.5 * (state.theta + trial)
         lam = setting.mixture.snap(step.lam) if setting.mixture.adversarial else state.lam
-        slow = state.failures > 0 or plain.promise > _enough(setting) * before or np.isinf(before)
-        wants = slow and (state.is_whole or state.asked < _PARTIAL)
+        wants = _is_due(state, plain.promise, before, told is not None)
         state = state._replace(
             trial=trial,
             lam=lam,
@@ -100,6 +99,20 @@ class Sqp:
         )
         done, why = _done(state, gap)
         return state, Info(state.height, gap, state.risks, lam, state.theta, done, why)
+
+
+def _is_due(state: SqpState, promise: float, before: float, fresh: bool) -> bool:
+    """Whether to ask for curvature anew: at first, after a failure, and where promises fall slowly.
+
+    A fixed mixture's whole curvature is used once before that is asked, for the promise before it
+    was another model's. A mixture that moves looks at other parts of it every round.
+    """
+    if state.failures > 0 or np.isinf(before):
+        return state.is_whole or state.asked < _PARTIAL
+    if fresh and state.is_whole and not state.setting.mixture.adversarial:
+        return promise > before
+    slow = promise > _enough(state.setting) * before
+    return slow and (state.is_whole or state.asked < _PARTIAL)
 
 
 def _enough(setting: Setting) -> float:
