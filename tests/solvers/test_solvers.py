@@ -244,20 +244,25 @@ def test_a_column_only_one_client_has_does_not_end_the_training_early():
 
 
 @pytest.mark.parametrize(
-    ("adversarial", "fresh", "failures", "left", "due"),
+    ("width", "adversarial", "fresh", "failures", "left", "due"),
     [
-        (False, True, 0, 0.9, False),  # a fixed mixture's is used once first
-        (False, True, 0, 1.1, True),  # unless it shows that there is more to gain
-        (False, False, 0, 0.9, True),
-        (False, False, 0, 0.01, False),
-        (True, True, 0, 0.9, True),  # a mixture that moves looks at other parts of it
-        (False, True, 1, 0.9, True),
+        (300, False, True, 0, 0.9, False),  # what is dear is used once first
+        (300, False, True, 0, 1.1, True),  # unless it shows that there is more to gain
+        (300, False, False, 0, 0.9, True),
+        (300, False, False, 0, 0.01, False),
+        (300, True, True, 0, 0.9, True),  # a mixture that moves looks at other parts of it
+        (300, False, True, 1, 0.9, True),
+        (3, False, True, 0, 0.9, True),
     ],
 )
-def test_curvature_is_asked_for_when_promises_fall_slowly(adversarial, fresh, failures, left, due):
+def test_curvature_is_asked_for_when_promises_fall_slowly(
+    width, adversarial, fresh, failures, left, due
+):
     mixed = mixture.agnostic() if adversarial else mixture.fixed()
-    setting = Setting(mixed, np.inf, np.zeros(3), shape=Shape(1, 3), resolution="full")
-    state = sqp.Sqp().init(setting, np.zeros(3), np.ones(1))
-    state = state._replace(curvature=np.ones((1, 6)), failures=failures)
+    shape = Shape(1, width)
+    setting = Setting(mixed, np.inf, np.zeros(width), shape=shape, resolution="full")
+    state = sqp.Sqp().init(setting, np.zeros(width), np.ones(1))
+    known = np.ones((1, shape.numbers("full")))
+    state = state._replace(curvature=known, failures=failures)
     assert sqp._is_due(state, left, 1.0, fresh) is due
     assert sqp._is_due(state, left, np.inf, fresh)  # the first was at θ = 0

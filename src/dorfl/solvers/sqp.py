@@ -104,24 +104,17 @@ class Sqp:
 def _is_due(state: SqpState, promise: float, before: float, fresh: bool) -> bool:
     """Whether to ask for curvature anew: at first, after a failure, and where promises fall slowly.
 
-    A fixed mixture's whole curvature is used once before that is asked, for the promise before it
-    was another model's. A mixture that moves looks at other parts of it every round.
+    A round with it leaves `_PROGRESS` of the promise and costs 1 + c rounds; as good is a round
+    without that leaves _PROGRESS^(1/(1+c)). But where the model is fresh, the promise before was
+    another model's: it is used once before that is asked, unless a mixture that moves looks at
+    other parts of it, or it costs less than the round that might be lost.
     """
-    if state.failures > 0 or np.isinf(before):
-        return state.is_whole or state.asked < _PARTIAL
-    if fresh and state.is_whole and not state.setting.mixture.adversarial:
-        return promise > before
-    slow = promise > _enough(state.setting) * before
-    return slow and (state.is_whole or state.asked < _PARTIAL)
-
-
-def _enough(setting: Setting) -> float:
-    """What a round without new curvature may leave of the promise, for another one to be cheaper.
-
-    One with it leaves `_PROGRESS` and costs 1 + c rounds; as good is _PROGRESS^(1/(1+c)) in one.
-    """
-    cost = setting.shape.numbers(setting.resolution) / (_DEAR * setting.shape.size)
-    return float(_PROGRESS ** (1.0 / (1.0 + cost)))
+    shape, resolution = state.setting.shape, state.setting.resolution
+    cost = shape.numbers(resolution) / (_DEAR * shape.size)
+    wait = fresh and cost > 1.0 and state.is_whole and not state.setting.mixture.adversarial
+    enough = 1.0 if wait else _PROGRESS ** (1.0 / (1.0 + cost))
+    slow = state.failures > 0 or promise > enough * before or np.isinf(before)
+    return bool(slow and (state.is_whole or state.asked < _PARTIAL))
 
 
 def _done(state: SqpState, gap: float) -> tuple[str, str]:
