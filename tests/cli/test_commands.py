@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from typer.testing import CliRunner
 
 import dorfl
-from dorfl.cli import app
+from dorfl.cli import app, screen
 from dorfl.data.datasets.adult import NUMERIC, adult_table
 from dorfl.study import model
 
@@ -210,6 +210,15 @@ def test_compare(home):
     assert "gdrfl" in done.stdout and "serves" in done.stdout
     assert (home / "comparison" / "index.html").exists()
     assert (home / "comparison" / "figures" / "clients-served.png").exists()
+
+
+def test_what_is_done_is_told_where_no_line_can_move(home, monkeypatch):
+    monkeypatch.setattr(screen, "_SILENCE", -1.0)  # seconds
+    words = ["--label", "ill", "--client", "ward", "--ignore", "days", "--folds", "2"]
+    told = quickly("compare", home / "data.csv", *words).stderr
+    assert "fold 1, afl (2 of 10)" in told and "fold 2, dorfl (10 of 10)" in told
+    for flag in ("--quiet", "--json"):
+        assert "fold" not in quickly("compare", home / "data.csv", *words, flag).stderr
 
 
 def test_regression_and_many_classes(home):

@@ -87,6 +87,25 @@ def test_curvature_is_the_derivative_of_the_gradient(name, loss, intercept):
             assert packing.is_plausible(packed, sizes)
 
 
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("rows", [32, 4096])  # at once
+def test_many_columns_are_multiplied_by_blas_to_the_same(name, rows, monkeypatch):
+    group, theta = problem(METHODS[name], "logistic")
+    wanted = hessian.curvature(group, theta, "full")
+    monkeypatch.setattr(hessian, "_SMALL", 0)  # columns from which they are many
+    monkeypatch.setattr(hessian, "_PIECE", rows)
+    np.testing.assert_allclose(
+        hessian.curvature(group, theta, "full"), wanted, atol=1e-6 * np.abs(wanted).max()
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_curvature_where_every_row_weighs_the_same(name):
+    group, theta = problem(METHODS[name], "softmax")
+    near = hessian.curvature(group, 1e-9 * theta, "full")
+    np.testing.assert_allclose(hessian.curvature(group, 0.0 * theta, "full"), near, atol=1e-7)
+
+
 @pytest.mark.parametrize("filled", [0.05, 1.0])  # one-hot rows are summed in a way of their own
 def test_gram_matrices_of_every_pair_of_outputs(filled):
     rng = np.random.default_rng(0)

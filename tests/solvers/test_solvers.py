@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import dorfl
-from dorfl import methods, scores
+from dorfl import methods, mixture, scores
 from dorfl.federation.training import prepare
-from dorfl.oracle.curvature import pack
-from dorfl.solvers import Optimistic, Paper
+from dorfl.oracle.curvature import Shape, pack
+from dorfl.solvers import Optimistic, Paper, sqp
+from dorfl.solvers.base import Setting
 from dorfl.solvers.quasi_newton import model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
 
@@ -240,3 +241,28 @@ def test_a_column_only_one_client_has_does_not_end_the_training_early():
         fit = dorfl.train(clients, method, l2=1e-3, tol=1e-5)
         assert fit.status == "converged"
         assert dorfl.saddle_gap(fit, clients) < 2e-5 * fit.objective
+
+
+@pytest.mark.parametrize(
+    ("width", "adversarial", "fresh", "failures", "left", "due"),
+    [
+        (300, False, True, 0, 0.9, False),  # what is dear is used once first
+        (300, False, True, 0, 1.1, True),  # unless it shows that there is more to gain
+        (300, False, False, 0, 0.9, True),
+        (300, False, False, 0, 0.01, False),
+        (300, True, True, 0, 0.9, True),  # a mixture that moves looks at other parts of it
+        (300, False, True, 1, 0.9, True),
+        (3, False, True, 0, 0.9, True),
+    ],
+)
+def test_curvature_is_asked_for_when_promises_fall_slowly(
+    width, adversarial, fresh, failures, left, due
+):
+    mixed = mixture.agnostic() if adversarial else mixture.fixed()
+    shape = Shape(1, width)
+    setting = Setting(mixed, np.inf, np.zeros(width), shape=shape, resolution="full")
+    state = sqp.Sqp().init(setting, np.zeros(width), np.ones(1))
+    known = np.ones((1, shape.numbers("full")))
+    state = state._replace(curvature=known, failures=failures)
+    assert sqp._is_due(state, left, 1.0, fresh) is due
+    assert sqp._is_due(state, left, np.inf, fresh)  # the first was at θ = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
     "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
 )
+_SILENCE = 15.0  # seconds between lines of progress where none can move
 _FLAGS = {
     "json": (["--json"], "Print plain JSON for scripts."),
     "quiet": (["-q", "--quiet"], "Say nothing but errors."),
@@ -166,11 +168,26 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
-        """A line that moves while something is done: `step(words)` for each step."""
+        """A line that moves while something is done: `step(words)` for each step.
+
+        `step(words, 0)` is a sign of life within one. Where nobody sees a line move, as in a file,
+        there is one every now and then.
+        """
         columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
         if total is not None:
             columns.insert(2, BarColumn())
-        hidden = self.quiet or self.json or not self.err.is_terminal
-        with Progress(*columns, console=self.err, transient=True, disable=hidden) as bar:
+        hidden = self.quiet or self.json
+        moving = self.err.is_terminal and not hidden
+        told, done = time.monotonic(), 0
+        with Progress(*columns, console=self.err, transient=True, disable=not moving) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda words: bar.update(task, advance=1, description=words or what)
+
+            def step(words: str | None, steps: int = 1) -> None:
+                nonlocal told, done
+                done += steps
+                bar.update(task, advance=steps, description=words or what)
+                if not (moving or hidden) and time.monotonic() - told > _SILENCE:
+                    told, share = time.monotonic(), "" if total is None else f" ({done} of {total})"
+                    self.err.print(f"{_plain(words or what)}{share}", soft_wrap=True)
+
+            yield step

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from dorfl.oracle import curvature as packing
 from dorfl.oracle import kernels, rowwise
@@ -68,11 +69,13 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
     weight = group.weights_of(value)
     numbers = packing.Shape(*model.pull.shape).numbers(resolution)
     out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
-    if problem.outputs == 1 and resolution != "diagonal" and not group.sparse:
+    alone = problem.outputs == 1 and resolution != "diagonal"
+    if alone and not group.sparse and problem.size <= _SMALL:
         plain = problem.loss.bend(slope, target, level)
         _single(group, model, weight, slope[:, 0], plain, out)
         return out
-    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
+    made = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}
+    make = _wide if alone else made[resolution]
 
     def work(part: slice) -> None:
         for i in range(len(out))[part]:
@@ -161,6 +164,31 @@ def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: 
     out[:, places] = np.maximum(out[:, places], 0.0)
 
 
+def _wide(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
+    """The whole matrix where there is one output, one triangle of it multiplied and packed."""
+    sums, total = _Sums(model), None
+    for part in parts:
+        root = np.sqrt(sums.add(part)).astype(part.place.dtype)
+        square = _blas("syrk", root)(1.0, (part.place * root).T)
+        total = square if total is None else total + square.astype(np.float64)
+    assert total is not None  # every client has a row
+    pull, push = model.pull[0], sums.pushed[0]
+    if model.moves:
+        leaning = sums.lean[0, 0] + 0.5 * sums.twice[0, 0, 0] * pull
+        total = _blas("syr2", total)(1.0, pull, leaning, a=total, overwrite_a=True)
+    if np.isfinite(model.tau):
+        total = _blas("syr", total)(-1.0 / model.tau, push, a=total, overwrite_a=True)
+    _soften(group, total, sums.turns[0])
+    bend = np.einsum("kk->k", total)
+    np.maximum(bend, 0.0, out=bend)
+    packed[:] = get_lapack_funcs("trttp", (total,))(total, uplo="U")[0]
+
+
+def _blas(name: str, like: Array) -> Any:
+    """A routine of BLAS in the precision of an array."""
+    return get_blas_funcs(name, (like,))
+
+
 def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
     """The whole matrix."""
     outputs, width = model.pull.shape
@@ -174,7 +202,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
         p, g, place = part.share[:, None], part.slope, part.place
         bend = np.ascontiguousarray(part.bend[:, upper, lower])
         weight = p * (bend + g[:, upper] * g[:, lower] / model.tau) if tilted else p * bend
-        kernels.gram(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
+        _add_grams(place, np.ascontiguousarray(weight, dtype=place.dtype), grams)
         if tilted or priced:
             pushed += (p * g).T @ place
             turns += (p * g).T @ g
@@ -210,6 +238,16 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     if outputs > 1:
         packed[common] += level
     packed[places] = np.maximum(packed[places], 0.0)
+
+
+def _add_grams(place: Array, weight: Array, grams: Array) -> None:
+    """Σ_j w_jq z_j z_jᵀ for every q; at θ = 0 all rows weigh the same, and one product will do."""
+    if (weight == weight[0]).all():
+        once = np.zeros((len(grams), 1))
+        kernels.gram(place, np.ones((len(place), 1), dtype=place.dtype), once)
+        grams += once * weight[0]
+    else:
+        kernels.gram(place, weight, grams)
 
 
 @cache

@@ -90,8 +90,7 @@ class Sqp:
         while not setting.feasible(trial):
             trial = 0.5 * (state.theta + trial)
         lam = setting.mixture.snap(step.lam) if setting.mixture.adversarial else state.lam
-        slow = state.failures > 0 or plain.promise > _enough(setting) * before or np.isinf(before)
-        wants = slow and (state.is_whole or state.asked < _PARTIAL)
+        wants = _is_due(state, plain.promise, before, told is not None)
         state = state._replace(
             trial=trial,
             lam=lam,
@@ -102,13 +101,20 @@ class Sqp:
         return state, Info(state.height, gap, state.risks, lam, state.theta, done, why)
 
 
-def _enough(setting: Setting) -> float:
-    """What a round without new curvature may leave of the promise, for another one to be cheaper.
+def _is_due(state: SqpState, promise: float, before: float, fresh: bool) -> bool:
+    """Whether to ask for curvature anew: at first, after a failure, and where promises fall slowly.
 
-    One with it leaves `_PROGRESS` and costs 1 + c rounds; as good is _PROGRESS^(1/(1+c)) in one.
+    A round with it leaves `_PROGRESS` of the promise and costs 1 + c rounds; as good is a round
+    without that leaves _PROGRESS^(1/(1+c)). But where the model is fresh, the promise before was
+    another model's: it is used once before that is asked, unless a mixture that moves looks at
+    other parts of it, or it costs less than the round that might be lost.
     """
-    cost = setting.shape.numbers(setting.resolution) / (_DEAR * setting.shape.size)
-    return float(_PROGRESS ** (1.0 / (1.0 + cost)))
+    shape, resolution = state.setting.shape, state.setting.resolution
+    cost = shape.numbers(resolution) / (_DEAR * shape.size)
+    wait = fresh and cost > 1.0 and state.is_whole and not state.setting.mixture.adversarial
+    enough = 1.0 if wait else _PROGRESS ** (1.0 / (1.0 + cost))
+    slow = state.failures > 0 or promise > enough * before or np.isinf(before)
+    return bool(slow and (state.is_whole or state.asked < _PARTIAL))
 
 
 def _done(state: SqpState, gap: float) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
+from dorfl.federation.local import Round
 from dorfl.study import meaning, serving, suspects, table
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
@@ -67,9 +69,12 @@ class Comparison(NamedTuple):
 
 def compare(
     study: Study, folds: int = 5, methods: tuple[str, ...] = METHODS,
-    tick: Callable[[str], object] = str,
+    tick: Callable[[str, int], object] = lambda _words, _steps: None,
 ) -> Comparison:  # fmt: skip
-    """Every method trained on all folds but one and measured on that one, in turn."""
+    """Every method trained on all folds but one and measured on that one, in turn.
+
+    `tick` is told what is done and how many trainings have begun since: with every round none.
+    """
     split = open_split(study)
     counts = np.diff(split.bounds)
     few = int(counts.argmin())
@@ -84,13 +89,20 @@ def compare(
         prepared = table.prepare(study, split.keep(fold != k))
         held_out = split.keep(fold == k)
         for i, name in enumerate(methods):
-            tick(f"fold {k + 1}, {name}")
-            model = table.trained(study.changed(method_name=name), prepared)[0]
+            what = f"fold {k + 1}, {name}"
+            tick(what, 1)
+            words = study.changed(method_name=name)
+            model = table.trained(words, prepared, partial(_sign, tick, what))[0]
             classifies = model.classifies
             short += [f"{name}, fold {k + 1}: {w}" for w in (model.shortfall, model.useless) if w]
             served = {s.name: s.score or 0.0 for s in measure(model, rows_for(model, held_out))}
             scores[i].append([served.get(client, np.nan) for client in split.names])
     return Comparison(methods, split.names, counts, np.array(scores), classifies, tuple(short))
+
+
+def _sign(tick: Callable[[str, int], object], what: str, seen: Round) -> None:
+    """A round's sign of life."""
+    tick(f"{what}, round {seen.round}", 0)
 
 
 def held_out(

@@ -70,6 +70,8 @@ def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     >>> each(abs, [-1, 2])
     [1, 2]
     """
+    if THREADS == 1:
+        return list(map(work, items))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl-each") as pool:
         return list(pool.map(work, items))
 

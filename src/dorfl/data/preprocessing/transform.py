@@ -15,7 +15,7 @@ import numpy as np
 
 from dorfl.data.preprocessing import cells, columns
 from dorfl.support import wire
-from dorfl.support.threads import each
+from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 FORMAT, VERSION = "dorfl.transform", 1
@@ -154,7 +154,8 @@ class Transform:
                [-0.2,  0. ,  0. ]])
         """
         given = columns.table_of(table)
-        absent = [part.name for part in self.parts if part.name not in given.column_names]
+        known = frozenset(given.column_names)
+        absent = [part.name for part in self.parts if part.name not in known]
         if absent:
             raise ValueError(f"the table has no column {absent[0]!r}, which the model uses")
         X = np.empty((given.num_rows, len(self.names)), dtype=dtype)
@@ -168,12 +169,13 @@ class Transform:
         for group in groups:
             first, stop = stops[group.start], stops[group.stop]
 
-            def write(k: int, first: int = first) -> None:
-                part = self.parts[k]
-                column = cells.without(given.column(part.name), self.missing)
-                part.write(column, block[stops[k] - first : stops[k + 1] - first])
+            def write(some: slice, group: range = group, first: int = first) -> None:
+                for k in group[some]:
+                    part = self.parts[k]
+                    column = cells.without(given.column(part.name), self.missing)
+                    part.write(column, block[stops[k] - first : stops[k + 1] - first])
 
-            each(write, group)
+            share(write, len(group), block.size)
             X[:, first:stop] = block[: stop - first].T
         return Features(X, self.names, self.frozen)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def find_column(names: Iterable[str], wanted: str, what: str) -> str:
 
 def check_distinct(path: Path, names: Sequence[str]) -> None:
     """Refuse a table in which two columns have one name."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(f"{path.name}: two columns are called {twice[0]!r}; rename one of them")
 
