@@ -449,6 +449,21 @@ def test_where_no_row_can_lie_far_out_none_is_taken_for_wrong(tmp_path):
     assert done.exit_code == 0 and "If no row is wrong" in " ".join(done.stdout.split())
 
 
+def test_a_label_that_does_not_fit_is_named_though_all_rows_are_trusted(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=300)})
+    frame["ill"] = np.where(4 * frame["x"] + rng.logistic(size=300) > 0, "yes", "no")
+    frame.loc[0, ["x", "ill"]] = 3.0, "no"
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    done = quickly("train", tmp_path / "data.csv", "--label", "ill", "--out", tmp_path / "model")
+    assert done.exit_code == 0
+    done = quickly("outliers", tmp_path / "model", tmp_path / "data.csv", "--out", tmp_path)
+    said = " ".join(done.stdout.split())
+    assert done.exit_code == 0 and "suspects no row" in said and "label that does not fit" in said
+    first = pd.read_csv(tmp_path / "labels.csv").iloc[0]
+    assert (first["row"], first["label"]) == (1, "no") and first["rows like it"].startswith("yes")
+
+
 def test_models_that_suspect_nobody_and_predictions_to_nowhere(home, tmp_path):
     done = quickly(
         "train", home / "data.csv", "--label", "ill", "--method", "erm", "--out", tmp_path

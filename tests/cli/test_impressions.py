@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
 
-from dorfl.cli import ending
 from dorfl.study import model
 from dorfl.study.model.facts import Facts, HeldOut, Promise, Promised
 from dorfl.support.text import percent
@@ -293,6 +292,15 @@ def test_what_is_certified_of_rows_known_by_heart_is_not_promised_of_others(held
     bound = Promised("all", 0.1, 0.1, 0.9)
     promise = Promise(0.1, 0.1, "Accuracy is at least 90.0 %.", "", (bound,), (), (), ())
     score = HeldOut("dorfl", held, held, "a", {"a": held})
-    told = ending.promised(Facts(promise=promise, held_out=(score,)))
+    told = Facts(promise=promise, held_out=(score,)).promised
     assert told.startswith(promise.words) and says in told
     assert bool(says) == (told != promise.words)
+
+
+@pytest.mark.parametrize(("held", "bound", "says"), [(11.97, 8.27, "is 11.97"), (8.0, 8.27, ""),
+                                                     (9.0, None, "")])  # fmt: skip
+def test_nor_is_an_error(held, bound, says):
+    promise = Promise(0.0, 0.1, "It is.", "", (Promised("all", 0.1, bound, None),), (), (), ())
+    score = HeldOut("dorfl", held, held, "a", {"a": held})
+    told = Facts(promise=promise, held_out=(score,)).promised
+    assert says in told and bool(says) == (told != promise.words)

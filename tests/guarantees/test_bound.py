@@ -321,6 +321,25 @@ def test_any_model_is_certified(data, method):
         found.at(0.123)
 
 
+@pytest.mark.parametrize("classes", [True, False])
+def test_where_more_is_promised_than_all_rows_show_that_is_said(classes):
+    """The furthest tenth is served badly: left out as wrong, the others are served better."""
+    X = np.linspace(-1.0, 1.0, 100)[:, None]
+    y = (X[:, 0] > 0).astype(int) if classes else X[:, 0]
+    X[:10], y[:10] = 40.0, 1 - y[:10] if classes else 80.0
+    y[:10] = 0 if classes else y[:10]
+    loss = "logistic" if classes else "huber"
+    fit = dorfl.train([(X[10:], y[10:])], methods.erm(), loss=loss, l2=1e-3)
+    found = dorfl.certify(fit, [(X, y)], outliers=0.1, drift=0.0)
+    plain = found.at(0.0, 0.0)
+    assert found.error < plain.error and "are like the good ones" in found.words
+    here = f"{100 * plain.accuracy:.1f} %" if classes else f"{plain.error:.4g}"
+    assert f"On all of these rows {'acc' if classes else 'the'}" in found.assumption
+    assert f" is {here}: those that lie furthest out" in found.assumption
+    drifting = dorfl.certify(fit, [(X[10:], y[10:])], outliers=0.1, drift=0.3)
+    assert "On all of these" not in drifting.assumption and "0.3 standard" in drifting.words
+
+
 @pytest.mark.slow
 def test_with_confidence_it_holds_for_the_population():
     """Rows drawn many times: the true accuracy is below the stated one in fewer than one in ten."""

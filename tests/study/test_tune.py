@@ -50,8 +50,8 @@ def test_folds_are_the_same_every_time_inside_clients_and_even_in_labels():
     clients = {
         n: (rng.normal(size=(k, 2)), rng.integers(0, 3, k)) for n, k in (("a", 61), ("b", 4))
     }
-    one, two = tuning._folds(clients, 5, 0), tuning._folds(clients, 5, 0)
-    other = tuning._folds(clients, 5, 1)
+    one, two = tuning.folds_of(clients, 5, 0), tuning.folds_of(clients, 5, 0)
+    other = tuning.folds_of(clients, 5, 1)
     np.testing.assert_array_equal(one["a"], two["a"])
     assert (one["a"] != other["a"]).any()
     for label in range(3):

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from dorfl.cli.screen import Screen
-from dorfl.support.text import percent
 
 if TYPE_CHECKING:
     from dorfl.study.model import Model
-    from dorfl.study.model.facts import Facts
 
 _NEAR = 1e-2  # of the objective: a gap that hardly shows in what the model predicts
 
@@ -41,19 +39,3 @@ def tell_shortfall(screen: Screen, model: Model) -> None:
         screen.alarm(f"{model.shortfall}, in {model.fit.rounds} rounds")
     if model.useless or (model.shortfall is not None and not model.relative_gap < _NEAR):
         raise typer.Exit(4)
-
-
-def promised(facts: Facts) -> str:
-    """What is certified; and where rows held out are served worse, that it is of others.
-
-    It is about the rows trained with, which a model of many columns may know by heart.
-    """
-    if facts.promise is None:
-        return ""
-    least = facts.promise.overall[0].accuracy
-    if least is None or not facts.held_out or facts.held_out[0].overall >= least:
-        return facts.promise.words
-    return (
-        f"{facts.promise.words} That is about the rows trained with: on rows held out accuracy is "
-        f"{percent(facts.held_out[0].overall)}, so expect no more of new ones."
-    )

@@ -171,7 +171,7 @@ def _go(
         screen.say(f"{made.fit.message}, in {made.fit.rounds} rounds")
     screen.say(f"model: {folder / 'model'}")
     if made.facts.promise is not None:
-        screen.say(made.facts.promise.words)
+        screen.say(made.facts.promised)
     screen.give(running.read_record(folder))
     ending.tell_shortfall(screen, made)
 

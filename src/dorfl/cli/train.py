@@ -93,7 +93,7 @@ def train(
     _say(screen, model)
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
     if model.facts.promise is not None:
-        screen.say(ending.promised(model.facts))
+        screen.say(model.facts.promised)
     screen.give(
         {
             "model": str(out),

@@ -58,13 +58,22 @@ def tune(
             seed=study.training.seed, l2=1.0 / len(rows.y) if l2 is None else l2,
             tol=study.training.tol,
         )  # fmt: skip
+    lowest = min(trial.loss for trial in found.trials)
     listed = [
-        (trial.settings["outliers"], trial.settings["shift"], trial.loss, trial.error)
+        (
+            trial.settings["outliers"], trial.settings["shift"], trial.loss,
+            "" if trial.loss == lowest
+            else f"{trial.loss - lowest:.4f} ± {trial.error:.4f}",
+        )
         for trial in found.trials
-    ]
-    columns = ("outliers", "shift", "loss", "± from the best")
-    forms = {"outliers": "g", "shift": "g", "loss": ".4f", "± from the best": ".4f"}
+    ]  # fmt: skip
+    columns = ("outliers", "shift", "loss", "above the least")
+    forms = {"outliers": "g", "shift": "g", "loss": ".4f"}
     screen.table(Table("trials", "Trials, the chosen one first", columns, listed, forms))
+    screen.say(
+        "  The loss is on rows not trained with, ± one standard error. What is within one of the "
+        "least counts as equal, and of equals the most robust is chosen."
+    )
     for line in (*rows.notes, *found.words[:2]):
         screen.say(line)
     chosen = found.trials[0].settings

@@ -150,13 +150,16 @@ class Certified:
     @property
     def condition(self) -> str:
         """Under which words the bounds hold."""
-        far = f"by at most {self.drift:.3g} standard deviations"
+        away = "are like {}"
+        if self.drift > 0:
+            away = f"differ from {{}} by at most {self.drift:.3g} standard deviations"
         if not self.outliers > 0:
-            return f"If no row is wrong and rows to come differ from these {far},"
+            return f"If no row is wrong and rows to come {away.format('these')},"
         share = 100 * self.outliers
         return (
-            f"If at most {share:.3g} % of each client's rows are wrong, and rows to come differ "
-            f"from the good ones {far} and lie no further out than the nearest {100 - share:.3g} %,"
+            f"If at most {share:.3g} % of each client's rows are wrong, and rows to come "
+            f"{away.format('the good ones')} and lie no further out than the nearest "
+            f"{100 - share:.3g} %,"
         )
 
     def claim(self, found: Bounds) -> str:
@@ -175,10 +178,30 @@ class Certified:
             return plain
         near = [told.near[self.asked.shares.index(self.outliers)] for told in self.told]
         return (
-            "Assumed: wrong rows are the far ones, so that the root mean square distance of rows "
-            f"to come from their client's centre is at most {float(self.lam @ near) ** 0.5:.3g} "
+            f"{self._counted}Assumed: wrong rows are the far ones, so that the root mean square "
+            "distance of rows to come from their client's centre is at most "
+            f"{float(self.lam @ near) ** 0.5:.3g} "
             f"standard deviations, as of the nearest {100 - 100 * self.outliers:.3g} % of these "
             f"rows, plus the drift. However far out they lie, {self.claim(self.anywhere)}. {plain}"
+        )
+
+    @property
+    def _counted(self) -> str:
+        """Where more is promised than all of these rows show, wrong ones among them: what they do.
+
+        Nothing moves and every row is good at no drift and a share of 0: the bound is their mean.
+        """
+        if 0.0 not in self.asked.shares:
+            return ""
+        here, found = self.at(0.0, 0.0), self.at()
+        if found.error >= here.error or not np.isfinite(here.error):
+            return ""
+        classes = here.accuracy is not None
+        what = "accuracy" if classes else "the mean absolute error"
+        seen = here.accuracy if classes else here.error
+        return (
+            f"On all of these rows {what} is {scored(seen or 0.0, classes)}: those that lie "
+            "furthest out are taken for wrong, and of their like nothing is promised. "
         )
 
     def __str__(self) -> str:

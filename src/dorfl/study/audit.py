@@ -26,7 +26,7 @@ from dorfl.support.text import percent
 from dorfl.support.types import Array
 
 _BLOCK = 65_536
-_COUNTS = 0.5  # of an ordinary row's weight
+COUNTS = 0.5  # of an ordinary row's weight
 _MUCH = 0.05  # of a row's distance
 _ENOUGH = 20  # rows of a client, to say what is usual there
 
@@ -124,7 +124,7 @@ def _labels(model: Model, rows: Rows) -> tuple[Array, Callable[[int], str]]:
 
     def said(k: int) -> str:
         out = problem.predict(reference, rows.X[k : k + 1])[0]
-        found, told = (_number(target.center + target.spread * v, target) for v in (rows.y[k], out))
+        found, told = (number(target.center + target.spread * v, target) for v in (rows.y[k], out))
         return f"its label {found} does not fit: the other rows say {told}"
 
     return off, said
@@ -154,7 +154,7 @@ def _shares(X: Array, centers: Array, score: Score, belongs: Array) -> Array:
 
 def _usual(transform: Transform, rows: Rows, weight: Array) -> list[Array]:
     """For every client what is usual of each feature: the middle 95 % of its rows that count."""
-    counts = weight >= _COUNTS
+    counts = weight >= COUNTS
     everyone = rows.X[counts] if counts.any() else rows.X
     found = []
     for first, stop in pairwise(rows.bounds.tolist()):
@@ -196,12 +196,12 @@ def _value(part: Part, first: int, x: Array, usual: Array) -> str:
     if part.flagged and x[first + 1]:
         return f"missing (as in {percent(usual[0, first + 1], 0)} of rows)"
     value, low, high = (
-        _number(part.center + part.spread * float(v), part) for v in (x[first], *usual[:, first])
+        number(part.center + part.spread * float(v), part) for v in (x[first], *usual[:, first])
     )
     return f"{value} (usual {low} to {high})"
 
 
-def _number(value: float, part: Numeric) -> str:
+def number(value: float, part: Numeric) -> str:
     """As many digits as the column's spread makes sense of; a date as a date."""
     if part.date and abs(value) < 500_000:
         return (datetime.date(1970, 1, 1) + datetime.timedelta(days=round(value))).isoformat()

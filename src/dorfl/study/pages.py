@@ -79,7 +79,7 @@ def of_model(model: Model) -> Page:
         sections.append(Section("Rows and their weights", [_rows(facts.weights)]))
     told: list[Block] = []
     if promise:
-        told = [Text([promise.words, promise.assumption]), *promise_pages.curves({"": promise})]
+        told = [Text([facts.promised, promise.assumption]), *promise_pages.curves({"": promise})]
         told += promise_pages.certified({"": promise})
     if certificate:
         told.append(Details("The certificate as the paper has it", _guarantee(certificate)))

@@ -97,7 +97,7 @@ def tune(
     chosen = losses.resolve(loss)
     checked = validation.clients(clients)
     known = validation.classes(checked, chosen)
-    fold = _folds(checked, folds, seed)
+    fold = folds_of(checked, folds, seed)
     fixed = {"loss": chosen, "frozen": frozen, **given}
     counted = _inlying(checked, outliers if measure == "inlying" else 0.0, frozen, chosen)
 
@@ -123,7 +123,8 @@ def tune(
     total = sum(len(rows) for rows in counted.values())
     words = (
         f"Of {len(trials)} candidates, {said} is chosen: loss {trials[0].loss:.4g} on rows not "
-        f"trained with, the best has {best:.4g}.",
+        "trained with, "
+        + ("the least." if trials[0].loss <= best else f"the least is {best:.4g}."),
         f"{count} of {total} rows counted; the others lie too far out to be trusted.",
         *choice.words,
     )
@@ -166,7 +167,7 @@ def _candidates(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
-def _folds(checked: Clients, folds: int, seed: int) -> dict[str, Array]:
+def folds_of(checked: Clients, folds: int, seed: int) -> dict[str, Array]:
     """The fold of every row: labels spread evenly over folds, each client on its own."""
     if folds < 2:
         raise ValueError(f"folds={folds}: at least 2, so that there are rows not trained with")

@@ -44,7 +44,7 @@ def write(model: Model) -> str:
     lines += [f"- {line}" for line in _method(model)]
     lines += ["", "## Training", "", f"{fit.message}; {fit.rounds} exchanges of messages.", ""]
     if facts.promise:
-        lines += ["## Certificate", "", facts.promise.words, "", facts.promise.assumption, ""]
+        lines += ["## Certificate", "", facts.promised, "", facts.promise.assumption, ""]
     if facts.certificate:
         lines += ["## The paper's certificate", "", facts.certificate.words, ""]
     lines += [

@@ -10,6 +10,7 @@ import json
 from typing import Any, NamedTuple
 
 from dorfl.support import wire
+from dorfl.support.text import scored
 
 
 class Served(NamedTuple):
@@ -103,6 +104,29 @@ class Facts(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
     promise: Promise | None = None
     reference: tuple[float, ...] = ()  # θ by which labels were found not to fit, where they were
+
+    @property
+    def promised(self) -> str:
+        """What is certified; and where rows held out are served worse, that it is of others.
+
+        It is about the rows trained with, which a model of many columns may know by heart.
+        """
+        if self.promise is None:
+            return ""
+        at, words = self.promise.overall[0], self.promise.words
+        seen = self.held_out[0].overall if self.held_out else None
+        if seen is None or (at.accuracy is None and at.error is None):
+            return words
+        if at.accuracy is not None:
+            worse, what, more = seen < at.accuracy, "accuracy", "no more"
+        else:
+            worse, what, more = seen > (at.error or 0.0), "the mean absolute error", "no less"
+        if not worse:
+            return words
+        return (
+            f"{words} That is about the rows trained with: on rows held out {what} is "
+            f"{scored(seen, at.accuracy is not None)}, so expect {more} of new ones."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
