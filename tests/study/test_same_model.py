@@ -142,6 +142,18 @@ def test_columns_that_few_rows_differ_in(tmp_path, noise):
     assert len(np.unique(column)) == (5 if noise else 1)
 
 
+def test_levels_that_hardly_any_row_has_are_told_of(tmp_path):
+    frame = frame_of(mixed_tables(), "ill").reset_index(drop=True)
+    common = ("high", "mill")
+    frame["street"] = [f"s{k}" if k % 2 else common[k % 4 // 2] for k in range(len(frame))]
+    frame["town"] = np.where(frame.index < 4, "far", "near")
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    study = toml.parse(f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n')
+    notes = engine.prepare(study, open_split(study)).rows.notes
+    (note,) = [note for note in notes if "too few rows" in note]
+    assert note.startswith("column 'street': 50 % of rows have a level")
+
+
 @pytest.mark.parametrize("method", ["erm", "afl", "wafl", "gdrfl", "dorfl"])
 @pytest.mark.parametrize("kind", ["classes", "number"])
 @pytest.mark.parametrize("given", ["array", "frame"])

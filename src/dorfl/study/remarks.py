@@ -20,7 +20,7 @@ _WHOLE = 2**53  # beyond it, not every whole number is a float of its own
 
 
 def of_columns(split: Split, transform: Transform) -> list[str]:
-    """Much that is missing, text read as numbers or nearly so, numbers too large for their kind."""
+    """Much that is missing or rare, text read as numbers or nearly so, numbers too large."""
     told = getattr(split.table, "remarks", {})
     notes = [f"column {p.name!r} {told[p.name]}" for p in transform.parts if p.name in told]
     for name in (*(part.name for part in transform.parts), *transform.ignored):
@@ -41,6 +41,12 @@ def of_columns(split: Split, transform: Transform) -> list[str]:
             share = percent(part.missing, 0)
             notes.append(f"column {part.name!r} is missing in {share} of rows: {done}")
     for part in _categories(split, transform):
+        rare = part.strange(split.column(part.name))[1] / max(split.num_rows, 1)
+        if rare > _MUCH_MISSING:
+            notes.append(
+                f"column {part.name!r}: {percent(rare, 0)} of rows have a level that too few rows "
+                "of any client have, and are alike to the model; put such levels together"
+            )
         found = [level for level in part.levels if not level.startswith("(")]
         numeric = sum(map(_is_number, found))
         if len(found) >= 10 and numeric >= 0.9 * len(found):
