@@ -221,6 +221,16 @@ def test_what_is_done_is_told_where_no_line_can_move(home, monkeypatch):
         assert "fold" not in quickly("compare", home / "data.csv", *words, flag).stderr
 
 
+def test_compare_where_a_class_is_in_one_fold_only(home):
+    frame, _ = wards()
+    frame["stage"] = np.where(frame.index == 7, "rare", frame["ill"])
+    frame.to_csv(home / "rare.csv", index=False)
+    words = ["--label", "stage", "--client", "ward", "--ignore", "days", "--ignore", "ill"]
+    done = quickly("compare", home / "rare.csv", *words, "--folds", "2", "--json")
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["methods"]) == 5
+
+
 def test_regression_and_many_classes(home):
     frame, wrong = wards()
     for extra in (["--label", "days", "--ignore", "ill"], ["--label", "stage", "--ignore", "days"]):

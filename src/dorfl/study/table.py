@@ -234,7 +234,7 @@ def prepare(study: Study, split: Split) -> Prepared:
                 "defence.most_rows: is for sites elsewhere; a table's rows are counted"
             )
     said = study.data.task != "auto"
-    study, split, notes = _settled(study, split)
+    study, split, notes = task_settled(study, split)
     skipped = (study.data.label, study.data.client)
     names = tuple(name for name in split.column_names if name not in skipped)
     study = study._replace(sites=split.names)
@@ -278,7 +278,7 @@ def prepare(study: Study, split: Split) -> Prepared:
     return Prepared(state, rows)
 
 
-def _settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
+def task_settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
     """The study with the task and the classes that the table shows; rows without a label go."""
     name, column = study.data.label, split.column(study.data.label)
     kind = columns.kind_of(column)
