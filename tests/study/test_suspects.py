@@ -29,6 +29,7 @@ from dorfl.study import (
     toml,
     vetting,
 )
+from dorfl.study.edges import edges_of
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal, Reply
 from dorfl.study.site import Site
@@ -85,7 +86,7 @@ def test_no_tail_is_taken_for_a_gap(heavy, seed):
     rng = np.random.default_rng(seed)
     distance = rng.chisquare(4, size=3000) * rng.lognormal(sigma=heavy / 2, size=3000)
     told = [sketch.of(distance, least=5)]
-    assert suspects.edges(told, 0.1)[0] == spread.edge(told, 0.8)
+    assert edges_of(told, 0.1)[0] == spread.edge(told, 0.8)
 
 
 def test_of_many_columns_the_outliers_table_names_one(tmp_path):
@@ -129,6 +130,35 @@ def test_a_verdict_is_cautious_where_little_is_known():
     assert suspects.verdict([]) == suspects.verdict([suspects.NOTHING]) == Verdict(0.1)
 
 
+def test_numbers_that_contradict_all_others_need_not_harm_by_much():
+    """By 2 % of the loss, of which the error is a half: where nine in ten speak against it."""
+    told = Judged(1000, 300.0, 6.0, 9.0, 0, 300, 3000, 0, 270)
+    assert suspects.verdict([told]).share == 0.0
+    assert suspects.verdict([told._replace(against=271)]).share == 0.1
+    assert suspects.verdict([told._replace(against=271, worse=2.9)]).share == 0.0
+    assert suspects.verdict([told._replace(against=149, far=149)]).share == 0.0  # and they are few
+
+
+def test_a_wrong_label_is_no_reason_not_to_judge():
+    """Rows of two classes far apart, a fifth with the other's label: all of them are judges."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=600)
+    X = rng.normal(size=(600, 2)) + 8.0 * truth[:, None]
+    y = np.where(rng.random(600) < 0.2, 1 - truth, truth)
+    problem = dorfl.train([(X, y)], dorfl.methods.erm(), l2=0.1).problem
+    center, shape = np.array([[0.0, 0.0], [8.0, 8.0]]), np.full(2, 0.2)
+    told = suspects.judge(problem, [np.zeros(3)] * 2, X, y, center, shape, most=960)
+    assert told.far < 0.01 * told.seen and told.rows > 190
+
+
+def test_a_label_that_mostly_is_one_number_has_no_tail():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 3))
+    y = np.where(rng.random(900) < 0.8, 0.0, rng.poisson(2.0, 900) + 1.0)
+    models = [RobustRegressor(method).fit(X, y) for method in ("dorfl", "erm")]
+    assert np.array_equal(*(model.coef_ for model in models))
+
+
 def test_the_third_model_has_to_show_more():
     """Honest rows further out than its edge are none of its judges."""
     before, told = Verdict(0.0), Judged(1000, 300.0, 60.0, 10.0, 0, 250, 3000)
@@ -145,6 +175,7 @@ def test_what_a_site_tells_for_the_verdict_is_checked():
         good._replace(rows=400), good._replace(far=301), good._replace(seen=301),
         good._replace(loss=-1.0), good._replace(worse=-40.0), good._replace(squares=0.01),
         good._replace(missed=101), good._replace(missed=-101), good._replace(unfit=301),
+        good._replace(against=301), good._replace(against=-1),
     ):  # fmt: skip
         assert vetting.wrong(bad, 300, 4, 4, None) is not None
 

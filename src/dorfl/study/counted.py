@@ -9,7 +9,7 @@ What a site adds is made of the very answer that it would give in the open, by t
 | `center` | where rows lie | how far rows spread, and the centre of all |
 | `classes` | centres of classes | whether classes lie apart |
 | `edge`, `residuals` | a sketch | the same of all rows |
-| `judge` | eight sums | the same of all rows |
+| `judge` | nine sums | the same of all rows |
 | `certify` | means over a site's rows, by its share of all | the same of the mixture by rows |
 
 Sketches are added up as :mod:`dorfl.data.histogram` says. A sum becomes the answer of one client

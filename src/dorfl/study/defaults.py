@@ -64,6 +64,7 @@ from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.study import suspects
+from dorfl.study.edges import edges_of
 from dorfl.study.suspects import Judged, Verdict
 from dorfl.support.types import Array
 
@@ -143,7 +144,7 @@ def choose(
         spread.distances(X, at(center_of(centers, name), labels[name]), telling)
         for name, X in tables.items()
     ]
-    edges = suspects.edges(told, share)
+    edges = edges_of(told, share)
     given |= {"center": centers, "edge": edges[0]}
     if not isinstance(outliers, str):
         return method_for(found, **given)

@@ -66,7 +66,8 @@ def misfits(model: Model, rows: Rows, counted: Array | None = None) -> Misfits:
         off = np.abs(out[:, 0] - rows.y[used])
         unit = _ROBUST * float(np.median(off))
         order = np.argsort(-off, kind="stable")
-        order = order[off[order] > suspects.FAR * unit] if unit > 0 else order[:0]
+        told = unit > 0 and not suspects.one_valued(rows.y[used])
+        order = order[off[order] > suspects.FAR * unit] if told else order[:0]
         return Misfits(places[order], out[order, 0], np.ones(len(order)))
     codes = np.searchsorted(known, rows.y[used])
     found = np.flatnonzero(odd(out, codes))

@@ -10,6 +10,12 @@ it is taken off where hardly a row lies far out. Where without those rows more o
 missed, that is served worse than by no model, the loss has to show it beyond a standard error, or
 by twice as much.
 
+The judges are rows near the centre of any class: one with a wrong label is far from that of its
+own, and judges without such rows prefer a model that is surer of itself to one that is right more
+often. Where labels are numbers and `NEARLY` all rows far out, if not `FEW`, are served worse by the
+model without them than by none, they contradict the others: then any harm is too much that is
+larger than its standard error.
+
 The edge is that of the nearest 80 % of the rows. It is further out where a **gap** parts rows from
 all others, within one percent of them twice as far: it leaves those beyond without weight, and the
 honest tail before it in its own. Where of these, or of all if more than `MANY` are beyond the gap,
@@ -27,7 +33,7 @@ residuals, and taken where that is better served by more than a standard error.
 A trial that a client refuses, or that somebody's reports spoil, decides nothing: what those before
 it found stands, and where none has found anything rows that lie far out are set aside.
 
-Every client tells eight sums of its own rows held back: see :class:`Judged`. A client with fewer
+Every client tells nine sums of its own rows held back: see :class:`Judged`. A client with fewer
 than `FEWEST` rows holds none back; where nobody does, rows that lie far out are set aside.
 
 >>> told = [Judged(rows=500, loss=150.0, worse=-1.0, squares=2.0, missed=0, far=20, seen=1500)]
@@ -48,8 +54,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.data import centers, spread
-from dorfl.data.sketch import Sketch, levelled, quantile, rank_error
+from dorfl.data import centers
+from dorfl.data.sketch import levelled
 from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
@@ -58,10 +64,8 @@ ASSUMED = 0.1  # the share of wrong rows, until something is known of it
 HALF = 0.25  # … where the nearer half alone says what is usual
 WORSE = 0.05  # of the loss
 MANY = 0.15  # of the rows
+FEW, NEARLY = 0.05, 0.9  # of the rows, and of those far out
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
-GAP = 4.0  # times as large a squared distance, from one row in a hundred to the next
-FEW = 0.05  # of the rows beyond a gap: for fewer the edge stays where it is
-NIL = 40.0  # squared units of the edge, from which on a row counts for less than 1e-5
 USUAL = 0.8  # of residuals, the smallest: where the bulk of them has its edge
 FAR, UNFIT = 8.0, 0.0535  # robust units, and the share of Cauchy's distribution beyond
 FEWEST = 30  # rows of a client that holds some back
@@ -88,8 +92,9 @@ class Judged(NamedTuple):
 
     How many, the sum of their losses by the second model, and the sums of how much larger they are
     by the first, and of its squares; how many more the second serves worse than no model would
-    (two classes: misclassifies); how many of all rows seen lie far out; and how many, in blocks of
-    `least`, have a label, a number, that does not fit what the first says.
+    (two classes: misclassifies); how many of all rows seen lie far out; and, in blocks of `least`,
+    how many have a label, a number, that does not fit what the first says, and how many of those
+    far out have one that the second serves worse than no model would.
     """
 
     rows: int
@@ -100,6 +105,7 @@ class Judged(NamedTuple):
     far: int
     seen: int
     unfit: int = 0
+    against: int = 0
 
 
 NOTHING = Judged(0, 0.0, 0.0, 0.0, 0, 0, 0)
@@ -150,57 +156,21 @@ def measured(outliers: float) -> float:
     return share_kept(max(outliers, ASSUMED))
 
 
-def edges(told: Sequence[Sketch], outliers: float) -> tuple[float, ...]:
-    """How far the bulk reaches, squared; with the edge of the nearer half where that is tried.
-
-    That is to where the share of the rows reaches that says what is usual, or on to a gap.
-
-    >>> from dorfl.data import sketch
-    >>> near, far = np.linspace(0.0, 1.0, 700), np.full(300, 60.0)
-    >>> edges([sketch.of(np.concatenate([near, far]), least=1)], ASSUMED)[-1] < 1.0
-    True
-    """
-    first, half = (spread.edge(told, share_kept(share)) for share in (outliers, HALF))
-    further, before = _gap(told, share_kept(outliers))
-    nearer = before if 1.0 - before <= MANY else 1.0  # of more the edge itself may be theirs
-    first, many = max(first, further), quantile(told, (1.0 - MANY) * nearer) > REACH * half
-    return (first, half) if many and half < first else (first,)
-
-
-def _gap(told: Sequence[Sketch], bulk: float) -> tuple[float, float]:
-    """The edge by which rows beyond a gap count for nothing, and the share before it; else 0 and 1.
-
-    >>> from dorfl.data import sketch
-    >>> near, tail = np.linspace(0.0, 1.0, 800), np.geomspace(1.0, 50.0, 100)
-    >>> rows = np.concatenate([near, tail, np.full(100, 9000.0)])
-    >>> edge, before = _gap([sketch.of(rows, least=1)], bulk=0.8)
-    >>> round(edge), round(before, 2)
-    (113, 0.89)
-    """
-    # A row far out takes its whole block with it: one at every client is no gap yet.
-    shares = np.arange(bulk, 1.005 - max(FEW, rank_error(told)), 0.01)
-    if len(shares) < 2:
-        return 0.0, 1.0
-    away = np.array([quantile(told, share) for share in shares])
-    known = away[:-1] > 0.0
-    jump = np.divide(away[1:], away[:-1], where=known, out=np.zeros(len(known)))
-    k = int(jump.argmax())
-    if not jump[k] >= GAP:
-        return 0.0, 1.0
-    return float(away[k + 1] / NIL), float(shares[k])
-
-
 def is_bulk(X: Array, codes: Array, center: Array, shape: Array) -> Array:
     """Which rows lie no further from their centre, or that of their class, than the bulk reaches.
 
     A squared distance is the sum of `shape` times the squares along the columns, and 1 at the edge.
     """
-    return _distances(X, codes, center, shape) <= REACH
-
-
-def _distances(X: Array, codes: Array, center: Array, shape: Array) -> Array:
     offset = X.astype(np.float64, copy=False) - centers.at(center, codes)
-    return np.asarray(offset**2 @ shape)
+    return np.asarray(offset**2 @ shape <= REACH)
+
+
+def _nearest(X: Array, center: Array, shape: Array) -> Array:
+    """Squared distances from the nearest centre, of whatever class."""
+    found = np.full(len(X), np.inf)
+    for one in np.atleast_2d(center):
+        found = np.minimum(found, (X.astype(np.float64, copy=False) - one) ** 2 @ shape)
+    return found
 
 
 def most_of(clients: int) -> int:
@@ -287,8 +257,9 @@ def judge(
     unfit, residuals = 0, np.zeros(0)
     if not problem.loss.classifies:
         residuals = np.abs(problem.predict(models[0], X[places]) - y[places])
-        unfit = _beyond(residuals - FAR * 1.4826 * np.median(residuals), least)
-    away = far_off(residuals) if labels else _distances(X[places], codes[places], center, shape)
+        if not one_valued(y[places]):
+            unfit = _beyond(residuals - FAR * 1.4826 * np.median(residuals), least)
+    away = far_off(residuals) if labels else _nearest(X[places], center, shape)
     distance = before.bulk(settled(away, least))
     bulk = distance[: len(held)] <= REACH
     rows, far, seen = int(bulk.sum()), int((distance > REACH).sum()), len(distance)
@@ -310,8 +281,25 @@ def judge(
     missed = more - less
     loss, larger = (float(f"{value:.4g}") for value in (second.sum(), worse.sum()))
     squares = float(f"{(worse**2).sum():.3g}")
-    far, unfit = (count if count >= least else 0 for count in (far, unfit))
-    return Judged(rows, loss, larger, squares, missed, far, seen, unfit)
+    against = 0  # of classes nothing is said: one may be right by chance
+    if not problem.loss.classifies:
+        out = places[distance > REACH]
+        none, own = (
+            problem.loss.value(problem.predict(theta, X[out]), y[out])
+            for theta in (np.zeros_like(models[0]), models[1])
+        )
+        against = _beyond(own - none, least)
+    far, unfit, against = (count if count >= least else 0 for count in (far, unfit, against))
+    return Judged(rows, loss, larger, squares, missed, far, seen, unfit, against)
+
+
+def one_valued(y: Array) -> bool:
+    """Whether most labels are one number (no visit, no claim): others are rare then, and no tail.
+
+    >>> one_valued(np.array([0.0, 0.0, 2.0, 0.0])), one_valued(np.array([0.0, 1.0, 2.0]))
+    (True, False)
+    """
+    return bool((y == np.median(y)).mean() > 0.5)
 
 
 def _beyond(values: Array, least: int) -> int:
@@ -341,7 +329,8 @@ def verdict(
 ) -> Verdict:
     """What all clients' parts come to; `before` is what was found until one more model came."""
     parts_of = zip(*(told or [NOTHING]), strict=True)
-    rows, loss, worse, squares, missed, far, seen, _ = (float(sum(part)) for part in parts_of)
+    sums = [float(sum(part)) for part in parts_of]
+    rows, loss, worse, squares, missed, far, seen, _, against = sums
     if rows < FEWEST / 3:
         return before or Verdict(ASSUMED)
     mean = worse / rows
@@ -355,7 +344,8 @@ def verdict(
         third = Verdict(found, share, int(rows), loss / rows, mean, HALF, before.labels)
         return third if wrong else before
     margin = -error if not far else error if missed <= 0 else -min(error, level)
-    wrong = mean + margin > level
+    contradicted = against > NEARLY * far and far >= FEW * seen
+    wrong = mean + margin > level or (contradicted and mean > error)
     return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
 
 

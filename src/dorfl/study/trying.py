@@ -9,6 +9,7 @@ from dorfl.data import spread
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
 from dorfl.study import meaning, suspects
+from dorfl.study.edges import edges_of
 from dorfl.study.suspects import Judged, Trial
 from dorfl.support.types import Array
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def begin(state: State, told: Sequence[Sketch]) -> State:
     """Once it is known how far rows lie out: to the first model that is tried, if any is."""
-    edges = suspects.edges(told, meaning.assumed_of(state.study))
+    edges = edges_of(told, meaning.assumed_of(state.study))
     state = state._replace(edge=edges[0], edges=edges)
     if not meaning.tries(state.study) or max(state.rows) < suspects.FEWEST:
         return state

@@ -193,7 +193,8 @@ def _finished(told: Finished, rows: int, last: Report | None) -> str | None:
 
 
 def _judged(told: Judged, rows: int) -> str | None:
-    odd = [count for count in (told.far, told.unfit) if not 0 <= count <= told.seen]
+    counts = (told.far, told.unfit, told.against)
+    odd = [count for count in counts if not 0 <= count <= told.seen]
     if odd or not abs(told.missed) <= told.rows <= told.seen <= rows:
         return "its rows held back do not add up"
     if not 0.0 <= told.loss <= _RISK or abs(told.worse) > _RISK or not 0.0 <= told.squares <= _RISK:
