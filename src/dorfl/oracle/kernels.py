@@ -1467,6 +1467,44 @@ def single(
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
+def stretch(bend, spread):
+    """E = D (I − S D)⁻¹ for every D; where that is nearly singular, or no more a maximum's, D."""
+    outputs, made = len(spread), bend.copy()
+    table = np.empty((outputs, 2 * outputs))  # I − D S beside D, and in the end I beside E
+    for j in range(len(bend)):
+        for c in range(outputs):
+            for e in range(outputs):
+                table[c, e] = 1.0 if c == e else 0.0
+                table[c, outputs + e] = bend[j, c, e]
+            for b in range(outputs):
+                for e in range(outputs):
+                    table[c, e] -= bend[j, c, b] * spread[b, e]
+        for k in range(outputs):
+            pivot = k
+            for c in range(k + 1, outputs):
+                pivot = c if abs(table[c, k]) > abs(table[pivot, k]) else pivot
+            largest = table[pivot, k]
+            for e in range(k, 2 * outputs):
+                moved = table[pivot, e] / largest
+                table[pivot, e] = table[k, e]
+                table[k, e] = moved
+            for c in range(outputs):
+                if c != k:
+                    factor = table[c, k]
+                    for e in range(k, 2 * outputs):
+                        table[c, e] -= factor * table[k, e]
+        plain = grown = 0.0
+        for c in range(outputs):
+            plain += bend[j, c, c]
+            grown += table[c, outputs + c]
+        if 0.99 * plain < grown < 10.0 * plain:  # never where a pivot was zero
+            for c in range(outputs):
+                for e in range(outputs):
+                    made[j, c, e] = 0.5 * (table[c, outputs + e] + table[e, outputs + c])
+    return made
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
 def gram(place, weight, total):
     """total[kl, q] += Σ_j weight[j, q] z_jk z_jl, for every pair k ≥ l in the order of a triangle.
 
