@@ -170,6 +170,30 @@ def test_the_finest_resolution_that_a_budget_admits():
         shape.finest(1e9, wish="most")
 
 
+@given(classes=st.integers(2, 6), size=st.floats(0.01, 30.0), seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=40)
+def test_a_row_s_curvature_grows_with_how_far_it_moves(classes, size, seed):
+    """E = D (I − S D)⁻¹, and D itself where the row is no maximum, or no solution is to be had."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(classes, 0.5), 20)
+    bend = p[:, :, None] * np.eye(classes) - p[:, :, None] * p[:, None, :]
+    root = rng.standard_normal((classes, classes))
+    spread = size * root @ root.T / classes
+    found = kernels.stretch(bend, spread)
+    for own, made in zip(bend, found, strict=True):
+        exact = own @ np.linalg.inv(np.eye(classes) - spread @ own)
+        grown = np.trace(exact) / np.trace(own)
+        if min(abs(grown - 0.99), abs(grown - 10.0)) < 1e-6:
+            continue
+        expected = exact if 0.99 < grown < 10.0 else own
+        assert np.abs(made - expected).max() <= 1e-9 * np.abs(expected).max()
+
+
+def test_a_row_without_a_maximum_keeps_its_own_curvature():
+    own = np.array([[[0.25, -0.25], [-0.25, 0.25]], [[0.0, 0.0], [0.0, 0.0]]])
+    assert (kernels.stretch(own, 2.0 * np.eye(2)) == own).all()  # I − S D is singular
+
+
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("name", ["erm", "gdrfl", "dorfl"])
 def test_training_ends_at_the_same_optimum_whatever_is_sent(loss, name):

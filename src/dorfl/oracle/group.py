@@ -25,7 +25,7 @@ from dorfl.oracle import hessian, kernels, rowwise
 from dorfl.oracle.base import NO_ROOM, Atoms, ChunkSums, Evaluation, Kept, Ready, room
 from dorfl.oracle.inner import apply, check_finite, is_concave
 from dorfl.oracle.problem import Problem
-from dorfl.support.threads import share
+from dorfl.support.threads import together
 from dorfl.support.types import Array
 
 _BATCH = 100_000  # rows, about; what is made of all of them at once would take much memory
@@ -269,13 +269,15 @@ class Group:
         kernel: Any = kernels.one_pass if outputs == 1 else kernels.softmax_pass
         own = self._closed if outputs == 1 else (is_concave(problem.loss, ready.spread),)
 
-        def work(part: slice) -> None:
+        taken = np.zeros(1, dtype=np.int64)  # chunks, by whichever thread is free
+
+        def work() -> None:
             kernel(
-                rows, self.target, self.penalty, self.chunks, part.start, part.stop, *fixed,
-                *self._method, *own, *sums, keep, *per_row,
+                rows, self.target, self.penalty, self.chunks, taken, *fixed, *self._method, *own,
+                *sums, keep, *per_row,
             )  # fmt: skip
 
-        share(work, count, rows.size, blas=outputs > 1)
+        together(work, count, rows.size, blas=outputs > 1)
         return ready, sums, per_row
 
     def _ready(self, theta: Array) -> Ready:

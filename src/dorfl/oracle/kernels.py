@@ -99,6 +99,17 @@ def _is_short(_, number):
     return types.boolean(number), lambda context, *_: context.get_constant(types.boolean, short)
 
 
+@intrinsic
+def _take(_, taken):
+    """The number in taken[0], which no other thread gets: it is one more from then on."""
+
+    def generate(context, builder, _signature, args):
+        place = _place(context, builder, taken, args[0], [ir.IntType(64)(0)])
+        return builder.atomic_rmw("add", place, ir.IntType(64)(1), "monotonic")
+
+    return types.int64(taken), generate
+
+
 def _pointer(context, builder, array, value, indices):
     at = _place(context, builder, array, value, indices)
     return builder.bitcast(at, context.get_value_type(_Lanes(array.dtype)).as_pointer())
@@ -1201,12 +1212,13 @@ def _change_labels(
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def one_pass(
-    rows, target, penalty, chunks, begin, end, effective, weights, intercept, anchors, spread,
+    rows, target, penalty, chunks, taken, effective, weights, intercept, anchors, spread,
     scale, price, threshold, kind, delta, levels, moments, slopes, squares, keep, f, g, labels,
     moves,
 ):  # fmt: skip
-    """Everything the risks need from the rows in chunks[begin:end] = [(start, stop, client), …].
+    """Everything the risks need from the rows in chunks = [(start, stop, client), …].
 
+    Chunks are taken one by one, until none is left: threads that share `taken` share them out.
     Per chunk: levels are the top of f·scale, Σ (w − 1) (or Σ f where scale = 0, the plain mean) and
     Σ w g · shift, with w = exp(f·scale − top); then Σ w g xᵀ, Σ w g and Σ w g gᵀ. With `keep`, also
     per row: f, g, the label at the maximiser, and how far the threshold's coordinate moves beyond
@@ -1225,7 +1237,8 @@ def one_pass(
     coefficient, sums = np.zeros(BLOCK, rows.dtype), np.zeros(dims + width, rows.dtype)
     tile, asks = _tile_size(dims, width), dims * rows.itemsize <= _LONG
     scored, priced = threshold[4] > 0.0, price < np.inf
-    for chunk in range(begin, end):
+    chunk = _take(taken)
+    while chunk < len(chunks):
         start, stop, client = chunks[chunk]
         moment, bias = moments[chunk, 0], _bias(intercept, anchors, weights, client, 0)
         top = -np.inf if scale > 0.0 else 0.0
@@ -1287,11 +1300,12 @@ def one_pass(
                     moves[first + j] = shift[j]
         levels[chunk, 0], levels[chunk, 1], levels[chunk, 2] = top, total, moved
         slopes[chunk, 0], squares[chunk, 0, 0] = pushed, squared
+        chunk = _take(taken)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def softmax_pass(
-    rows, target, penalty, chunks, begin, end, effective, weights, intercept, anchors, spread,
+    rows, target, penalty, chunks, taken, effective, weights, intercept, anchors, spread,
     scale, price, threshold, concave, levels, moments, slopes, squares, keep, f, g, labels, moves,
 ):  # fmt: skip
     """What :func:`one_pass` finds, of a softmax model. Shifts are zero: thresholds' columns rest.
@@ -1314,7 +1328,8 @@ def softmax_pass(
     room = _softmax_room(outputs)
     accuracy = 1e-9 if rows.itemsize == 4 else 1e-13  # of g
     scored = threshold[4] > 0.0
-    for chunk in range(begin, end):
+    chunk = _take(taken)
+    while chunk < len(chunks):
         start, stop, client = chunks[chunk]
         for c in range(outputs):
             bias[c] = _bias(intercept, anchors, weights, client, c)
@@ -1357,6 +1372,7 @@ def softmax_pass(
                     for c in range(outputs):
                         g[first + j, c] = slope[c, j]
         levels[chunk, 0], levels[chunk, 1] = top, total
+        chunk = _take(taken)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -1464,6 +1480,44 @@ def single(
                     + twice[client] * pull[k] * pull[l]
                 )  # fmt: skip
             at += k + 1
+
+
+@njit(nogil=True, cache=True, **_SCALAR)
+def stretch(bend, spread):
+    """E = D (I − S D)⁻¹ for every D; where that is nearly singular, or no more a maximum's, D."""
+    outputs, made = len(spread), bend.copy()
+    table = np.empty((outputs, 2 * outputs))  # I − D S beside D, and in the end I beside E
+    for j in range(len(bend)):
+        for c in range(outputs):
+            for e in range(outputs):
+                table[c, e] = 1.0 if c == e else 0.0
+                table[c, outputs + e] = bend[j, c, e]
+            for b in range(outputs):
+                for e in range(outputs):
+                    table[c, e] -= bend[j, c, b] * spread[b, e]
+        for k in range(outputs):
+            pivot = k
+            for c in range(k + 1, outputs):
+                pivot = c if abs(table[c, k]) > abs(table[pivot, k]) else pivot
+            largest = table[pivot, k]
+            for e in range(k, 2 * outputs):
+                moved = table[pivot, e] / largest
+                table[pivot, e] = table[k, e]
+                table[k, e] = moved
+            for c in range(outputs):
+                if c != k:
+                    factor = table[c, k]
+                    for e in range(k, 2 * outputs):
+                        table[c, e] -= factor * table[k, e]
+        plain = grown = 0.0
+        for c in range(outputs):
+            plain += bend[j, c, c]
+            grown += table[c, outputs + c]
+        if 0.99 * plain < grown < 10.0 * plain:  # never where a pivot was zero
+            for c in range(outputs):
+                for e in range(outputs):
+                    made[j, c, e] = 0.5 * (table[c, outputs + e] + table[e, outputs + c])
+    return made
 
 
 @njit(nogil=True, cache=True, **_SCALAR)

@@ -36,30 +36,45 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
 
     Work that calls `blas` does so with one thread each time.
     """
-    global _pool
-    alone = one_blas_thread if blas else nullcontext
     pieces = min(THREADS * 4, count)
-    if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
-        with alone():
-            work(slice(0, count))
-        return
-    if _pool is None:
-        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
     edges = np.linspace(0, count, pieces + 1).astype(int).tolist()
     waiting = [slice(first, stop) for first, stop in pairwise(edges)]
 
     def drain() -> None:
+        while True:
+            try:
+                part = waiting.pop()  # atomic, so no piece is taken twice
+            except IndexError:
+                return
+            work(part)
+
+    together(drain, pieces, numbers, blas=blas)
+
+
+def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: bool = False) -> None:
+    """Run `work` once on every core where that pays: each time it takes of the pieces what is left.
+
+    >>> left = ["a", "b", "c"]
+    >>> together(left.clear, 3, 10**6)
+    >>> left
+    []
+    """
+    global _pool
+    alone = one_blas_thread if blas else nullcontext
+    if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
         with alone():
-            while True:
-                try:
-                    part = waiting.pop()  # atomic, so no piece is taken twice
-                except IndexError:
-                    return
-                work(part)
+            work()
+        return
+    if _pool is None:
+        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
+
+    def help_out() -> None:
+        with alone():
+            work()
 
     with alone():
-        helpers = [_pool.submit(drain) for _ in range(THREADS - 1)]
-        drain()  # this thread works too, rather than wait
+        helpers = [_pool.submit(help_out) for _ in range(min(THREADS, pieces) - 1)]
+        work()  # this thread works too, rather than wait
         for helper in helpers:
             helper.result()
 
