@@ -89,6 +89,7 @@ def check(
     """
     require()
     from dorfl.flower.fleet import clocks  # noqa: PLC0415
+    from dorfl.study import guard  # noqa: PLC0415
     from dorfl.study.consent import Refused  # noqa: PLC0415
     from dorfl.study.messages import Agreement  # noqa: PLC0415
     from dorfl.study.settings import Study  # noqa: PLC0415
@@ -111,9 +112,11 @@ def check(
     try:
         asked = Agreement("check", site.name, study)
         site.consent(asked)
-        site.rows(asked)
+        reason = guard.few(study, site.rows(asked).num_rows, site.least)
     except Refused as refusal:
-        raise ValueError(f"study {study.name!r}: {refusal}") from None
+        reason = str(refusal)
+    if reason is not None:
+        raise ValueError(f"study {study.name!r}: {reason}")
     if not site.ledger.allows(study, site.approve):
         screen.say(f"study {study.name!r} is not approved yet: dorfl site approve {folder}")
     if study.privacy.secure_sum:

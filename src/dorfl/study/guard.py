@@ -78,6 +78,16 @@ def reread(
     return ledger.tell(tuple(names), f"{rows[:16]} {study.privacy.least}{without}", limits.versions)
 
 
+def few(study: Study, rows: int, least: int) -> str | None:
+    """Why so many rows are too few for the study or the site, or nothing.
+
+    A no tells of their number, for a label with any cells taken out: ask :func:`reread` before.
+    """
+    if rows < max(study.privacy.minimum_rows, least):
+        return "has fewer rows than the study's minimum, or than the site's own"
+    return None
+
+
 def settle(rows: Array, least: int) -> Array:
     """The rows with columns held constant in which fewer than `least` of them differ from the rest.
 

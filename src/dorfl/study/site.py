@@ -134,6 +134,7 @@ class Site:
         agreement, step = request.agreement, request.step
         rows, study = self.rows(agreement), agreement.study
         self._unless(guard.reread(study, rows.column_names, self._mark, self.ledger, self.limits))
+        self._unless(guard.few(study, rows.num_rows, self.least))
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
         if study.privacy.known and step in private.STEPS:
@@ -373,7 +374,7 @@ class Site:
         return [column for column in found if column not in (study.data.label, study.data.client)]
 
     def rows(self, agreement: Agreement) -> pa.Table:
-        """The rows with a label that enough have, in the study's columns; Refused if too few."""
+        """The rows that have a label that enough have, in the columns of the study."""
         names = [*self._columns(agreement), agreement.study.data.label]
         for name in names:
             if name not in self.table.column_names:
@@ -387,8 +388,6 @@ class Site:
             known = labels.usable(table.column(names[-1]), study, support)
             rows = table if known.all() else table.filter(pa.array(known))
             self._kept = (names, read_as, rows, np.flatnonzero(known))
-        if self._kept[2].num_rows < max(study.privacy.minimum_rows, self.least):
-            raise Refused("has fewer rows than the study's minimum, or than the site's own")
         return self._kept[2]
 
     def places(self, agreement: Agreement) -> Array:
