@@ -22,7 +22,11 @@ are trained on and 10,000 tested. Tables marked * were not looked at when the de
 5 to 30 % of the labels, of any class or of the most frequent alone, and by how many points at the
 client or class that loses most.
 
-    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--labels] [table ...]
+`--audit` asks what `dorfl outliers` says of labels that are classes: the share of rows that it
+names as not fitting, clean and with 10 or 20 % wrong, of these the share that is wrong, and of the
+wrong ones the share that it names.
+
+    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--labels | --audit] [table ...]
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ import public_tables
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data.datasets.adult import adult_table
 from dorfl.data.datasets.cardio import cardio_table, plausible
+from dorfl.objective import losses
+from dorfl.study import misfits
 
 KINDS = ("clean", "×−8", "×−8σ", "×−8σ, ¼", "flip10", "flip20", "cluster")
 FACTOR, SHARE, FAR, TRAINED, TESTED = -8.0, 0.1, 10.0, 3_000, 10_000
@@ -246,6 +252,20 @@ def harm(name: str, splits: int) -> dict[str, tuple[float, float]]:
     return found
 
 
+def audited(name: str) -> dict[str, tuple[float, float, float]]:
+    """The shares, in per cent, of rows named, of those that are wrong, and of the wrong named."""
+    data, found = TABLES[name](), {}
+    loss = losses.resolve("logistic" if data.labels.max() == 1 else "softmax")
+    for kind, case in cases(data, seed=0):
+        if kind in ("clean", "flip10", "flip20"):
+            X = StandardScaler().fit_transform(case.X).astype(np.float32)
+            named = misfits.odd(misfits.unseen(loss, X, case.y), case.y)
+            hits = (named & case.bad).sum()
+            shares = (named.mean(), hits / named.sum(), hits / case.bad.sum())
+            found[kind] = tuple(100.0 * np.array(shares))
+    return found
+
+
 def flipped(y: np.ndarray, data: Table, rng: np.random.Generator) -> np.ndarray:
     if data.classifies:
         classes = int(data.labels.max()) + 1
@@ -320,12 +340,26 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--outliers", default=None)
     parser.add_argument("--labels", action="store_true", help="wrong labels, beside plain training")
+    parser.add_argument("--audit", action="store_true", help="labels that are said not to fit")
     asked = parser.parse_args()
     given = {} if asked.outliers is None else {"outliers": float(asked.outliers)}
 
     def make(classifies: bool) -> Any:
         return RobustClassifier(**given) if classifies else RobustRegressor(**given)
 
+    if asked.audit:
+        names = asked.tables or [name for name in TABLES if TABLES[name]().classifies]
+        every = []
+        for name in names:
+            with np.errstate(invalid="ignore"):  # none named, or none wrong
+                every.append(audited(name))
+            told = [f"{k}: {', '.join(f'{v:.1f}' for v in vs)}" for k, vs in every[-1].items()]
+            print(f"{name:14}", "; ".join(told), flush=True)
+        for kind in every[0]:
+            middle = np.nanmedian([found[kind] for found in every], axis=0)
+            print(f"median, {kind}: named {middle[0]:.1f} %, wrong of these {middle[1]:.0f} %, "
+                  f"named of the wrong {middle[2]:.0f} %")  # fmt: skip
+        return
     if asked.labels:
         for name in asked.tables or [name for name in TABLES if TABLES[name]().classifies]:
             found = harm(name, asked.splits)

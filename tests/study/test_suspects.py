@@ -163,7 +163,7 @@ def test_the_third_model_has_to_show_more():
     """Honest rows further out than its edge are none of its judges."""
     before, told = Verdict(0.0), Judged(1000, 300.0, 60.0, 10.0, 0, 250, 3000)
     assert suspects.verdict([told], before) == Verdict(0.083, 0.083, 1000, 0.3, 0.06, suspects.HALF)
-    for weak in (told._replace(worse=40.0), told._replace(missed=1), told._replace(squares=4e2)):
+    for weak in (told._replace(worse=31.0), told._replace(missed=1), told._replace(squares=4e3)):
         assert suspects.verdict([weak], before) is before
     assert suspects.verdict([], before) is before
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from dorfl.federation import training
 from dorfl.objective import methods
+from dorfl.objective.kinds import Loss
 from dorfl.study import labels, suspects, tuning
 from dorfl.study.audit import number
 from dorfl.study.model import Model
@@ -61,7 +62,7 @@ def misfits(model: Model, rows: Rows, counted: Array | None = None) -> Misfits:
     known = np.unique(rows.y[used])
     if len(places) < suspects.FEWEST or len(known) < 2:
         return NONE
-    out = _unseen(model, rows.X[used], rows.y[used])
+    out = unseen(model.fit.problem.loss, rows.X[used], rows.y[used])
     if not model.classifies:
         off = np.abs(out[:, 0] - rows.y[used])
         unit = _ROBUST * float(np.median(off))
@@ -96,9 +97,8 @@ def listed(model: Model, rows: Rows, found: Misfits) -> list[tuple[int, str, str
     ]  # fmt: skip
 
 
-def _unseen(model: Model, X: Array, y: Array) -> Array:
+def unseen(loss: Loss, X: Array, y: Array) -> Array:
     """Of every row what a model trained without it says: log probabilities, or a number."""
-    loss = model.fit.problem.loss
     fold = tuning.folds_of({"": (X, y)}, _FOLDS, seed=0)[""]
     parts = np.empty((len(y), len(np.unique(y)) if loss.classifies else 1))
     for k in range(_FOLDS):

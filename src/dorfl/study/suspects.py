@@ -22,7 +22,7 @@ honest tail before it in its own. Where of these, or of all if more than `MANY` 
 more than `MANY` lie further than twice the edge of the nearest **half**, more than one row in five
 may be wrong and that edge be theirs: then a third model, which goes by the nearer edge, challenges
 the better one of the two. It has to show more, for honest rows further out are none of its judges:
-three times as much, beyond a standard error, and no row more that is missed.
+twice as much, beyond a standard error, and no row more that is missed.
 
 **Labels** that are numbers may be wrong as well. Where more of them than `UNFIT` are further than
 `FAR` robust units from what the model says, more than even Cauchy's distribution has there, which
@@ -340,7 +340,7 @@ def verdict(
     share = float(f"{far / seen:.2g}")
     found, level = min(max(share, 0.01), 0.4), WORSE * loss / rows
     if before is not None:
-        wrong = missed <= 0 and mean - error > 3.0 * level
+        wrong = missed <= 0 and mean - error > 2.0 * level
         third = Verdict(found, share, int(rows), loss / rows, mean, HALF, before.labels)
         return third if wrong else before
     margin = -error if not far else error if missed <= 0 else -min(error, level)
