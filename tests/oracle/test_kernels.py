@@ -44,7 +44,7 @@ def test_rows_of_a_block_are_as_exact_as_one_alone(spread, like, accuracy):
     output = np.concatenate([ends, rng.normal(scale=4.0, size=BLOCK - len(ends))])
     label = np.where(rng.random(BLOCK) < 0.5, 1.0, -1.0)
     value, slope, room = np.empty(BLOCK), np.empty(BLOCK), tuple(np.empty((3, BLOCK)))
-    _logistic_block(output, label, spread, like, room, value, slope)
+    _logistic_block(output, label, spread, like, *room, value, slope)
     alone = np.array([_logistic_point(y * a, spread) for a, y in zip(output, label, strict=True)])
     np.testing.assert_allclose(value, alone[:, 0], rtol=accuracy, atol=accuracy)
     np.testing.assert_allclose(slope, -label * alone[:, 1], rtol=accuracy, atol=accuracy)

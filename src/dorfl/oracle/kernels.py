@@ -44,7 +44,7 @@ _SCALAR: dict[str, Any] = {
 _INSIDE: dict[str, Any] = {
     **_SCALAR,
     "forceinline": True,
-}  # a call would count references to its arrays, at every block
+}  # a call for every block would cost more than some of what is called
 _SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
 _SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
 _NARROW = 0.3  # spread up to which a margin's start is as near as that
@@ -108,6 +108,27 @@ def _take(_, taken):
         return builder.atomic_rmw("add", place, ir.IntType(64)(1), "monotonic")
 
     return types.int64(taken), generate
+
+
+@intrinsic
+def _borrowed(_, array):
+    """The array, and nobody counts who refers to it: its owner has to :func:`_keep` it.
+
+    Counting is an atomic operation, which all other access to memory waits for, and some ten of
+    them came with every block. Arguments are kept by whoever calls.
+    """
+
+    def generate(context, builder, _signature, args):
+        made = context.make_array(array)(context, builder, args[0])
+        made.meminfo = made.meminfo.type(None)
+        return made._getvalue()
+
+    return array(array), generate
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _keep(arrays):
+    """Have arrays that are borrowed last until here."""
 
 
 def _pointer(context, builder, array, value, indices):
@@ -229,8 +250,8 @@ def _by_size(builder, size, emit):
     builder.position_at_end(done)
 
 
-def _ask(context, builder, array, value, ahead, count):
-    """Have so many lanes from an array's number `ahead` on brought into the second-level cache.
+def _ask(context, builder, array, value, ahead, count, level=2):
+    """Have so many lanes from an array's number `ahead` on brought into a cache of that level.
 
     Such a place need not be.
     """
@@ -241,7 +262,7 @@ def _ask(context, builder, array, value, ahead, count):
     for c in range(count):
         at = builder.add(ahead, ahead.type(c * _Lanes(array.dtype).count))
         at = builder.bitcast(builder.gep(data, [at]), byte)
-        builder.call(ask, [at, flag(0), flag(2), flag(1)])
+        builder.call(ask, [at, flag(0), flag(4 - level), flag(1)])
 
 
 def _ask_half(context, builder, rows, table, j, ahead, count):
@@ -254,10 +275,10 @@ def _ask_half(context, builder, rows, table, j, ahead, count):
 
 @intrinsic
 def _prefetch(_, array, k):
-    """Have the lanes from an array's number k on brought into the second-level cache."""
+    """Have the lanes from an array's number k on brought into the first-level cache."""
 
     def generate(context, builder, _signature, args):
-        _ask(context, builder, array, *args, 1)
+        _ask(context, builder, array, *args, 1, level=1)
         return context.get_dummy_value()
 
     return types.void(array, k), generate
@@ -322,7 +343,7 @@ def _nothing(_, number):
 
 @intrinsic
 def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
-    """Write a tile of the total: so many rows from i on times their coefficients."""
+    """Add to a tile of the total: so many rows from i on times their coefficients."""
 
     def generate(context, builder, _signature, args):
         table, i, several, k, size, last, given, ahead, vector = args
@@ -342,9 +363,13 @@ def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
                     found = builder.load(pointer, align=align)
                     builder.store(_add_product(builder, found, own, builder.load(some)), some)
                 _ask_half(context, builder, rows, table, j, ahead, -(-count // 2))
-            at = _tile(context, builder, total, vector, [k], count)
-            for pointer, some in zip(at, sums, strict=True):
-                builder.store(builder.load(some), pointer, align=align)
+            kind = ir.VectorType(ir.DoubleType(), lanes.count)
+            for c, some in enumerate(sums):
+                at = builder.add(k, k.type(c * lanes.count))
+                at = _place(context, builder, total, vector, [at])
+                at, found = builder.bitcast(at, kind.as_pointer()), builder.load(some)
+                found = found if found.type == kind else builder.fpext(found, kind)
+                builder.store(builder.fadd(builder.load(at, align=8), found), at, align=8)
 
         _by_size(builder, size, emit)
         return context.get_dummy_value()
@@ -502,7 +527,11 @@ def _margin_nearer(t, loss, small, b, spread):
     waits for another to settle.
     """
     bend, lean = small - small * small, 1.0 - 2.0 * small
-    inverse = 1.0 / (1.0 - spread * bend)
+    x = spread * bend  # ≤ 0.075, so that 1 / (1 − x) is (1 + x)(1 + x²)(1 + x⁴) to 1e-9
+    square = x * x
+    inverse = 1.0 + x
+    inverse += inverse * square
+    inverse += inverse * (square * square)
     step = (t - abs(b) - 0.5 * spread * lean) * inverse
     step += 0.5 * step * step * spread * bend * lean * inverse
     loss += step * (small + 0.5 * step * bend)
@@ -531,9 +560,8 @@ def _logistic_point(margin, spread):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _logistic_block(output, label, spread, like, room, value, slope):
+def _logistic_block(output, label, spread, like, b, t, tail, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
-    b, t, tail = room
     enough = _SETTLED_FLOAT32 if _is_short(like) else _SETTLED
     near = _is_short(like) and 0.0 < spread <= _NARROW
     for j in range(BLOCK):
@@ -1023,23 +1051,26 @@ def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
                 total = _add_product_at(rows, first + j, min(k, last), weights, k, total)
             out[j] += _sum_of(total)
     else:
-        for k in range(0, dims, tile * width):
+        k = 0
+        while k < dims:
             size = min(tile, (dims - k + width - 1) // width)
             asked = ahead + _ROWS // 2 * k if ahead > 0 else 0
             _multiply(rows, first, end, k, size, last, weights, asked, out)
+            k += tile * width
     for j in range(count, BLOCK):
         out[j] = 0.0
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _weighted_rows(rows, first, count, coefficient, dims, tile, ahead, total):
-    """total = Σ_j coefficient_j row_j, by lanes."""
+    """Add Σ_j coefficient_j row_j to the total, by lanes."""
     width = _lanes(rows)
-    last = max(dims - width, 0)
-    for k in range(0, dims, tile * width):
+    last, k = max(dims - width, 0), 0
+    while k < dims:
         size = min(tile, (dims - k + width - 1) // width)
         asked = ahead + (BLOCK * dims + k) // 2 if ahead > 0 else 0
         _add_rows(rows, first, count, k, size, last, coefficient, asked, total)
+        k += tile * width
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -1196,7 +1227,7 @@ def _change_labels(
     other, other_value, other_slope, other_shift = room
     for j in range(BLOCK):
         other[j] = -label[j]
-    _logistic_block(output, other, spread, like, inner, other_value, other_slope)
+    _logistic_block(output, other, spread, like, *inner, other_value, other_slope)
     if threshold[4] > 0.0:
         _apply_threshold(
             rows, first, count, output, other, spread, weights, threshold, other_value,
@@ -1227,14 +1258,18 @@ def one_pass(
     This is for models of one output; those of several are :func:`softmax_pass`'s.
     """
     dims, width, like, S = rows.shape[1], _lanes(rows), rows.dtype.type(0), spread[0, 0]
-    # A view taken in the loop would count who refers to it, at every block.
-    room = np.zeros((15, BLOCK))
+    rows, target, penalty = _borrowed(rows), _borrowed(target), _borrowed(penalty)
+    kept = (
+        np.zeros((15, BLOCK)), _padded(effective), np.zeros(BLOCK, rows.dtype),
+        np.empty(dims + width),
+    )  # fmt: skip
+    room, padded = _borrowed(kept[0]), _borrowed(kept[1])
+    coefficient, sums = _borrowed(kept[2]), _borrowed(kept[3])
     output, label, value, slope, shift = room[0], room[1], room[2], room[3], room[4]
-    weight, push, square, inner = room[5], room[6], room[7], (room[8], room[9], room[10])
+    weight, push, square, b, t, tail = room[5], room[6], room[7], room[8], room[9], room[10]
     other = (room[11], room[12], room[13], room[14])
     label[:], weight[:] = 1.0, 1.0
-    padded, own = _padded(effective), effective[0]
-    coefficient, sums = np.zeros(BLOCK, rows.dtype), np.zeros(dims + width, rows.dtype)
+    own = effective[0]
     tile, asks = _tile_size(dims, width), dims * rows.itemsize <= _LONG
     scored, priced = threshold[4] > 0.0, price < np.inf
     chunk = _take(taken)
@@ -1243,6 +1278,7 @@ def one_pass(
         moment, bias = moments[chunk, 0], _bias(intercept, anchors, weights, client, 0)
         top = -np.inf if scale > 0.0 else 0.0
         total = pushed = squared = moved = 0.0
+        sums[:] = 0.0
         for first in range(start, stop, BLOCK):
             count = min(BLOCK, stop - first)
             table, at = rows, first
@@ -1253,15 +1289,15 @@ def one_pass(
             _copy(target, first, count, label)
 
             if kind == LOGISTIC:
-                _logistic_block(output, label, S, like, inner, value, slope)
+                _logistic_block(output, label, S, like, b, t, tail, value, slope)
                 if scored:
                     _apply_threshold(
                         rows, first, count, output, label, S, own, threshold, value, slope, shift
                     )
                 if priced:
                     _change_labels(
-                        rows, first, count, output, label, S, like, own, threshold, price, inner,
-                        value, slope, shift, other,
+                        rows, first, count, output, label, S, like, own, threshold, price,
+                        (b, t, tail), value, slope, shift, other,
                     )  # fmt: skip
             elif kind == SQUARED:
                 _squared_block(output, label, S, value, slope)
@@ -1275,8 +1311,8 @@ def one_pass(
                     shrink = math.exp(top - risen)
                     total = total * shrink + (first - start) * math.expm1(top - risen)
                     pushed, squared, moved = pushed * shrink, squared * shrink, moved * shrink
-                    for k in range(dims):
-                        moment[k] *= shrink
+                    for k in range(len(sums)):
+                        sums[k] *= shrink
                     top = risen
                 total += gained
             else:
@@ -1285,10 +1321,6 @@ def one_pass(
             pushed += _sum(push)
             squared += _sum(square)
             _weighted_rows(table, at, count, coefficient, dims, tile, ahead, sums)
-            for k in range(dims // width * width):
-                moment[k] += sums[k]
-            for k in range(dims // width * width, dims):
-                moment[k] += sums[_column(k, dims, width)]
             if scored:
                 for j in range(count):
                     moved += push[j] * shift[j]
@@ -1298,9 +1330,12 @@ def one_pass(
                     g[first + j, 0] = slope[j]
                     labels[first + j] = label[j]
                     moves[first + j] = shift[j]
+        for k in range(dims):
+            moment[k] = sums[_column(k, dims, width)]
         levels[chunk, 0], levels[chunk, 1], levels[chunk, 2] = top, total, moved
         slopes[chunk, 0], squares[chunk, 0, 0] = pushed, squared
         chunk = _take(taken)
+    _keep(kept)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
