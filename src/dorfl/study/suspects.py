@@ -12,7 +12,7 @@ by twice as much.
 
 The judges are rows near the centre of any class: one with a wrong label is far from that of its
 own, and judges without such rows prefer a model that is surer of itself to one that is right more
-often. Where labels are numbers and `NEARLY` all rows far out, if not `FEW`, are served worse by the
+often. Where labels are numbers and `MOST` rows far out, if not `FEW`, are served worse by the
 model without them than by none, they contradict the others: then any harm is too much that is
 larger than its standard error.
 
@@ -64,7 +64,7 @@ ASSUMED = 0.1  # the share of wrong rows, until something is known of it
 HALF = 0.25  # … where the nearer half alone says what is usual
 WORSE = 0.05  # of the loss
 MANY = 0.15  # of the rows
-FEW, NEARLY = 0.05, 0.9  # of the rows, and of those far out
+FEW, MOST = 0.05, 0.75  # of the rows, and of those far out
 REACH = 4.0  # how far the bulk reaches, in squared units of its edge
 USUAL = 0.8  # of residuals, the smallest: where the bulk of them has its edge
 FAR, UNFIT = 8.0, 0.0535  # robust units, and the share of Cauchy's distribution beyond
@@ -344,7 +344,7 @@ def verdict(
         third = Verdict(found, share, int(rows), loss / rows, mean, HALF, before.labels)
         return third if wrong else before
     margin = -error if not far else error if missed <= 0 else -min(error, level)
-    contradicted = against > NEARLY * far and far >= FEW * seen
+    contradicted = against > MOST * far and far >= FEW * seen
     wrong = mean + margin > level or (contradicted and mean > error)
     return Verdict(found if wrong else 0.0, share, int(rows), loss / rows, mean)
 
