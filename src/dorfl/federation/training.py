@@ -183,6 +183,7 @@ def serve(
         rounds=rounds,
         batch=options.batch,
         smooth=problem.smooth,
+        covered=problem.covered,
         separable=_separable(problem, counts, options),
     )
     defence = None

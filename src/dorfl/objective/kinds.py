@@ -60,6 +60,7 @@ class Loss(Kind):
             wrong side must then cost log 2 at least.
         bends: whether `bend` says what ∂²l/∂t² is. Elsewhere solvers go without curvature.
         invariant: whether the same number added to all of several outputs changes nothing.
+        covers: whether `bend` is that of a parabola above the loss where that itself is straight.
         has_unit: whether residuals set its unit: see `scaled`.
     """
 
@@ -70,6 +71,7 @@ class Loss(Kind):
     unbounded: ClassVar[bool] = False
     bends: ClassVar[bool] = False
     invariant: ClassVar[bool] = False
+    covers: ClassVar[bool] = False
     has_unit: ClassVar[bool] = False
 
     @property

@@ -107,7 +107,7 @@ class Huber(Loss):
     """½ (t − y)² up to a residual of `delta`, linear beyond."""
 
     name = supremum = "huber"
-    bends = has_unit = True
+    bends = covers = has_unit = True
     curvature = 1.0
     delta: float = 1.0
 

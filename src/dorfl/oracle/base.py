@@ -120,6 +120,11 @@ class Agreed:
         return False
 
     @property
+    def covered(self) -> bool:
+        """Whether a curvature may be that of a parabola above the risk and not the risk's own."""
+        return False
+
+    @property
     def constrained(self) -> bool:
         """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
         return self.method.radius is not None

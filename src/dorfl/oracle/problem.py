@@ -80,6 +80,11 @@ class Problem(Agreed):
         """Whether no risk has a kink: only a row that may move can have two worst places."""
         return self.bends and bool(np.isinf(self.method.rho))
 
+    @property
+    def covered(self) -> bool:
+        """Whether curvature is that of a parabola above the risk and not the risk's own."""
+        return self.loss.covers
+
     def encode(self, labels: Array) -> Array:
         """Labels as the loss takes them."""
         return self.loss.encode(labels, self.classes)

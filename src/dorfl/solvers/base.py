@@ -104,6 +104,7 @@ class Setting:
     rounds: int = 200  # how many there will be at most, closing ones not counted
     batch: int | None = None  # rows each client draws per round; nothing: all of them
     smooth: bool = False  # whether no risk can have a kink
+    covered: bool = False  # whether curvature may be that of a parabola above the risk
     separable: Array | None = None  # risks (N,) below which no client has a misclassified row
 
     @cached_property

@@ -19,11 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
+from dorfl.solvers.cuts import Cuts, added, admitted, no_cuts
 from dorfl.solvers.quasi_newton import no_secants
-from dorfl.solvers.sqp_step import SqpState, length, metric, shortened, solve
+from dorfl.solvers.sqp_step import STUCK, SqpState, length, metric, shortened, solve
 from dorfl.support.types import Array
 
-_BUNDLE = 60  # points whose tangents are kept: a kink in d columns takes d + 1 to describe
+_AGAIN = 2  # points found worse at a kink before steps get shorter: each mends the model
+_ABSURD = 1e6  # of what was gained so far: no promise is that large
+_LEAST = 0.2  # of a gap by cuts that bend: the margin of `_SURE` covers as much
+_SPAN = 4  # rounds over which a decrease is compared with the one before
 _TRIALS = 60  # points found worse in a row
 _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
@@ -53,7 +57,7 @@ class Sqp:
         best = Pieces(nothing[:, 0], nothing, None)
         return SqpState(
             setting, theta, lam, theta, setting.resolution, best, best.values,
-            no_secants(0, theta.size), nothing, nothing,
+            no_secants(0, theta.size), nothing, nothing, no_cuts(setting, theta.size),
         )  # fmt: skip
 
     def ask(self, state: SqpState) -> Task:
@@ -74,15 +78,28 @@ class Sqp:
             least = 0.0 if state.failures or state.kinked else _KEPT * state.promise
             good = fallen > 0.0 and fallen >= least
             state = (
-                _accept(state, seen, answers.values, told, fallen) if good else _reject(state, seen)
+                _accept(state, seen, answers.values, told, fallen)
+                if good
+                else _reject(state, seen, told)
             )
         before = state.promise
-        plain = solve(state if state.kinked else state._replace(tried=()))
+        plain = solve(_sure(state))
+        if not plain.promise <= _ABSURD * (state.start - state.height + unit(state.height, 0.0)):
+            # Pieces that hardly bend, or secants across a kink, may leave nothing of the curvature.
+            nothing = no_secants(*state.best.gradients.shape)
+            state = state._replace(secants=nothing, failures=max(state.failures, STUCK))
+            plain = solve(state if state.kinked else _sure(state))
         # The model may promise too little again, though hardly more than there was to gain.
         gap = max(plain.promise, min(plain.promise * state.surprise, 10.0 * state.fallen))
         if not state.is_whole:  # secants may know too little: look twice
             gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
-        step = solve(state) if state.tried and not state.kinked else plain
+        state = state._replace(trail=(*state.trail, state.height)[-2 * _SPAN - 1 :])
+        spans = (_SPAN,) if state.kinked else (2, _SPAN)  # at a kink some rounds bring nothing
+        gap = max(gap, min(_tail(state.trail, span) for span in spans))
+        step = solve(state) if _differs(state) else plain
+        if state.kinked and step is not plain:
+            # Rounding may be all that is left of such a gap; tangents alone promise too little.
+            gap = max(step.promise, _LEAST * gap)
         state = state._replace(wish=step.length, reach=min(state.reach, state.share * step.length))
         if step.length > state.reach:
             step = shortened(state, step)
@@ -94,11 +111,37 @@ class Sqp:
         state = state._replace(
             trial=trial,
             lam=lam,
+            cuts=state.cuts._replace(weights=step.shares),
             promise=step.promise,
             resolution=setting.resolution if wants else "none",
         )
         done, why = _done(state, gap)
         return state, Info(state.height, gap, state.risks, lam, state.theta, done, why)
+
+
+def _tail(trail: tuple[float, ...], span: int) -> float:
+    """What is left to gain if the objective goes on falling as it did: a geometric series' rest.
+
+    >>> _tail((5 + 16.0, 5 + 8.0, 5 + 4.0), 1)
+    4.0
+    """
+    if len(trail) <= 2 * span:
+        return 0.0
+    fell, falls = trail[-1 - 2 * span] - trail[-1 - span], trail[-1 - span] - trail[-1]
+    ratio = min(falls / max(fell, 1e-300), 0.9)
+    return falls * ratio / (1.0 - ratio)
+
+
+def _differs(state: SqpState) -> bool:
+    """Whether the step comes from another model than the gap: see :func:`_sure`."""
+    return len(state.cuts.values) > 0 and not state.bundled and state.knows_bends >= state.kinked
+
+
+def _sure(state: SqpState) -> SqpState:
+    """What a gap is estimated by: cuts at kinks alone, bending in their own ways if they can."""
+    if not state.kinked:
+        return state._replace(cuts=no_cuts(state.setting, state.theta.size))
+    return state._replace(failures=0)
 
 
 def _is_due(state: SqpState, promise: float, before: float, fresh: bool) -> bool:
@@ -114,6 +157,7 @@ def _is_due(state: SqpState, promise: float, before: float, fresh: bool) -> bool
     wait = fresh and cost > 1.0 and state.is_whole and not state.setting.mixture.adversarial
     enough = 1.0 if wait else _PROGRESS ** (1.0 / (1.0 + cost))
     slow = state.failures > 0 or promise > enough * before or np.isinf(before)
+    slow = slow or (state.kinked and state.knows_bends)  # a cut needs the curvature of its point
     return bool(slow and (state.is_whole or state.asked < _PARTIAL))
 
 
@@ -186,7 +230,11 @@ def _accept(
         reach = min(reach, 0.5 * far)
     elif kept > 0.7:
         reach = max(reach, (2.0 if kept < 1.5 else 8.0) * far)
-    measure, share = state.metric, 1.0
+    measure, share, cuts = state.metric, 1.0, no_cuts(state.setting, step.size)
+    if state.kinked:
+        known = state.curvature if state.knows_bends else None
+        cuts = _cut(state, state.theta, state.best._replace(curvature=known))
+        cuts = admitted(cuts, state.setting, state.trial, seen.values, _slack(state))
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked = state.curvature, state.asked
     if told is not None:
@@ -208,25 +256,38 @@ def _accept(
         surprise=kept,
         fallen=fallen,
         failures=0,
-        tried=(*state.tried, (state.theta, state.best))[-_BUNDLE:] if state.kinked else (),
+        cuts=cuts,
     )
 
 
-def _reject(state: SqpState, seen: Pieces) -> SqpState:
-    step, tried, secants = state.trial - state.theta, state.tried, state.secants
+def _reject(state: SqpState, seen: Pieces, told: Array | None) -> SqpState:
+    step, cuts, secants = state.trial - state.theta, state.cuts, state.secants
     share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
-    whole = state.is_whole and not state.kinked
-    if not whole:  # what the curvature here leaves out, or a kink
+    if state.bundled:
+        share = 0.5 if state.failures >= _AGAIN else 2.0
+    if not state.is_whole or state.kinked:  # what the curvature here leaves out, or a kink
         secants = secants.append(step, seen.gradients - state.best.gradients)
-    if not whole or len(seen.values) > 1:
-        tried = (*tried, (state.trial, seen))[-_BUNDLE:]
+    if not state.is_whole or state.kinked or len(seen.values) > 1:
+        cuts = _cut(state, state.trial, seen._replace(curvature=told))
+        for point, values in ((state.theta, state.best.values), (state.trial, seen.values)):
+            cuts = admitted(cuts, state.setting, point, values, _slack(state))
     return state._replace(
         secants=secants,
         failures=state.failures + 1,
-        tried=tried,
+        cuts=cuts,
         misses=state.misses + 1,
         reach=share * length(state, step),
     )
+
+
+def _cut(state: SqpState, point: Array, seen: Pieces) -> Cuts:
+    """Cuts of another point, of the clients that were above what the step had promised."""
+    return added(state.cuts, state.setting, point, seen, state.height - state.promise)
+
+
+def _slack(state: SqpState) -> float:
+    """What rounding may do to a value."""
+    return state.noise + 1e-13 * unit(state.height, state.start)
 
 
 def _along(state: SqpState, away: Array, seen: Pieces) -> float:

@@ -14,15 +14,19 @@ import numpy as np
 
 from dorfl.oracle import curvature as packing
 from dorfl.solvers.base import Pieces, Setting
-from dorfl.solvers.quasi_newton import Model, Secants, model
+from dorfl.solvers.cuts import Cuts
+from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
 from dorfl.solvers.subproblem import worst_mixture
 from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 _CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
-_SWEEPS = 12
+_SWEEPS, _FEW = 12, 5  # at most, and with cuts that bend: the next round corrects them anyway
+_ROUGH = 0.02  # of the promise: what the program for cuts that bend may be off by
 _FLAT = 1e-3  # of the most that any client bends in a parameter
 _SMALL = 200  # parameters up to which B is factorised anew in every sweep
+_DOUBT = 0.1  # of how far a cut bends from where it was seen to here
+STUCK = 4  # points found worse in a row that say the same of cuts that bend
 _KINK = 5  # points found worse that say so much
 
 
@@ -39,6 +43,7 @@ class SqpState(NamedTuple):
     secants: Secants
     curvature: Array  # of every piece, packed
     metric: Array  # the first curvature
+    cuts: Cuts  # of points found worse; where there are kinks, of others too
     start: float = np.nan
     asked: int = 0  # how often curvature was had
     promise: float = np.inf  # the decrease that the model promised for the trial
@@ -48,14 +53,29 @@ class SqpState(NamedTuple):
     noise: float = 0.0  # differences of the objective that rounding was seen to make
     fallen: float = 0.0  # the last decrease
     surprise: float = 1.0  # how far the last decrease exceeded its promise
+    trail: tuple[float, ...] = ()  # the objective after each of the last rounds
     failures: int = 0  # points found worse since the best was reached
     misses: int = 0  # and ever
-    tried: tuple[tuple[Array, Pieces], ...] = ()  # these points; where there are kinks, others too
 
     @property
     def kinked(self) -> bool:
         """Whether a piece is likely to have a kink, which no curvature shows."""
         return self.misses > _KINK and not self.setting.smooth
+
+    @property
+    def bundled(self) -> bool:
+        """Whether cuts bend in their own ways: at a kink, where it is known how.
+
+        A mixture of pieces that hardly bend leaves the program to rounding. Points found worse say
+        so; then cuts are tangents, and what bends is what secants across the kink show.
+        """
+        return self.kinked and self.knows_bends and self.failures < STUCK
+
+    @property
+    def knows_bends(self) -> bool:
+        """Whether clients tell a curvature that is their risks' own, and cuts can keep it."""
+        told = self.is_whole and not self.setting.covered
+        return told and self.cuts.curvature.shape[1] == self.curvature.shape[1]
 
     @property
     def is_whole(self) -> bool:
@@ -80,6 +100,7 @@ class Step(NamedTuple):
     lam: Array
     promise: float
     length: float  # of the move, in the metric
+    shares: Array  # of every cut in the mixture
 
 
 def metric(setting: Setting, curvature: Array) -> Array:
@@ -149,22 +170,31 @@ def solve(state: SqpState, damping: float = 0.0) -> Step:
 
 
 def _models(state: SqpState, damping: float, shift: float) -> Callable[[Array], Model]:
-    """What makes the model of a mixture, with `damping` · metric and `shift` · I added."""
-    secants, curvature, metric = state.secants, state.curvature, state.metric
-    sizes = state.setting.shape.sizes_of(curvature)
+    """What makes the model of a mixture of pieces, with `damping` · metric and `shift` · I added.
+
+    Pieces are the clients at the best point and, at a kink, the cuts, which bend in their own way.
+    """
+    curvature, metric, cuts = state.curvature, state.metric, state.cuts
+    secants = no_secants(*state.best.gradients.shape) if state.bundled else state.secants
+    sizes, count = state.setting.shape.sizes_of(curvature), len(curvature)
     bends = packing.diagonal(curvature, sizes)
     floor = _floor(bends) + shift
     if damping:
         coarse = packing.coarsen(metric, state.setting.shape.sizes_of(metric), sizes)
 
     def made(lam: Array) -> Model:
-        packed, changes = packing.mix(curvature, lam), np.asarray(lam @ secants.changes)
+        here, there = lam[:count], lam[count:]
+        packed, changes = packing.mix(curvature, here), np.asarray(here @ secants.changes)
+        if there.any():
+            own = state.setting.shape.sizes_of(cuts.curvature)
+            packed = packed + packing.coarsen(packing.mix(cuts.curvature, there), own, sizes)
+            here = here + np.bincount(cuts.owner, there, count)
         if damping or shift:
             packed = packed.copy()
             packed[packing.diagonal_places(sizes)] += shift
             changes = changes + shift * secants.steps
         if damping:
-            pull = packing.mix(coarse, lam)
+            pull = packing.mix(coarse, here)
             packed += np.asarray(damping * pull, dtype=packed.dtype)
             changes = changes + damping * packing.multiply(pull, sizes, secants.steps)
         return model(packed, sizes, floor, secants.steps, changes)
@@ -179,23 +209,45 @@ def _solve_shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     that bends more than the mixture is caught by tangents to its own parabola at the moves the
     program proposes, until it proposes nothing new.
     """
-    best = state.best
-    bent = _models(state, damping, shift)
-    count, mixture = len(best.values), state.setting.mixture
-    lam = state.weights
-    near = np.argsort(-best.values, kind="stable")[:_CONTENDERS] if count > 1 else np.arange(0)
-    own = [bent(np.eye(count)[i]) for i in near]
+    bent, mixture, count = _models(state, damping, shift), state.setting.mixture, len(state.metric)
+    parts = _parts(state, shift)
+    near = parts.near
+    own = [bent(row) for row in np.eye(len(parts.values))[near[near < count]]]
+    drag = _drag(state, damping, shift)
+    weights = state.weights
+    if state.bundled:
+        there = state.cuts.weights / max(float(state.cuts.weights.sum()), 1.0)
+        here = np.maximum(weights - np.bincount(state.cuts.owner, there, count), 0.0)
+        weights = np.append(here, there)
     moves = np.empty((0, state.theta.size))
-    pulls = np.empty((0, len(own), state.theta.size))  # what each piece's own model makes of them
+    pulls = np.empty((0, len(near), state.theta.size))  # what each part's own model makes of them
+    above = np.empty((0, len(near)), dtype=bool)
     stands = state.height
-    bend, mixed = bent(lam), lam
+    bend, mixed, first, before = bent(weights), weights, None, np.inf
     apart = 0.1 if state.theta.size > _SMALL else 0.0
-    for _ in range(_SWEEPS):
-        if np.abs(lam - mixed).max() > apart:
-            bend, mixed = bent(lam), lam
-        values, gradients, owner = _pieces(state, shift, bend, near, moves, pulls)
-        share = worst_mixture(values, gradients, bend.solve, mixture.cap, owner)
-        previous, lam = lam, np.bincount(owner, share, count)
+    for sweep in range(_FEW if state.bundled else _SWEEPS):
+        if np.abs(weights - mixed).max() > apart:
+            # Many cuts that say nearly the same take turns: the mean of two keeps still.
+            mixed = 0.5 * (mixed + weights) if state.bundled and sweep > 1 else weights
+            bend = bent(mixed)
+        values, gradients, part = _pieces(state, parts, shift, bend, moves, pulls, above)
+        owner = parts.owner[part]
+        first = first if state.bundled else None
+        if first is not None:  # what had a share, and what is new
+            first = np.append(
+                first, np.arange(max(len(parts.values), len(values) - 12), len(values))
+            )
+        share = worst_mixture(
+            values,
+            gradients,
+            bend.solve,
+            mixture.cap,
+            owner,
+            first,
+            _ROUGH if state.bundled else 0.0,
+        )
+        first = np.flatnonzero(share[: len(parts.values)])
+        previous, weights = weights, np.bincount(part, share, len(parts.values))
         slope = share @ gradients
         move = -bend.solve(slope)
         reached = values + gradients @ move
@@ -206,41 +258,100 @@ def _solve_shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
         ridge = shift * float(state.theta @ move + 0.5 * (move @ move))
         height = top - 0.5 * float(move @ slope) - ridge
         promise = max(stands - height + short, 0.0)
-        pull = np.array([b.multiply(move) for b in own]).reshape(pulls.shape[1:])
-        parabola = best.values[near] + (best.gradients[near] + 0.5 * pull) @ move
-        missed = parabola.max(initial=-np.inf) - 0.5 * shift * float(move @ move) - height
-        if missed <= 0.1 * promise and np.abs(lam - previous).max() < 1e-3:
+        pull = np.array([*(b.multiply(move) for b in own), *drag(move)]).reshape(pulls.shape[1:])
+        parabola = parts.values[near] + (parts.slopes[near] + 0.5 * pull) @ move - ridge
+        upper = linear - (top - height)
+        np.maximum.at(upper, parts.owner[near], parabola)
+        missed = mixture.height(upper) - height
+        still = (
+            abs(promise - before) <= 0.02 * promise
+            if state.bundled
+            else (np.abs(weights - previous).max() < 1e-3)
+        )
+        before = promise
+        if missed <= 0.1 * promise and still:
             break
         moves, pulls = np.vstack([moves, move]), np.concatenate([pulls, pull[None]])
-    return Step(move, lam, promise, length(state._replace(lam=lam), move))
+        above = np.vstack([above, (near < count) | (parabola > height)])
+    lam = np.bincount(parts.owner, weights, count)
+    shares = share[count : count + len(state.cuts.values)]
+    return Step(move, lam, promise, length(state._replace(lam=lam), move), shares)
+
+
+def _drag(state: SqpState, damping: float, shift: float) -> Callable[[Array], Array]:
+    """What makes of a move what the cuts at a kink pull it back by, like :func:`_models`."""
+    cuts, shape = state.cuts, state.setting.shape
+    sizes = shape.sizes_of(cuts.curvature)
+
+    def made(move: Array) -> Array:
+        if not state.bundled:
+            return np.empty((0, move.size))
+        pull = cuts.pulls(sizes, move) + shift * move
+        if damping:
+            own = shape.sizes_of(state.metric)
+            each = [packing.multiply(packed, own, move) for packed in state.metric]
+            pull += damping * np.array(each)[cuts.owner]
+        return pull
+
+    return made
+
+
+class _Parts(NamedTuple):
+    """Pieces that bend in their own ways, at the best point: clients and, at a kink, cuts."""
+
+    values: Array
+    slopes: Array
+    owner: Array
+    near: Array  # those that may matter
+
+
+def _parts(state: SqpState, shift: float) -> _Parts:
+    best, cuts, count = state.best, state.cuts, len(state.best.values)
+    near = np.argsort(-best.values, kind="stable")[:_CONTENDERS]
+    values, slopes, owner = best.values, best.gradients, np.arange(count)
+    if state.bundled:
+        there, steep, doubt = cuts.moved(state.setting.shape.sizes_of(cuts.curvature), state.theta)
+        values = np.append(values, np.minimum(there, best.values[cuts.owner]) - _DOUBT * doubt)
+        slopes, owner = np.concatenate([slopes, steep]), np.append(owner, cuts.owner)
+        near = np.append(near, np.arange(count, len(values)))
+    if len(near) == 1:  # nothing else to bend by
+        near = near[:0]
+    return _Parts(values, slopes + shift * state.theta, owner, near)
 
 
 def _pieces(
-    state: SqpState, shift: float, bend: Model, near: Array, moves: Array, pulls: Array
+    state: SqpState,
+    parts: _Parts,
+    shift: float,
+    bend: Model,
+    moves: Array,
+    pulls: Array,
+    above: Array,
 ) -> tuple[Array, Array, Array]:
     """Every piece as value + gradientᵀp (+ ½ pᵀBp, common to all) around the best point, and whose.
 
-    A point found worse adds the parabolas that touch the pieces *there*.
+    Where there is no kink, cuts are parabolas that bend like the mixture.
     """
-    best, everyone = state.best, np.arange(len(state.best.values))
-    center = best.gradients + shift * state.theta
-    values, gradients, owner = [best.values], [center], [everyone]
-    for point, seen in state.tried:
-        away = point - state.theta
-        # A kink has no curvature: there only tangents, which lie below the piece, can be trusted.
+    values, gradients = [parts.values], [parts.slopes]
+    part = [np.arange(len(parts.values))]
+    cuts = state.cuts
+    if not state.bundled and len(cuts.values):
+        away = cuts.points - state.theta
+        # Where nothing tells how a cut bends, only tangents lie below the risk.
         pull = bend.multiply(away) if not state.kinked else np.zeros_like(away)
         # exact in the shift's part, a parabola with the common curvature in the rest
-        touching = (
-            seen.values - seen.gradients @ away + 0.5 * float(away @ pull - shift * away @ away)
+        touching = cuts.values - np.einsum(
+            "mp,mp->m", cuts.gradients - 0.5 * pull + 0.5 * shift * away, away
         )
-        values.append(np.minimum(touching, best.values))
-        gradients.append(seen.gradients + shift * point - pull)
-        owner.append(everyone)
+        values.append(np.minimum(touching, state.best.values[cuts.owner]))
+        gradients.append(cuts.gradients + shift * cuts.points - pull)
+        part.append(cuts.owner)
     if len(moves):
         extra = pulls - bend.multiply(moves)[:, None, :]
         rise = np.einsum("mkp,mp->mk", extra, moves)
-        move, piece = np.nonzero(rise > 0.0)  # what bends less than the mixture is safe as it is
-        values.append(best.values[near[piece]] - 0.5 * rise[move, piece])
-        gradients.append(center[near[piece]] + extra[move, piece])
-        owner.append(near[piece])
-    return np.concatenate(values), np.concatenate(gradients), np.concatenate(owner)
+        # what bends less than the mixture is safe as it is
+        move, piece = np.nonzero((rise > 0.0) & above)
+        values.append(parts.values[parts.near[piece]] - 0.5 * rise[move, piece])
+        gradients.append(parts.slopes[parts.near[piece]] + extra[move, piece])
+        part.append(parts.near[piece])
+    return np.concatenate(values), np.concatenate(gradients), np.concatenate(part)

@@ -20,6 +20,9 @@ from dorfl.support.types import Array
 clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
 
 _FIRST, _MORE = 24, 12  # pieces looked at to begin with, and added at a time
+_MOST = 48  # pieces from which on those without a share are left out again
+_LOOKS = 40  # programs solved at most: what is still missed, the next step has to find out
+_ITERATIONS = 60  # of a program; half as many do but for the worst conditioned ones
 
 
 def worst_mixture(
@@ -28,6 +31,8 @@ def worst_mixture(
     solve: Callable[[Array], Array],
     cap: float = 1.0,
     owner: Array | None = None,
+    first: Array | None = None,
+    rough: float = 0.0,
 ) -> Array:
     """λ of the problem above over {0 ≤ λ, Σ λ = 1}, no owner of pieces having more than `cap`.
 
@@ -40,6 +45,8 @@ def worst_mixture(
         solve: B⁻¹ v for every row v.
         cap: the most that an owner may have.
         owner: (pieces,) whose they are; by default each its own.
+        first: which pieces to look at to begin with; by default the largest.
+        rough: the share of the decrease that a piece left out may be off by.
 
     Returns:
         λ of every piece, (pieces,).
@@ -53,32 +60,53 @@ def worst_mixture(
     if count == 1:
         return np.ones(1)
     order = np.argsort(-values, kind="stable")
-    working = order[:_FIRST]
+    working = order[:_FIRST] if first is None else np.union1d(first, order[:1])
     # Enough owners to make up a mixture.
     while cap * len(np.unique(owner[working])) < 1.0 and len(working) < count:
-        working = order[: len(working) + _MORE]
-    while True:
+        rest = order[~np.isin(order, working)]
+        working = np.concatenate([working, rest[:_MORE]])
+    for _ in range(_LOOKS):
         chosen = gradients[working]
         solved = solve(chosen)
-        share, level = _quadratic_program(chosen @ solved.T, values[working], cap, owner[working])
+        share = _quadratic_program(chosen @ solved.T, values[working], cap, owner[working])
         lam = np.zeros(count)
         lam[working] = share
         if len(working) == count:
             return lam
         attained = values - gradients @ (share @ solved)
-        attained[working] = -np.inf
-        slack = 1e-9 * max(1.0, abs(level))
-        worse = np.argsort(-attained, kind="stable")[:_MORE]
-        worse = worse[attained[worse] > level + slack]
+        level = _levels(
+            attained[lam > 0.0], lam[lam > 0.0], cap, owner[lam > 0.0], int(owner.max())
+        )
+        above = attained - level[owner]
+        above[working] = -np.inf
+        fall = values.max() - lam @ (values + attained) / 2.0
+        worse = np.argsort(-above, kind="stable")[:_MORE]
+        slack = 1e-9 * np.maximum(1.0, np.abs(level[owner[worse]]))
+        worse = worse[above[worse] > np.maximum(slack, rough * fall)]
         if not len(worse):
-            return lam
+            break
+        if len(working) > _MOST:  # those without a share are found again if they matter
+            working = working[share > 0.0]
         working = np.concatenate([working, worse])
+    return lam
 
 
-def _quadratic_program(
-    quadratic: Array, linear: Array, cap: float, owner: Array
-) -> tuple[Array, float]:
-    """Max linearᵀλ − ½ λᵀ quadratic λ; returns λ and the level pieces must beat to matter."""
+def _levels(attained: Array, lam: Array, cap: float, owner: Array, last: int) -> Array:
+    """What a piece of every owner must beat to matter: the least that has a share.
+
+    A piece of an owner that has all it may have can only take from the owner's others.
+    """
+    level = np.full(last + 1, float(attained.min()))
+    if cap < 1.0:
+        full = np.bincount(owner, lam, last + 1) >= cap * (1.0 - 1e-7)
+        own = np.full(last + 1, np.inf)
+        np.minimum.at(own, owner, attained)
+        level[full] = own[full]
+    return level
+
+
+def _quadratic_program(quadratic: Array, linear: Array, cap: float, owner: Array) -> Array:
+    """Max linearᵀλ − ½ λᵀ quadratic λ."""
     count = len(linear)
     top = float(linear.max())
     scale = max(float(np.abs(np.diag(quadratic)).max()), float(top - linear.min()), 1e-300)
@@ -92,6 +120,7 @@ def _quadratic_program(
         cones = [*cones, clarabel.NonnegativeConeT(len(belongs))]
     settings = clarabel.DefaultSettings()
     settings.verbose = False
+    settings.max_iter = _ITERATIONS
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
     solution = clarabel.DefaultSolver(
         sparse.csc_matrix((half, rows, starts), shape=(count, count)),
@@ -105,8 +134,7 @@ def _quadratic_program(
     lam[~(lam >= 1e-9)] = 0.0
     if not lam.any():  # no solution in floating point, from reports of absurd sizes: all alike
         lam[np.unique(owner, return_index=True)[1]] = 1.0
-    lam /= lam.sum()
-    return lam, float((linear - quadratic @ lam)[lam > 0].min())
+    return np.asarray(lam / lam.sum())
 
 
 @cache
