@@ -125,7 +125,7 @@ def test_a_slow_decrease_is_not_taken_for_the_end(seed, rows, columns, delta, me
 
 
 def test_a_tilt_at_a_kink_converges():
-    """Five rows, thirteen columns of other units: 200 rounds did not do with tangents alone."""
+    """Six rows, nine columns: with tangents alone 200 rounds left a gap of 8e-4."""
     rng = np.random.default_rng(65)
     X = rng.normal(size=(6, 9))
     y = (X @ rng.normal(size=9) > 0).astype(int)
