@@ -261,7 +261,8 @@ def test_optimistic_says_what_to_try_where_its_rounds_are_over():
 
 
 def test_a_budget_that_ends_within_the_tolerance_says_what_is_missing(clients):
-    seen = dorfl.train(clients, methods.dorfl(), tol=1e-12).history
+    # Below 1e-8 rounding may have the last word, which says so in a warning.
+    seen = dorfl.train(clients, methods.dorfl(), tol=1e-7).history
     k = next(k for k, line in enumerate(seen) if line.gap < 1e-4 * abs(line.objective))
     tol = 2.0 * seen[k].gap / abs(seen[k].objective)
     with pytest.warns(UserWarning, match=r"not converged.* converged is said at 0\.15 of tol"):
