@@ -159,6 +159,7 @@ def test_sparse_rows_give_what_dense_ones_do(rows, method, loss, weigh):
         np.testing.assert_allclose(looks[0].curvature, looks[1].curvature, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_wide_sparse_table_is_never_made_dense(monkeypatch):
     rng = np.random.default_rng(0)
     n, d = 20_000, 5_000

@@ -123,6 +123,7 @@ def test_columns_and_rounds_together_cost_what_the_study_says():
     assert "ε ≤ 0.5" in wire.decode(refused, Reply).answer.reason
 
 
+@pytest.mark.slow
 def test_membership_shows_no_more_than_epsilon_allows_before_training_and_after():
     """The best threshold on all that is told, for a row at the end of its range or the other."""
     epsilon, delta, trials = 1.0, 1e-5, 1500

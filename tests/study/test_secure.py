@@ -224,6 +224,7 @@ def test_a_site_that_comes_and_goes_is_waited_for_once_sites_would_refuse(then):
     assert away[:3] == [2, 4, 6] and len(away) == 3
 
 
+@pytest.mark.slow
 def test_a_site_may_drop_out_between_two_levels_of_one_round():
     tables, study, whole = undisturbed("afl")
     study, dropped = among(study), []
@@ -418,6 +419,7 @@ def test_an_answer_of_another_size_is_no_part_of_a_sum(step):
             coordinator.read(state, "site-0", data)
 
 
+@pytest.mark.slow
 def test_a_lie_within_range_is_not_seen_in_a_sum():
     """What the page says: a site that adds 0.2 to an entry of the gradient moves the model."""
     _, _, honest = undisturbed("erm")

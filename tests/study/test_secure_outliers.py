@@ -114,6 +114,7 @@ def test_the_rows_set_aside_are_the_wrong_ones_and_no_site_shows_its_centre():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["sum keys", "sum shares", "sum masked", "sum open"])
 def test_a_site_may_drop_out_of_a_round(step):
     tables = split(5)

@@ -105,6 +105,7 @@ def test_a_training_that_sites_leave_says_who_refused_and_what_to_set():
     assert "[limits]" in end.message and "not converged" in end.message
 
 
+@pytest.mark.slow
 def test_a_site_of_150_rows_takes_part_in_three_studies_and_each_again_for_nothing():
     tables = {f"s{k}": table(150, 6, k) for k in range(3)}
     sites, told = sites_of(tables), [0.0]
