@@ -570,9 +570,11 @@ def test_who_lies_about_curvature_every_time_does_not_slow_others_down(monkeypat
     assert fit.status == "converged"
     assert fit.objective == pytest.approx(honest.objective, rel=2e-6)
     assert any("mean of the others" in said for said in words)
-    monkeypatch.setattr(serving, "_OFTEN", 10**9)
-    slower = dorfl.train(clients, methods.afl(), tamper=tamper, max_rounds=400)
-    assert fit.rounds < slower.rounds
+    assert fit.rounds <= honest.rounds + 5
+    if lie == "huge":  # what is cut down is used at first, and then no more
+        monkeypatch.setattr(serving, "_OFTEN", 10**9)
+        slower = dorfl.train(clients, methods.afl(), tamper=tamper, max_rounds=400)
+        assert fit.rounds < slower.rounds
 
 
 # ── minimum counts ──────────────────────────────────────────────────────────────────────────────

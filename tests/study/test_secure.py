@@ -129,9 +129,9 @@ def test_only_sums_reach_the_solver_and_how_rows_are_split_makes_no_difference(m
     seen, totals = [], []
     receive, decode = serving.receive, pooled.combine
 
-    def spy(server, reports):
+    def spy(server, reports, **rest):
         seen.append({report.client for report in reports})
-        return receive(server, reports)
+        return receive(server, reports, **rest)
 
     def note(total, *rest):
         totals.append(total)

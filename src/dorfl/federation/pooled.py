@@ -66,6 +66,7 @@ class Pooled(NamedTuple):
     report: Report
     upper: float  # no client's risk is above; infinite where the sum does not tell
     weight: float  # Σ a_i: see :func:`relevel`
+    stands: bool = False  # whether some clients told no curvature
 
 
 def size(task: Task, shape: Shape) -> int:
@@ -102,7 +103,7 @@ def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shap
     if task.curvature != "none":
         bent, sizes = report.curvature, shape.sizes(task.curvature)
         if bent is None or bent.size != shape.numbers(task.curvature):
-            numbers[1] = 1.0  # one client without is enough for all to go without
+            numbers[1] = 1.0  # how many are without: the others' mean stands for theirs
         else:
             whole = bent.astype(np.float64)
             if tilt.tau is not None:
@@ -126,19 +127,19 @@ def is_beyond(total: Array) -> bool:
 
 def combine(
     total: Array, task: Task, tilt: Tilt, shape: Shape, number: int, name: str, rows: int,
-    share: float = 1.0,
+    share: float = 1.0, clients: int = 1,
 ) -> Pooled:  # fmt: skip
-    """The sum as the report of one client; `share` is the weight Σ w_i of those in the sum."""
+    """The sum as the report of one client; `share` is the weight Σ w_i of the `clients` in it."""
     a, rise = float(total[2]), float(total[3])
     gradient = total[_HEAD : _HEAD + shape.size] / a
     if tilt.tau is None:
         value = tilt.level + rise / a
     else:
         value = tilt.level + tilt.tau * float(np.log(a / share))
-    bent = None
-    if task.curvature != "none" and total[1] == 0.0:
+    bent, without = None, round(float(total[1]))
+    if task.curvature != "none" and 0 <= without < clients:
         sizes = shape.sizes(task.curvature)
-        bent = total[_HEAD + shape.size :] / a
+        bent = total[_HEAD + shape.size :] / a * (clients / (clients - without))
         if tilt.tau is not None:
             bent = bent - packing.outer(gradient[None], np.ones(1), sizes) / tilt.tau
         places = packing.diagonal_places(sizes)
@@ -150,7 +151,8 @@ def combine(
         most = total[4:_HEAD][usable] * (1.0 + 1e-4)  # rounding, for up to 200 clients
         bounds = tilt.level + _ladder(tilt.finest)[usable] * np.log(most)
         upper = float(bounds.min(initial=np.inf))
-    return Pooled(Report(name, number, rows, float(value), gradient, bent), upper, a)
+    report = Report(name, number, rows, float(value), gradient, bent)
+    return Pooled(report, upper, a, without > 0)
 
 
 class Levels(NamedTuple):

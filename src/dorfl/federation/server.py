@@ -23,6 +23,7 @@ from dorfl.federation import apart
 from dorfl.federation import defence as defending
 from dorfl.federation.apart import Doubt
 from dorfl.federation.defence import Defence
+from dorfl.federation.gathering import gathered
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.oracle import curvature
 from dorfl.oracle.curvature import RESOLUTIONS, Shape
@@ -31,7 +32,7 @@ from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array
 
 _STIFFEST = 1e3  # times the median client's curvature
-_OFTEN = 2  # times that a curvature cannot be true before no more of the client's is used
+_OFTEN = 2  # times that a curvature is cut down before no more of the client's is used
 _LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow
 _LOOKS = 6  # suspicions that are looked into
 _HARM = 0.02  # of the objective: what the others lose by those who pull apart
@@ -53,7 +54,7 @@ class Server(NamedTuple):
     stiffest: float = np.inf  # no curvature is believed beyond
     budget: int | None = None  # the last round there is
     doubt: Doubt = Doubt()
-    bent: dict[str, int] = {}  # noqa: RUF012 - how often a client's curvature could not be true
+    bent: dict[str, int] = {}  # noqa: RUF012 - how often a client's curvature was cut down
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -82,8 +83,13 @@ def broadcast(server: Server) -> Broadcast:
     return Broadcast(server.round, server.solver.ask(server.solving))
 
 
-def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, Heard]:
-    """One round's reports into the next state. The order they came in makes no difference."""
+def receive(
+    server: Server, reports: Iterable[Report], *, stands: bool = False
+) -> tuple[Server, Info, Heard]:
+    """One round's reports into the next state. The order they came in makes no difference.
+
+    `stands` says that a report is the sum of several, of which some told no curvature.
+    """
     sent = broadcast(server)
     good, refused, unused = _sift(server, sent, reports)
     last = dict(server.last)
@@ -110,7 +116,8 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
         heard = (report for _, report in last.values())
         server = server._replace(stiffest=_stiffest(server.solving.setting.shape, heard))
     answers, clipped = _answers(server, sent.task)
-    off = {name for name in good if name in unused or clipped.get(name) == _STIFF}
+    answers = answers._replace(stands=answers.stands or stands)
+    off = {name for name in good if clipped.get(name) == _STIFF}
     bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
     server = server._replace(bent=bent)
     # absurd reports may overflow, and solvers look at results; bits must not depend on threads
@@ -147,9 +154,10 @@ def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serv
     if most < 1 or (not doubt.aside and len(doubt.cleared) >= _LOOKS):
         return server, solving, info
     heard = [server.last[name][1] for name in names]
-    bends = _common(setting.shape, [report.curvature for report in heard])
+    bends, _ = gathered(setting.shape, [report.curvature for report in heard])
     vectors = np.array([report.vector for report in heard])
-    _, vectors, bends = setting.regularised(task.theta, Answers(vectors[:, 0], vectors, bends))
+    plain = Answers(vectors[:, 0], vectors, bends)
+    _, vectors, bends, _ = setting.regularised(task.theta, plain)
     rows = np.array([server.rows[name] for name in names])
     told = apart.pulls(vectors, bends, setting.shape, rows, most)
     trying = tuple(names.index(name) for name in doubt.aside if name in names)
@@ -247,7 +255,7 @@ def _sift(
     for told in reports:
         report, reason = told, refuse(server, sent, told)
         if reason is not None and refuse(server, sent, bare(told)) is None:
-            unused[told.client] = f"{reason}: left out"
+            unused[told.client] = f"{reason}: left out; the mean of the others is used"
             report, reason = bare(told), None
         if reason is not None:
             name = _name(report)
@@ -307,54 +315,28 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
             used[i], words = defending.clip(limit, report)
             if words and report.client not in server.exposed:
                 clipped[report.client] = words
-    bends = None
+    bends, stands = None, False
     if task.curvature != "none":
-        bends, left = _bends(server, used)
+        bends, stands, left = _bends(server, used)
         clipped.update(dict.fromkeys(left, _UNBENT))
     answers = Answers(
         np.array([report.value for report in used]),
         np.array([report.vector for report in used]),
         bends,
+        stands,
     )
     return _without(server, answers), clipped
 
 
-def _bends(server: Server, used: list[Report]) -> tuple[Array | None, list[str]]:
-    """Everyone's curvature, and whose is the mean of the others: of those who were off too often.
-
-    Without it a client that lies about its curvature every time would keep all from using any.
-    """
+def _bends(server: Server, used: list[Report]) -> tuple[Array | None, bool, list[str]]:
+    """Everyone's curvature, whether some of it stands in, and whose was cut down too often."""
     shape = server.solving.setting.shape
-    out = np.array([server.bent.get(report.client, 0) >= _OFTEN for report in used])
-    if out.all() or not out.any():
-        return _common(shape, [report.curvature for report in used]), []
-    told = [report.curvature for report, off in zip(used, out, strict=True) if not off]
-    found, left = _common(shape, told), [r.client for r, off in zip(used, out, strict=True) if off]
-    if found is None:
-        return None, left
-    whole = np.empty((len(used), found.shape[1]), found.dtype)
-    whole[~out], whole[out] = found, found.mean(axis=0)
-    return whole, left
-
-
-def _common(shape: Shape, told: list[Array | None]) -> Array | None:
-    """Everyone's curvature at the finest resolution that all of them sent."""
-    found = [shape.resolution(packed.size) if packed is not None else "none" for packed in told]
-    coarsest = min(found, key=lambda resolution: RESOLUTIONS.index(resolution or "none"))
-    if coarsest in (None, "none"):
-        return None
-    whole, sizes = told[0].base if told[0] is not None else None, shape.sizes(coarsest)
-    if isinstance(whole, np.ndarray) and whole.shape == (len(told), curvature.count(sizes)):
-        places = [one.__array_interface__["data"][0] for one in whole]
-        if places == [one.__array_interface__["data"][0] for one in told if one is not None]:
-            return whole  # they are its rows, in order: no copy
-    return np.array(
-        [
-            curvature.coarsen(packed, shape.sizes(resolution), sizes)
-            for packed, resolution in zip(told, found, strict=True)
-            if packed is not None and resolution is not None
-        ]
-    )
+    off = [server.bent.get(report.client, 0) >= _OFTEN for report in used]
+    if all(off):
+        off = [False] * len(used)
+    told = [None if bad else report.curvature for report, bad in zip(used, off, strict=True)]
+    out = [report.client for report, bad in zip(used, off, strict=True) if bad]
+    return *gathered(shape, told), out
 
 
 def _stiffest(shape: Shape, reports: Iterable[Report]) -> float:
@@ -382,8 +364,8 @@ def _without(server: Server, answers: Answers) -> Answers:
         array[out] = array[~out].mean(axis=0)
         return array
 
-    values, vectors, bends = answers
-    return Answers(level(values), level(vectors), None if bends is None else level(bends))
+    values, vectors, bends, stands = answers
+    return Answers(level(values), level(vectors), None if bends is None else level(bends), stands)
 
 
 def _brought_to(task: Task, asked: Task, report: Report) -> Report:

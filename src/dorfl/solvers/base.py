@@ -74,6 +74,7 @@ class Answers(NamedTuple):
     values: Array  # (N,) F_i, or for `paper` exp(F_i/ρβ)
     vectors: Array  # (N, P) ∇F_i, or θ_i
     curvature: Array | None  # (N, numbers) packed, all at one resolution, or nothing
+    stands: bool = False  # whether some of it is others' and stands for what was not told
 
 
 class Info(NamedTuple):
@@ -125,7 +126,8 @@ class Setting:
         if curvature is not None:
             curvature = self.bent(curvature)
         value = 0.5 * float(self.penalty @ theta**2)
-        return Answers(answers.values + value, answers.vectors + self.penalty * theta, curvature)
+        vectors = answers.vectors + self.penalty * theta
+        return Answers(answers.values + value, vectors, curvature, answers.stands)
 
     def bent(self, curvature: Array) -> Array:
         """A packed curvature, or several, with that of the penalty added."""
@@ -187,7 +189,7 @@ class Pieces(NamedTuple):
 def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Pieces:
     """An adversarial mixture keeps clients apart; a fixed one pools them into one smooth risk."""
     if setting.mixture.adversarial:
-        return Pieces(*setting.regularised(theta, answers))
+        return Pieces(*setting.regularised(theta, answers)[:3])
     told = answers.curvature  # of many clients: the penalty is added to their mixture alone
     answers = setting.regularised(theta, answers._replace(curvature=None))
     tau = setting.temperature

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dorfl.oracle import curvature as packing
 from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
 from dorfl.solvers.cuts import Cuts, added, admitted, no_cuts
 from dorfl.solvers.quasi_newton import no_secants
@@ -28,6 +29,7 @@ _AGAIN = 2  # points found worse at a kink before steps get shorter: each mends 
 _ABSURD = 1e6  # of what was gained so far: no promise is that large
 _LEAST = 0.2  # of a gap by cuts that bend: the margin of `_SURE` covers as much
 _SPAN = 4  # rounds over which a decrease is compared with the one before
+_ALIKE = 0.8, 1.25  # of what a curvature says of a step: as far off as the step may be long
 _TRIALS = 60  # points found worse in a row
 _SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
 _PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
@@ -70,7 +72,7 @@ class Sqp:
         seen = pieces(setting, state.trial, answers, state.lam)
         told, seen = seen.curvature, seen._replace(curvature=None)
         if not len(state.best.values):
-            state = _first(state, seen, answers.values, told)
+            state = _first(state, seen, answers, told)
         else:
             fallen, noise = _fallen(state, seen)
             state = state._replace(noise=max(state.noise, noise))
@@ -78,9 +80,7 @@ class Sqp:
             least = 0.0 if state.failures or state.kinked else _KEPT * state.promise
             good = fallen > 0.0 and fallen >= least
             state = (
-                _accept(state, seen, answers.values, told, fallen)
-                if good
-                else _reject(state, seen, told)
+                _accept(state, seen, answers, told, fallen) if good else _reject(state, seen, told)
             )
         before = state.promise
         plain = solve(_sure(state))
@@ -91,7 +91,7 @@ class Sqp:
             plain = solve(state if state.kinked else _sure(state))
         # The model may promise too little again, though hardly more than there was to gain.
         gap = max(plain.promise, min(plain.promise * state.surprise, 10.0 * state.fallen))
-        if not state.is_whole:  # secants may know too little: look twice
+        if not state.is_exact:  # secants may know too little: look twice
             gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
         state = state._replace(trail=(*state.trail, state.height)[-2 * _SPAN - 1 :])
         spans = (_SPAN,) if state.kinked else (2, _SPAN)  # at a kink some rounds bring nothing
@@ -204,15 +204,16 @@ def _fallen(state: SqpState, seen: Pieces) -> tuple[float, float]:
     return stands - mixture.height(values), noise
 
 
-def _first(state: SqpState, seen: Pieces, risks: Array, curvature: Array | None) -> SqpState:
+def _first(state: SqpState, seen: Pieces, answers: Answers, curvature: Array | None) -> SqpState:
     if curvature is None or not curvature.any():
         # Nobody tells: a first step of about unit length, secants do the rest.
         steep = float(np.linalg.norm(seen.gradients, axis=1).max())
         curvature = np.full(seen.gradients.shape, max(steep, 1e-300))
     return state._replace(
         best=seen,
-        risks=risks,
+        risks=answers.values,
         curvature=curvature,
+        vague=answers.stands,
         metric=metric(state.setting, curvature),
         asked=1,
         secants=no_secants(*seen.gradients.shape),
@@ -221,7 +222,7 @@ def _first(state: SqpState, seen: Pieces, risks: Array, curvature: Array | None)
 
 
 def _accept(
-    state: SqpState, seen: Pieces, risks: Array, told: Array | None, fallen: float
+    state: SqpState, seen: Pieces, answers: Answers, told: Array | None, fallen: float
 ) -> SqpState:
     kept = fallen / max(state.promise, 1e-300)
     step = state.trial - state.theta
@@ -236,11 +237,14 @@ def _accept(
         cuts = _cut(state, state.theta, state.best._replace(curvature=known))
         cuts = admitted(cuts, state.setting, state.trial, seen.values, _slack(state))
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
-    curvature, asked = state.curvature, state.asked
+    curvature, asked, vague = state.curvature, state.asked, state.vague
     if told is not None:
         curvature, asked = told, asked + 1
-        if state._replace(curvature=told).is_whole:  # it knows more than secants of other points
-            secants = no_secants(*seen.gradients.shape)
+        if state._replace(curvature=told).is_whole:
+            doubtful = answers.stands or state.setting.covered
+            vague = doubtful and not _explains(state, told, step, seen)
+            if not vague:  # it knows more than secants of other points
+                secants = no_secants(*seen.gradients.shape)
             measure = metric(state.setting, curvature)
             reach, share = np.inf, min(reach / max(state.wish, 1e-300), 1.0)
     return state._replace(
@@ -248,10 +252,11 @@ def _accept(
         share=share,
         theta=state.trial,
         best=seen,
-        risks=risks,
+        risks=answers.values,
         secants=secants,
         curvature=curvature,
         asked=asked,
+        vague=vague,
         reach=reach,
         surprise=kept,
         fallen=fallen,
@@ -260,12 +265,27 @@ def _accept(
     )
 
 
+def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
+    """Whether a curvature accounts for what the step to its point did to the gradient.
+
+    What stands for a curvature that a client did not tell need not, nor what covers a loss that is
+    straight there. Where it does, it lies between what the curvatures at both ends say.
+    """
+    sizes, ends = state.setting.shape.sizes_of(told), []
+    for known in (state.curvature, told):
+        if known.shape == told.shape:
+            mixed = packing.mix(known, state.weights)
+            ends.append(float(step @ packing.multiply(mixed, sizes, step)))
+    change = float(state.weights @ (seen.gradients - state.best.gradients) @ step)
+    return _ALIKE[0] * min(ends) <= change <= _ALIKE[1] * max(ends)
+
+
 def _reject(state: SqpState, seen: Pieces, told: Array | None) -> SqpState:
     step, cuts, secants = state.trial - state.theta, state.cuts, state.secants
     share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
     if state.bundled:
         share = 0.5 if state.failures >= _AGAIN else 2.0
-    if not state.is_whole or state.kinked:  # what the curvature here leaves out, or a kink
+    if not state.is_exact or state.kinked:  # what the curvature here leaves out, or a kink
         secants = secants.append(step, seen.gradients - state.best.gradients)
     if not state.is_whole or state.kinked or len(seen.values) > 1:
         cuts = _cut(state, state.trial, seen._replace(curvature=told))

@@ -46,6 +46,7 @@ class SqpState(NamedTuple):
     cuts: Cuts  # of points found worse; where there are kinks, of others too
     start: float = np.nan
     asked: int = 0  # how often curvature was had
+    vague: bool = False  # whether the last did not account for the step it came with
     promise: float = np.inf  # the decrease that the model promised for the trial
     reach: float = np.inf  # how long a step may be in the metric
     share: float = 1.0  # ... and as a share of what the model asks for, under a new metric
@@ -76,6 +77,11 @@ class SqpState(NamedTuple):
         """Whether clients tell a curvature that is their risks' own, and cuts can keep it."""
         told = self.is_whole and not self.setting.covered
         return told and self.cuts.curvature.shape[1] == self.curvature.shape[1]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the curvature tells all that secants could."""
+        return self.is_whole and not self.vague
 
     @property
     def is_whole(self) -> bool:

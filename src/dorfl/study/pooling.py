@@ -84,7 +84,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
         held = dict(zip(state.roster, state.believed, strict=True))
         share = sum(held[site] for site in alive) / count
     _check_weights(total, tilt, len(alive) / len(state.roster) if adversarial else share)
-    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share)
+    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share, len(alive))
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
         finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
@@ -92,7 +92,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
         return state._replace(sum=carried._replace(tilt=tilt, tried=Levels())), None
     if carried.among and alive != carried.among:  # another sum is another function
         server = _anew(state, task.theta, server)
-    server, info, heard = serving.receive(server, [seen.report])
+    server, info, heard = serving.receive(server, [seen.report], stands=seen.stands)
     level = seen.report.value if tilt.tau is not None else 0.0
     carried = carried._replace(tilt=tilt._replace(level=level), tried=Levels(), among=alive)
     state = state._replace(sum=carried, server=server)
