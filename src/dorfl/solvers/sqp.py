@@ -134,7 +134,9 @@ def _tail(trail: tuple[float, ...], span: int) -> float:
 
 def _differs(state: SqpState) -> bool:
     """Whether the step comes from another model than the gap: see :func:`_sure`."""
-    return len(state.cuts.values) > 0 and not state.bundled and state.knows_bends >= state.kinked
+    if not len(state.cuts.values) or state.bundled:
+        return False
+    return state.knows_bends or not state.kinked
 
 
 def _sure(state: SqpState) -> SqpState:

@@ -16,18 +16,32 @@ from dorfl.oracle import curvature as packing
 from dorfl.solvers.base import Pieces, Setting
 from dorfl.solvers.cuts import Cuts
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
-from dorfl.solvers.subproblem import worst_mixture
+from dorfl.solvers.subproblem import MORE, worst_mixture
 from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
 _CONTENDERS = 32  # clients whose own curvature is modelled: those with the largest risks
-_SWEEPS, _FEW = 12, 5  # at most, and with cuts that bend: the next round corrects them anyway
-_ROUGH = 0.02  # of the promise: what the program for cuts that bend may be off by
 _FLAT = 1e-3  # of the most that any client bends in a parameter
 _SMALL = 200  # parameters up to which B is factorised anew in every sweep
 _DOUBT = 0.1  # of how far a cut bends from where it was seen to here
 STUCK = 4  # points found worse in a row that say the same of cuts that bend
 _KINK = 5  # points found worse that say so much
+
+
+class _Care(NamedTuple):
+    """How well the subproblem is solved."""
+
+    sweeps: int  # programs at most
+    averaged: int  # from which one on the mixture is the mean of two
+    warm: bool  # whether a program begins with the pieces of the one before
+    rough: float  # of the promise: what a program may be off by
+    moved: float  # it is solved when no weight moves by as much …
+    changed: float  # … or the promise by no more than this share
+
+
+_EXACT = _Care(sweeps=12, averaged=12, warm=False, rough=0.0, moved=1e-3, changed=-1.0)
+# Many cuts that say nearly the same take turns, and the next round corrects them anyway.
+_ROUGH = _Care(sweeps=5, averaged=2, warm=True, rough=0.02, moved=0.0, changed=0.02)
 
 
 class SqpState(NamedTuple):
@@ -220,39 +234,26 @@ def _solve_shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     near = parts.near
     own = [bent(row) for row in np.eye(len(parts.values))[near[near < count]]]
     drag = _drag(state, damping, shift)
-    weights = state.weights
-    if state.bundled:
-        there = state.cuts.weights / max(float(state.cuts.weights.sum()), 1.0)
-        here = np.maximum(weights - np.bincount(state.cuts.owner, there, count), 0.0)
-        weights = np.append(here, there)
+    weights, care = _leant_on(state), _ROUGH if state.bundled else _EXACT
     moves = np.empty((0, state.theta.size))
     pulls = np.empty((0, len(near), state.theta.size))  # what each part's own model makes of them
     above = np.empty((0, len(near)), dtype=bool)
     stands = state.height
-    bend, mixed, first, before = bent(weights), weights, None, np.inf
+    bend, mixed, known, before = bent(weights), weights, None, np.inf
     apart = 0.1 if state.theta.size > _SMALL else 0.0
-    for sweep in range(_FEW if state.bundled else _SWEEPS):
+    for sweep in range(care.sweeps):
         if np.abs(weights - mixed).max() > apart:
-            # Many cuts that say nearly the same take turns: the mean of two keeps still.
-            mixed = 0.5 * (mixed + weights) if state.bundled and sweep > 1 else weights
+            mixed = 0.5 * (mixed + weights) if sweep >= care.averaged else weights
             bend = bent(mixed)
         values, gradients, part = _pieces(state, parts, shift, bend, moves, pulls, above)
-        owner = parts.owner[part]
-        first = first if state.bundled else None
-        if first is not None:  # what had a share, and what is new
-            first = np.append(
-                first, np.arange(max(len(parts.values), len(values) - 12), len(values))
-            )
+        owner, first = parts.owner[part], None
+        if known is not None:  # what had a share, and what is new
+            new = np.arange(max(len(parts.values), len(values) - MORE), len(values))
+            first = np.append(known, new)
         share = worst_mixture(
-            values,
-            gradients,
-            bend.solve,
-            mixture.cap,
-            owner,
-            first,
-            _ROUGH if state.bundled else 0.0,
-        )
-        first = np.flatnonzero(share[: len(parts.values)])
+            values, gradients, bend.solve, mixture.cap, owner, first, care.rough
+        )  # fmt: skip
+        known = np.flatnonzero(share[: len(parts.values)]) if care.warm else None
         previous, weights = weights, np.bincount(part, share, len(parts.values))
         slope = share @ gradients
         move = -bend.solve(slope)
@@ -269,11 +270,8 @@ def _solve_shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
         upper = linear - (top - height)
         np.maximum.at(upper, parts.owner[near], parabola)
         missed = mixture.height(upper) - height
-        still = (
-            abs(promise - before) <= 0.02 * promise
-            if state.bundled
-            else (np.abs(weights - previous).max() < 1e-3)
-        )
+        still = np.abs(weights - previous).max() < care.moved
+        still = still or abs(promise - before) <= care.changed * promise
         before = promise
         if missed <= 0.1 * promise and still:
             break
@@ -282,6 +280,16 @@ def _solve_shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     lam = np.bincount(parts.owner, weights, count)
     shares = share[count : count + len(state.cuts.values)]
     return Step(move, lam, promise, length(state._replace(lam=lam), move), shares)
+
+
+def _leant_on(state: SqpState) -> Array:
+    """The weights of the last step: of clients and, at a kink, of cuts."""
+    if not state.bundled:
+        return state.weights
+    cuts, count = state.cuts, len(state.metric)
+    there = cuts.weights / max(float(cuts.weights.sum()), 1.0)
+    here = np.maximum(state.weights - np.bincount(cuts.owner, there, count), 0.0)
+    return np.append(here, there)
 
 
 def _drag(state: SqpState, damping: float, shift: float) -> Callable[[Array], Array]:

@@ -19,7 +19,7 @@ from dorfl.support.types import Array
 
 clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
 
-_FIRST, _MORE = 24, 12  # pieces looked at to begin with, and added at a time
+_FIRST, MORE = 24, 12  # pieces looked at to begin with, and added at a time
 _MOST = 48  # pieces from which on those without a share are left out again
 _LOOKS = 40  # programs solved at most: what is still missed, the next step has to find out
 _ITERATIONS = 60  # of a program; half as many do but for the worst conditioned ones
@@ -64,7 +64,7 @@ def worst_mixture(
     # Enough owners to make up a mixture.
     while cap * len(np.unique(owner[working])) < 1.0 and len(working) < count:
         rest = order[~np.isin(order, working)]
-        working = np.concatenate([working, rest[:_MORE]])
+        working = np.concatenate([working, rest[:MORE]])
     for _ in range(_LOOKS):
         chosen = gradients[working]
         solved = solve(chosen)
@@ -80,7 +80,7 @@ def worst_mixture(
         above = attained - level[owner]
         above[working] = -np.inf
         fall = values.max() - lam @ (values + attained) / 2.0
-        worse = np.argsort(-above, kind="stable")[:_MORE]
+        worse = np.argsort(-above, kind="stable")[:MORE]
         slack = 1e-9 * np.maximum(1.0, np.abs(level[owner[worse]]))
         worse = worse[above[worse] > np.maximum(slack, rough * fall)]
         if not len(worse):
