@@ -157,6 +157,27 @@ def test_training_survives_clients_that_do_not_answer(data):
     assert fit.objective == pytest.approx(whole.objective, abs=1e-4)
 
 
+def test_what_stands_in_for_the_absent_is_not_what_a_model_costs(data):
+    """A stand-in is too low; once everyone answers again, their own numbers are the objective."""
+    whole = dorfl.train(data.clients, METHOD)
+    fit = dorfl.train(
+        data.clients, METHOD, absent=lambda number, name: name != "client-1" and 2 <= number <= 4
+    )
+    everyone = [line for line in fit.history if len(line.answered) == 3]
+    assert len(everyone) < len(fit.history) and fit.status == "converged"
+    least = min(line.objective for line in everyone)
+    assert least >= whole.objective - whole.gap - 1e-9 * abs(whole.objective)
+    assert fit.objective == pytest.approx(whole.objective, rel=1e-4)
+
+
+def test_a_round_that_nobody_answers_shows_nothing(data):
+    fit = dorfl.train(data.clients, METHOD, absent=lambda number, name: number in (2, 4, 5))
+    lines = {line.round: line for line in fit.history}
+    assert lines[2].objective == lines[1].objective and not lines[2].answered
+    assert lines[5].objective == lines[4].objective == lines[3].objective
+    assert fit.status == "converged"
+
+
 def test_partial_participation_reaches_the_same_model(data):
     method = methods.gdrfl(20)
     whole = dorfl.train(data.clients, method, intercept=False)

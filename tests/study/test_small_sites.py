@@ -98,9 +98,12 @@ def test_a_training_that_sites_leave_says_who_refused_and_what_to_set():
         }
         for k in range(3)
     }
-    study = make_study(tables, "ill", method='name = "erm"', training="max_rounds = 25")
-    end = local.run(coordinator.begin(study, "run-1"), sites_of(tables)).outcome
-    assert end.status in ("budget", "stalled")
+    study = make_study(tables, "ill", method='name = "erm"')
+    last = local.run(coordinator.begin(study, "run-1"), sites_of(tables))
+    end, lines = last.outcome, last.history
+    assert end.status == "refused" and end.rounds < 40  # nobody is asked in vain for long
+    assert not any(line.answered for line in lines[-5:]) and lines[-6].answered
+    assert end.objective == lines[-6].objective  # nor is what stood in for them a model's cost
     assert re.match(r"'s0' refused \d+ of \d+ rounds, the last time because: ", end.message)
     assert "[limits]" in end.message and "not converged" in end.message
 

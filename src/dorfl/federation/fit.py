@@ -143,6 +143,7 @@ def describe(status: str, info: Info, tol: float) -> str:
         "stalled": "not converged: no further progress in floating point"
         f"{info.why and f', because {info.why}'} ({gap}); scale columns to similar units, give "
         "rows in float64, set l2, or accept a larger tol",
+        "refused": f"not converged: {info.why} ({gap} at the last answers)",
         "contested": f"contested: some clients pull apart from the others, who would be better "
         f"served without them ({gap})",
         "separable": "the classes are separable: every row is classified correctly, so without "

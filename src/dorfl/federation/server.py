@@ -54,6 +54,7 @@ class Server(NamedTuple):
     stiffest: float = np.inf  # no curvature is believed beyond
     budget: int | None = None  # the last round there is
     doubt: Doubt = Doubt()
+    shown: Info | None = None  # by the last round that somebody answered
     bent: dict[str, int] = {}  # noqa: RUF012 - how often a client's curvature was cut down
 
     @property
@@ -116,7 +117,8 @@ def receive(
         heard = (report for _, report in last.values())
         server = server._replace(stiffest=_stiffest(server.solving.setting.shape, heard))
     answers, clipped = _answers(server, sent.task)
-    answers = answers._replace(stands=answers.stands or stands)
+    away = len(server.rows) - len(server.exposed) - len(good)
+    answers = answers._replace(stands=answers.stands or stands, own=away == 0)
     off = {name for name in good if clipped.get(name) == _STIFF}
     bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
     server = server._replace(bent=bent)
@@ -130,9 +132,12 @@ def receive(
         server, solving, info = _doubted(server, solving, info, sent.task)
     clipped.update({name: why for name, why in server.doubt.aside.items() if name in good})
     server = server._replace(solving=solving, round=server.round + 1)
-    if info.done == "converged" and len(good) + len(server.exposed) < len(server.rows):
+    if info.done == "converged" and away:
         info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
+    if not good and server.shown is not None:  # the next θ is another, but nothing was shown
+        info = server.shown._replace(done="")
     info = info._replace(done=info.done or _over(server, sent.round, info))
+    server = server._replace(shown=info)
     up = sum(report.bytes for report in good.values())
     clipped = {**{name: unused[name] for name in good if name in unused}, **clipped}
     return server, info, Heard(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
@@ -157,7 +162,7 @@ def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serv
     bends, _ = gathered(setting.shape, [report.curvature for report in heard])
     vectors = np.array([report.vector for report in heard])
     plain = Answers(vectors[:, 0], vectors, bends)
-    _, vectors, bends, _ = setting.regularised(task.theta, plain)
+    _, vectors, bends = setting.regularised(task.theta, plain)[:3]
     rows = np.array([server.rows[name] for name in names])
     told = apart.pulls(vectors, bends, setting.shape, rows, most)
     trying = tuple(names.index(name) for name in doubt.aside if name in names)
@@ -364,8 +369,10 @@ def _without(server: Server, answers: Answers) -> Answers:
         array[out] = array[~out].mean(axis=0)
         return array
 
-    values, vectors, bends, stands = answers
-    return Answers(level(values), level(vectors), None if bends is None else level(bends), stands)
+    bends = None if answers.curvature is None else level(answers.curvature)
+    return answers._replace(
+        values=level(answers.values), vectors=level(answers.vectors), curvature=bends
+    )
 
 
 def _brought_to(task: Task, asked: Task, report: Report) -> Report:

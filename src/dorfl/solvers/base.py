@@ -75,6 +75,7 @@ class Answers(NamedTuple):
     vectors: Array  # (N, P) ∇F_i, or θ_i
     curvature: Array | None  # (N, numbers) packed, all at one resolution, or nothing
     stands: bool = False  # whether some of it is others' and stands for what was not told
+    own: bool = True  # whether all answered; of who did not, what was told of another θ stands in
 
 
 class Info(NamedTuple):
@@ -126,8 +127,11 @@ class Setting:
         if curvature is not None:
             curvature = self.bent(curvature)
         value = 0.5 * float(self.penalty @ theta**2)
-        vectors = answers.vectors + self.penalty * theta
-        return Answers(answers.values + value, vectors, curvature, answers.stands)
+        return answers._replace(
+            values=answers.values + value,
+            vectors=answers.vectors + self.penalty * theta,
+            curvature=curvature,
+        )
 
     def bent(self, curvature: Array) -> Array:
         """A packed curvature, or several, with that of the penalty added."""

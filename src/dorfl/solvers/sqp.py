@@ -76,6 +76,8 @@ class Sqp:
         else:
             fallen, noise = _fallen(state, seen)
             state = state._replace(noise=max(state.noise, noise))
+            if answers.own and not state.own:  # what stood in was too low to compare with
+                fallen = state.promise
             # A step far too long may lead a little lower, to where rows are certain and wrong.
             least = 0.0 if state.failures or state.kinked else _KEPT * state.promise
             good = fallen > 0.0 and fallen >= least
@@ -216,6 +218,7 @@ def _first(state: SqpState, seen: Pieces, answers: Answers, curvature: Array | N
         risks=answers.values,
         curvature=curvature,
         vague=answers.stands,
+        own=answers.own,
         metric=metric(state.setting, curvature),
         asked=1,
         secants=no_secants(*seen.gradients.shape),
@@ -259,6 +262,7 @@ def _accept(
         curvature=curvature,
         asked=asked,
         vague=vague,
+        own=answers.own,
         reach=reach,
         surprise=kept,
         fallen=fallen,

@@ -61,6 +61,7 @@ class SqpState(NamedTuple):
     start: float = np.nan
     asked: int = 0  # how often curvature was had
     vague: bool = False  # whether the last did not account for the step it came with
+    own: bool = True  # whether all clients answered at the best point
     promise: float = np.inf  # the decrease that the model promised for the trial
     reach: float = np.inf  # how long a step may be in the metric
     share: float = 1.0  # ... and as a share of what the model asks for, under a new metric

@@ -350,7 +350,7 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         state = state._replace(server=server, spent=state.spent + 1)
     if odd:  # reports that cannot be true decide nothing, but are kept
         return _judge(state, {}, {})
-    if not info.done:
+    if not (info := ending.unless_refused(state, info)).done:
         return state
     return _end(state, info) if state.trial is None else _tried(state, info.theta)
 

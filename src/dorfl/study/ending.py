@@ -17,6 +17,7 @@ from dorfl.study.messages import Finished, Outcome
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
+_REFUSED = 5  # rounds that all sites refuse before no more are asked for
 AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
 
 
@@ -43,12 +44,26 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     return tuple(site for site in missing if not stands_in(site))
 
 
+def unless_refused(state: State, info: Info) -> Info:
+    """What a round showed; an end where every site has refused the last few."""
+    last = state.history[-_REFUSED:]
+    if info.done or len(last) < _REFUSED or any(line.answered for line in last):
+        return info
+    if not all(line.refused.keys() >= set(state.roster) for line in last):  # some were away
+        return info
+    return info._replace(done="refused", why=f"every site refused the last {_REFUSED} rounds")
+
+
 def outcome(state: State, info: Info) -> Outcome:
     """What a training came to."""
     options = meaning.options_now(state)
     rho, doubted = meaning.problem_of(state).method.rho, running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
-    if info.done in ("budget", "stalled"):  # more rounds or other units are no help against a no
+    if info.done in (
+        "budget",
+        "stalled",
+        "refused",
+    ):  # more rounds or other units are no help against a no
         words = [*_refusals(state), *words]
     return Outcome(
         theta=info.theta,
