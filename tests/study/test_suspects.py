@@ -334,6 +334,17 @@ def test_labels_further_out_than_any_tail_count_little():
     assert off[0] < off[1]
 
 
+def test_labels_beyond_any_tail_count_little_unless_the_bulk_is_served_worse():
+    found = Verdict(0.0, 0.0, 100, 0.1, 0.0)
+    told = Judged(rows=100, loss=5.0, worse=0.0, squares=1.0, missed=0, far=0, seen=300, unfit=30)
+    error = np.sqrt(told.squares) / told.rows
+    for share, wrong in ((0.5, True), (-0.5, True), (-2.0, False)):
+        parts = [told._replace(worse=share * error * told.rows)]
+        assert (suspects.verdict(parts, found, labels=True).labels > 0) == wrong
+    few = [told._replace(unfit=15)]  # 5 %: a tail may have as many
+    assert suspects.verdict(few, found, labels=True).labels == 0.0
+
+
 def test_honest_labels_are_trained_with_to_the_last_digit():
     """However heavy their tails: Student's with 1.5 degrees of freedom hardly has a variance."""
     frame, _, _ = numbers(0.0)
