@@ -77,8 +77,7 @@ def test_few_columns_say_what_all_columns_do(name, frozen, label_price):
         whole = replace(group, problem=replace(group.problem, method=method))
         at = _priced(plain, rho, weight)
         assert np.allclose(_loss(at, small), _loss(whole, theta), atol=1e-9)
-        for i in range(len(clients)):
-            assert np.allclose(_error(at, small, i), _error(whole, theta, i), atol=1e-9)
+        assert np.allclose(_error(at, small), _error(whole, theta), atol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 0])
@@ -94,7 +93,7 @@ def test_the_error_at_its_worst_is_what_a_search_finds(classes):
     places = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     out = group.problem.predict(theta, places)
     for rho, weight in [(3.0, 0.0), (5.0, 0.4), (0.7, 0.1)]:
-        exact = _error(_priced(plain, rho, weight), small, 0)
+        exact = _error(_priced(plain, rho, weight), small)
         for j, (row, target) in enumerate(zip(group.rows, group.target, strict=True)):
             if not classes:
                 gain = np.abs(out - target)
@@ -274,7 +273,7 @@ def test_the_way_through_the_paper_is_looser():
     paper = {"loss": [], "error": []}
     ours = {"loss": [], "error": []}
     for drift in (0.0, 0.1, 0.2):
-        for of, supremum in (("error", lambda *at: _error(*at, 0)), ("loss", _loss)):
+        for of, supremum in (("error", _error), ("loss", _loss)):
             best = np.inf
             for price, weight in asked.points:
                 if price is None and drift:
