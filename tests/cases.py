@@ -17,9 +17,11 @@ from dorfl.oracle.group import Group
 
 
 def slowly(examples: int) -> settings:
-    """Few examples and no clock on them: the oracle takes 5–10 ms a row."""
-    quiet = [HealthCheck.too_slow]
-    return settings(max_examples=examples, deadline=None, suppress_health_check=quiet)
+    """So many examples where the profile in force looks at a hundred, and no clock on them."""
+    quiet, most = [HealthCheck.too_slow], settings.default.max_examples
+    return settings(
+        max_examples=max(examples * most // 100, 1), deadline=None, suppress_health_check=quiet
+    )
 
 
 SCORES = {

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dorfl
+from cases import slowly
 from dorfl import costs, methods, scores
 from dorfl.federation.training import prepare
 from dorfl.oracle import curvature as packing
@@ -125,7 +126,6 @@ def test_gram_matrices_of_every_pair_of_outputs(filled):
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple), seed=st.integers(0, 999)
 )
-@settings(deadline=None)
 def test_packed_blocks_multiply_solve_and_coarsen(sizes, seed):
     rng = np.random.default_rng(seed)
     size = sum(sizes)
@@ -171,7 +171,7 @@ def test_the_finest_resolution_that_a_budget_admits():
 
 
 @given(classes=st.integers(2, 6), size=st.floats(0.01, 30.0), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=40)
+@slowly(40)
 def test_a_row_s_curvature_grows_with_how_far_it_moves(classes, size, seed):
     """E = D (I − S D)⁻¹, and D itself where the row is no maximum, or no solution is to be had."""
     rng = np.random.default_rng(seed)
