@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from dorfl.data import preprocessing, spread, validation
 from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Plan, columns, summaries
 from dorfl.data.sketch import Sketch
+from dorfl.data.spread import Place
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.data.validation import Clients
@@ -72,6 +73,7 @@ class Prepared:
 
     state: State
     rows: Rows
+    places: dict[tuple[str, int, bool], Place] = field(default_factory=dict)  # as methods asked
 
 
 def run(
@@ -172,7 +174,15 @@ def fit(
 
     if state.step == "center":
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
-        state = answer(lambda name: serving.place(*clients[name], state, gaps.get(name)))
+
+        def place(name: str) -> Place:
+            asked = name, meaning.centered_classes(state), state.apart
+            if asked not in prepared.places:
+                found = serving.place(*clients[name], state, gaps.get(name))
+                prepared.places[asked] = found
+            return prepared.places[asked]
+
+        state = answer(place)
     if state.step == "edge":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
