@@ -88,6 +88,20 @@ def test_curvature_is_the_derivative_of_the_gradient(name, loss, intercept):
             assert packing.is_plausible(packed, sizes)
 
 
+@pytest.mark.parametrize("resolution", ["diagonal", "blocks", "full"])
+def test_of_many_outputs_few_rows_are_looked_at_at_once(resolution, monkeypatch):
+    """A row has a matrix of its outputs: of 300 classes, 4096 rows of them would be 3 GB."""
+    group, theta = problem(METHODS["gdrfl"], "softmax")
+    wanted, heavy = hessian.curvature(group, theta, resolution), hessian.heaviest(group, theta)
+    shapes, bend = [], group.problem.loss.bend
+    seen = lambda self, *of: shapes.append(len(of[0])) or bend(*of)  # noqa: E731
+    monkeypatch.setattr(type(group.problem.loss), "bend", seen)
+    monkeypatch.setattr(hessian, "_NUMBERS", 7 * 9)  # three classes, seven rows
+    np.testing.assert_allclose(hessian.curvature(group, theta, resolution), wanted, rtol=1e-12)
+    np.testing.assert_allclose(hessian.heaviest(group, theta), heavy, rtol=1e-12)
+    assert max(shapes) == 7
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("rows", [32, 4096])  # at once
 def test_many_columns_are_multiplied_by_blas_to_the_same(name, rows, monkeypatch):
@@ -166,6 +180,7 @@ def test_the_finest_resolution_that_a_budget_admits():
     assert shape.finest(100) == "none"
     assert shape.finest(1e9, wish="blocks") == "blocks"
     assert shape.finest(1e9, clients=10_000) == "diagonal"  # a server has to keep them all
+    assert [Shape(outputs, 5).finest(1e9) for outputs in (64, 65)] == ["full", "blocks"]
     with pytest.raises(ValueError, match="choose one of none, diagonal, blocks, full"):
         shape.finest(1e9, wish="most")
 

@@ -42,7 +42,8 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
 # row's h₀: as fine as is worth its time, wider than any optimum seen.
 _RHO = (512.0, 128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.06, 0.015, 0.001)
 _T = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 3.0, 30.0)
-_WORK = 20_000_000  # points times rows times outputs: some seconds
+_WORK = 20_000_000  # points times rows times outputs: some seconds …
+_FEW = 50  # … of so few outputs; of more, the matrices of every two take most of the time
 _BLOCK = 4096  # rows; what is made of them stays in the cache
 NO_BOUND = 1e30  # told where the supremum is infinite
 
@@ -134,7 +135,7 @@ def shortened(told: Told, asked: Question, less: Question) -> Told:
 
 def thinness(rows: int, outputs: int) -> int:
     """Which grid so many rows in all are asked for: a finer one would take too long."""
-    work = len(_RHO) * len(_T) * rows * outputs
+    work = len(_RHO) * len(_T) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
     return min(1 + int((work / _WORK) ** 0.5), 9)  # beyond, no price would be left
 
 

@@ -104,8 +104,9 @@ def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
     for i in range(len(most)):
         first, stop = group.bounds[i : i + 2]
         total, top = np.zeros(slope.shape[1]), np.zeros(slope.shape[1])
-        for start in range(first, stop, _PIECE):
-            at = slice(start, min(start + _PIECE, stop))
+        step = _step(group)
+        for start in range(first, stop, step):
+            at = slice(start, min(start + step, stop))
             bend = _stretched(loss.bend(slope[at], target[at], level[at]), model.spread)
             bend = np.einsum("ncc->nc", bend)
             weight = _weight(share[at, None], slope[at], bend, model.tau)
@@ -324,7 +325,7 @@ def _pieces(
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
     anchor, dims = group.anchors[i].astype(precision), problem.dims
     first, stop = group.bounds[i : i + 2].tolist()
-    step = max(min(_PIECE, _NUMBERS // dims), 1)
+    step = _step(group)
     for start in range(first, stop, step):
         at = slice(start, min(start + step, stop))
         place = np.ones((at.stop - at.start, dims + problem.intercept), dtype=precision)
@@ -334,6 +335,12 @@ def _pieces(
         bend = problem.loss.bend(slope[at], target[at], level[at])
         bend = _stretched(bend, model.spread)
         yield _Rows(place, share[at], slope[at], bend)
+
+
+def _step(group: Group) -> int:
+    """How many rows at once: none has more numbers than its columns, or every two outputs."""
+    widest = max(group.problem.dims, group.problem.outputs**2)
+    return max(min(_PIECE, _NUMBERS // widest), 1)
 
 
 def _precision(group: Group) -> np.dtype[Any]:

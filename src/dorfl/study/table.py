@@ -306,6 +306,7 @@ def task_settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
         task, known = labels.task_in(column, study), labels.known(column, study)
     except ValueError as error:
         raise DataError(f"label: {error}; classes need --task classification") from None
+    said = study.data.task != "auto" or bool(study.data.classes)
     study = study.changed(data_task=task)
     notes: list[str] = []
     if not known.all():
@@ -313,11 +314,11 @@ def task_settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
         split = split.keep(known)
     if task == "classification" and not study.data.classes:
         study = study.changed(data_classes=tuple(columns.levels(column, name).names))
-    _check_label(study, column)
+    _check_label(study, column, said)
     return study, split, notes
 
 
-def _check_label(study: Study, column: pa.Array) -> None:
+def _check_label(study: Study, column: pa.Array, said: bool) -> None:
     name, classes = study.data.label, study.data.classes
     if study.data.task == "regression":
         present = columns.present(columns.numbers(column, name))
@@ -327,10 +328,12 @@ def _check_label(study: Study, column: pa.Array) -> None:
         raise DataError(
             f"label: column {name!r} has one value only ({classes[0]!r}); a classifier needs two"
         )
-    elif len(classes) > labels.MOST_CLASSES:
+    elif len(classes) > labels.MOST_CLASSES and not said:
+        number = "" if columns.kind_of(column) == "category" else "a number (--task regression), "
         raise DataError(
             f"label: column {name!r} has {len(classes):,} different values, more than "
-            f"{labels.MOST_CLASSES} classes; is it a number (--task regression), or another column?"
+            f"{labels.MOST_CLASSES} classes; is it {number}so many classes (--task "
+            "classification), or another column?"
         )
 
 
