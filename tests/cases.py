@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,13 @@ def slowly(examples: int) -> settings:
     return settings(
         max_examples=max(examples * most // 100, 1), deadline=None, suppress_health_check=quiet
     )
+
+
+def few(values: Iterable[Any], fast: int = 1) -> list[Any]:
+    """Parameters of a test, so many of them in `make test-fast` and all in `make test`."""
+    return [
+        v if i < fast else pytest.param(v, marks=pytest.mark.slow) for i, v in enumerate(values)
+    ]
 
 
 SCORES = {

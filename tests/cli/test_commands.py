@@ -354,7 +354,7 @@ def bad(name):
         ("label with one value", ["--label", "ill"], 3, "has one value only"),
         ("label of names", ["--label", "ill"], 3, "900 different values"),
         ("label of names", ["--label", "ill"], 3, "is it so many classes (--task classification)"),
-        ("no columns", ["--label", "ill"], 3, "there is none but what is predicted and whose row"),
+        ("no columns", ["--label", "ill"], 3, "left to learn from (none but the label)"),
         ("empty label", ["--label", "ill"], 3, "is empty"),
         (
             "as it is",

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from cases import few
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.cli import app
 from dorfl.data import tables
@@ -61,7 +62,7 @@ def same(one, two):
     assert one.facts.choice == two.facts.choice
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", few(["cost", "ill", "grade"], 2))
 @pytest.mark.parametrize("method", [*METHODS.values(), *OTHERS])
 def test_a_table_and_a_federation(tmp_path, label, method):
     """With categories, with missing values, and with one file for both."""

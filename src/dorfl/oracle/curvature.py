@@ -32,7 +32,6 @@ BUDGET = 32 * 2**20  # bytes a client sends in a round, where nobody says otherw
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
 _COLLINEAR = 1e-9  # of the diagonal
 _ROUGH = 1e-4  # squared, what single precision may lose of a solution before double has to do
-_COUPLED = 64  # outputs up to which a client can make the whole matrix
 _DOUBLE = 2**17  # numbers up to which they travel in double precision
 
 Sizes = tuple[int, ...]
@@ -75,8 +74,6 @@ class Shape(NamedTuple):
     def finest(self, budget: float, clients: int = 1, wish: str = "auto") -> str:
         """The finest resolution whose bytes fit the budget of a client and a round.
 
-        Of very many outputs each is told apart: what couples any three of them would not fit here.
-
         >>> Shape(1, 109).finest(2**20), Shape(10, 785).finest(2**25), Shape(10, 785).finest(2**20)
         ('full', 'blocks', 'diagonal')
         """
@@ -85,8 +82,7 @@ class Shape(NamedTuple):
         limit = min(budget, _MEMORY / clients)
         finest = RESOLUTIONS[-1] if wish == "auto" else wish
         for resolution in reversed(RESOLUTIONS[: RESOLUTIONS.index(finest) + 1]):
-            coupled = resolution == "full" and self.outputs > _COUPLED
-            if self.bytes(resolution) <= limit and not coupled:
+            if self.bytes(resolution) <= limit:
                 return resolution
         return "none"
 

@@ -195,8 +195,9 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     outputs, width = model.pull.shape
     upper, lower = np.tril_indices(outputs)
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
-    lean = np.zeros((outputs * len(upper), width))  # E_p[g_c E_be z], b ≥ e
-    twice = np.zeros((outputs, outputs * len(upper)))  # E_p[g_e g_c E_ab], a ≥ b
+    triples = outputs * len(upper) if model.moves else 0
+    lean = np.zeros((triples, width))  # E_p[g_c E_be z], b ≥ e
+    twice = np.zeros((outputs, triples))  # E_p[g_e g_c E_ab], a ≥ b
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
     tilted, priced = np.isfinite(model.tau), np.isfinite(group.problem.method.rho)
     for part in parts:

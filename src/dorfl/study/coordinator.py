@@ -294,9 +294,8 @@ def prepared(state: State) -> State:
     """Columns and label are agreed on: to training, or first to where the sites' rows are."""
     assert state.transform is not None
     if not state.transform.names:
-        reasons = [f"{name!r}: {why}" for name, why in state.transform.ignored.items()]
-        why = "; ".join(reasons) or "there is none but what is predicted and whose row it is"
-        raise ValueError(f"no column is left to learn from ({why})")
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in state.transform.ignored.items())
+        raise ValueError(f"no column is left to learn from ({reasons or 'none but the label'})")
     return state._replace(step="center") if meaning.asks_where(state.study) else _start(state)
 
 
