@@ -30,7 +30,7 @@ test: lint      ## lint, types and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-fast: setup  ## the tests that take no more than a few seconds
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' $(addprefix --ignore=tests/solvers/,$(LONG))
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow' $(addprefix --ignore=tests/solvers/,$(LONG))
 
 test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -17,9 +19,18 @@ from dorfl.oracle.group import Group
 
 
 def slowly(examples: int) -> settings:
-    """Few examples and no clock on them: the oracle takes 5–10 ms a row."""
-    quiet = [HealthCheck.too_slow]
-    return settings(max_examples=examples, deadline=None, suppress_health_check=quiet)
+    """So many examples where the profile in force looks at a hundred, and no clock on them."""
+    quiet, most = [HealthCheck.too_slow], settings.default.max_examples
+    return settings(
+        max_examples=max(examples * most // 100, 1), deadline=None, suppress_health_check=quiet
+    )
+
+
+def few(values: Iterable[Any], fast: int = 1) -> list[Any]:
+    """Parameters of a test, so many of them in `make test-fast` and all in `make test`."""
+    return [
+        v if i < fast else pytest.param(v, marks=pytest.mark.slow) for i, v in enumerate(values)
+    ]
 
 
 SCORES = {

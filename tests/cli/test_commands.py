@@ -340,6 +340,8 @@ def bad(name):
         frame.loc[5, "pulse"] = "unknown"
     elif name == "empty label":
         frame["ill"] = None
+    elif name == "no columns":
+        frame = frame[["ward", "ill"]]
     return frame
 
 
@@ -351,6 +353,8 @@ def bad(name):
         ("client with 3 rows", ["--label", "ill"], 3, "'attic' has 3 row(s)"),
         ("label with one value", ["--label", "ill"], 3, "has one value only"),
         ("label of names", ["--label", "ill"], 3, "900 different values"),
+        ("label of names", ["--label", "ill"], 3, "is it so many classes (--task classification)"),
+        ("no columns", ["--label", "ill"], 3, "left to learn from (none but the label)"),
         ("empty label", ["--label", "ill"], 3, "is empty"),
         (
             "as it is",
@@ -374,6 +378,20 @@ def test_what_cannot_be_trained_on(tmp_path, name, extra, code, words):
     assert done.exit_code == code, done.output
     assert words in " ".join(done.stderr.split())
     assert not (tmp_path / "m").exists()
+
+
+def test_more_classes_than_are_guessed_are_trained_where_they_are_asked_for(tmp_path):
+    rng = np.random.default_rng(0)
+    names, places = np.repeat([f"k{i}" for i in range(70)], 8), rng.normal(size=(70, 2))
+    X = np.repeat(places, 8, axis=0) + 0.05 * rng.normal(size=(560, 2))
+    frame = pd.DataFrame({"x": X[:, 0], "z": X[:, 1], "name": names, "site": ["a", "b"] * 280})
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    given = ("--label", "name", "--client", "site", "--budget", 0, "--out", tmp_path / "m")
+    asked = ("--task", "classification", "--method", "erm")
+    done = quickly("train", tmp_path / "data.csv", *given, *asked)
+    assert done.exit_code == 0, done.output
+    made = model.load(tmp_path / "m")
+    assert len(made.classes) == 70 and made.fit.status == "converged"
 
 
 @pytest.mark.slow

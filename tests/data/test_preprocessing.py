@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import median_abs_deviation
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from cases import slowly
 from dorfl.data import preprocessing as pre
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, Plan, sums
@@ -84,7 +85,7 @@ def rank_range(values, level):
     return np.mean(values < level), np.mean(values <= level)
 
 
-@settings(max_examples=60)
+@slowly(60)
 @given(
     st.integers(0, 10_000),
     st.sampled_from(["normal", "lognormal", "integers", "constant", "two"]),
@@ -151,7 +152,7 @@ def test_standard_scaling_is_that_of_the_pooled_table_to_the_last_bit():
 
 
 @given(st.data())
-@settings(max_examples=30)
+@slowly(30)
 def test_any_partition_gives_the_same_transform(data):
     values = np.array(data.draw(st.lists(FINITE, min_size=20, max_size=60)))
     cut = data.draw(st.integers(5, len(values) - 5))

@@ -251,6 +251,7 @@ def test_a_takeover_costs_less_than_a_point_with_the_defence_and_the_model_witho
     assert attacks.accuracy(seed, attack) < honest - 50.0
 
 
+@pytest.mark.slow
 def test_a_takeover_without_contradiction_costs_less_than_a_point_on_average(attacks):
     defence, seeds = attacks.DEFENCES["limits, cap and trim"], range(100, 108)
     honest = np.mean([attacks.accuracy(seed, None, **defence) for seed in seeds])
@@ -546,7 +547,7 @@ def test_a_lie_about_curvature_never_ends_training_as_converged_elsewhere(
 
 
 @pytest.mark.filterwarnings("ignore:.*")
-@pytest.mark.parametrize("lie", ["convex", "huge"])
+@pytest.mark.parametrize("lie", cases.few(["convex", "huge"]))
 def test_who_lies_about_curvature_every_time_does_not_slow_others_down(monkeypatch, lie):
     rng = np.random.default_rng(0)
     scale = 10.0 ** rng.uniform(-1.5, 1.5, 12)

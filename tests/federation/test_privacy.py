@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -40,7 +40,7 @@ def mechanism(**options):
 # ── sensitivity ─────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=200, deadline=None)
+@cases.slowly(200)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rows=st.integers(1, 8),

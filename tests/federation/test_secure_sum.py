@@ -4,10 +4,11 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from cases import slowly
 from dorfl.federation import secure_sum as sums
 
 BITS = 40
@@ -50,7 +51,7 @@ def numbers_of(sites, size=5, seed=0):
     return {f"site-{i}": rng.normal(scale=100.0, size=size) for i in range(sites)}
 
 
-@settings(max_examples=20, deadline=None)
+@slowly(20)
 @given(st.integers(3, 7), st.data())
 def test_the_sum_is_that_of_those_whose_numbers_arrive_whoever_drops_out_when(sites, data):
     run = Run(numbers_of(sites))

@@ -8,6 +8,7 @@ import pytest
 from scipy.special import logsumexp
 
 import dorfl
+from cases import few
 from dorfl import costs, losses, methods, scores
 from dorfl.data.spread import Spread
 from dorfl.guarantees import bound as bounding
@@ -77,8 +78,7 @@ def test_few_columns_say_what_all_columns_do(name, frozen, label_price):
         whole = replace(group, problem=replace(group.problem, method=method))
         at = _priced(plain, rho, weight)
         assert np.allclose(_loss(at, small), _loss(whole, theta), atol=1e-9)
-        for i in range(len(clients)):
-            assert np.allclose(_error(at, small, i), _error(whole, theta, i), atol=1e-9)
+        assert np.allclose(_error(at, small), _error(whole, theta), atol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 0])
@@ -94,7 +94,7 @@ def test_the_error_at_its_worst_is_what_a_search_finds(classes):
     places = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     out = group.problem.predict(theta, places)
     for rho, weight in [(3.0, 0.0), (5.0, 0.4), (0.7, 0.1)]:
-        exact = _error(_priced(plain, rho, weight), small, 0)
+        exact = _error(_priced(plain, rho, weight), small)
         for j, (row, target) in enumerate(zip(group.rows, group.target, strict=True)):
             if not classes:
                 gain = np.abs(out - target)
@@ -146,7 +146,7 @@ def primal(gain, cost, far, near, drift, share, lam_rows):
 
 
 @pytest.mark.parametrize("name", ["logistic", "softmax", "huber"])
-@pytest.mark.parametrize("of", ["loss", "error"])
+@pytest.mark.parametrize("of", few(["loss", "error"]))
 def test_an_independent_solver_finds_the_same(name, of):
     """The worst distribution, by a linear program over where rows may go, attains B."""
     rng = np.random.default_rng(7)
@@ -214,7 +214,7 @@ def attacked(group, theta, good, drift, of):
     return moved
 
 
-@pytest.mark.parametrize("kind", ["negate", "scale", "flip", "cluster"])
+@pytest.mark.parametrize("kind", few(["negate", "cluster", "scale", "flip"], 2))
 def test_the_bound_holds_on_hundreds_of_problems(kind):
     """Known good rows, wrong ones of four kinds, drift at its worst: never above what is promised.
 
@@ -258,6 +258,7 @@ def test_the_bound_holds_on_hundreds_of_problems(kind):
     assert checked >= (300 if kind in ("negate", "scale") else 20)
 
 
+@pytest.mark.slow
 def test_the_way_through_the_paper_is_looser():
     """Lemma 1 and Proposition 2 with ρ, τ, t free, on the synthetic data: what we drop is slack."""
     data = dorfl.datasets.synthetic(seed=0, contamination=(0.1, 0.1, 0.1))
@@ -274,7 +275,7 @@ def test_the_way_through_the_paper_is_looser():
     paper = {"loss": [], "error": []}
     ours = {"loss": [], "error": []}
     for drift in (0.0, 0.1, 0.2):
-        for of, supremum in (("error", lambda *at: _error(*at, 0)), ("loss", _loss)):
+        for of, supremum in (("error", _error), ("loss", _loss)):
             best = np.inf
             for price, weight in asked.points:
                 if price is None and drift:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dorfl
+from cases import slowly
 from dorfl import costs, methods, scores
 from dorfl.guarantees.certificate import combine, group_of, parts
 from dorfl.guarantees.distance import unbalanced_wasserstein
@@ -66,7 +67,7 @@ def test_the_curve_rises_and_covers_every_mixture(data):
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=15)
+@slowly(15)
 def test_no_distribution_within_the_radius_is_worse_than_certified(seed):
     """Random distributions P: E_P[L] ≤ the bound at UW(P‖P̂), computed by another solver."""
     rng = np.random.default_rng(seed)

@@ -11,9 +11,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cases import slowly
 from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.support.types import Array
 
@@ -65,7 +66,7 @@ def check_certificate(result: Transport, cost: Array, p: Array, q: Array, beta: 
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@settings(max_examples=40, deadline=None)
+@slowly(40)
 @given(
     n=st.integers(1, 7),
     m=st.integers(1, 7),
@@ -91,7 +92,7 @@ def test_agrees_with_cvxpy(
     assert result.lower - slack <= expected <= result.value + slack
 
 
-@settings(max_examples=40, deadline=None)
+@slowly(40)
 @given(
     n=st.integers(1, 12),
     m=st.integers(1, 12),
@@ -132,7 +133,7 @@ def test_any_shape(shape: tuple[int, int]) -> None:
     assert result.relative_gap <= 1e-8
 
 
-@settings(max_examples=20, deadline=None)
+@slowly(20)
 @given(beta=st.floats(0.05, 20.0), seed=st.integers(0, 10**6))
 def test_lemma_1(beta: float, seed: int) -> None:
     """UW(P‖Q) ≤ W(P, P̄) + β KL(P̄‖Q) for every P̄, with equality at the one returned."""

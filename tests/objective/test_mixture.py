@@ -6,11 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 from scipy.special import logsumexp
 
+from cases import slowly
 from dorfl import mixture
 
 pytestmark = pytest.mark.portable
@@ -55,7 +56,7 @@ weights = st.lists(
 
 
 @given(weights, st.floats(0.0, 1.0), st.sampled_from([0.0, 1e-16, 1e-13, 1e-9]))
-@settings(max_examples=500, deadline=None)
+@slowly(500)
 def test_snapping_moves_a_nearly_right_mixture_onto_its_set(given, share, off):
     count = len(given)
     cap = 1 / count + share * (1 - 1 / count)
@@ -71,7 +72,7 @@ def test_snapping_moves_a_nearly_right_mixture_onto_its_set(given, share, off):
 
 
 @given(weights)
-@settings(max_examples=200, deadline=None)
+@slowly(200)
 def test_given_weights_are_snapped_too(given):
     names = [str(i) for i in range(len(given))]
     lam = mixture.fixed(given).start(names, np.ones(len(given)))
@@ -108,7 +109,7 @@ def test_many_clients_sum_to_one_in_any_order():
 
 
 @given(small)
-@settings(max_examples=200, deadline=None)
+@slowly(200)
 def test_simplex_projection_is_the_nearest_mixture(point):
     lam = mixture.project_simplex(point)
     assert_mixture(lam)
@@ -116,7 +117,7 @@ def test_simplex_projection_is_the_nearest_mixture(point):
 
 
 @given(small, st.floats(0.0, 1.0))
-@settings(max_examples=200, deadline=None)
+@slowly(200)
 def test_capped_projection_is_the_nearest_mixture(point, share):
     cap = 1 / len(point) + share * (1 - 1 / len(point))
     lam = mixture.project_capped(point, cap)
@@ -125,7 +126,7 @@ def test_capped_projection_is_the_nearest_mixture(point, share):
 
 
 @given(points, st.floats(0.0, 1.0))
-@settings(max_examples=200, deadline=None)
+@slowly(200)
 def test_projections_of_large_points_are_mixtures(point, share):
     assert_mixture(mixture.project_simplex(point))
     cap = 1 / len(point) + share * (1 - 1 / len(point))
@@ -142,7 +143,7 @@ def test_one_huge_report_takes_all_that_it_may(size):
 
 
 @given(small)
-@settings(max_examples=100, deadline=None)
+@slowly(100)
 def test_a_mixture_is_its_own_projection(point):
     lam = mixture.project_simplex(point)
     np.testing.assert_allclose(mixture.project_simplex(lam), lam, atol=1e-15)
@@ -157,7 +158,7 @@ def test_the_tightest_cap_leaves_the_uniform_mixture(clients):
 
 
 @given(small, st.floats(0.0, 1.0))
-@settings(max_examples=100, deadline=None)
+@slowly(100)
 def test_the_worst_mixture_solves_its_linear_programme(risks, share):
     cap = 1 / len(risks) + share * (1 - 1 / len(risks))
     rule = mixture.capped(min(cap, 1.0))
@@ -180,7 +181,7 @@ def test_agnostic_is_the_worst_client():
 
 
 @given(small, st.floats(0.01, 100.0))
-@settings(max_examples=100, deadline=None)
+@slowly(100)
 def test_fixed_mixture_pools_the_risks(risks, temperature):
     rule = mixture.fixed()
     counts = np.arange(1, len(risks) + 1)

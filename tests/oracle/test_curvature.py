@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dorfl
+from cases import slowly
 from dorfl import costs, methods, scores
-from dorfl.federation.training import prepare
+from dorfl.federation.options import Options
+from dorfl.federation.training import prepare, serve
 from dorfl.oracle import curvature as packing
 from dorfl.oracle import hessian, kernels
 from dorfl.oracle.curvature import BUDGET, RESOLUTIONS, Shape
@@ -87,6 +89,29 @@ def test_curvature_is_the_derivative_of_the_gradient(name, loss, intercept):
             assert packing.is_plausible(packed, sizes)
 
 
+def test_of_very_many_outputs_that_are_coupled_each_is_told_apart():
+    y = np.arange(130) % 65
+    X = np.eye(65)[y][:, :3]
+    for method, finest in ((methods.erm(), "full"), (methods.gdrfl(9.0), "blocks")):
+        problem = prepare([(X, y)], method, "softmax").problem
+        made = serve(problem, ("a",), np.array([130]), problem.start, Options())
+        assert made.solving.setting.resolution == problem.finest == finest
+
+
+@pytest.mark.parametrize("resolution", ["diagonal", "blocks", "full"])
+def test_of_many_outputs_few_rows_are_looked_at_at_once(resolution, monkeypatch):
+    """A row has a matrix of its outputs: of 300 classes, 4096 rows of them would be 3 GB."""
+    group, theta = problem(METHODS["gdrfl"], "softmax")
+    wanted, heavy = hessian.curvature(group, theta, resolution), hessian.heaviest(group, theta)
+    shapes, bend = [], group.problem.loss.bend
+    seen = lambda self, *of: shapes.append(len(of[0])) or bend(*of)  # noqa: E731
+    monkeypatch.setattr(type(group.problem.loss), "bend", seen)
+    monkeypatch.setattr(hessian, "_NUMBERS", 7 * 9)  # three classes, seven rows
+    np.testing.assert_allclose(hessian.curvature(group, theta, resolution), wanted, rtol=1e-12)
+    np.testing.assert_allclose(hessian.heaviest(group, theta), heavy, rtol=1e-12)
+    assert max(shapes) == 7
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("rows", [32, 4096])  # at once
 def test_many_columns_are_multiplied_by_blas_to_the_same(name, rows, monkeypatch):
@@ -125,7 +150,6 @@ def test_gram_matrices_of_every_pair_of_outputs(filled):
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple), seed=st.integers(0, 999)
 )
-@settings(deadline=None)
 def test_packed_blocks_multiply_solve_and_coarsen(sizes, seed):
     rng = np.random.default_rng(seed)
     size = sum(sizes)
@@ -171,7 +195,7 @@ def test_the_finest_resolution_that_a_budget_admits():
 
 
 @given(classes=st.integers(2, 6), size=st.floats(0.01, 30.0), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=40)
+@slowly(40)
 def test_a_row_s_curvature_grows_with_how_far_it_moves(classes, size, seed):
     """E = D (I − S D)⁻¹, and D itself where the row is no maximum, or no solution is to be had."""
     rng = np.random.default_rng(seed)

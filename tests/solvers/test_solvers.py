@@ -5,11 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import dorfl
+from cases import slowly
 from dorfl import methods, mixture, scores
 from dorfl.federation.training import prepare
 from dorfl.oracle.curvature import Shape, pack
@@ -169,7 +170,7 @@ def test_theta_stays_in_the_ball_and_is_best_there(solver, radius):
     count=st.integers(2, 60),
     cap=st.sampled_from([1.0, 0.6, 0.1]),
 )
-@settings(deadline=None, max_examples=40)
+@slowly(40)
 def test_the_subproblem_is_solved(seed, count, cap):
     if cap * count < 1:
         cap = 1.0
@@ -194,7 +195,7 @@ def test_the_subproblem_is_solved(seed, count, cap):
     shift=st.sampled_from([0.0, 0.7]),
     sizes=st.sampled_from([(1,) * 5, (2, 3), (5,)]),
 )
-@settings(deadline=None, max_examples=60)
+@slowly(60)
 def test_the_curvature_model_inverts_itself_and_meets_its_last_secant(seed, pairs, shift, sizes):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(3, 5, 5))

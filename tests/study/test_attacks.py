@@ -110,6 +110,11 @@ def test_a_label_that_few_rows_have_is_left_out_and_in_a_trial_others_make_up_fo
         assert (len(places), len(held)) == tuple(map(len, plain)) and not {*places} & {*held}
         _, counts = np.unique(labels[places], return_counts=True)
         assert counts.min() >= 5
+    labels = rng.permutation(np.arange(600) % 150)  # no class has rows to spare
+    places, held = suspects.parts(600, 960, labels)
+    plain = suspects.parts(600, 960)
+    assert (len(places), len(held)) == tuple(map(len, plain)) and not {*places} & {*held}
+    assert {*labels[places]} == {*labels[plain[0]]}
 
 
 def test_a_trial_of_a_few_rows_of_a_class_is_refused():

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from cases import few
 from dorfl.study import checkpoint, coordinator, local
 from study_cases import make_sites, make_study, mixed_tables, synthetic_tables
 
@@ -108,7 +109,7 @@ def test_there_is_nothing_to_run_in_it(states, tmp_path):
     assert body.decode("ascii").startswith('{"server":')
 
 
-@pytest.mark.parametrize("finest", ["full", "diagonal", "none"])
+@pytest.mark.parametrize("finest", few(["full", "diagonal", "none"]))
 def test_curvature_comes_back_to_the_last_bit(finest, tmp_path):
     found = states_of(make_study(TABLES, training=f'curvature = "{finest}"'))
     path, rounds = tmp_path / "checkpoint.json", [s for s in found if s.step == "round"]

@@ -1,9 +1,12 @@
 """One site lies, and the study says nothing of defence: what is on by default has to do."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 import dorfl
+from cases import few
 from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.sketch import Sketch
 from dorfl.federation.messages import Report
@@ -73,12 +76,16 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("words", [METHODS["erm"], 'name = "dorfl"'])
+@cache
+def unharmed(words):
+    return accuracy(with_lies(make_study(TABLES, method=words), lambda _, a: a))
+
+
+@pytest.mark.parametrize("words", few(['name = "dorfl"', METHODS["erm"]]))
 @pytest.mark.parametrize("lie", LIES)
 def test_a_site_with_an_eighth_of_the_rows_does_little_harm(lie, words):
-    study = make_study(TABLES, method=words)
-    honest, lied = with_lies(study, lambda _, a: a), with_lies(study, LIES[lie])
-    assert accuracy(lied) > accuracy(honest) - 0.02
+    lied = with_lies(make_study(TABLES, method=words), LIES[lie])
+    assert accuracy(lied) > unharmed(words) - 0.02
     said = [line.clipped.get(LIAR, "") + line.refused.get(LIAR, "") for line in lied.history]
     assert any(said)
 
@@ -114,7 +121,7 @@ def test_a_site_with_all_labels_wrong_is_set_aside_if_the_study_says_that_some_m
     assert accuracy(end) > accuracy(honest) - 0.02
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", few(LIES, 2))
 def test_no_lie_ends_in_converged_far_from_where_the_others_are(lie):
     study = make_study(four_tables(), method=METHODS["erm"])
     honest = with_lies(study, lambda _, a: a, four_tables())

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dorfl
+from cases import few
 from dorfl import defaults
 from dorfl.data import preprocessing
 from dorfl.study import checkpoint, coordinator, local, meaning, results
@@ -646,7 +647,7 @@ def test_a_run_s_name_cannot_be_a_path(run):
     assert "name" in reason_of(make_sites(TABLES)["site-1"], request)
 
 
-@pytest.mark.parametrize("method", ["afl", "dorfl"])
+@pytest.mark.parametrize("method", few(["dorfl", "afl"]))
 def test_a_site_decides_how_fine_a_curvature_it_tells_and_training_goes_on(method):
     study = make_study(TABLES, method=METHODS[method], training="tol = 1e-7")
     ends = []
@@ -672,6 +673,7 @@ def test_a_site_decides_how_fine_a_curvature_it_tells_and_training_goes_on(metho
     assert ends[0].rounds <= min(end.rounds for end in ends)
 
 
+@pytest.mark.slow
 def test_a_study_asks_for_no_more_than_its_words_and_bytes_say():
     for words, size in (
         ("", 21), ('curvature = "diagonal"', 6), ("bytes_per_round = 100", 6),

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from cases import few
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.cli import app
 from dorfl.data import tables
@@ -61,7 +62,7 @@ def same(one, two):
     assert one.facts.choice == two.facts.choice
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", few(["cost", "ill", "grade"], 2))
 @pytest.mark.parametrize("method", [*METHODS.values(), *OTHERS])
 def test_a_table_and_a_federation(tmp_path, label, method):
     """With categories, with missing values, and with one file for both."""
@@ -140,6 +141,24 @@ def test_columns_that_few_rows_differ_in(tmp_path, noise):
     prepared = engine.prepare(study, open_split(study))
     column = prepared.rows.X[:, prepared.state.transform.names.index("rare")]
     assert len(np.unique(column)) == (5 if noise else 1)
+
+
+def test_methods_that_share_rows_ask_once_where_they_lie(tmp_path, monkeypatch):
+    """And each trains as it does alone: what one method was told is not another's answer."""
+    frame_of(mixed_tables(), "ill").to_csv(tmp_path / "all.csv", index=False)
+    study = toml.parse(f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n')
+    asked, place = [], engine.serving.place
+    monkeypatch.setattr(engine.serving, "place", lambda *of: asked.append(of) or place(*of))
+    prepared = engine.prepare(study, open_split(study))
+    for name in ("wafl", "dorfl", "gdrfl"):
+        words = study.changed(method_name=name)
+        together = engine.fit(words, prepared)[0].outcome
+        alone = engine.fit(words, engine.prepare(study, open_split(study)))[0].outcome
+        np.testing.assert_array_equal(together.theta, alone.theta)
+        if name == "wafl":
+            once = len(asked) // 2
+    assert len(prepared.places) == 2 * once  # dorfl asks where each class lies
+    assert len(asked) == 5 * once
 
 
 def test_levels_that_hardly_any_row_has_are_told_of(tmp_path):

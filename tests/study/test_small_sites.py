@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
+from cases import few
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.guarantees import bound
 from dorfl.oracle.group import Group
@@ -135,7 +136,7 @@ def test_a_site_of_150_rows_takes_part_in_three_studies_and_each_again_for_nothi
     assert sites["s0"].ledger.questions == before  # refused before it began
 
 
-@pytest.mark.parametrize("number", [False, True])
+@pytest.mark.parametrize("number", few([False, True]))
 def test_a_site_of_200_rows_takes_part_in_three_studies_of_other_labels(number):
     """It keeps enough for them by taking no part in trials, and knows beforehand what each needs.
 

@@ -27,6 +27,7 @@ from dorfl.federation.server import Server
 from dorfl.objective import losses, methods
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import Method
+from dorfl.oracle.curvature import coarser
 from dorfl.oracle.group import Group, Risk
 from dorfl.oracle.problem import Problem
 from dorfl.solvers import Radius, Solver
@@ -168,7 +169,8 @@ def serve(
     needs = solver.needs
     finest = "none"
     if needs.curvature:
-        finest = problem.layout.finest(options.bytes_per_round, len(names), options.curvature)
+        fits = problem.layout.finest(options.bytes_per_round, len(names), options.curvature)
+        finest = coarser(fits, problem.finest)
     rounds = options.max_rounds or needs.rounds
     setting = Setting(
         mixture=method.mixture,

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +42,8 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
 # row's h₀: as fine as is worth its time, wider than any optimum seen.
 _RHO = (512.0, 128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.06, 0.015, 0.001)
 _T = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 3.0, 30.0)
-_WORK = 20_000_000  # points times rows times outputs: some seconds
+_WORK = 20_000_000  # points times rows times outputs: some seconds …
+_FEW = 50  # … of so few outputs; of more, the matrices of every two take most of the time
 _BLOCK = 4096  # rows; what is made of them stays in the cache
 NO_BOUND = 1e30  # told where the supremum is infinite
 
@@ -134,7 +135,7 @@ def shortened(told: Told, asked: Question, less: Question) -> Told:
 
 def thinness(rows: int, outputs: int) -> int:
     """Which grid so many rows in all are asked for: a finer one would take too long."""
-    work = len(_RHO) * len(_T) * rows * outputs
+    work = len(_RHO) * len(_T) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
     return min(1 + int((work / _WORK) ** 0.5), 9)  # beyond, no price would be left
 
 
@@ -162,32 +163,39 @@ def _tell_some(
         for at, own in zip(parts, kept, strict=True)
     ]
     good = [[inner for inner, _ in own] for own in kept]
-    for k, (price, weight) in enumerate(asked.points):
-        for unit in {asked.loss, asked.error}:
-            at = _priced(plain, np.inf if price is None else unit * price, unit * weight)
-            if not at.problem.is_finite(parameter):
-                continue
-            if unit == asked.loss:
-                worst = np.split(_loss(at, parameter), plain.bounds[1:-1])
-                for f, one, own in zip(worst, told, good, strict=True):
-                    one.loss[k] = np.minimum(_largest(f, own), NO_BOUND)
-            if unit == asked.error:
-                for i, (one, own) in enumerate(zip(told, good, strict=True)):
-                    one.error[k] = np.minimum(_largest(_error(at, parameter, i), own), NO_BOUND)
+    for price, same in groupby(enumerate(asked.points), key=lambda point: point[1][0]):
+        points, weights = zip(*((k, weight) for k, (_, weight) in same), strict=True)
+        priced = {
+            unit: [_priced(plain, np.inf if price is None else unit * price, unit * weight)
+                   for weight in weights]
+            for unit in {asked.loss, asked.error}
+        }  # fmt: skip
+        for of, worst in (("loss", _loss), ("error", _error)):
+            # Many points at once: of few rows, a point costs more in calls than in numbers.
+            f = np.full((len(points), len(far)), np.inf)
+            for values, at in zip(f, priced[getattr(asked, of)], strict=True):
+                if at.problem.is_finite(parameter):
+                    values[:] = worst(at, parameter)
+            for part, one, own in zip(parts, told, good, strict=True):
+                means = np.minimum(_largest(f[:, part], own), NO_BOUND)
+                getattr(one, of)[points[0] : points[-1] + 1] = means
     return told
 
 
 def _largest(f: Array, counts: Sequence[int]) -> Array:
-    """The means of so many of the largest of f; of none, no bound.
+    """The means of so many of the largest of f, along its last axis; of none, no bound.
 
     >>> _largest(np.array([1.0, 5.0, 3.0]), [1, 2, 3])
     array([5., 4., 3.])
     """
-    cuts = sorted({len(f) - count for count in counts} - {0, len(f)})
-    parts = np.split(np.partition(f, cuts) if cuts else f, cuts)[::-1]
-    edges = [len(f) - cut for cut in [*cuts[::-1], 0]]  # how many have been added up
-    sums = dict(zip(edges, np.cumsum([part.sum() for part in parts]).tolist(), strict=True))
-    return np.array([sums[count] / count if count else NO_BOUND for count in counts])
+    rows = f.shape[-1]
+    cuts = sorted({rows - count for count in counts} - {0, rows})
+    parted = np.partition(f, cuts) if cuts else f
+    edges = [rows, *cuts[::-1], 0]
+    sums = np.cumsum([parted[..., a:b].sum(axis=-1) for b, a in pairwise(edges)], axis=0)
+    added = {rows - a: total for a, total in zip(edges[1:], sums, strict=True)}
+    none = np.full(f.shape[:-1], NO_BOUND)
+    return np.stack([added[n] / n if n else none for n in counts], axis=-1)
 
 
 def bound(
@@ -287,18 +295,17 @@ def _loss(at: Group, theta: Array) -> Array:
     return np.asarray(atoms.value + atoms.error)
 
 
-def _error(at: Group, theta: Array, i: int) -> Array:
-    """f of the 0–1 loss, of every row of a client; for a regression, of the absolute error.
+def _error(at: Group, theta: Array) -> Array:
+    """f of the 0–1 loss, of every row; for a regression, of the absolute error.
 
     A row is pulled to m, at no more than its penalty. From there the nearest boundary costs
     a²/2S, a being the margin at m and S what a unit of it takes; a row on a boundary is an error.
     For the absolute error |a − y| the best is to move on by S, and gains ½ S.
     """
-    problem, shape, rows = at.problem, at.problem.geometry, slice(*at.bounds[i : i + 2])
+    problem, shape, target, penalty = at.problem, at.problem.geometry, at.target, at.penalty
     weights, intercept = problem.split(theta)
-    target, penalty = at.target[rows], at.penalty[rows]
-    out = at.standing[rows] @ apply(shape.shrink, weights).T  # θᵀm, as in a pass over rows
-    out += weights @ at.anchors[i] + intercept
+    out = at.standing @ apply(shape.shrink, weights).T  # θᵀm, as in a pass over rows
+    out += np.repeat(at.anchors @ weights.T + intercept, at.counts, axis=0)
     spread = shape.spread(weights)
     if not problem.loss.classifies:
         return np.asarray(np.abs(out[:, 0] - target) + 0.5 * spread[0, 0] - penalty)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dorfl.objective.methods import Method
-from dorfl.oracle.curvature import Shape
+from dorfl.oracle.curvature import RESOLUTIONS, Shape
 from dorfl.support.types import Array
 
 
@@ -98,6 +98,11 @@ class Agreed:
     def layout(self) -> Shape:
         """How parameters are laid out in a curvature: as one block, or one for each output."""
         return Shape(1, self.size)
+
+    @property
+    def finest(self) -> str:
+        """The finest curvature that clients can make, whatever bytes it takes."""
+        return RESOLUTIONS[-1]
 
     @property
     def penalised(self) -> Array:

@@ -104,8 +104,9 @@ def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
     for i in range(len(most)):
         first, stop = group.bounds[i : i + 2]
         total, top = np.zeros(slope.shape[1]), np.zeros(slope.shape[1])
-        for start in range(first, stop, _PIECE):
-            at = slice(start, min(start + _PIECE, stop))
+        step = _step(group)
+        for start in range(first, stop, step):
+            at = slice(start, min(start + step, stop))
             bend = _stretched(loss.bend(slope[at], target[at], level[at]), model.spread)
             bend = np.einsum("ncc->nc", bend)
             weight = _weight(share[at, None], slope[at], bend, model.tau)
@@ -194,8 +195,9 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     outputs, width = model.pull.shape
     upper, lower = np.tril_indices(outputs)
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
-    lean = np.zeros((outputs * len(upper), width))  # E_p[g_c E_be z], b ≥ e
-    twice = np.zeros((outputs, outputs * len(upper)))  # E_p[g_e g_c E_ab], a ≥ b
+    triples = outputs * len(upper) if model.moves else 0
+    lean = np.zeros((triples, width))  # E_p[g_c E_be z], b ≥ e
+    twice = np.zeros((outputs, triples))  # E_p[g_e g_c E_ab], a ≥ b
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
     tilted, priced = np.isfinite(model.tau), np.isfinite(group.problem.method.rho)
     for part in parts:
@@ -324,7 +326,7 @@ def _pieces(
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
     anchor, dims = group.anchors[i].astype(precision), problem.dims
     first, stop = group.bounds[i : i + 2].tolist()
-    step = max(min(_PIECE, _NUMBERS // dims), 1)
+    step = _step(group)
     for start in range(first, stop, step):
         at = slice(start, min(start + step, stop))
         place = np.ones((at.stop - at.start, dims + problem.intercept), dtype=precision)
@@ -334,6 +336,12 @@ def _pieces(
         bend = problem.loss.bend(slope[at], target[at], level[at])
         bend = _stretched(bend, model.spread)
         yield _Rows(place, share[at], slope[at], bend)
+
+
+def _step(group: Group) -> int:
+    """How many rows at once: none has more numbers than its columns, or every two outputs."""
+    widest = max(group.problem.dims, group.problem.outputs**2)
+    return max(min(_PIECE, _NUMBERS // widest), 1)
 
 
 def _precision(group: Group) -> np.dtype[Any]:

@@ -16,6 +16,8 @@ from dorfl.oracle.curvature import Shape
 from dorfl.oracle.inner import Geometry, geometry
 from dorfl.support.types import Array
 
+_COUPLED = 64  # outputs, of which any three are some 300,000
+
 
 @dataclass(frozen=True, eq=False)
 class Problem(Agreed):
@@ -62,6 +64,12 @@ class Problem(Agreed):
         """How the parameters are laid out: a row of weights, intercept last, for every output."""
         apart = self.outputs == 1 or self.loss.invariant
         return Shape(self.outputs, self.dims + self.intercept) if apart else Shape(1, self.size)
+
+    @property
+    def finest(self) -> str:
+        """Blocks where rows move or are tilted, which couples any three of very many outputs."""
+        coupled = np.isfinite([self.method.rho, self.method.temperature]).any()
+        return "blocks" if coupled and self.outputs > _COUPLED else super().finest
 
     @property
     def penalised(self) -> Array:

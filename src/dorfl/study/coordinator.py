@@ -295,7 +295,7 @@ def prepared(state: State) -> State:
     assert state.transform is not None
     if not state.transform.names:
         reasons = "; ".join(f"{name!r}: {why}" for name, why in state.transform.ignored.items())
-        raise ValueError(f"no column is left to learn from ({reasons})")
+        raise ValueError(f"no column is left to learn from ({reasons or 'none but the label'})")
     return state._replace(step="center") if meaning.asks_where(state.study) else _start(state)
 
 

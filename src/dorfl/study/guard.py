@@ -165,7 +165,8 @@ def questions(agreement: Agreement, theta: Array, wish: str) -> dict[str, str]:
     finer = RESOLUTIONS[: RESOLUTIONS.index(wish) + 1]
     if agreement.study.privacy.secure_sum:
         finer = tuple(dict.fromkeys((finer[0], wish)))
-    return {finest: mark_of((about(agreement), theta, finest)) for finest in finer}
+    problem = about(agreement)
+    return {finest: mark_of((problem, theta, finest)) for finest in finer}
 
 
 def rare(group: Group, least: int) -> str | None:

@@ -70,9 +70,11 @@ class Ledger:
 
     def meet(self, study: Study, run: str, needs: Callable[[], float | None]) -> None:
         """Note that a study was seen, in which run, and the share of the numbers that it needs."""
-        seen = self.studies.setdefault(
-            mark_of(study), {"name": study.name, "first": _now(), "runs": [], "text": plain(study)}
-        )
+        mark = mark_of(study)
+        if mark not in self.studies:
+            text = plain(study)
+            self.studies[mark] = {"name": study.name, "first": _now(), "runs": [], "text": text}
+        seen = self.studies[mark]
         if run not in seen["runs"]:
             seen["runs"].append(run)
             seen["needs"] = needs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -72,13 +73,20 @@ def gaps(table: Any, transform: Transform, bounds: Array) -> Array:
     Not those of categories, where a missing value is a level like others.
     """
     found = np.zeros((len(bounds) - 1, len(transform.names)), dtype=np.int64)
-    for part in transform.numeric:
+    for at, part in _numeric(transform):
         column = cells.without(table.column(part.name), transform.missing)
         missing = np.isnan(numbers(column, part.name))
-        found[:, transform.names.index(part.name)] = np.add.reduceat(
-            missing, bounds[:-1], dtype=int
-        )
+        found[:, at] = np.add.reduceat(missing, bounds[:-1], dtype=int)
     return found
+
+
+def _numeric(transform: Transform) -> Iterator[tuple[int, Numeric]]:
+    """The numeric columns, and which of the features each is."""
+    at = 0
+    for part in transform.parts:
+        if isinstance(part, Numeric):
+            yield at, part
+        at += len(part.features)
 
 
 def place(X: Array, y: Array, agreement: Agreement | Any, missing: Array | None = None) -> Place:
@@ -89,8 +97,8 @@ def place(X: Array, y: Array, agreement: Agreement | Any, missing: Array | None 
     transform, target = agreement.transform, agreement.target
     assert transform is not None
     fills = np.zeros(len(transform.names))
-    for part in transform.numeric:
-        fills[transform.names.index(part.name)] = (part.fill - part.center) / part.spread
+    for at, part in _numeric(transform):
+        fills[at] = (part.fill - part.center) / part.spread
     middle = None
     if not agreement.apart:  # the middles agreed on, which most columns are scaled to have at 0
         middle = np.append(fills, 0.0) if target is not None else fills

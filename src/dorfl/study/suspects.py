@@ -204,9 +204,12 @@ def _support(used: Array, codes: Array) -> None:
     """Let rows of classes that few are trained with change places with those of the largest."""
     counts = np.bincount(codes[used == 1], minlength=int(codes.max(initial=0)) + 1)
     for rare in np.flatnonzero((counts > 0) & (counts < SUPPORT)).tolist():
-        spare = np.flatnonzero((used != 1) & (codes == rare))[: SUPPORT - int(counts[rare])]
-        given = np.flatnonzero((used == 1) & (codes == counts.argmax()))[: len(spare)]
+        largest = int(counts.argmax())
+        room = max(int(counts[largest]) - SUPPORT, 0)  # none where all classes are as small
+        spare = np.flatnonzero((used != 1) & (codes == rare))[: SUPPORT - int(counts[rare])][:room]
+        given = np.flatnonzero((used == 1) & (codes == largest))[: len(spare)]
         used[given], used[spare] = used[spare], used[given]
+        counts[largest] -= len(spare)
 
 
 def mark(table: str, rows: int, all_rows: int) -> str:

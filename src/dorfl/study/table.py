@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from dorfl.data import preprocessing, spread, validation
 from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Plan, columns, summaries
 from dorfl.data.sketch import Sketch
+from dorfl.data.spread import Place
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.data.validation import Clients
@@ -72,6 +73,7 @@ class Prepared:
 
     state: State
     rows: Rows
+    places: dict[tuple[str, int, bool], Place] = field(default_factory=dict)  # as methods asked
 
 
 def run(
@@ -172,7 +174,15 @@ def fit(
 
     if state.step == "center":
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
-        state = answer(lambda name: serving.place(*clients[name], state, gaps.get(name)))
+
+        def place(name: str) -> Place:
+            asked = name, meaning.centered_classes(state), state.apart
+            if asked not in prepared.places:
+                found = serving.place(*clients[name], state, gaps.get(name))
+                prepared.places[asked] = found
+            return prepared.places[asked]
+
+        state = answer(place)
     if state.step == "edge":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
@@ -296,6 +306,7 @@ def task_settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
         task, known = labels.task_in(column, study), labels.known(column, study)
     except ValueError as error:
         raise DataError(f"label: {error}; classes need --task classification") from None
+    said = study.data.task != "auto" or bool(study.data.classes)
     study = study.changed(data_task=task)
     notes: list[str] = []
     if not known.all():
@@ -303,11 +314,11 @@ def task_settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
         split = split.keep(known)
     if task == "classification" and not study.data.classes:
         study = study.changed(data_classes=tuple(columns.levels(column, name).names))
-    _check_label(study, column)
+    _check_label(study, column, said)
     return study, split, notes
 
 
-def _check_label(study: Study, column: pa.Array) -> None:
+def _check_label(study: Study, column: pa.Array, said: bool) -> None:
     name, classes = study.data.label, study.data.classes
     if study.data.task == "regression":
         present = columns.present(columns.numbers(column, name))
@@ -317,10 +328,12 @@ def _check_label(study: Study, column: pa.Array) -> None:
         raise DataError(
             f"label: column {name!r} has one value only ({classes[0]!r}); a classifier needs two"
         )
-    elif len(classes) > labels.MOST_CLASSES:
+    elif len(classes) > labels.MOST_CLASSES and not said:
+        number = "" if columns.kind_of(column) == "category" else "a number (--task regression), "
         raise DataError(
             f"label: column {name!r} has {len(classes):,} different values, more than "
-            f"{labels.MOST_CLASSES} classes; is it a number (--task regression), or another column?"
+            f"{labels.MOST_CLASSES} classes; is it {number}so many classes (--task "
+            "classification), or another column?"
         )
 
 

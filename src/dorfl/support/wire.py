@@ -35,6 +35,7 @@ from dorfl.support.types import Array
 
 LIMIT = 64 * 2**20  # bytes in a message
 _DTYPES: dict[str, Any] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "i8": np.dtype("<i8")}
+_AS_THEY_ARE = frozenset({type(None), bool, int, str})
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 T = TypeVar("T")
@@ -65,28 +66,31 @@ def decode(data: bytes, kind: type[T], *, finite: bool = True, limit: int = LIMI
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
+    kind: Any = type(value)
+    if kind in _AS_THEY_ARE:  # most values; the order of the rest is by how often they occur
         return value
+    if is_record(kind):
+        return {name: _plain(getattr(value, name)) for name in field_names(kind)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else repr(float(value))
+    if isinstance(value, int | str):
+        return value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, np.ndarray):
         code = "f4" if value.dtype == np.float32 else {"f": "f8", "i": "i8"}[value.dtype.kind]
         content = np.ascontiguousarray(value, dtype=_DTYPES[code]).tobytes()
         return {"shape": list(value.shape), code: base64.b64encode(content).decode()}
-    if is_record(type(value)):
-        return {name: _plain(getattr(value, name)) for name in field_names(type(value))}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    raise TypeError(f"{type(value).__name__}: cannot be sent")
+    raise TypeError(f"{kind.__name__}: cannot be sent")
 
 
 def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
     """A value of type `kind` from parsed JSON; see :func:`decode`."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = _parts(kind)
     if origin in (Union, types.UnionType):
         return _read_union(plain, arguments, where, finite)
     if kind is np.ndarray or origin is np.ndarray:
@@ -111,6 +115,11 @@ def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
             for i, (key, item) in enumerate(named.items())
         }
     return _read_scalar(plain, kind, where, finite)
+
+
+@cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(kind), get_args(kind)
 
 
 def _read_union(plain: Any, choices: tuple[Any, ...], where: str, finite: bool) -> Any:
@@ -187,6 +196,7 @@ def _bytes(plain: Any, where: str) -> bytes:
         raise ValueError(f"{where}: is not base64") from None
 
 
+@cache
 def is_record(kind: Any) -> bool:
     """Whether `kind` is a NamedTuple or a dataclass."""
     return dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
@@ -199,6 +209,7 @@ def hints(kind: type) -> dict[str, Any]:
     return {name: found[name] for name in field_names(kind)}
 
 
+@cache
 def field_names(kind: Any) -> tuple[str, ...]:
     """The fields of a record, in their order."""
     if dataclasses.is_dataclass(kind):
