@@ -224,10 +224,7 @@ class Group:
         else:
             keep = rows or bends or priced or self._apart
             ready, sums, per_row = self._pass(theta, keep=keep)
-            found = self._combine(ready, sums, per_row)
-            if not keep:
-                return found
-            kept = Kept(*per_row[:3])
+            found, kept = self._combine(ready, sums, per_row), Kept(*per_row[:3])
         if priced:
             found = found._replace(spent=self.spent(atoms or self._placed(theta, *per_row)))
         if rows:
@@ -305,8 +302,6 @@ class Group:
 
     def _check_finite(self, weights: Array) -> None:
         problem = self.problem
-        if problem.loss.finite_below == np.inf:
-            return
         check_finite(
             problem.loss,
             problem.method.rho,
