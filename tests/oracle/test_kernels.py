@@ -6,8 +6,8 @@ import pytest
 import dorfl
 from dorfl.federation.training import prepare
 from dorfl.oracle.kernels import (
+    _AT_ONCE,
     _NARROW,
-    BLOCK,
     _exp,
     _logistic_block,
     _logistic_point,
@@ -41,10 +41,10 @@ def test_rows_of_a_block_are_as_exact_as_one_alone(spread, like, accuracy):
     """Where the spread is narrow, float32 rows take one look: the next number above takes more."""
     rng = np.random.default_rng(0)
     ends = [0.5 * spread, -40.0, 40.0, 0.0]
-    output = np.concatenate([ends, rng.normal(scale=4.0, size=BLOCK - len(ends))])
-    label = np.where(rng.random(BLOCK) < 0.5, 1.0, -1.0)
-    value, slope, room = np.empty(BLOCK), np.empty(BLOCK), tuple(np.empty((3, BLOCK)))
-    _logistic_block(output, label, spread, like, *room, value, slope)
+    output = np.concatenate([ends, rng.normal(scale=4.0, size=_AT_ONCE - len(ends))])
+    label = np.where(rng.random(_AT_ONCE) < 0.5, 1.0, -1.0)
+    value, slope = np.empty((2, _AT_ONCE))
+    _logistic_block(output, label, _AT_ONCE, spread, like, value, slope)
     alone = np.array([_logistic_point(y * a, spread) for a, y in zip(output, label, strict=True)])
     np.testing.assert_allclose(value, alone[:, 0], rtol=accuracy, atol=accuracy)
     np.testing.assert_allclose(slope, -label * alone[:, 1], rtol=accuracy, atol=accuracy)

@@ -21,19 +21,23 @@ is written in, and in no other.
 """
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, lower_cast, models, register_model
 
 from dorfl.support import compiling
 
 LOGISTIC, SQUARED, HUBER = range(3)
 
-BLOCK = 64  # rows staged at once: their values stay in the first-level cache between the stages
+BLOCK = 64  # rows of several outputs staged at once, which stay in the first-level cache meanwhile
+_AT_ONCE = 32  # rows computed with at once; blocks of one output are so many, or some times that
+_STAGED = 128  # at most
 CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
 
 _MAGIC = 6755399441055744.0  # 1.5 · 2⁵²: adding it rounds to an integer, kept in the low bits
@@ -62,11 +66,11 @@ _WIDE = 64  # bytes
 
 
 class _Lanes(types.Type):
-    """As many numbers as 64 bytes hold."""
+    """Numbers that are computed with at once: as many as 64 bytes hold, or as are said."""
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype, self.count = dtype, 8 * _WIDE // dtype.bitwidth
-        super().__init__(name=f"Lanes({dtype})")
+    def __init__(self, dtype: Any, count: int = 0) -> None:
+        self.dtype, self.count = dtype, count or 8 * _WIDE // dtype.bitwidth
+        super().__init__(name=f"Lanes({dtype}, {self.count})")
 
 
 @register_model(_Lanes)
@@ -131,41 +135,19 @@ def _keep(arrays):
     """Have arrays that are borrowed last until here."""
 
 
-def _pointer(context, builder, array, value, indices):
+def _pointer(context, builder, array, value, indices, count=0):
     at = _place(context, builder, array, value, indices)
-    return builder.bitcast(at, context.get_value_type(_Lanes(array.dtype)).as_pointer())
+    return builder.bitcast(at, context.get_value_type(_Lanes(array.dtype, count)).as_pointer())
 
 
-def _loaded(context, builder, array, value, indices):
+def _loaded(context, builder, array, value, indices, count=0):
     """Lanes from a place in an array on, whether aligned or not."""
-    at = _pointer(context, builder, array, value, indices)
+    at = _pointer(context, builder, array, value, indices, count)
     return builder.load(at, align=array.dtype.bitwidth // 8)
-
-
-@intrinsic
-def _load(_, array, k):
-    """The lanes from array[k] on."""
-
-    def generate(context, builder, _signature, args):
-        return _loaded(context, builder, array, args[0], args[1:])
-
-    return _Lanes(array.dtype)(array, k), generate
-
-
-@intrinsic
-def _add(_, a, b):
-    """The sum a + b."""
-    return a(a, b), lambda _context, builder, _signature, args: builder.fadd(*args)
 
 
 def _larger(builder, a, b):
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-
-@intrinsic
-def _max(_, a, b):
-    """The larger of a and b, lane by lane; b where they cannot be compared."""
-    return a(a, b), lambda _context, builder, _signature, args: _larger(builder, *args)
 
 
 def _add_product(builder, a, b, total):
@@ -189,6 +171,8 @@ def _folded(builder, vectors, join):
         pairs = list(zip(vectors[::2], vectors[1::2], strict=False)) or [(vectors[0], vectors[0])]
         vectors = [join(*_halves(builder, a, b, length)) for a, b in pairs]
         length //= 2
+    if len(vectors) > 1:  # two, of a number for each of half the vectors
+        return builder.shuffle_vector(*vectors, _places(range(2 * vectors[0].type.count)))
     return vectors[0]
 
 
@@ -213,11 +197,106 @@ def _max_of(_, lanes):
     return lanes.dtype(lanes), generate
 
 
+# Formulas are written once, for one number and for the lanes of a block's rows. These fill several
+# registers: while an operation waits for one of them, it can go on with another.
+
+
+def _bits(builder, change, number, with_what):
+    """A number, or lanes, after its 64 bits were changed with those of a whole number."""
+    kind, one = number.type, ir.IntType(64)
+    if isinstance(kind, ir.VectorType):
+        one = ir.VectorType(one, kind.count)
+        with_what = [with_what] * kind.count
+    changed = change(builder.bitcast(number, one), ir.Constant(one, with_what))
+    return builder.bitcast(changed, kind)
+
+
+class _Formula(AbstractTemplate):
+    """An operation on lanes; a number among them stands for lanes that are all alike."""
+
+    def generic(self, args, _kws):
+        own = next((kind for kind in args if isinstance(kind, _Lanes)), None)
+        return own and signature(own, *[own] * len(args))
+
+
+def _teach(formula, count, emit):
+    infer_global(formula)(type("_Formula", (_Formula,), {"key": formula}))
+    kinds = [_Lanes] * count
+    lower_builtin(formula, *kinds)(lambda _context, builder, _signature, args: emit(builder, *args))
+
+
+_teach(operator.add, 2, lambda builder, a, b: builder.fadd(a, b, flags=("contract",)))
+_teach(operator.sub, 2, lambda builder, a, b: builder.fsub(a, b, flags=("contract",)))
+_teach(operator.mul, 2, lambda builder, a, b: builder.fmul(a, b, flags=("contract",)))
+_teach(operator.truediv, 2, lambda builder, a, b: builder.fdiv(a, b))
+_teach(operator.neg, 1, lambda builder, a: builder.fneg(a))
+_teach(abs, 1, lambda builder, a: _bits(builder, builder.and_, a, (1 << 63) - 1))
+_teach(max, 2, _larger)
+_teach(min, 2, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
+
+
+def _alike(builder, number, kind):
+    """Lanes of one number."""
+    first = builder.insert_element(kind(ir.Undefined), number, ir.IntType(32)(0))
+    return builder.shuffle_vector(first, first, _places([0] * kind.count))
+
+
+@lower_cast(types.Float, _Lanes)
+def _repeat(context, builder, given, lanes, number):
+    number = context.cast(builder, number, given, lanes.dtype)
+    return _alike(builder, number, context.get_value_type(lanes))
+
+
+@intrinsic
+def _some(_, array, k):
+    """The lanes of a block's rows from array[k] on."""
+
+    def generate(context, builder, _signature, args):
+        return _loaded(context, builder, array, args[0], args[1:], _AT_ONCE)
+
+    return _Lanes(array.dtype, _AT_ONCE)(array, k), generate
+
+
+@intrinsic
+def _put(_, array, k, lanes):
+    """Set the numbers from array[k] on to those lanes, in the array's precision."""
+
+    def generate(context, builder, _signature, args):
+        at = _pointer(context, builder, array, args[0], args[1:2], lanes.count)
+        kind = context.get_value_type(_Lanes(array.dtype, lanes.count))
+        value = args[2] if args[2].type == kind else builder.fptrunc(args[2], kind)
+        builder.store(value, at, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, k, lanes), generate
+
+
+@intrinsic
+def _where_positive(_, b, one, other):
+    """The one where b ≥ 0, else the other."""
+
+    def generate(_context, builder, _signature, args):
+        return builder.select(builder.fcmp_ordered(">=", args[0], args[0].type(None)), *args[1:])
+
+    return b(b, one, other), generate
+
+
+@intrinsic
+def _two_to(_, shifted):
+    """2ⁿ for the n in the low bits of a number."""
+
+    def generate(_context, builder, _signature, args):
+        power = _bits(builder, builder.shl, args[0], 52)
+        return _bits(builder, builder.add, power, 1023 << 52)
+
+    return shifted(shifted), generate
+
+
 # A block's rows are taken up to seven lanes at a time, a tile: with what these are multiplied by or
 # added to they fill the registers of most processors. The last lanes of a row begin where they end
 # with it, and so may overlap the ones before; θ is zero there, and sums are not taken from there.
-# The next block is asked for early, half of it during each product: memory would idle otherwise
-# until its turn comes.
+# Of every row the one a block further on is asked for, half of it during each product: memory would
+# idle otherwise until its turn comes.
 
 _ROWS, _TILE = 8, 7
 _LONG = 2048  # bytes of a row from which on it streams in by itself
@@ -228,13 +307,18 @@ def _least(builder, a, b):
 
 
 def _tile(context, builder, array, value, indices, count, last=None):
-    """Where so many lanes are from a place in an array on; the last not after the last column."""
+    """So many lanes from a place in an array on; the last not after the last column.
+
+    By halves, of which fewer cross a line of the cache.
+    """
     *row, k = indices
+    half = _Lanes(array.dtype).count // 2
     for c in range(count):
-        at = builder.add(k, k.type(c * _Lanes(array.dtype).count))
+        at = builder.add(k, k.type(2 * c * half))
         if last is not None and c == count - 1:
             at = _least(builder, at, last)
-        yield _pointer(context, builder, array, value, [*row, at])
+        for place in (at, builder.add(at, k.type(half))):
+            yield _loaded(context, builder, array, value, [*row, place], half)
 
 
 def _by_size(builder, size, emit):
@@ -250,35 +334,26 @@ def _by_size(builder, size, emit):
     builder.position_at_end(done)
 
 
-def _ask(context, builder, array, value, ahead, count, level=2):
-    """Have so many lanes from an array's number `ahead` on brought into a cache of that level.
+def _ask(context, builder, array, value, indices, ahead, lanes):
+    """Have lanes so many numbers after a place in an array brought into the second-level cache.
 
     Such a place need not be.
     """
-    data = context.make_array(array)(context, builder, value).data
+    at = builder.gep(_place(context, builder, array, value, indices), [ahead])
     byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
     ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    for c in range(count):
-        at = builder.add(ahead, ahead.type(c * _Lanes(array.dtype).count))
-        at = builder.bitcast(builder.gep(data, [at]), byte)
-        builder.call(ask, [at, flag(0), flag(4 - level), flag(1)])
-
-
-def _ask_half(context, builder, rows, table, j, ahead, count):
-    """Ask for lanes, j half rows after the number `ahead` of the table; zero stands for none."""
-    dims = builder.extract_value(context.make_array(rows)(context, builder, table).shape, 1)
-    with builder.if_then(builder.icmp_signed(">", ahead, ahead.type(0))):
-        start = builder.add(ahead, builder.lshr(builder.mul(j, dims), j.type(1)))
-        _ask(context, builder, rows, table, start, count)
+    for c in lanes:
+        line = builder.gep(at, [flag(c * _Lanes(array.dtype).count)])
+        builder.call(ask, [builder.bitcast(line, byte), flag(0), flag(2), flag(1)])
 
 
 @intrinsic
 def _prefetch(_, array, k):
-    """Have the lanes from an array's number k on brought into the first-level cache."""
+    """Have the lanes from an array's number k on brought into the second-level cache."""
 
     def generate(context, builder, _signature, args):
-        _ask(context, builder, array, *args, 1, level=1)
+        _ask(context, builder, array, args[0], args[1:], ir.IntType(64)(0), range(1))
         return context.get_dummy_value()
 
     return types.void(array, k), generate
@@ -293,28 +368,27 @@ def _multiply(_, rows, i, end, k, size, last, weights, ahead, out):
 
     def generate(context, builder, _signature, args):
         table, i, end, k, size, last, vector, ahead, found = args
-        align, lanes = rows.dtype.bitwidth // 8, context.get_value_type(_Lanes(rows.dtype))
         kind = ir.VectorType(ir.DoubleType(), _ROWS)
 
         def emit(count):
-            at = _tile(context, builder, weights, vector, [k], count)
-            own = [builder.load(pointer, align=align) for pointer in at]
+            own = list(_tile(context, builder, weights, vector, [k], count))
             after = builder.add(end, end.type(1))
             with cgutils.for_range_slice(builder, i, after, i.type(_ROWS)) as (first, _):
                 sums = []
                 for q in range(_ROWS):
                     row = _least(builder, builder.add(first, i.type(q)), end)
-                    sums.append(lanes(None))
-                    at = _tile(context, builder, rows, table, [row, k], count, last)
-                    for pointer, weight in zip(at, own, strict=True):
-                        some = builder.load(pointer, align=align)
-                        sums[q] = _add_product(builder, some, weight, sums[q])
+                    some = _tile(context, builder, rows, table, [row, k], count, last)
+                    parts = [own[0].type(None)] * 2  # an addition waits for the one before
+                    for c, (lanes, weight) in enumerate(zip(some, own, strict=True)):
+                        at = c // 2 % 2
+                        parts[at] = _add_product(builder, lanes, weight, parts[at])
+                    sums.append(builder.fadd(*parts))
+                    _ask(context, builder, rows, table, [row, k], ahead, range(count // 2))
                 total, j = _folded(builder, sums, builder.fadd), builder.sub(first, i)
                 total = total if total.type == kind else builder.fpext(total, kind)
                 place = _place(context, builder, out, found, [j])
                 place = builder.bitcast(place, kind.as_pointer())
                 builder.store(builder.fadd(builder.load(place, align=8), total), place, align=8)
-                _ask_half(context, builder, rows, table, j, ahead, _ROWS // 2 * count)
 
         _by_size(builder, size, emit)
         return context.get_dummy_value()
@@ -347,22 +421,22 @@ def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
 
     def generate(context, builder, _signature, args):
         table, i, several, k, size, last, given, ahead, vector = args
-        align, lanes = rows.dtype.bitwidth // 8, context.get_value_type(_Lanes(rows.dtype))
+        lanes = context.get_value_type(_Lanes(rows.dtype, _Lanes(rows.dtype).count // 2))
 
         def emit(count):
-            sums = [cgutils.alloca_once(builder, lanes) for _ in range(count)]
+            sums = [cgutils.alloca_once(builder, lanes) for _ in range(2 * count)]
             for some in sums:
                 builder.store(lanes(None), some)
             with cgutils.for_range(builder, several) as loop:
                 j = loop.index
                 number = builder.load(_place(context, builder, coefficients, given, [j]))
-                first = builder.insert_element(lanes(ir.Undefined), number, ir.IntType(32)(0))
-                own = builder.shuffle_vector(first, first, _places([0] * lanes.count))
-                at = _tile(context, builder, rows, table, [builder.add(i, j), k], count, last)
-                for pointer, some in zip(at, sums, strict=True):
-                    found = builder.load(pointer, align=align)
+                own = _alike(builder, number, lanes)
+                row = [builder.add(i, j), k]
+                lot = _tile(context, builder, rows, table, row, count, last)
+                for found, some in zip(lot, sums, strict=True):
                     builder.store(_add_product(builder, found, own, builder.load(some)), some)
-                _ask_half(context, builder, rows, table, j, ahead, -(-count // 2))
+                with builder.if_then(builder.icmp_signed(">", ahead, ahead.type(0))):
+                    _ask(context, builder, rows, table, row, ahead, range(count // 2, count))
             kind = ir.VectorType(ir.DoubleType(), lanes.count)
             for c, some in enumerate(sums):
                 at = builder.add(k, k.type(c * lanes.count))
@@ -385,8 +459,8 @@ def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _exp(x, like):
-    """e^x for x ≤ 0."""
+def _powers(x, like):
+    """2ⁿ and e^r − 1 for x = n log 2 + r ≤ 700: e^x is the one times one more than the other."""
     x = max(x, -708.0)
     shifted = x * 1.4426950408889634 + _MAGIC
     n = shifted - _MAGIC
@@ -409,10 +483,14 @@ def _exp(x, like):
         p = p * r + 4.166666666650602e-2
         p = p * r + 0.16666666666666555
         p = p * r + 0.5000000000000014
-    p = p * r + 1.0
-    p = p * r + 1.0
-    bits = np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)
-    return np.int64(bits).view(np.float64)
+    return _two_to(shifted), (p * r + 1.0) * r
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _exp(x, like):
+    """e^x for x ≤ 700."""
+    power, rest = _powers(x, like)
+    return power * rest + power
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
@@ -448,29 +526,6 @@ def _log(x):
     return ((bits >> 52) - 1023) * 0.6931471805599453 + _twice_artanh(e / (2.0 + e), 0.0)
 
 
-# ── sums of a block ─────────────────────────────────────────────────────────────────────────────
-
-
-@njit(nogil=True, cache=True, **_INSIDE)
-def _largest(a):
-    """The largest number of a block."""
-    width = _lanes(a)
-    found = _load(a, 0)
-    for k in range(width, BLOCK, width):
-        found = _max(_load(a, k), found)
-    return _max_of(found)
-
-
-@njit(nogil=True, cache=True, **_INSIDE)
-def _sum(a):
-    """The sum of a block."""
-    width = _lanes(a)
-    found = _load(a, 0)
-    for k in range(width, BLOCK, width):
-        found = _add(_load(a, k), found)
-    return _sum_of(found)
-
-
 # ── logistic ────────────────────────────────────────────────────────────────────────────────────
 # The margin u at the maximiser solves u = a − S σ(−u). With b = a − S/2 the *global* maximiser has
 # sign(u) = sign(b) and |u| = t, the root of t = |b| + (S/2) tanh(t/2), for every S: also where the
@@ -481,17 +536,24 @@ def _sum(a):
 def _margin_start(b, spread):
     """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2.
 
-    Below S = 1 the steps need no bound to be safe: there a guess, with tanh(t/2) to 0.006.
+    Below S = 1 the steps need no bound to be safe.
     """
-    wide = abs(b) + 0.5 * spread
     if spread < 1.0:
-        t = min(abs(b) * (1.0 / (1.0 - 0.25 * spread)), wide, 6.0)
-        z = t * t
-        p = 3.776e-7 * z - 3.8648e-5
-        p = p * z + 1.53427e-3
-        p = p * z - 3.16868e-2
-        return abs(b) + 0.5 * spread * t * (p * z + 0.4879273)
-    return min(wide, abs(b) / (1.0 - 0.25 * spread)) if spread < 4.0 else wide
+        return _margin_guess(b, spread)
+    wide = abs(b) + 0.5 * spread
+    return min(wide, abs(b) * (1.0 / (1.0 - 0.25 * spread))) if spread < 4.0 else wide
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
+def _margin_guess(b, spread):
+    """The root with tanh(t/2) to 0.006, for S < 1."""
+    t = min(abs(b) * (1.0 / (1.0 - 0.25 * spread)), abs(b) + 0.5 * spread)
+    t = min(t, 6.0)
+    z = t * t
+    p = 3.776e-7 * z - 3.8648e-5
+    p = p * z + 1.53427e-3
+    p = p * z - 3.16868e-2
+    return abs(b) + 0.5 * spread * t * (p * z + 0.4879273)
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
@@ -530,19 +592,19 @@ def _margin_nearer(t, loss, small, b, spread):
     x = spread * bend  # ≤ 0.075, so that 1 / (1 − x) is (1 + x)(1 + x²)(1 + x⁴) to 1e-9
     square = x * x
     inverse = 1.0 + x
-    inverse += inverse * square
-    inverse += inverse * (square * square)
+    inverse = inverse + inverse * square
+    inverse = inverse + inverse * (square * square)
     step = (t - abs(b) - 0.5 * spread * lean) * inverse
-    step += 0.5 * step * step * spread * bend * lean * inverse
-    loss += step * (small + 0.5 * step * bend)
+    step = step + 0.5 * step * step * x * lean * inverse
+    loss = loss + step * (small + 0.5 * step * bend)
     return t - step, loss, small + step * bend * (1.0 + 0.5 * step * lean)
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_value(t, loss, small, b, spread):
     """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t, from loss and σ at t."""
-    s = small if b >= 0.0 else 1.0 - small
-    return loss + (0.0 if b >= 0.0 else t) - 0.5 * spread * s * s, s
+    s = _where_positive(b, small, 1.0 - small)
+    return _where_positive(b, loss, loss + t) - 0.5 * spread * s * s, s
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -560,59 +622,57 @@ def _logistic_point(margin, spread):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _logistic_block(output, label, spread, like, b, t, tail, value, slope):
+def _logistic_block(output, label, count, spread, like, value, slope):
     """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
     enough = _SETTLED_FLOAT32 if _is_short(like) else _SETTLED
     near = _is_short(like) and 0.0 < spread <= _NARROW
-    for j in range(BLOCK):
-        b[j] = label[j] * output[j] - 0.5 * spread
-        t[j] = _margin_start(b[j], spread)
-    if spread > 0.0 and not near:
-        for _ in range(60):
-            for j in range(BLOCK):
-                step, tail[j], value[j] = _margin_step(t[j], b[j], spread, enough, like)
-                t[j] -= step
-            if _largest(value) < 0.0:
-                break
-    else:
-        for j in range(BLOCK):
-            tail[j] = _exp(-t[j], like)
-    for j in range(BLOCK):  # in parts: one long chain of operations would leave lanes waiting
-        value[j], tail[j] = _margin_loss(tail[j], like)
-    if near:
-        for j in range(BLOCK):
-            t[j], value[j], tail[j] = _margin_nearer(t[j], value[j], tail[j], b[j], spread)
-    for j in range(BLOCK):
-        value[j], s = _margin_value(t[j], value[j], tail[j], b[j], spread)
-        slope[j] = -label[j] * s
+    for j in range(0, count, _AT_ONCE):
+        y = _some(label, j)
+        b = y * _some(output, j) - 0.5 * spread
+        if near:
+            t = _margin_guess(b, spread)
+            loss, small = _margin_loss(_exp(-t, like), like)
+            t, loss, small = _margin_nearer(t, loss, small, b, spread)
+        else:
+            t = _margin_start(b, spread) if spread > 0.0 else abs(b)
+            e = _exp(-t, like)
+            for _ in range(60 if spread > 0.0 else 0):
+                step, e, off = _margin_step(t, b, spread, enough, like)
+                t = t - step
+                if _max_of(off) < 0.0:
+                    break
+            loss, small = _margin_loss(e, like)
+        loss, small = _margin_value(t, loss, small, b, spread)
+        _put(value, j, loss)
+        _put(slope, j, -y * small)
 
 
 # ── squared and Huber ───────────────────────────────────────────────────────────────────────────
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _squared_block(output, label, spread, value, slope):
+def _squared_block(output, label, count, spread, value, slope):
     """½ (a − y)² / (1 − S); the caller has made sure that S < 1."""
     gain = 1.0 / (1.0 - spread)
-    for j in range(BLOCK):
-        residual = output[j] - label[j]
-        slope[j] = gain * residual
-        value[j] = 0.5 * gain * residual * residual
+    for j in range(0, count, _AT_ONCE):
+        residual = _some(output, j) - _some(label, j)
+        _put(slope, j, gain * residual)
+        _put(value, j, 0.5 * gain * residual * residual)
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _huber_block(output, label, spread, delta, value, slope):
+def _huber_block(output, label, count, spread, delta, value, slope):
     """Two branches: the row stays in the quadratic part, or is carried into the linear one."""
     edge = delta * (1.0 - spread)
     gain = 1.0 / (1.0 - spread) if spread < 1.0 else 0.0
-    for j in range(BLOCK):
-        residual = output[j] - label[j]
-        if abs(residual) < edge:
-            slope[j] = gain * residual
-            value[j] = 0.5 * gain * residual * residual
-        else:
-            slope[j] = delta if residual >= 0.0 else -delta
-            value[j] = delta * abs(residual) + 0.5 * delta * delta * (spread - 1.0)
+    for j in range(0, count, _AT_ONCE):
+        residual = _some(output, j) - _some(label, j)
+        size = abs(residual)
+        linear = delta * size + 0.5 * delta * delta * (spread - 1.0)
+        inside = 0.5 * gain * residual * residual
+        _put(value, j, _where_positive(size - edge, linear, inside))
+        side = _where_positive(residual, residual * 0.0 + delta, residual * 0.0 - delta)
+        _put(slope, j, _where_positive(size - edge, side, gain * residual))
 
 
 # ── softmax ─────────────────────────────────────────────────────────────────────────────────────
@@ -1008,7 +1068,7 @@ def _tile_size(dims, width):
 def _padded(weights):
     """Weights by lanes: zero where the last overlap those before, or a short row's the next row."""
     dims, width = weights.shape[1], _lanes(weights)
-    found = np.zeros(dims + width, weights.dtype)
+    found = np.zeros(dims + 2 * width, weights.dtype)
     for k in range(dims):
         found[_column(k, dims, width)] = weights[0, k]
     return found
@@ -1040,25 +1100,24 @@ def _last_rows(rows, first, count):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
-    """out[j] = weights · row_j + bias for a block of rows (zero beyond the last one)."""
+    """out[j] = weights · row_j + bias for a block of rows."""
     width, end = _lanes(rows), first + count - 1
     last = max(dims - width, 0)
     out[:] = bias
     if dims * rows.itemsize > _LONG:  # one after the other: eight would be as many places in memory
         for j in range(count):
-            total = _nothing(rows.dtype.type(0))
-            for k in range(0, dims, width):
-                total = _add_product_at(rows, first + j, min(k, last), weights, k, total)
-            out[j] += _sum_of(total)
+            one = two = _nothing(rows.dtype.type(0))
+            for k in range(0, dims, 2 * width):
+                after = k + width
+                one = _add_product_at(rows, first + j, min(k, last), weights, k, one)
+                two = _add_product_at(rows, first + j, min(after, last), weights, after, two)
+            out[j] += _sum_of(one + two)
     else:
         k = 0
         while k < dims:
             size = min(tile, (dims - k + width - 1) // width)
-            asked = ahead + _ROWS // 2 * k if ahead > 0 else 0
-            _multiply(rows, first, end, k, size, last, weights, asked, out)
+            _multiply(rows, first, end, k, size, last, weights, ahead, out)
             k += tile * width
-    for j in range(count, BLOCK):
-        out[j] = 0.0
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
@@ -1068,8 +1127,7 @@ def _weighted_rows(rows, first, count, coefficient, dims, tile, ahead, total):
     last, k = max(dims - width, 0), 0
     while k < dims:
         size = min(tile, (dims - k + width - 1) // width)
-        asked = ahead + (BLOCK * dims + k) // 2 if ahead > 0 else 0
-        _add_rows(rows, first, count, k, size, last, coefficient, asked, total)
+        _add_rows(rows, first, count, k, size, last, coefficient, ahead, total)
         k += tile * width
 
 
@@ -1108,7 +1166,8 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
             coefficient[c, j] = push[c, j]
         for j in range(count, BLOCK):
             push[c, j] = 0.0
-        slopes[c] += _sum(push[c])
+        for j in range(0, BLOCK, _AT_ONCE):
+            slopes[c] += _sum_of(_some(push[c], j))
     np.dot(push, slope.T, square)
     np.dot(coefficient, rows[first : first + count], partial)
     for c in range(outputs):
@@ -1119,76 +1178,45 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _ask_next(source, first):
-    """Ask for what the next block has of `source`: it is read too seldom to stream in by itself."""
-    for k in range(0, BLOCK, _lanes(source)):
-        _prefetch(source, first + BLOCK + k)
-
-
-@njit(nogil=True, cache=True, **_INSIDE)
 def _copy(source, first, count, out):
     """The block's part of `source`; a slice spares a check of every index for its sign."""
-    _ask_next(source, first)
     part = source[first : first + count]
     for j in range(count):
         out[j] = part[j]
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _subtract(source, first, count, out):
-    """Take the block's part of `source` from `out`."""
-    _ask_next(source, first)
-    part = source[first : first + count]
-    for j in range(count):
-        out[j] -= part[j]
+def _part(source, first, count, block, room, apart):
+    """Where a block's part of `source` is: there, or in the room if it ends early or is changed."""
+    for k in range(0, block, _lanes(source)):  # too seldom read to stream in by itself
+        _prefetch(source, first + 2 * block + k)
+    part = source[first : first + block]
+    if apart or len(part) < block:
+        _copy(source, first, count, room)
+        return room
+    return part
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _total(value, count):
-    """The sum of a block's values; beyond the last row they are made zero."""
-    for j in range(count, BLOCK):
-        value[j] = 0.0
-    return _sum(value)
+def _level(largest, scale, top):
+    """A level that no f·scale is above by more than one: the former one, if that will do.
+
+    Then what comes next need not wait for the largest f.
+    """
+    return largest if (largest - top) * scale > 1.0 else top
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
-def _tilt(value, count, scale, top, weight, excess, like):
-    """weight_j = exp(value_j · scale − new top); returns the new top and Σ (weight_j − 1).
+def _tilt(f, scale, top, like):
+    """Weights w = exp((f − top)·scale) of some rows and w − 1; one and f where there is no tilt.
 
     The sum is that of expm1 and not of exp, because ρβ log mean exp(f/ρβ) is a small difference of
-    large numbers where ρβ is large. Beyond the last row weights are one.
+    large numbers where ρβ is large.
     """
-    for j in range(BLOCK):
-        weight[j] = value[j] * scale
-    for j in range(count, BLOCK):
-        weight[j] = -np.inf
-    top = max(top, _largest(weight))
-    for j in range(count, BLOCK):
-        weight[j] = top
-    for j in range(BLOCK):
-        excess[j] = top - weight[j]
-    if _largest(excess) < 1e-3:
-        for j in range(BLOCK):
-            x = -excess[j]
-            weight[j] = _exp(x, like)
-            excess[j] = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0))))
-    else:
-        for j in range(BLOCK):
-            weight[j] = _exp(-excess[j], like)
-            excess[j] = weight[j] - 1.0
-    return top, _sum(excess)
-
-
-@njit(nogil=True, cache=True, **_INSIDE)
-def _push(weight, slope, count, push, square, coefficient):
-    """The products w g and w g², and the first in the rows' own precision."""
-    for j in range(count, BLOCK):
-        slope[j] = 0.0
-    for j in range(BLOCK):
-        push[j] = weight[j] * slope[j]
-        square[j] = push[j] * slope[j]
-    for j in range(BLOCK):
-        coefficient[j] = push[j]
+    if scale == 0.0:
+        return f * 0.0 + 1.0, f
+    power, rest = _powers((f - top) * scale, like)
+    return power * rest + power, power * rest + (power - 1.0)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -1220,14 +1248,14 @@ def _apply_threshold(
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _change_labels(
-    rows, first, count, output, label, spread, like, weights, threshold, price, inner, value, slope,
-    shift, room,
+    rows, first, count, output, label, spread, like, weights, threshold, price, value, slope, shift,
+    room,
 ):  # fmt: skip
     """Give rows of a logistic model the other label where that is worse by more than its price."""
     other, other_value, other_slope, other_shift = room
-    for j in range(BLOCK):
-        other[j] = -label[j]
-    _logistic_block(output, other, spread, like, *inner, other_value, other_slope)
+    for j in range(0, count, _AT_ONCE):
+        _put(other, j, -_some(label, j))
+    _logistic_block(output, other, count, spread, like, other_value, other_slope)
     if threshold[4] > 0.0:
         _apply_threshold(
             rows, first, count, output, other, spread, weights, threshold, other_value,
@@ -1259,18 +1287,19 @@ def one_pass(
     """
     dims, width, like, S = rows.shape[1], _lanes(rows), rows.dtype.type(0), spread[0, 0]
     rows, target, penalty = _borrowed(rows), _borrowed(target), _borrowed(penalty)
+    tile, size = _tile_size(dims, width), dims * rows.itemsize
+    # half of the first-level cache: the next block is on its way meanwhile
+    block = min(max(16_384 // size // _AT_ONCE * _AT_ONCE, _AT_ONCE), _STAGED)
+    ahead = block * dims if size <= _LONG else 0
     kept = (
-        np.zeros((15, BLOCK)), _padded(effective), np.zeros(BLOCK, rows.dtype),
+        np.zeros((10, block)), _padded(effective), np.zeros(block, rows.dtype),
         np.empty(dims + width),
     )  # fmt: skip
     room, padded = _borrowed(kept[0]), _borrowed(kept[1])
     coefficient, sums = _borrowed(kept[2]), _borrowed(kept[3])
-    output, label, value, slope, shift = room[0], room[1], room[2], room[3], room[4]
-    weight, push, square, b, t, tail = room[5], room[6], room[7], room[8], room[9], room[10]
-    other = (room[11], room[12], room[13], room[14])
-    label[:], weight[:] = 1.0, 1.0
+    output, value, slope, shift, copies = room[0], room[1], room[2], room[3], room[4:6]
+    other = (room[6], room[7], room[8], room[9])
     own = effective[0]
-    tile, asks = _tile_size(dims, width), dims * rows.itemsize <= _LONG
     scored, priced = threshold[4] > 0.0, price < np.inf
     chunk = _take(taken)
     while chunk < len(chunks):
@@ -1279,60 +1308,67 @@ def one_pass(
         top = -np.inf if scale > 0.0 else 0.0
         total = pushed = squared = moved = 0.0
         sums[:] = 0.0
-        for first in range(start, stop, BLOCK):
-            count = min(BLOCK, stop - first)
+        for first in range(start, stop, block):
+            count = min(block, stop - first)
+            whole = -(-count // _AT_ONCE) * _AT_ONCE
             table, at = rows, first
             if not _can_load(rows, first + count):
                 table, at = _last_rows(rows, first, count), 0
-            ahead = (first + BLOCK) * dims if asks else 0
             _outputs(table, at, count, padded, dims, bias, tile, ahead, output)
-            _copy(target, first, count, label)
+            label = _part(target, first, count, block, copies[0], priced)
 
             if kind == LOGISTIC:
-                _logistic_block(output, label, S, like, b, t, tail, value, slope)
+                _logistic_block(output, label, count, S, like, value, slope)
                 if scored:
                     _apply_threshold(
                         rows, first, count, output, label, S, own, threshold, value, slope, shift
                     )
                 if priced:
                     _change_labels(
-                        rows, first, count, output, label, S, like, own, threshold, price,
-                        (b, t, tail), value, slope, shift, other,
+                        rows, first, count, output, label, S, like, own, threshold, price, value,
+                        slope, shift, other,
                     )  # fmt: skip
             elif kind == SQUARED:
-                _squared_block(output, label, S, value, slope)
+                _squared_block(output, label, count, S, value, slope)
             else:
-                _huber_block(output, label, S, delta, value, slope)
+                _huber_block(output, label, count, S, delta, value, slope)
 
-            _subtract(penalty, first, count, value)
-            if scale > 0.0:
-                risen, gained = _tilt(value, count, scale, top, weight, square, like)
-                if risen > top:
-                    shrink = math.exp(top - risen)
-                    total = total * shrink + (first - start) * math.expm1(top - risen)
-                    pushed, squared, moved = pushed * shrink, squared * shrink, moved * shrink
-                    for k in range(len(sums)):
-                        sums[k] *= shrink
-                    top = risen
-                total += gained
-            else:
-                total += _total(value, count)
-            _push(weight, slope, count, push, square, coefficient)
-            pushed += _sum(push)
-            squared += _sum(square)
-            _weighted_rows(table, at, count, coefficient, dims, tile, ahead, sums)
-            if scored:
-                for j in range(count):
-                    moved += push[j] * shift[j]
+            minus = _part(penalty, first, count, block, copies[1], False)
+            for j in range(0, count, _AT_ONCE):
+                _put(value, j, _some(value, j) - _some(minus, j))
             if keep:
                 for j in range(count):
                     f[first + j] = value[j]
                     g[first + j, 0] = slope[j]
                     labels[first + j] = label[j]
                     moves[first + j] = shift[j]
+            for j in range(count, whole):
+                value[j], slope[j] = -np.inf, 0.0
+            largest = _some(value, 0)
+            for j in range(_AT_ONCE, count, _AT_ONCE):
+                largest = max(_some(value, j), largest)
+            risen = _level(_max_of(largest), scale, top)
+            if risen > top:
+                shrink = math.exp((top - risen) * scale)
+                total = total * shrink + (first - start) * math.expm1((top - risen) * scale)
+                pushed, squared, moved = pushed * shrink, squared * shrink, moved * shrink
+                for k in range(len(sums)):
+                    sums[k] *= shrink
+                top = risen
+            for j in range(count, whole):
+                value[j] = top  # with a weight of one, which adds nothing
+            for j in range(0, count, _AT_ONCE):
+                weight, gained = _tilt(_some(value, j), scale, top, like)
+                push = weight * _some(slope, j)
+                _put(coefficient, j, push)
+                total += _sum_of(gained)
+                pushed += _sum_of(push)
+                squared += _sum_of(push * _some(slope, j))
+                moved += _sum_of(push * _some(shift, j)) if scored else 0.0
+            _weighted_rows(table, at, count, coefficient, dims, tile, ahead, sums)
         for k in range(dims):
             moment[k] = sums[_column(k, dims, width)]
-        levels[chunk, 0], levels[chunk, 1], levels[chunk, 2] = top, total, moved
+        levels[chunk, 0], levels[chunk, 1], levels[chunk, 2] = top * scale, total, moved
         slopes[chunk, 0], squares[chunk, 0, 0] = pushed, squared
         chunk = _take(taken)
     _keep(kept)
@@ -1349,7 +1385,7 @@ def softmax_pass(
     """
     outputs, dims = effective.shape
     output, label = np.zeros((outputs, BLOCK)), np.ones(BLOCK)
-    value, weight, excess = np.empty(BLOCK), np.ones(BLOCK), np.empty(BLOCK)
+    value, weight = np.empty(BLOCK), np.empty(BLOCK)
     slope, push = np.zeros((outputs, BLOCK)), np.empty((outputs, BLOCK))
     resting, bias = np.zeros(BLOCK), np.empty(outputs)
     coefficient = np.empty(outputs * BLOCK, rows.dtype)
@@ -1382,23 +1418,9 @@ def softmax_pass(
                 output, label, count, spread, chords, apart, concave, accuracy, price,
                 threshold[5] if scored else -1.0, resting, value, slope, room,
             )  # fmt: skip
-            _subtract(penalty, first, count, value)
-            if scale > 0.0:
-                risen, gained = _tilt(value, count, scale, top, weight, excess, 0.0)
-                if risen > top:
-                    shrink = math.exp(top - risen)
-                    total = total * shrink + (first - start) * math.expm1(top - risen)
-                    moments[chunk] *= shrink
-                    slopes[chunk] *= shrink
-                    squares[chunk] *= shrink
-                    top = risen
-                total += gained
-            else:
-                total += _total(value, count)
-            _softmax_sums(
-                rows, first, count, weight, slope, coefficient, push, partial, square,
-                (moments[chunk], slopes[chunk], squares[chunk]),
-            )  # fmt: skip
+            own = penalty[first : first + count]
+            for j in range(count):
+                value[j] -= own[j]
             if keep:
                 for j in range(count):
                     f[first + j] = value[j]
@@ -1406,7 +1428,25 @@ def softmax_pass(
                     moves[first + j] = 0.0
                     for c in range(outputs):
                         g[first + j, c] = slope[c, j]
-        levels[chunk, 0], levels[chunk, 1] = top, total
+            risen = _level(value[:count].max(), scale, top)
+            if risen > top:
+                shrink = math.exp((top - risen) * scale)
+                total = total * shrink + (first - start) * math.expm1((top - risen) * scale)
+                moments[chunk] *= shrink
+                slopes[chunk] *= shrink
+                squares[chunk] *= shrink
+                top = risen
+            for j in range(count, BLOCK):
+                value[j] = top  # with a weight of one, which adds nothing
+            for j in range(0, BLOCK, _AT_ONCE):
+                some, gained = _tilt(_some(value, j), scale, top, 0.0)
+                _put(weight, j, some)
+                total += _sum_of(gained)
+            _softmax_sums(
+                rows, first, count, weight, slope, coefficient, push, partial, square,
+                (moments[chunk], slopes[chunk], squares[chunk]),
+            )  # fmt: skip
+        levels[chunk, 0], levels[chunk, 1] = top * scale, total
         chunk = _take(taken)
 
 
