@@ -106,9 +106,11 @@ def receive(server: Server, reports: Iterable[Report]) -> tuple[Server, Info, He
     server = server._replace(last=last, exposed=(*server.exposed, *caught))
     if len(server.exposed) == len(server.rows):
         raise ValueError("every client's reports contradict each other; nobody is left to train on")
-    if np.isinf(server.stiffest) and sent.task.curvature != "none":
+    shape = server.solving.setting.shape
+    # Where ρ is unknown too, everybody's curvature goes with 1/ρ: there it is looked up every time.
+    if sent.task.curvature != "none" and (np.isinf(server.stiffest) or shape.others):
         heard = (report for _, report in last.values())
-        server = server._replace(stiffest=_stiffest(server.solving.setting.shape, heard))
+        server = server._replace(stiffest=_stiffest(shape, heard))
     answers, clipped = _answers(server, sent.task)
     off = {name for name in good if name in unused or clipped.get(name) == _STIFF}
     bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
