@@ -7,6 +7,7 @@ import pytest
 
 import dorfl
 from dorfl import methods, mixture, scores
+from dorfl.federation import regret
 from dorfl.federation.regret import FOLDS
 from dorfl.federation.training import prepare
 
@@ -106,3 +107,18 @@ def test_it_is_refused_where_it_cannot_be():
         dorfl.train(two_clients(), methods.method(mixture=rule), privacy=private)
     with pytest.raises(ValueError, match="choose one of risk, loss, regret"):
         mixture.agnostic("regrets")
+
+
+def test_what_a_client_has_alone_takes_a_bounded_number_of_rounds(monkeypatch):
+    """Few rows in many columns, and worst cases with kinks: 35 rounds a fold once, up to 50."""
+    fits, train = [], regret.training.train
+    monkeypatch.setattr(
+        regret.training,
+        "train",
+        lambda *given, **more: fits.append(train(*given, **more)) or fits[-1],
+    )
+    rng = np.random.default_rng(0)
+    clients = {name: (rng.normal(size=(8, 12)), np.arange(8) % 2) for name in "abc"}
+    prepare(clients, methods.method(rho=1.0, beta=3.0, mixture=mixture.agnostic("regret")))
+    assert len(fits) == len(clients) * FOLDS
+    assert max(fit.rounds for fit in fits) <= 30

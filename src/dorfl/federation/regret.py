@@ -20,6 +20,7 @@ from dorfl.oracle.group import Group
 from dorfl.support.types import Array
 
 FOLDS = 5
+_ROUNDS = 30  # of a fold: what takes more is at a kink, of a model that is no better than none
 
 
 def own_best(group: Group) -> Array:
@@ -54,7 +55,7 @@ def _cross_fitted(client: Group) -> float:
         warnings.simplefilter("ignore", UserWarning)  # a model that is nearly there is good enough
         for k in range(folds):
             kept, held = (client.take([np.flatnonzero(at)]) for at in (fold != k, fold == k))
-            fit = training.train(kept, l2=1.0 / count, tol=1e-4, max_rounds=50)
+            fit = training.train(kept, l2=1.0 / count, tol=1e-4, max_rounds=_ROUNDS)
             values.append(float(held.evaluate(fit.theta.ravel()).values[0]))
     weights = np.bincount(fold, client.mass)  # of every fold, in any unit
     return tilted_mean(np.array(values), client.problem.method.temperature, weights)

@@ -113,9 +113,11 @@ def receive(
     server = server._replace(last=last, exposed=(*server.exposed, *caught))
     if len(server.exposed) == len(server.rows):
         raise ValueError("every client's reports contradict each other; nobody is left to train on")
-    if np.isinf(server.stiffest) and sent.task.curvature != "none":
+    shape = server.solving.setting.shape
+    # Where ρ is unknown too, everybody's curvature goes with 1/ρ: there it is looked up every time.
+    if sent.task.curvature != "none" and (np.isinf(server.stiffest) or shape.others):
         heard = (report for _, report in last.values())
-        server = server._replace(stiffest=_stiffest(server.solving.setting.shape, heard))
+        server = server._replace(stiffest=_stiffest(shape, heard))
     answers, clipped = _answers(server, sent.task)
     away = len(server.rows) - len(server.exposed) - len(good)
     answers = answers._replace(stands=answers.stands or stands, own=away == 0)

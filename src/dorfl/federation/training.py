@@ -175,7 +175,7 @@ def serve(
     setting = Setting(
         mixture=method.mixture,
         temperature=method.temperature,
-        penalty=options.l2 * problem.penalised,
+        penalty=np.append(options.l2 * problem.penalised, np.zeros(problem.layout.others)),
         radius=options.theta_radius,
         tol=options.tol,
         feasible=problem.is_finite,

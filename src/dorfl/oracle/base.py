@@ -16,8 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dorfl.objective.methods import Method
-from dorfl.oracle.curvature import RESOLUTIONS, Shape
+from dorfl.oracle import curvature as packing
+from dorfl.oracle.curvature import RESOLUTIONS, Shape, coarser
 from dorfl.support.types import Array
+
+_MORE = 1e-6  # of ρ: what it is changed by to see what that does
 
 
 class Kept(NamedTuple):
@@ -97,7 +100,7 @@ class Agreed:
     @cached_property
     def layout(self) -> Shape:
         """How parameters are laid out in a curvature: as one block, or one for each output."""
-        return Shape(1, self.size)
+        return Shape(1, self.size, int(self.constrained))
 
     @property
     def finest(self) -> str:
@@ -213,11 +216,30 @@ class Priced:
         self.names, self.counts, self.problem = oracle.names, oracle.counts, oracle.problem
 
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
-        """F_i and its gradient in (θ, ρ); curvature is that in θ."""
-        clients = self.oracle.priced(float(theta[-1]))
-        found: Evaluation = clients.evaluate(theta[:-1], curvature, rows=rows)
+        """F_i, its gradient in (θ, ρ) and its curvature, where ρ is counted in units of itself.
+
+        How the gradient changes with ρ is found by a little more of it, in another pass over the
+        rows. It may rest on few of them: with `rows`, which is how a site looks after its own,
+        nothing is told of it.
+        """
+        point, rho = theta[:-1], float(theta[-1])
+        clients = self.oracle.priced(rho)
+        found: Evaluation = clients.evaluate(point, curvature, rows=rows)
         assert found.spent is not None
-        return found._replace(gradients=np.column_stack([found.gradients, -found.spent]))
+        found = found._replace(gradients=np.column_stack([found.gradients, -found.spent]))
+        if found.curvature is None:
+            return found
+        change = np.zeros_like(found.gradients)
+        if not rows:
+            more: Evaluation = self.oracle.priced(rho * (1.0 + _MORE)).evaluate(point)
+            assert more.spent is not None
+            after = np.column_stack([more.gradients, -more.spent])
+            change = (after - found.gradients) / _MORE
+            change[:, -1] *= rho
+        shape = self.problem.layout._replace(others=0)
+        told = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
+        packed = packing.bordered(found.curvature, change, shape.sizes(told))
+        return found._replace(curvature=packed)
 
     def take(self, indices: Sequence[Array]) -> Priced:
         """The same clients with only the given rows of each."""

@@ -38,33 +38,32 @@ Sizes = tuple[int, ...]
 
 
 class Shape(NamedTuple):
-    """How a model's parameters are laid out: `outputs` rows of `width`."""
+    """How a model's parameters are laid out: `outputs` rows of `width`, then any others."""
 
     outputs: int
     width: int
+    others: int = 0
 
     @property
     def size(self) -> int:
         """How many parameters there are."""
-        return self.outputs * self.width
+        return self.outputs * self.width + self.others
 
     def sizes(self, resolution: str) -> Sizes:
         """The blocks of that resolution."""
         if resolution == "diagonal":
             return (1,) * self.size
         if resolution == "blocks":
-            return (self.width,) * self.outputs
+            return (self.width,) * self.outputs + (1,) * self.others
         if resolution == "full":
             return (self.size,)
         raise ValueError(f"curvature={resolution!r}: choose one of {', '.join(RESOLUTIONS)}")
 
     def numbers(self, resolution: str) -> int:
         """How many numbers a curvature of that resolution has."""
-        if resolution == "none":
-            return 0
-        blocks = {"diagonal": self.size, "blocks": self.outputs, "full": 1}[resolution]
-        each = self.size // blocks
-        return blocks * each * (each + 1) // 2
+        blocks = self.outputs * self.width * (self.width + 1) // 2 + self.others
+        full = self.size * (self.size + 1) // 2
+        return {"none": 0, "diagonal": self.size, "blocks": blocks, "full": full}[resolution]
 
     def bytes(self, resolution: str) -> int:
         """How many bytes it takes to send one."""
@@ -167,6 +166,28 @@ def coarsen(packed: Array, fine: Sizes, coarse: Sizes) -> Array:
     for at, block in _lower_blocks(packed, fine):
         whole[at, at] = block
     return pack(whole, coarse)
+
+
+def bordered(packed: Array, columns: Array, sizes: Sizes) -> Array:
+    """Packed curvatures (K, numbers) with one more parameter, whose columns are (K, P + 1).
+
+    Where there is one block, a matrix, it grows: positive semi-definite, since what a column says
+    beside its last entry is scaled down to what the matrix admits, hᵀH⁻¹h ≤ h_last. Otherwise the
+    new parameter is a block of its own.
+
+    >>> bordered(np.array([[1.0, 0.0, 2.0]]), np.array([[0.0, 2.0, 0.5]]), (2,)).round(3)
+    array([[1. , 0. , 2. , 0. , 1. , 0.5]])
+    """
+    last = np.maximum(columns[:, -1:], 0.0)
+    if len(sizes) == 1:
+        beside = columns[:, :-1]
+        floor = np.maximum(_COLLINEAR * diagonal(packed, sizes).max(axis=1), 1e-280)
+        each = zip(packed, floor, beside, strict=True)
+        needs = [float(h @ base(one, sizes, least).solve(h)) for one, least, h in each]
+        room = np.minimum(last[:, 0] / np.maximum(needs, 1e-300), 1.0)
+        last = np.column_stack([np.sqrt(room)[:, None] * beside, last])
+    whole = np.column_stack([packed, last])
+    return whole.astype(precision(whole.shape[1]))
 
 
 def is_plausible(packed: Array, sizes: Sizes) -> bool:
@@ -301,7 +322,7 @@ def _owner(packed: Array) -> Array:
     return packed if packed.base is None else packed.base
 
 
-def base(packed: Array, sizes: Sizes, floor: Array, scale: float = 1.0) -> Base:
+def base(packed: Array, sizes: Sizes, floor: Array | float, scale: float = 1.0) -> Base:
     """D = scale · H, with no entry of its diagonal below the floor, and a little added to all.
 
     Where columns are collinear (all levels of a category and an intercept), H is zero along a

@@ -63,7 +63,8 @@ class Problem(Agreed):
     def layout(self) -> Shape:
         """How the parameters are laid out: a row of weights, intercept last, for every output."""
         apart = self.outputs == 1 or self.loss.invariant
-        return Shape(self.outputs, self.dims + self.intercept) if apart else Shape(1, self.size)
+        rows = (self.outputs, self.dims + self.intercept) if apart else (1, self.size)
+        return Shape(*rows, int(self.constrained))
 
     @property
     def finest(self) -> str:

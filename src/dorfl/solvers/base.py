@@ -33,7 +33,7 @@ class Needs(NamedTuple):
         all_rows: clients have to use all their rows every round, no minibatches.
         pools: where the mixture is fixed it trains the pooled risk, as if that were one client's.
         trims: it takes `Setting.trim` into account.
-        radius: :class:`~dorfl.solvers.radius.Radius` can use it for its inner problem.
+        radius: :class:`~dorfl.solvers.radius.Radius` can use it, with ρ as one more parameter.
         curvature: it can ask for curvature.
         reports_gap: it ends where its estimate of the gap is below `Setting.tol`.
         rounds: how many rounds it is given where the user does not say.
@@ -147,8 +147,9 @@ class Setting:
         """
         if self.shape.outputs == 1:
             return theta
-        table = theta.reshape(self.shape.outputs, -1)
-        return np.asarray(table - table.mean(axis=0)).ravel()
+        cells = theta.size - self.shape.others
+        table = theta[:cells].reshape(self.shape.outputs, -1)
+        return np.append(table - table.mean(axis=0), theta[cells:])
 
     def project(self, theta: Array) -> Array:
         """The nearest point of Θ."""

@@ -45,6 +45,7 @@ _SLOW = (
     "steps along gradients are slow where columns have different scales or go together: use solver "
     "'sqp' where every client answers about all its rows, else a larger l2 or columns of like scale"
 )
+_WORSE, _SHORTER = 0.01, 0.25  # what a mean may be above the first height, and the rate after it
 _CAUTION = 0.45  # η L stays below this; one half is where the theory ends
 
 
@@ -55,6 +56,7 @@ class Point(NamedTuple):
     lam: Array
     pieces: Pieces
     gradient: Array  # Σ λ_i ∇F_i, where gradients may be lies trimmed
+    risks: Array  # of every client
 
 
 class OptimisticState(NamedTuple):
@@ -115,7 +117,13 @@ class Optimistic:
         seen = pieces(setting, state.theta, answers, state.lam)
         adversarial = setting.mixture.adversarial
         lam = state.lam if adversarial else np.ones(1)
-        here = Point(state.theta, lam, seen, trimmed_mean(seen.gradients, lam, setting.trim))
+        gradient = trimmed_mean(seen.gradients, lam, setting.trim)
+        here = Point(state.theta, lam, seen, gradient, answers.values)
+        height = setting.mixture.height(seen.values)
+        whole = task.batch is None and self.local_steps == 1
+        worse = float(lam @ seen.values) - state.start > _WORSE * abs(state.start)
+        if whole and state.before is not None and worse:
+            return _back(state, here)
         if seen.curvature is not None:
             bends = packing.diagonal(seen.curvature, setting.shape.sizes_of(seen.curvature))
             metric = np.maximum(lam @ bends, 1e-12)
@@ -131,20 +139,13 @@ class Optimistic:
         if state.before is not None:
             forecast = 2.0 * forecast - state.before.gradient
             rise = 2.0 * rise - state.before.pieces.values
-        theta = state.theta - state.rate * forecast / state.metric
-        theta = _into_ball(theta, state.metric, setting.radius)
-        while not setting.feasible(theta):
-            theta = 0.5 * (theta + state.theta)
-        moved = (
-            setting.mixture.project(lam + state.rate * state.pace * rise) if adversarial else lam
-        )
-        height = setting.mixture.height(seen.values)
+        theta, moved = _step(state, here, forecast, rise)
         start = height if state.round == 1 else state.start
         limit = 0.5 * setting.tol  # the gap is an estimate
         apart = max(height - float(lam @ seen.values), 0.0)
         steep = _along_edge(state, here.gradient)
         gap, done = apart + 0.5 * float(steep @ (steep / state.metric)), ""
-        if task.batch is None and self.local_steps == 1 and state.round > 3:
+        if whole and state.round > 3:
             if relative(gap, height, start) <= limit:  # worth a closer look, which costs more
                 gap = apart + _shortfall(state, lam, steep)
             done = "converged" if relative(gap, height, start) <= limit else ""
@@ -157,6 +158,38 @@ class Optimistic:
             start=start,
         )
         return following, info
+
+
+def _step(state: OptimisticState, here: Point, forecast: Array, rise: Array) -> tuple[Array, Array]:
+    """The next θ and λ from a point, at the present rate."""
+    assert state.metric is not None
+    setting = state.setting
+    theta = here.theta - state.rate * forecast / state.metric
+    theta = _into_ball(theta, state.metric, setting.radius)
+    while not setting.feasible(theta):
+        theta = 0.5 * (theta + here.theta)
+    if not setting.mixture.adversarial:
+        return theta, here.lam
+    return theta, setting.mixture.project(here.lam + state.rate * state.pace * rise)
+
+
+def _back(state: OptimisticState, here: Point) -> tuple[OptimisticState, Info]:
+    """From a point worse than the first one back to the one before, and on by a shorter step.
+
+    Columns that go together bend hundreds of times as much as the metric knows; where such a step
+    leads, rows are certain and wrong, and what is seen of the curvature there tells nothing.
+    """
+    old = state.before
+    assert old is not None
+    rate = min(_adapt(state, here).rate, _SHORTER * state.rate)
+    state = state._replace(rate=rate, recent=())
+    theta, lam = _step(state, old, old.gradient, old.pieces.values)
+    height = state.setting.mixture.height(old.pieces.values)
+    gap = height - float(old.lam @ old.pieces.values)
+    gap += 0.5 * float(old.gradient @ (old.gradient / np.asarray(state.metric)))
+    told = lam if state.setting.mixture.adversarial else state.lam
+    info = Info(height, max(gap, 0.0), old.risks, told, old.theta, "", _SLOW)
+    return state._replace(theta=theta, lam=told, round=state.round + 1), info
 
 
 def _pace(gradients: Array, metric: Array) -> float:

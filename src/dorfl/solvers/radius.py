@@ -2,14 +2,18 @@
 
     min_θ max_λ sup { E_P[L] : UW(P‖P̂_λ) ≤ r }  =  min over θ and ρ > 0 of ρ r + max_i F_i(θ, ρ)
 
-by Proposition 2, jointly convex in θ and ρ. So V(ρ) = ρ r + min_θ max_i F_i(θ, ρ) is convex, and
-V'(ρ) = r − Σ λ_i r̂_i at the inner solution, where r̂_i = −∂F_i/∂ρ, how far client i's worst case is
-away, is the last entry of the gradient that it sends. :class:`~dorfl.solvers.sqp.Sqp` solves the
-inner problem, no better than it takes to say where ρ should go.
+by Proposition 2, jointly convex in θ and ρ. So ρ is one more parameter, the last, and ρ r is added
+to every client's risk; the last entry of the gradient that clients send is −r̂_i, how far their
+worst case is away. :class:`~dorfl.solvers.sqp.Sqp` solves that like any other problem.
 
-Every inner solution, however rough, is a tangent in (θ, ρ) below the objective. Where two of them
-cross is a lower bound, and the mixture of their λ attains it. While V' > 0 the lower bound is at
-ρ = 0, and ρ goes there: then the radius is so large that rows may go anywhere.
+What it is not told is that ρ has no scale of its own. F is about a + A/ρ in it, and a parabola that
+fits there leads to a negative ρ from above and hardly upwards from below. With s = √(r̂/r) that
+function is least at s ρ; the parabola whose least value is there too bends by (1 + s) r/ρ instead
+of 2 r̂/ρ = 2 s² r/ρ. Where s < 1 clients' curvatures are given as much more, which is nothing at the
+solution; a start with s far above 1 is left for s ρ at once.
+
+Where the radius is so large that no model is better than a constant prediction, θ and ρ go to 0
+along a line, on which F is linear, and the edge is at its end. Once that is likely, it is tried.
 """
 
 from __future__ import annotations
@@ -20,46 +24,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.solvers.base import Answers, Info, Needs, Setting, Solver, Task, relative
+from dorfl.solvers.base import Answers, Info, Needs, Setting, Solver, Task
 from dorfl.solvers.sqp import Sqp
 from dorfl.solvers.sqp_step import SqpState
 from dorfl.support.types import Array
 
-_INNER = 0.5  # of the tolerance: how well the inner problem is solved at most
-_SURE = 0.3  # of the tolerance: when the whole is called solved
-_JUMP = 100.0  # the most that ρ changes by at once
-_POWER = 2.0  # r̂ falls about as 1/ρ²
-
-
-class Tangent(NamedTuple):
-    """An inner solution: what it costs, and a lower bound that is linear in θ and ρ."""
-
-    theta: Array
-    rho: float
-    lam: Array
-    risks: Array
-    height: float  # ρ r + max_i F_i
-    gap: float  # how far that is above V(ρ)
-    slope: Array  # Σ λ_i ∇F_i
-    spent: float  # Σ λ_i r̂_i
-
-    def below(self, theta: Array, radius: float) -> tuple[float, float]:
-        """The bound at θ as a line in ρ: where it meets ρ = 0, and V'."""
-        rate = radius - self.spent
-        level = self.height - self.gap + float(self.slope @ (theta - self.theta))
-        return level - rate * self.rho, rate
+_FALL, _RISE = 0.1, 10.0  # the most that ρ changes by at once
+_FAR = 4.0  # s from which on a first ρ is far too small
+_FLAT = 1e-3  # of r/ρ: the least that is added to a client's curvature in ρ
+_FIXED = 1e6  # times as much keeps it where it is
+_CLEAR = 0.7  # of the cost of ρ: what θ may gain at the edge
+_SMALL = 0.01  # of the first ρ, or of the objective: ρ, or ρ r, that may be going to 0
+_SURE = 0.01  # of the tolerance: how well θ is looked for at the edge, if it has to be
+_EDGE = 0.1  # of the tolerance: what ρ r is of the objective where ρ is as good as 0
 
 
 class RadiusState(NamedTuple):
     """What is carried from round to round."""
 
     setting: Setting
-    rho: float = np.nan
-    inner: SqpState | None = None  # at this ρ
-    spent: Array | None = None  # r̂_i at the inner problem's best point
-    last: Tangent | None = None  # of the round before, at the same ρ
-    solved: tuple[Tangent, ...] = ()  # one for every ρ before
-    start: float = np.nan
+    inner: SqpState
+    first: float  # ρ
+    constant: float = np.inf  # the largest risk at the first θ, or the constant prediction's
+    tried: float = np.inf  # the least ρ from which the edge was tried
+    aside: SqpState | None = None  # while it is: where to go on if it is not the answer
+    seen: Info | None = None  # what was said before, of a point that may be the better one
 
 
 @dataclass(frozen=True)
@@ -76,145 +65,107 @@ class Radius:
         return self.inner.needs._replace(radius=False)
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> RadiusState:
-        """Before the first round."""
-        return self._at(RadiusState(setting), float(theta[-1]), theta[:-1], lam)
+        """Before the first round: from θ or, where no risk is finite, nearer to 0."""
+        while not setting.feasible(theta):
+            theta = np.append(0.7 * theta[:-1], theta[-1])
+        return RadiusState(setting, self.inner.init(setting, theta, lam), float(theta[-1]))
 
     def ask(self, state: RadiusState) -> Task:
-        """What the inner problem asks, at the present ρ."""
-        assert state.inner is not None
-        task = self.inner.ask(state.inner)
-        return task._replace(theta=np.append(task.theta, state.rho))
+        """What the inner solver asks, about θ and ρ."""
+        return self.inner.ask(state.inner)
 
     def update(self, state: RadiusState, answers: Answers) -> tuple[RadiusState, Info]:
-        """One round of the inner problem; then, if that shows enough, another ρ."""
-        assert state.inner is not None
-        plain = answers._replace(vectors=answers.vectors[:, :-1])
-        inner, info = self.inner.update(state.inner, plain)
-        spent = -answers.vectors[:, -1] if inner.theta is state.inner.trial else state.spent
-        assert spent is not None
-        here = self._tangent(state, inner, info, spent)
-        start = here.height if np.isnan(state.start) else state.start
-        state = state._replace(inner=inner, spent=spent, start=start)
-        known = (*state.solved, here)
-        best = min(known, key=lambda tangent: tangent.height)
-        low, cross, lam = _lowest(known, best, self.radius)
-        gap = max(best.height - low, 0.0)
-        size = relative(gap, best.height, start)
-        done, why = "converged" if size <= _SURE * state.setting.tol else "", ""
-        rho = _next_price(known, cross, self.radius)
-        still = abs(rho - here.rho) <= 1e-10 * here.rho
-        if inner.failures > 0 and not state.solved and _is_wild(answers, info):
-            state = self._at(state, here.rho, 0.1 * here.theta, here.lam)
-        elif still and info.done:
-            done = "converged" if size <= state.setting.tol else "stalled"
-            why = info.why or "ρ does not move any more, and θ is as good as its own gap can tell"
-        elif not np.isfinite(inner.trial).all():
-            done, why = "stalled", info.why
-        elif not still and (
-            (info.done and np.isfinite(here.gap)) or _is_enough(here, state.last, self.radius)
-        ):
-            expected = _expected(known, rho)
-            state = self._at(state._replace(solved=known), rho, expected, here.lam)
-        else:
-            state = state._replace(last=here)
-        lam, theta = state.setting.mixture.snap(lam), np.append(best.theta, best.rho)
-        return state, Info(best.height, gap, best.risks, lam, theta, done, why)
+        """One round of the inner solver, with ρ r added to all risks."""
+        inner, radius = state.inner, self.radius
+        rho, vectors, told = float(inner.trial[-1]), answers.vectors.copy(), answers.curvature
+        vectors[:, -1] += radius
+        fresh, edge = not len(inner.best.values), state.aside is not None
+        share = math.sqrt(max(-float(inner.lam @ answers.vectors[:, -1]), 0.0) / radius)
+        if told is None and fresh:  # as the inner solver would guess it
+            told = np.full(vectors.shape, float(np.linalg.norm(vectors[:, :-1], axis=1).max()))
+            told[:, -1] = 0.0
+        if told is not None:
+            told = _bent(told, inner, radius, share, fixed=edge)
+        priced = Answers(answers.values + rho * radius, vectors, told)
+        inner, info = self.inner.update(inner, priced)
+        info = info._replace(risks=info.risks - info.theta[-1] * radius)
+        state = state._replace(inner=inner)
+        if fresh:
+            state = state._replace(constant=float(answers.values.max()))
+        if edge:
+            return _at_edge(state, info)
+        if fresh and share > _FAR:  # a step at a time would take long from here
+            return self.init(
+                state.setting, np.append(inner.theta[:-1], share * rho), inner.lam
+            ), info
+        held, best = _held(inner), info
+        rate = float(inner.weights @ inner.best.gradients[:, -1])
+        if rate > 0.0 and not info.done:  # the model is stiffer than the objective, see `_bent`
+            best = best._replace(gap=best.gap + float(inner.theta[-1]) * rate**2 / radius)
+        if state.seen is not None and state.seen.objective < best.objective:
+            gap = _above(state.seen, best)
+            best = state.seen._replace(gap=gap, done=info.done, why=info.why)
+        if self._may_be_edge(state, info):
+            return self._to_edge(state, held, info), best
+        return state._replace(inner=held), best
 
-    def _tangent(self, state: RadiusState, inner: SqpState, info: Info, spent: Array) -> Tangent:
-        assert inner.best is not None
-        # A gap is an estimate, and not even that after a failure or a leap of ρ.
-        rho, before = state.rho, state.solved[-1].rho if state.solved else state.rho
-        much = info.gap > 1e-3 * state.setting.tol * abs(info.objective)
-        untried = much and state.last is None and not 0.5 < rho / before < 2.0
-        vague = (inner.failures > 0 and not info.done) or untried
-        gap = np.inf if vague else 2.0 * info.gap
-        height, lam = info.objective + rho * self.radius, info.lam
-        slope, away = np.asarray(lam @ inner.best.gradients), max(float(lam @ spent), 0.0)
-        return Tangent(info.theta, rho, lam, info.risks, height, gap, slope, away)
+    def _may_be_edge(self, state: RadiusState, info: Info) -> bool:
+        """Whether ρ is small and still falls, for the first time or much smaller than the last."""
+        rho, wanted = float(state.inner.theta[-1]), float(state.inner.trial[-1])
+        small = rho * self.radius < _SMALL * abs(info.objective)
+        worse = rho < 1.1 * _SMALL * state.first and info.objective > state.constant
+        falls = wanted < rho < _SMALL * state.tried
+        return falls and (small or worse) and not info.done
 
-    def _at(self, state: RadiusState, rho: float, theta: Array, lam: Array) -> RadiusState:
-        """The inner problem at another ρ, from θ or, where no risk is finite, nearer to 0."""
-
-        def feasible(point: Array) -> bool:
-            return state.setting.feasible(np.append(point, rho))
-
-        while not feasible(theta):
-            theta = 0.7 * theta
-        setting = replace(state.setting, feasible=feasible, tol=_INNER * state.setting.tol)
-        inner = self.inner.init(setting, theta, lam)
-        return state._replace(rho=rho, inner=inner, spent=None, last=None)
+    def _to_edge(self, state: RadiusState, held: SqpState, info: Info) -> RadiusState:
+        """Go to θ = 0 and a ρ that costs next to nothing, and put aside where it would go on."""
+        rho = float(held.theta[-1])
+        least = _EDGE * state.setting.tol * abs(info.objective) / self.radius
+        there = np.append(np.zeros(held.theta.size - 1), min(least, _FALL * rho))
+        setting = replace(state.setting, tol=_SURE * state.setting.tol)
+        inner = self.inner.init(setting, there, held.lam)
+        return state._replace(inner=inner, tried=rho, aside=held, seen=info)
 
 
-def _lowest(
-    solved: tuple[Tangent, ...], best: Tangent, radius: float
-) -> tuple[float, float, Array]:
-    """The least that any ρ ≥ 0 can reach, the ρ where the tangents say so, and the λ that does."""
-    lines = [tangent.below(best.theta, radius) for tangent in solved]
-    found = (-np.inf, 0.0, solved[-1].lam)
-    for one, (level, rate) in zip(solved, lines, strict=True):
-        if rate >= 0.0 and level > found[0]:
-            found = (level, 0.0, one.lam)
-    for one, (level, rate) in zip(solved, lines, strict=True):
-        for other, (rival, fall) in zip(solved, lines, strict=True):
-            if fall < 0.0 < rate and rival > level:
-                share = rate / (rate - fall)  # of the falling line, so that the slopes cancel
-                value = share * rival + (1.0 - share) * level
-                if value > found[0]:
-                    rho = (rival - level) / (rate - fall)
-                    found = (value, rho, share * other.lam + (1.0 - share) * one.lam)
-    return found
+def _at_edge(state: RadiusState, info: Info) -> tuple[RadiusState, Info]:
+    """The edge is the answer if θ has less to gain there than ρ r costs: then farther away too."""
+    assert state.aside is not None
+    assert state.seen is not None
+    before, cost = state.seen, info.objective - state.constant
+    if info.gap < _CLEAR * cost and info.objective <= before.objective:
+        return state, info._replace(gap=info.gap + cost, done="converged", why="")
+    if info.done or cost < 0.0 or info.objective > before.objective:
+        best = min(info, before, key=lambda told: told.objective)
+        state = state._replace(inner=state.aside, aside=None, seen=best)
+        return state, best._replace(gap=_above(best, before), done="", why="")
+    return state, info._replace(gap=max(info.gap, _above(info, before)))
 
 
-def _is_wild(answers: Answers, info: Info) -> bool:
-    """Whether a first step went far astray: the curvature of a saturated model tells nothing."""
-    return float(answers.values.max()) - info.objective > 10.0 * abs(info.objective)
+def _above(info: Info, other: Info) -> float:
+    """How far a point is above what another's gap says is the least."""
+    return max(info.objective - other.objective + other.gap, 0.0)
 
 
-def _is_enough(here: Tangent, before: Tangent | None, radius: float) -> bool:
-    """Whether it is clear which way ρ should go, and that θ has less to gain than ρ has."""
-    if before is None:
-        return False
-    rate, change = radius - here.spent, here.spent - before.spent
-    gain = min(rate**2 / (2.0 * _POWER * max(here.spent, 1e-300)), abs(rate)) * here.rho
-    return abs(change) <= 0.3 * abs(rate) and here.gap <= 0.3 * gain
+def _bent(packed: Array, state: SqpState, radius: float, share: float, fixed: bool) -> Array:
+    """Clients' curvatures with ρ in its own unit, bending as the module's text says."""
+    rho = float(state.trial[-1])
+    share = 1.0 if state.kinked else share
+    extra = max((1.0 - share) * (1.0 + 2.0 * share), _FLAT) * radius / rho
+    extra *= _FIXED if fixed else 1.0
+    size = state.setting.shape.sizes_of(packed)[-1]  # of the last block, whose last row is ρ's
+    packed = packed.copy()
+    packed[:, -size:] /= rho
+    packed[:, -1] /= rho
+    packed[:, -1] += extra
+    return packed
 
 
-def _next_price(solved: tuple[Tangent, ...], cross: float, radius: float) -> float:
-    """The secant of 1/√r̂, which is nearly linear in ρ; kept between prices too low and too high.
-
-    r̂ falls as 1/ρ² where ρ is large, and tends to a limit as ρ tends to 0.
-    """
-    here = solved[-1]
-    low = max((one.rho for one in solved if one.spent > radius), default=0.0)
-    high = min((one.rho for one in solved if one.spent <= radius), default=np.inf)
-    factor = math.sqrt(here.spent / radius)  # the line through the origin
-    if len(solved) > 1 and min(here.spent, solved[-2].spent) > 0.0:
-        last = solved[-2]
-        run, rise = here.rho / last.rho - 1.0, math.sqrt(here.spent / last.spent) - 1.0
-        if run * rise < 0.0:
-            factor = 1.0 + run / (1.0 + run) * (1.0 - math.sqrt(here.spent / radius)) / rise
-        elif low == 0.0 or high == np.inf:  # r̂ does not move: try ever farther
-            factor = (1.0 + run) ** 2
-    if low == 0.0 or high == np.inf:  # from one side alone nothing bounds V: go a little too far
-        factor = max(factor, 0.0) ** 1.5
-        factor = max(factor, 1.001) if low else min(factor, 0.999)
-    wanted = min(max(factor, 1.0 / _JUMP), _JUMP) * here.rho
-    if low < wanted < high:
-        return wanted
-    return cross if low < cross < high else 0.5 * (low + high)
-
-
-def _expected(solved: tuple[Tangent, ...], rho: float) -> Array:
-    """θ at ρ, linear in ρ through the last two solutions where that is not far from them.
-
-    Elsewhere it shrinks as ρ does, but for entries that were seen not to (an intercept may stay).
-    """
-    here, stays = solved[-1], np.zeros(solved[-1].theta.size, dtype=bool)
-    if len(solved) > 1:
-        last = solved[-2]
-        share = (rho - here.rho) / (last.rho - here.rho)
-        if -1.0 <= share <= 1.0 and rho > 0.5 * min(here.rho, last.rho):
-            return np.asarray(here.theta + share * (last.theta - here.theta))
-        shrunk = math.log(here.rho / last.rho)
-        stays = np.abs(here.theta - last.theta) < 0.1 * abs(shrunk) * np.abs(last.theta)
-    return np.where(stays, here.theta, here.theta * min(rho / here.rho, 1.0))
+def _held(state: SqpState) -> SqpState:
+    """With a trial whose ρ is positive and not too far off: a share of the step and its promise."""
+    here, there = float(state.theta[-1]), float(state.trial[-1])
+    limit = min(max(there, _FALL * here), _RISE * here)
+    if limit != there:
+        share = (limit - here) / (there - here)
+        trial = state.theta + share * (state.trial - state.theta)
+        state = state._replace(trial=trial, promise=share * state.promise)
+    return state
