@@ -9,7 +9,7 @@ from dorfl import methods
 from dorfl.federation.training import prepare
 from dorfl.objective.mixture import agnostic
 from dorfl.oracle.base import Priced
-from dorfl.oracle.curvature import Shape
+from dorfl.oracle.curvature import Shape, bordered
 from dorfl.solvers import Radius
 from dorfl.solvers.base import Answers, Setting
 
@@ -197,3 +197,16 @@ def test_few_rounds_do(seed, radius):
     fit = dorfl.train(data.clients, method)
     assert fit.status == "converged"
     assert fit.rounds <= 20  # 9 in the median
+
+
+def test_a_column_of_any_scale_leaves_the_curvature_positive():
+    """Squares of units from 1e-3 to 1e3: a floor for all alike let a move have no length."""
+    scale = np.array([1e-3, 1.0, 1e3])
+    matrix = np.outer(scale, scale) * (0.5 + 0.5 * np.eye(3))
+    packed = matrix[np.tril_indices(3)][None]
+    column = np.append(9.0 * scale, 1.0)[None]
+    whole = np.zeros((4, 4))
+    whole[np.tril_indices(4)] = bordered(packed, column, (3,))[0]
+    unit = np.append(scale, 1.0)
+    whole = (whole + np.tril(whole, -1).T) / np.outer(unit, unit)
+    assert np.linalg.eigvalsh(whole).min() > -1e-7

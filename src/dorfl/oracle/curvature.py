@@ -31,6 +31,7 @@ RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
 BUDGET = 32 * 2**20  # bytes a client sends in a round, where nobody says otherwise
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
 _COLLINEAR = 1e-9  # of the diagonal
+_LEAST = 1e-280  # curvature that can be divided by
 _ROUGH = 1e-4  # squared, what single precision may lose of a solution before double has to do
 _DOUBLE = 2**17  # numbers up to which they travel in double precision
 
@@ -181,9 +182,9 @@ def bordered(packed: Array, columns: Array, sizes: Sizes) -> Array:
     last = np.maximum(columns[:, -1:], 0.0)
     if len(sizes) == 1:
         beside = columns[:, :-1]
-        floor = np.maximum(_COLLINEAR * diagonal(packed, sizes).max(axis=1), 1e-280)
-        each = zip(packed, floor, beside, strict=True)
-        needs = [float(h @ base(one, sizes, least).solve(h)) for one, least, h in each]
+        each = zip(packed, beside, strict=True)
+        with np.errstate(over="ignore"):  # nothing is beside what does not bend
+            needs = [float(h @ base(one, sizes, _LEAST).solve(h)) for one, h in each]
         room = np.minimum(last[:, 0] / np.maximum(needs, 1e-300), 1.0)
         last = np.column_stack([np.sqrt(room)[:, None] * beside, last])
     whole = np.column_stack([packed, last])
