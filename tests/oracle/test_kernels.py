@@ -69,3 +69,26 @@ def test_rows_of_every_length_and_number(dims, dtype):
         slope = -label / (1.0 + np.exp(margin))
         np.testing.assert_allclose(value, np.logaddexp(0.0, -margin).mean(), **close)
         np.testing.assert_allclose(gradient, slope @ X.astype(np.float64) / len(X), **close)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_client_answers_the_same_bits_whoever_else_there_is(dtype):
+    """Rows are climbed together: those of the next client must not decide how many steps it takes.
+
+    That shows in few draws, where a last row is as far from its label as can be.
+    """
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        dims, sizes = int(rng.integers(1, 40)), rng.integers(2, 120, size=3)
+        clients = {
+            f"c{k}": (rng.normal(size=(n, dims)).astype(dtype), np.arange(n) % 2)
+            for k, n in enumerate(sizes)
+        }
+        method = dorfl.methods.wafl(float(10.0 ** rng.uniform(-1.0, 1.5)))
+        group = prepare(clients, method)
+        theta = rng.normal(size=group.problem.size) * rng.choice([0.3, 2.0]) / np.sqrt(dims)
+        together = group.evaluate(theta)
+        for k, (name, rows) in enumerate(clients.items()):
+            alone = prepare({name: rows}, method).evaluate(theta)
+            assert alone.values[0] == together.values[k]
+            assert np.array_equal(alone.gradients[0], together.gradients[k])

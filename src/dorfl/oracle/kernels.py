@@ -37,7 +37,7 @@ LOGISTIC, SQUARED, HUBER = range(3)
 
 BLOCK = 64  # rows of several outputs staged at once, which stay in the first-level cache meanwhile
 _AT_ONCE = 32  # rows computed with at once; blocks of one output are so many, or some times that
-_STAGED = 128  # at most
+_STAGED = 64  # at most: sums of a block are in the precision of its rows
 CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
 
 _MAGIC = 6755399441055744.0  # 1.5 · 2⁵²: adding it rounds to an integer, kept in the low bits
@@ -1100,7 +1100,10 @@ def _last_rows(rows, first, count):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
-    """out[j] = weights · row_j + bias for a block of rows."""
+    """out[j] = weights · row_j + bias for a block of rows; zero beyond the last.
+
+    Rows are climbed together, so what is beyond must not be somebody else's.
+    """
     width, end = _lanes(rows), first + count - 1
     last = max(dims - width, 0)
     out[:] = bias
@@ -1118,6 +1121,7 @@ def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
             size = min(tile, (dims - k + width - 1) // width)
             _multiply(rows, first, end, k, size, last, weights, ahead, out)
             k += tile * width
+    out[count:] = 0.0
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
