@@ -86,7 +86,8 @@ class Radius:
             told[:, -1] = 0.0
         if told is not None:
             told = _bent(told, inner, radius, share, fixed=edge)
-        priced = Answers(answers.values + rho * radius, vectors, told)
+        values = answers.values + rho * radius
+        priced = answers._replace(values=values, vectors=vectors, curvature=told)
         inner, info = self.inner.update(inner, priced)
         info = info._replace(risks=info.risks - info.theta[-1] * radius)
         state = state._replace(inner=inner)
