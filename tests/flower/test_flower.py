@@ -660,7 +660,7 @@ def test_a_site_that_sends_rubbish_is_refused_recorded_and_survived(deployed):
 
 
 def wake(connection):
-    """End what a thread waits for; it hangs up itself, for closed under it a response is no more."""
+    """End what a thread waits for. It hangs up itself: a line closed under it fails otherwise."""
     with contextlib.suppress(OSError, AttributeError):
         connection._line.sock.shutdown(socket.SHUT_RDWR)
 
