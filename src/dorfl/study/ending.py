@@ -59,11 +59,8 @@ def outcome(state: State, info: Info) -> Outcome:
     options = meaning.options_now(state)
     rho, doubted = meaning.problem_of(state).method.rho, running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
-    if info.done in (
-        "budget",
-        "stalled",
-        "refused",
-    ):  # more rounds or other units are no help against a no
+    # More rounds or other units are no help against a no.
+    if info.done in ("budget", "stalled", "refused"):
         words = [*_refusals(state), *words]
     return Outcome(
         theta=info.theta,
