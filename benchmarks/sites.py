@@ -1,27 +1,27 @@
 """How a round's time grows with the sites: `python benchmarks/sites.py 10 30 100`.
 
-A whole federation on this machine: server, SuperLink and coordinator as processes, the sites as
-threads of one more process, each with its own key, TLS connection and rows. Prints seconds a round
-(median), and processor seconds a round of the server with its SuperLink and of the coordinator.
+A whole federation by HTTPS on this machine: server and coordinator as processes, the sites as tasks
+of one more process, each with its own key, TLS connection and rows. Prints seconds a round, as the
+median, and processor seconds a round of the server, of the coordinator and of all sites together.
 """
 
+import asyncio
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 
-from dorfl.flower import keys, running
-from dorfl.flower.attending import attend
-from dorfl.flower.fleet import Connection
-from dorfl.flower.folders import Federation, SiteFolder
-from dorfl.flower.serving import free_port
+from dorfl.carriers import keys, runs
+from dorfl.carriers.envelope import SiteEndpoint
+from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https_site import Connection, attend
 from dorfl.study import settings, toml
 from dorfl.study.site import Site
 
@@ -50,31 +50,24 @@ def spent(pid):
     return sum(int(t[11]) + int(t[12]) for t in ticks) / os.sysconf("SC_CLK_TCK")
 
 
-class OneAtATime(Site):
-    """Compiled kernels that use threads of their own cannot be called from several at once."""
+async def host_sites(root, server, ca, count):
+    """Host all sites in this process, until it is ended."""
 
-    turn = threading.Lock()
-
-    def respond(self, data):
-        """The reply, when it is this site's turn."""
-        with self.turn:
-            return super().respond(data)
-
-
-def host_sites(root, server, ca, count):
-    """All sites, in this process, until it is ended."""
-    for k in range(count):
-        name = f"site-{k + 1:03d}"
-        rows = table(k)
-        site = OneAtATime(
-            name, rows, tuple(rows), approve=("many",),
+    async def host(k):
+        name, rows = f"site-{k + 1:03d}", table(k)
+        site = Site(
+            name,
+            rows,
+            tuple(rows),
+            approve=("many",),
             note=lambda text: "certify" in text or print(text, file=sys.stderr),
-        )  # fmt: skip
-        line = Connection(server, ca, keys.read_private(root / name / f"{name}.key"), name)
-        args = (site, line, threading.Event(), lambda _: None)
-        threading.Thread(target=attend, args=args).start()
-    print("up", flush=True)
-    threading.Event().wait()
+        )
+        home = SiteFolder.open(root / name)
+        endpoint = SiteEndpoint(site, keys.read_private(home.key), ca)
+        async with Connection(server, ca, home) as connection:
+            await attend(endpoint.respond, connection, name, lambda _: None)
+
+    await asyncio.gather(*(host(k) for k in range(count)))
 
 
 def measure(count):
@@ -85,18 +78,13 @@ def measure(count):
         for k in range(count):
             name = f"site-{k + 1:03d}"
             SiteFolder.create(root / name, name)
-            federation.add_site(name, (root / name / f"{name}.pub").read_bytes())
-        text = (root / "fed" / "federation.toml").read_text()
-        (root / "fed" / "federation.toml").write_text(
-            text.replace("connections = 64", f"connections = {2 * count + 64}")
-        )
+            federation.add_site((root / name / f"{name}.crt").read_bytes())
         fed, server = str(root / "fed"), f"127.0.0.1:{federation.port}"
         start = [*DORFL, "server", "start", fed, "--address", "127.0.0.1", "--detach"]
         subprocess.run(start, check=True, stdout=subprocess.DEVNULL)
         words = [sys.executable, __file__, "--host", folder, server, str(count)]
-        sites = subprocess.Popen(words, stdout=subprocess.PIPE)
+        sites = subprocess.Popen(words)
         try:
-            sites.stdout.readline()
             while len(federation.present()) < count:
                 time.sleep(0.1)
             (root / "study.toml").write_text(STUDY)
@@ -105,26 +93,28 @@ def measure(count):
 
             def watch(_, event, line):
                 if event == "round":
-                    marks.append((line["seconds"], spent(pid), time.process_time()))
+                    used = (spent(pid), time.process_time(), spent(sites.pid))
+                    marks.append((line["seconds"], *used))
 
-            running.begin(federation, study, watch)
+            runs.begin(federation, study, watch)
         finally:
             sites.kill()
-            sites.communicate()
+            sites.wait()
             subprocess.run([*DORFL, "stop", fed], check=False, stdout=subprocess.DEVNULL)
     rounds = len(marks) - 2
-    return {
-        "sites": count,
-        "seconds a round": round(statistics.median(m[0] for m in marks[2:]), 2),
-        "server": round((marks[-1][1] - marks[1][1]) / rounds, 3),
-        "coordinator": round((marks[-1][2] - marks[1][2]) / rounds, 3),
+    used = {
+        name: round((marks[-1][k] - marks[1][k]) / rounds, 3)
+        for k, name in enumerate(("server", "coordinator", "all sites"), start=1)
     }
+    seconds = round(statistics.median(m[0] for m in marks[2:]), 2)
+    return {"sites": count, "seconds a round": seconds, **used}
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--host":
         root = Path(sys.argv[2])
-        host_sites(root, sys.argv[3], root / "fed" / "keys" / "ca.crt", int(sys.argv[4]))
+        ca = root / "fed" / "keys" / "ca.crt"
+        asyncio.run(host_sites(root, sys.argv[3], ca, int(sys.argv[4])))
     else:
         for wanted in sys.argv[1:]:
             print(json.dumps(measure(int(wanted))), flush=True)

@@ -1,4 +1,4 @@
-"""`dorfl demo`: a table to try things on, and a whole federation with TLS, keys and processes."""
+"""`dorfl demo`: a table to try commands on, and a whole federation on this machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
 from dorfl.cli.server import opened
-from dorfl.flower import require
 
 if TYPE_CHECKING:
     from dorfl.study.messages import Outcome
@@ -35,22 +35,44 @@ def main() -> None:
 def federation(
     keep: Annotated[Path | None, typer.Option(help="Leave everything in this folder.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which random rows.")] = 0,
+    flower: Annotated[bool, typer.Option("--flower", help="Over stock Flower.")] = False,
 ) -> None:
     """Start a server and three sites with TLS and keys, train, and compare with one process.
 
     Example: dorfl demo federation
     """
-    require()
+    require("flower" if flower else "sites")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
     with contextlib.ExitStack() as stack:
         folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         _prepare(folder, seed)
-        fed, expected = str(folder / "fed"), _in_process(folder)  # compiles for all sites, once
-        with _server(fed), contextlib.ExitStack() as sites:
-            for site in _SITES:
-                sites.enter_context(_site(folder, site))
-            _call("run", fed, str(folder / "study.toml"))
+        expected = _in_process(folder)  # compiles for all sites, once
+        (_over_flower if flower else _over_https)(folder)
         _compare(folder, expected)
+
+
+def _over_https(folder: Path) -> None:
+    """Run the study over HTTPS."""
+    fed = str(folder / "fed")
+    with _server(fed), contextlib.ExitStack() as sites:
+        for site in _SITES:
+            sites.enter_context(_site(folder, site))
+        _call("run", fed, str(folder / "study.toml"))
+
+
+def _over_flower(folder: Path) -> None:
+    """Run the study over a stock SuperLink and SuperNodes."""
+    from dorfl.cli.loopback import FlowerLoopback  # noqa: PLC0415
+
+    screen, sites = Screen(), {folder / name: folder / f"{name}.csv" for name in _SITES}
+    screen.say("starting a SuperLink, and for each site its process and its SuperNode …")
+    with FlowerLoopback(folder / "flower", opened(folder / "fed"), sites) as flower:
+        screen.say("flwr run … (each exchange takes some seconds on stock Flower)")
+        done = flower.run(study=(folder / "study.toml").read_text())
+        for line in done.stdout.splitlines():
+            screen.say(line)
+        if done.returncode:
+            raise ValueError(f"flwr run: {done.stderr}")
 
 
 @app.command()
@@ -93,7 +115,7 @@ def _call(*words: str) -> None:
 
 
 def _tables(seed: int) -> dict[str, Any]:
-    """The paper's three clients, one row in ten wrong, as tables by name."""
+    """Return the paper's three clients, one row in ten an outlier, as tables by name."""
     import pyarrow as pa  # noqa: PLC0415
 
     from dorfl.data import datasets  # noqa: PLC0415
@@ -108,16 +130,16 @@ def _tables(seed: int) -> dict[str, Any]:
 
 
 def _prepare(folder: Path, seed: int) -> None:
-    """The three clients as files, a study, keys for everyone."""
+    """Write three tables, a study, and the folders of coordinator and sites."""
     from pyarrow import csv  # noqa: PLC0415
 
-    from dorfl.flower.folders import Federation, SiteFolder  # noqa: PLC0415
-    from dorfl.flower.serving import free_port  # noqa: PLC0415
+    from dorfl.carriers.folders import Federation, SiteFolder  # noqa: PLC0415
+    from dorfl.carriers.https_server import free_port  # noqa: PLC0415
 
     fed = Federation.create(folder / "fed", "127.0.0.1", free_port())
     for name, rows in _tables(seed).items():
         SiteFolder.create(folder / name, name, tuple(rows.column_names), approve=("demo",))
-        fed.add_site(name, (folder / name / f"{name}.pub").read_bytes())
+        fed.add_site((folder / name / f"{name}.crt").read_bytes())
         csv.write_csv(rows, folder / f"{name}.csv")
     (folder / "study.toml").write_text(
         'name = "demo"\n[data]\nlabel = "label"\n[method]\nmixture = "agnostic"\n'
@@ -148,7 +170,7 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 
 
 def _in_process(folder: Path) -> Outcome:
-    """What the study comes to without a network."""
+    """Return the outcome of the study in this process."""
     from dorfl.data import tables  # noqa: PLC0415
     from dorfl.study import coordinator, local, settings, toml  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
@@ -165,7 +187,7 @@ def _in_process(folder: Path) -> Outcome:
 
 
 def _compare(folder: Path, here: Outcome) -> None:
-    """The federation's model against the one made without a network."""
+    """Compare the federation's model with the one made in this process."""
     from dorfl.study import model  # noqa: PLC0415
 
     (run,) = opened(folder / "fed").runs()

@@ -1,4 +1,4 @@
-"""`dorfl run`, `resume`, `status`, `watch` and `stop`: a study, as its coordinator runs it."""
+"""`dorfl run`, `resume`, `status`, `watch` and `stop`: commands of the coordinator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dorfl.carriers import require
 from dorfl.cli import ending, options
 from dorfl.cli.screen import Screen
 from dorfl.cli.server import Folder, opened
-from dorfl.flower import require
 
 if TYPE_CHECKING:
-    from dorfl.flower.folders import Federation
-    from dorfl.flower.running import Watch
+    from dorfl.carriers.folders import Federation
+    from dorfl.carriers.runs import Watch
     from dorfl.study.coordinator import State
     from dorfl.study.model import Model
 
@@ -45,13 +45,13 @@ def run(
     Example: dorfl run fed/ study.toml
     """
     federation = opened(folder)
-    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.carriers import runs  # noqa: PLC0415
     from dorfl.study import settings, toml  # noqa: PLC0415
 
     asked = settings.among(toml.read(study), tuple(federation.sites()))
     asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
     asked = options.changed(asked, words)
-    _go(federation, partial(running.begin, federation, asked), tensorboard, force)
+    _go(federation, partial(runs.begin, federation, asked), tensorboard, force)
 
 
 def resume(
@@ -67,18 +67,18 @@ def resume(
     Example: dorfl resume fed/
     """
     federation = opened(folder)
-    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.carriers import runs  # noqa: PLC0415
 
-    found = running.unfinished(federation, run)
+    found = runs.unfinished(federation, run)
 
-    def going(watch: running.Watch, vet: Callable[[Model], object]) -> tuple[State, Path]:
-        return running.go_on(federation, found, watch, vet), found
+    def going(watch: runs.Watch, vet: Callable[[Model], object]) -> tuple[State, Path]:
+        return runs.resume(federation, found, watch, vet), found
 
     _go(federation, going, tensorboard, force)
 
 
 def status(folder: Folder) -> None:
-    """Say what is going on: the server, the sites, the last run.
+    """Show the state of the server, the sites and the last run.
 
     Example: dorfl status fed/ --json
     """
@@ -110,9 +110,9 @@ def watch(
     Example: dorfl watch fed/
     """
     require()
-    from dorfl.flower import watching  # noqa: PLC0415
+    from dorfl.carriers import dashboard  # noqa: PLC0415
 
-    with watching.Page(watching.of_folder(folder), port) as page:
+    with dashboard.Page(dashboard.of_folder(folder), port) as page:
         screen = Screen()
         screen.say(f"open {page.url}")
         screen.give({"url": page.url})
@@ -147,8 +147,10 @@ def _go(
     tensorboard: Path | None,
     force: bool,
 ) -> None:
-    from dorfl.flower import board, running  # noqa: PLC0415
+    from dorfl.carriers import runs  # noqa: PLC0415
+    from dorfl.carriers.tensorboard import beside  # noqa: PLC0415
     from dorfl.study import results  # noqa: PLC0415
+    from dorfl.study.ending import uncertified  # noqa: PLC0415
 
     screen, name = Screen(), ""
 
@@ -161,7 +163,7 @@ def _go(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        with board.beside(show, tensorboard) as watch:
+        with beside(show, tensorboard) as watch:
             end, folder = conduct(watch, (lambda _: None) if force else ending.refuse_useless)
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path} {name}".rstrip())
@@ -172,12 +174,14 @@ def _go(
     screen.say(f"model: {folder / 'model'}")
     if made.facts.promise is not None:
         screen.say(made.facts.promised)
-    screen.give(running.read_record(folder))
+    for line in uncertified(end):
+        screen.note(line)
+    screen.give(runs.read_record(folder))
     ending.tell_shortfall(screen, made)
 
 
 def _shares(lam: dict[str, float], most: int = 6) -> str:
-    """λ by site; of many sites the largest.
+    """Return λ by site as text; of many sites the largest.
 
     >>> _shares({"a": 0.2, "b": 0.5, "c": 0.3}, most=2)
     'b 0.500  c 0.300  and 1 more'
@@ -188,7 +192,7 @@ def _shares(lam: dict[str, float], most: int = 6) -> str:
 
 
 def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:
-    """One line for each thing that happens."""
+    """Print one line for each event of a run."""
     if event == "round":
         shares = _shares({site: told["lambda"] for site, told in line["sites"].items()})
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
@@ -206,15 +210,15 @@ def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> Non
 
 
 def _status(federation: Federation) -> dict[str, Any]:
-    from dorfl.flower import running  # noqa: PLC0415
+    from dorfl.carriers import runs  # noqa: PLC0415
 
     server, there = federation.noted("server"), federation.present()
     sites = dict.fromkeys(federation.sites(), "unknown, as the server is down")
     if server is not None:
         sites = {site: "online" if site in there else "offline" for site in sites}
-    last, runs = None, federation.runs()
-    if runs:
-        record, lines = running.read_record(runs[-1]), running.read_log(runs[-1])
+    last, folders = None, federation.runs()
+    if folders:
+        record, lines = runs.read_record(folders[-1]), runs.read_log(folders[-1])
         rounds = [line for line in lines if line["event"] == "round"]
         going = federation.noted("run") is not None
         last = {
@@ -224,7 +228,7 @@ def _status(federation: Federation) -> dict[str, Any]:
             "rounds": rounds[-1]["round"] if rounds else 0,
             "gap": rounds[-1]["gap"] if rounds else None,
             "lambda": {s: t["lambda"] for s, t in rounds[-1]["sites"].items()} if rounds else None,
-            "folder": str(runs[-1]),
+            "folder": str(folders[-1]),
         }
     return {
         "server": server is not None,

@@ -1,4 +1,4 @@
-"""`dorfl server`: the coordinator sets up a federation, lets sites in, and keeps the server up."""
+"""`dorfl server`: set up a federation, register sites, and serve them by HTTPS."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
-from dorfl.flower import require
 
 if TYPE_CHECKING:
-    from dorfl.flower.folders import Federation
+    from dorfl.carriers.folders import Federation
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Coordinate a federation.")
 
@@ -22,9 +22,9 @@ Folder = Annotated[Path, typer.Argument(help="The federation's folder.", show_de
 
 
 def opened(folder: Path) -> Federation:
-    """The federation in a folder."""
+    """Return the federation in a folder."""
     require()
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
+    from dorfl.carriers.folders import Federation  # noqa: PLC0415
 
     return Federation.open(folder)
 
@@ -35,12 +35,12 @@ def init(
     host: Annotated[str, typer.Option(help="The name or address that sites connect to.")],
     port: Annotated[int, typer.Option(min=1, max=65535, help="The public port.")] = 443,
 ) -> None:
-    """Make a federation: an authority, the server's certificate, and a folder for all of it.
+    """Create a federation: a folder with an authority and the server's certificate.
 
     Example: dorfl server init fed/ --host fl.example.org
     """
     require()
-    from dorfl.flower.folders import Federation  # noqa: PLC0415
+    from dorfl.carriers.folders import Federation  # noqa: PLC0415
 
     federation = Federation.create(folder, host, port)
     screen = Screen()
@@ -51,19 +51,20 @@ def init(
 @app.command("add-site")
 def add_site(
     folder: Folder,
-    key: Annotated[Path, typer.Argument(help="The site's .pub file.")],
-    name: Annotated[str, typer.Option(help="What the site is called.")],
+    certificate: Annotated[Path, typer.Argument(help="The site's .crt file.")],
+    name: Annotated[
+        str | None, typer.Option(help="The name that the certificate must have.")
+    ] = None,
 ) -> None:
-    """Let a site in: bind its name to its public key.
+    """Register a site: bind its name to its certificate.
 
     Compare the fingerprint with the site's, over the telephone say, before you rely on it.
 
-    Example: dorfl server add-site fed/ site-1.pub --name site-1
+    Example: dorfl server add-site fed/ site-1.crt --name site-1
     """
-    public = opened(folder).add_site(name, key.read_bytes())
-    from dorfl.flower import keys  # noqa: PLC0415
-
-    Screen().say(f"site {name!r} is registered, with the key {keys.fingerprint(public)}")
+    federation = opened(folder)
+    own, _ = federation.add_site(certificate.read_bytes(), name)
+    Screen().say(f"site {own!r} is registered, with the key {federation.fingerprints()[own]}")
 
 
 @app.command("remove-site")
@@ -71,9 +72,9 @@ def remove_site(
     folder: Folder,
     name: Annotated[str, typer.Argument(help="What the site is called.", show_default=False)],
 ) -> None:
-    """Let a site go: it is turned away from now on, and new runs are without it.
+    """Remove a site: the server turns it away from now on, and new runs do not include it.
 
-    A run that has it on its roster treats it as absent, by the study's rule for that.
+    A run in progress treats the site as absent, by the study's rule for that.
 
     Example: dorfl server remove-site fed/ site-1
     """
@@ -83,12 +84,12 @@ def remove_site(
 
 @app.command()
 def renew(folder: Folder) -> None:
-    """Renew the server's certificate; a server that runs takes it up by itself.
+    """Renew the certificates of server and coordinator; a running server takes its own up.
 
     Sites need nothing new: the authority stays. Example: dorfl server renew fed/
     """
     federation, screen = opened(folder), Screen()
-    from dorfl.flower import keys  # noqa: PLC0415
+    from dorfl.carriers import keys  # noqa: PLC0415
 
     end, last = keys.renew(federation.keys, federation.host)
     screen.say(f"the certificate of {federation.host} now holds until {end:%Y-%m-%d}")
@@ -105,12 +106,12 @@ def start(
     address: Annotated[str, typer.Option(help="The network address to listen on.")] = "0.0.0.0",
     detach: Annotated[bool, typer.Option(help="Go on in the background.")] = False,
 ) -> None:
-    """Serve: Flower's SuperLink on the loopback, and the TLS front that sites connect to.
+    """Serve the sites by HTTPS with mutual TLS.
 
     Stays up until Ctrl-C or `dorfl stop`. Example: dorfl server start fed/
     """
     federation, screen = opened(folder), Screen()
-    from dorfl.flower.serving import serve  # noqa: PLC0415
+    from dorfl.carriers.https_server import serve  # noqa: PLC0415
 
     where = f"serving at {federation.host}:{federation.port}"
     if not detach:

@@ -1,7 +1,8 @@
-"""`dorfl site`: a site makes its key, looks at what a study would send, and takes part."""
+"""`dorfl site`: make a site's key, check what a study would send, and take part."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
+from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
-from dorfl.flower import require
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.support.text import one_line_each
 
 if TYPE_CHECKING:
-    from dorfl.flower.fleet import Connection
+    from dorfl.carriers.envelope import SiteEndpoint
+    from dorfl.carriers.folders import SiteFolder
     from dorfl.study.messages import Request
     from dorfl.study.settings import Study
     from dorfl.study.site import Site
@@ -27,12 +29,12 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, help="Take part in a feder
 
 Folder = Annotated[Path, typer.Argument(help="The site's folder.", show_default=False)]
 Data = Annotated[Path, typer.Option(help="The site's table, CSV or Parquet.", show_default=False)]
-Server = Annotated[str, typer.Option(help="host:port of the coordinator.", show_default=False)]
+Server = Annotated[str | None, typer.Option(help="host:port of the coordinator's HTTPS server.")]
 Authority = Annotated[Path, typer.Option(help="The coordinator's ca.crt.", show_default=False)]
 Finest = Annotated[
     str | None,
     typer.Option(
-        help="The finest curvature to tell, instead of site.toml's.",
+        help="The finest curvature to report, instead of site.toml's.",
         click_type=click.Choice(RESOLUTIONS),
     ),
 ]
@@ -64,51 +66,118 @@ _TOLD = {
 def init(
     folder: Folder, name: Annotated[str, typer.Option(help="What the site is called.")]
 ) -> None:
-    """Make the site's key pair. Send the .pub file to the coordinator; the .key stays.
+    """Make the site's key and certificate. Send the .crt file to the coordinator; the .key stays.
 
     Example: dorfl site init site-1/ --name site-1
     """
     require()
-    from dorfl.flower import keys  # noqa: PLC0415
-    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
 
-    site, screen = SiteFolder.create(folder, name), Screen()
-    public = folder / f"{site.name}.pub"
-    screen.say(f"send {public} to the coordinator; the .key stays here")
-    mark = keys.fingerprint(keys.read_public(public.read_bytes(), public.name))
+    _show_certificate(folder, SiteFolder.create(folder, name).name)
+
+
+@app.command()
+def renew(folder: Folder) -> None:
+    """Renew the site's certificate; its key stays. The coordinator adds the new one again.
+
+    Example: dorfl site renew site-1/
+    """
+    require()
+    from dorfl.carriers import keys  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
+
+    name = SiteFolder.open(folder).name
+    keys.renew_site(folder, name)
+    _show_certificate(folder, name)
+
+
+def _show_certificate(folder: Path, name: str) -> None:
+    from dorfl.carriers import keys  # noqa: PLC0415
+
+    screen, file = Screen(), folder / f"{name}.crt"
+    made = keys.read_certificate(file.read_bytes(), file.name)
+    mark = keys.fingerprint(keys.public_bytes(keys.public_of(made)))
+    screen.say(f"send {file} to the coordinator; the .key stays here")
+    screen.say(f"it is valid until {made.not_valid_after_utc:%Y-%m-%d}")
     screen.say(f"its fingerprint, for comparing: {mark}")
 
 
 @app.command()
 def check(
-    folder: Folder, data: Data, server: Server, ca: Authority, curvature: Finest = None
+    folder: Folder,
+    data: Data,
+    ca: Authority,
+    server: Server = None,
+    superlink: Annotated[
+        str | None, typer.Option(help="host:port of the coordinator's SuperLink.")
+    ] = None,
+    curvature: Finest = None,
 ) -> None:
-    """Connect, look whether the columns fit, and say what would be sent. Sends nothing of them.
+    """Check table, server and study, and show what would be sent. Sends nothing of the rows.
 
     Example: dorfl site check site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
     require()
-    from dorfl.flower.fleet import clocks  # noqa: PLC0415
-    from dorfl.study import guard  # noqa: PLC0415
-    from dorfl.study.consent import Refused  # noqa: PLC0415
-    from dorfl.study.messages import Agreement  # noqa: PLC0415
+    screen = Screen()
+    site, _ = _open(folder, data, ca, curvature)
+    if superlink is not None:
+        _check_superlink(screen, superlink, ca)
+    study = None if server is None else _hello(screen, server, ca, folder)
+    released = ", ".join(site.released) or "nothing; name columns in site.toml: released = [...]"
+    screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
+    if study is None:
+        screen.say("no study is running; when one is, this command says whether it fits")
+        return
+    _check_study(screen, site, study, folder)
+
+
+def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
+    """Ask the server whether it knows this site; return the study that runs there, if any."""
+    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.carriers.https_site import (  # noqa: PLC0415
+        Connection,
+        Hello,
+        ServerAwayError,
+        clocks,
+    )
     from dorfl.study.settings import Study  # noqa: PLC0415
     from dorfl.support import wire  # noqa: PLC0415
 
-    screen = Screen()
-    site, connection = _open(folder, data, server, ca, curvature)
-    with connection:
-        hello = connection.hello()
-    screen.say(f"{connection.server} knows this site as {hello.site!r}")
+    async def ask() -> Hello:
+        async with Connection(server, ca, SiteFolder.open(folder)) as connection:
+            return await connection.hello()
+
+    try:
+        hello = asyncio.run(ask())
+    except ServerAwayError as error:
+        raise ValueError(f"{server} does not answer ({error})") from None
+    screen.say(f"{server} knows this site as {hello.site!r}")
     differ = clocks(hello.ahead)
     if differ is not None:
         screen.note(differ)
-    released = ", ".join(site.released) or "nothing; name columns in site.toml: released = [...]"
-    screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
-    if hello.study is None:
-        screen.say("no study is running; when one is, this command says whether it fits")
-        return
-    study = wire.decode(hello.study.encode(), Study)
+    return None if hello.study is None else wire.decode(hello.study.encode(), Study)
+
+
+def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
+    """Warn if anybody who can reach the SuperLink can start runs there."""
+    from dorfl.carriers.flower import control_answers  # noqa: PLC0415
+
+    if control_answers(address, ca):
+        screen.alarm(
+            f"{address}: /v1/control/ answers, so whoever reaches it can run code at the "
+            "coordinator and in every SuperNode. Ask the coordinator to put nginx in front "
+            "(`dorfl flower init`)"
+        )
+    else:
+        screen.say(f"{address}: /v1/control/ does not answer from here, as it should be")
+
+
+def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
+    """Show what a study would have this site send; ValueError if the study does not fit."""
+    from dorfl.study import guard  # noqa: PLC0415
+    from dorfl.study.consent import Refused  # noqa: PLC0415
+    from dorfl.study.messages import Agreement  # noqa: PLC0415
+
     try:
         asked = Agreement("check", site.name, study)
         site.consent(asked)
@@ -148,7 +217,7 @@ def check(
 
 
 def _say_network(screen: Screen) -> None:
-    """What the study of a network would have this site send."""
+    """Show what the study of a network would have this site send."""
     screen.say(
         "  before training: the same of a linear model, in some rounds, where it decides what"
     )
@@ -160,8 +229,8 @@ def _say_network(screen: Screen) -> None:
 
 
 def _say_sums(screen: Screen, study: Study) -> None:
-    """What a study of secure sums would have this site send, and with whom it sums."""
-    from dorfl.flower import keys  # noqa: PLC0415
+    """Show what a study of secure sums would have this site send, and the keys it sums with."""
+    from dorfl.carriers import keys  # noqa: PLC0415
     from dorfl.study import summing  # noqa: PLC0415
 
     screen.say(f"study {study.name!r} fits, and sums among these sites and keys:")
@@ -173,77 +242,112 @@ def _say_sums(screen: Screen, study: Study) -> None:
 
 @app.command()
 def start(
-    folder: Folder, data: Data, server: Server, ca: Authority, curvature: Finest = None
+    folder: Folder,
+    data: Data,
+    ca: Authority,
+    server: Server = None,
+    socket: Annotated[
+        Path | None, typer.Option(help="Answer on this Unix socket instead, for a SuperNode.")
+    ] = None,
+    curvature: Finest = None,
 ) -> None:
     """Take part: answer the coordinator until Ctrl-C. The rows stay here.
 
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
     require()
-    from dorfl.flower.attending import attend, stop_on_signals  # noqa: PLC0415
-    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
     from dorfl.study.results import write_site  # noqa: PLC0415
 
-    with SiteFolder.open(folder).attending():
+    if (server is None) == (socket is None):
+        raise ValueError("give --server host:port (HTTPS) or --socket PATH (Flower), one of them")
+    home = SiteFolder.open(folder)
+    with home.attending():
         note = _noting(folder / "site.log", Screen())
-        site, connection = _open(folder, data, server, ca, curvature)
+        site, endpoint = _open(folder, data, ca, curvature)
         site.note = note
         site.told = lambda request, reply: note(*_progress(request, reply))
         site.done = lambda agreed, *told: note(
             write_site(folder / "results" / agreed.run, agreed, *told)
         )
-        stop = stop_on_signals()
-        try:
-            with connection:
-                attend(site, connection, stop, note)
-        except KeyboardInterrupt:
-            if not stop.is_set():
-                raise
+        _attend(endpoint, home, ca, server, socket, note)
+
+
+def _attend(
+    endpoint: SiteEndpoint,
+    home: SiteFolder,
+    ca: Path,
+    server: str | None,
+    socket: Path | None,
+    note: Callable[[str], None],
+) -> None:
+    """Answer by the carrier that was chosen, until a signal."""
+    from dorfl.carriers.https_site import Connection, attend, run_until_stopped  # noqa: PLC0415
+    from dorfl.carriers.site_socket import attend_socket  # noqa: PLC0415
+
+    async def work() -> None:
+        if socket is not None:
+            await attend_socket(socket, endpoint.respond, note)
+            return
+        assert server is not None
+        async with Connection(server, ca, home) as connection:
+            await attend(endpoint.respond, connection, home.name, note)
+
+    run_until_stopped(work)
 
 
 def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
-    """What was just answered, in words and as fields of the log."""
+    """Return what was just answered, as a sentence and as fields of the log."""
     agreed, sent = request.agreement, request.broadcast
     told: dict[str, Any] = {
-        "event": "answered", "study": agreed.study.name, "run": agreed.run, "step": request.step,
-        "round": None if sent is None else sent.round, "bytes": len(reply),
+        "event": "answered",
+        "study": agreed.study.name,
+        "run": agreed.run,
+        "step": request.step,
+        "round": None if sent is None else sent.round,
+        "bytes": len(reply),
         "what": _SENT.get(request.step, request.step),
-    }  # fmt: skip
+    }
     if sent is not None and sent.task.curvature != "none":
         told["what"] += f", curvature ({sent.task.curvature} was asked for)"
     step = request.step if sent is None else f"round {sent.round}"
     return f"{agreed.study.name}, {step}: sent {told['what']}; {len(reply):,} bytes", told
 
 
-def _open(
-    folder: Path, data: Path, server: str, ca: Path, curvature: str | None
-) -> tuple[Site, Connection]:
+def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Site, SiteEndpoint]:
+    """Read a site's table and open what the site remembers; return the site and its endpoint."""
+    from dorfl.carriers import keys  # noqa: PLC0415
+    from dorfl.carriers.envelope import SiteEndpoint  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.flower import keys  # noqa: PLC0415
-    from dorfl.flower.fleet import Connection  # noqa: PLC0415
-    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
     from dorfl.study.ledger import Ledger  # noqa: PLC0415
     from dorfl.study.memory import Memory  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
     home = SiteFolder.open(folder)
-    connection = Connection(server, ca, keys.read_private(home.key), home.name)
-    # Noise from the key: the same after a restart, and as secret.
-    secret = hashlib.sha256(home.key.read_bytes()).digest()
+    key = keys.read_private(home.key)
     table = tables.read(data)
     with data.open("rb") as file:
         rows = hashlib.file_digest(file, "sha256").hexdigest()
     site = Site(
-        home.name, table, home.released, home.least, home.approve,
-        epsilon=home.epsilon, limits=home.limits, secret=secret,
-        memory=Memory(folder / "asked.json", data=rows), ledger=Ledger(folder / "ledger.json"),
-        curvature=curvature or home.curvature, key=keys.read_private(home.key),
-    )  # fmt: skip
-    return site, connection
+        home.name,
+        table,
+        home.released,
+        home.least,
+        home.approve,
+        epsilon=home.epsilon,
+        limits=home.limits,
+        secret=hashlib.sha256(home.key.read_bytes()).digest(),  # noise that restarts keep
+        memory=Memory(folder / "asked.json", data=rows),
+        ledger=Ledger(folder / "ledger.json"),
+        curvature=curvature or home.curvature,
+        key=key,
+    )
+    return site, SiteEndpoint(site, key, ca)
 
 
 def _noting(log: Path, screen: Screen) -> Callable[..., None]:
-    """Notes to the screen and, as JSON lines, to the site's own log."""
+    """Return a function that writes notes to the screen and, as JSON lines, to the site's log."""
 
     def note(text: str, fields: dict[str, Any] | None = None) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")

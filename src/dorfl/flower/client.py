@@ -29,7 +29,7 @@ from dorfl.networks.data import Rows, gather, inputs
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import RowLoss
-from dorfl.networks.training import prepare, terms
+from dorfl.networks.training import check, prepare, terms
 from dorfl.objective.methods import Method
 
 _OWN, _RESIDUAL, _AGREED = "dorfl.own", "dorfl.residual", "dorfl.agreed"  # in context.state
@@ -69,6 +69,7 @@ def train(
         name: the client's, which the server sees; without, "client-1" and so on by the node's
             `partition-id`, or its number in Flower.
     """
+    check(method)
     plan = plan or Plan()
     module = models.make(model, plan.seed)
     if classes is None:

@@ -1,25 +1,19 @@
-"""The commands for sites over a network, where nothing has to be running."""
+"""Commands of coordinator and sites for which nothing has to be running."""
 
-import contextlib
 import json
 import re
 import struct
-import subprocess
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
-from flwr.supercore.task_identity import TaskIdentity
 from tensorboardX.proto.event_pb2 import Event
 from typer.testing import CliRunner
 
-from dorfl import flower
+from dorfl import carriers
+from dorfl.carriers import runs
+from dorfl.carriers import tensorboard as board
+from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.cli import app
-from dorfl.flower import board, keys, running, superlink
-from dorfl.flower.desk import Question
-from dorfl.flower.folders import Federation, SiteFolder
 
 
 def dorfl(*words):
@@ -40,9 +34,9 @@ def mode(path):
 
 def test_init_makes_keys_that_only_the_owner_reads(fed, tmp_path):
     assert {p.name for p in (fed / "keys").iterdir()} == {
-        "ca.key", "ca.crt", "server.key", "server.crt",
-    }  # fmt: skip
-    assert mode(fed / "keys" / "ca.key") == mode(fed / "keys" / "server.key") == "0o600"
+        f"{name}.{kind}" for name in ("ca", "server", "coordinator") for kind in ("key", "crt")
+    }
+    assert {mode(file) for file in (fed / "keys").glob("*.key")} == {"0o600"}
     assert mode(fed) == "0o700"
     assert dorfl("site", "init", tmp_path / "s", "--name", "site-1").exit_code == 0
     assert mode(tmp_path / "s" / "site-1.key") == "0o600"
@@ -50,13 +44,27 @@ def test_init_makes_keys_that_only_the_owner_reads(fed, tmp_path):
 
 def test_a_site_is_added_under_one_name_with_one_key(fed, tmp_path):
     shown = dorfl("site", "init", tmp_path / "s", "--name", "site-1").stdout
-    public = tmp_path / "s" / "site-1.pub"
-    added = dorfl("server", "add-site", fed, public, "--name", "site-1")
-    mark = keys.fingerprint(Federation.open(fed).sites()["site-1"])
+    made = tmp_path / "s" / "site-1.crt"
+    added = dorfl("server", "add-site", fed, made, "--name", "site-1")
+    mark = Federation.open(fed).fingerprints()["site-1"]
     assert mark in added.stdout and mark in shown
-    assert dorfl("server", "add-site", fed, public, "--name", "site-1").exit_code == 0
-    twice = dorfl("server", "add-site", fed, public, "--name", "other")
-    assert twice.exit_code == 2 and "for site 'site-1'" in twice.stderr
+    assert dorfl("server", "add-site", fed, made).exit_code == 0
+    other = dorfl("server", "add-site", fed, made, "--name", "other")
+    assert other.exit_code == 2 and "is for site 'site-1', not for 'other'" in other.stderr
+    dorfl("site", "init", tmp_path / "t", "--name", "site-1")
+    taken = dorfl("server", "add-site", fed, tmp_path / "t" / "site-1.crt")
+    assert taken.exit_code == 2 and "registered with another key" in taken.stderr
+
+
+def test_a_site_renews_its_certificate_and_is_registered_again_under_its_key(fed, tmp_path):
+    dorfl("site", "init", tmp_path / "s", "--name", "site-1")
+    made = tmp_path / "s" / "site-1.crt"
+    dorfl("server", "add-site", fed, made)
+    before, mark = made.read_bytes(), Federation.open(fed).fingerprints()["site-1"]
+    renewed = dorfl("site", "renew", tmp_path / "s")
+    assert renewed.exit_code == 0 and mark in renewed.stdout and made.read_bytes() != before
+    assert mark in dorfl("server", "add-site", fed, made).stdout
+    assert (fed / "sites" / "site-1.crt").read_bytes() == made.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -64,11 +72,13 @@ def test_a_site_is_added_under_one_name_with_one_key(fed, tmp_path):
     [
         (["server", "init", "{fed}", "--host", "x"], "federation already"),
         (["server", "init", "{new}", "--host", "a b"], "neither a name nor an address"),
-        (["server", "add-site", "{fed}", "{fed}/federation.toml", "--name", "s"], "public key"),
-        (["server", "add-site", "{fed}", "{fed}/none.pub", "--name", "s"], "No such file"),
-        (["server", "add-site", "{new}", "{fed}/none.pub", "--name", "s"], "is no federation"),
+        (["server", "add-site", "{fed}", "{fed}/federation.toml"], "is not a certificate"),
+        (["server", "add-site", "{fed}", "{fed}/none.crt", "--name", "s"], "No such file"),
+        (["server", "add-site", "{new}", "{fed}/none.crt", "--name", "s"], "is no federation"),
         (["site", "init", "{new}", "--name", "../s"], "a name has letters"),
         (["site", "start", "{fed}", "--data", "x", "--server", "h:1", "--ca", "c"], "no site's"),
+        (["site", "start", "{fed}", "--data", "x", "--ca", "c"], "one of them"),
+        (["flower", "init", "{new}"], "is no federation"),
         (["run", "{fed}", "{fed}/none.toml"], "No such file"),
         (["run", "{fed}", "{fed}/federation.toml"], "'host' is unknown"),
         (["resume", "{fed}"], "no run to resume"),
@@ -87,7 +97,7 @@ def test_a_run_needs_registered_sites_and_a_server(fed, tmp_path):
     study.write_text('name = "s"\nsites = ["site-1"]\n[data]\nlabel = "y"\n')
     assert "'site-1' is not registered" in dorfl("run", fed, study).stderr
     SiteFolder.create(tmp_path / "s", "site-1")
-    Federation.open(fed).add_site("site-1", (tmp_path / "s" / "site-1.pub").read_bytes())
+    Federation.open(fed).add_site((tmp_path / "s" / "site-1.crt").read_bytes())
     assert "server is not running" in dorfl("run", fed, study).stderr
 
 
@@ -122,10 +132,10 @@ def test_where_the_server_is_has_to_be_said_properly(fed, tmp_path, server, reas
 
 
 def test_without_the_extra_it_says_what_to_install(fed, monkeypatch):
-    monkeypatch.setattr(flower.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(carriers.importlib.util, "find_spec", lambda _: None)
     done = dorfl("status", fed)
     assert done.exit_code == 2
-    assert re.search("pip install 'flwr", done.stderr)
+    assert re.search("pip install '(aiohttp|dorfl)", done.stderr)
 
 
 def test_a_round_s_figures_reach_tensorboard(tmp_path):
@@ -169,59 +179,6 @@ def test_a_site_s_folder_says_how_fine_a_curvature_it_tells(tmp_path):
         SiteFolder.open(folder)
 
 
-def test_flowers_internals_are_used_in_one_module_alone_and_a_site_needs_none_of_flower():
-    """Outside of superlink.py only what a Flower app imports: flwr.app and flwr.serverapp."""
-    source = Path(flower.__file__).parents[1]
-    used = {
-        path.relative_to(source).as_posix(): set(
-            re.findall(r"^\s*(?:from|import) (flwr[\w.]*)", path.read_text(), re.M)
-        )
-        for path in source.rglob("*.py")
-    }
-    public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
-    assert [name for name, modules in used.items() if modules - public] == ["flower/superlink.py"]
-    assert {name.split("/")[0] for name, modules in used.items() if modules} == {"flower"}
-    code = "import dorfl.cli, dorfl.flower.attending, sys; sys.exit('flwr' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_step_is_one_message_to_flower_however_many_sites_there_are():
-    class Grid:
-        _retry_invoker = SimpleNamespace(max_tries=9)
-        pushed = ()
-
-        def push_messages(self, messages):
-            self.pushed += tuple(messages)
-            return ["asked"]
-
-    class Silent(superlink.Line):
-        def _reply(self, *_):
-            content = superlink._packed({"seconds": {}, "events": []}, {})
-            return SimpleNamespace(content=content, has_content=lambda: True)
-
-    for sites in (3, 300):
-        grid = Grid()
-        asked = [Question(f"q{k}", f"site-{k}", b"what") for k in range(sites)]
-        with running_task():
-            assert Silent(grid, 7).exchange(asked, ["q1"], 1.0).answers == []
-        (message,) = grid.pushed
-        assert len(message.content["dorfl"]) == sites + 1  # and a head
-
-
-@contextlib.contextmanager
-def running_task():
-    """Flower's messages want to know whose they are."""
-    names = ("_task_id", "_run_id", "_node_id")
-    before = {name: getattr(TaskIdentity, name) for name in names}
-    for name in names:
-        setattr(TaskIdentity, name, 1)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(TaskIdentity, name, value)
-
-
 def test_a_certificate_can_be_renewed_and_outlives_no_authority(fed):
     def ends(name):
         return x509.load_pem_x509_certificate((fed / "keys" / name).read_bytes())
@@ -238,7 +195,7 @@ def test_a_certificate_can_be_renewed_and_outlives_no_authority(fed):
 
 def test_a_site_leaves_under_its_name(fed, tmp_path):
     SiteFolder.create(tmp_path / "s", "site-1")
-    Federation.open(fed).add_site("site-1", (tmp_path / "s" / "site-1.pub").read_bytes())
+    Federation.open(fed).add_site((tmp_path / "s" / "site-1.crt").read_bytes())
     wrong = dorfl("server", "remove-site", fed, "site-2")
     assert wrong.exit_code == 2 and "registered: site-1" in wrong.stderr
     assert dorfl("server", "remove-site", fed, "site-1").exit_code == 0
@@ -251,9 +208,9 @@ def test_a_run_is_resumed_by_name_and_only_if_it_is_not_finished(fed):
         (fed / "runs" / name).mkdir()
         (fed / "runs" / name / "record.json").write_text(json.dumps({"run": name, **ended}))
     federation = Federation.open(fed)
-    assert running.unfinished(federation).name == "3-c"
-    assert running.unfinished(federation, "1-a").name == "1-a"
+    assert runs.unfinished(federation).name == "3-c"
+    assert runs.unfinished(federation, "1-a").name == "1-a"
     with pytest.raises(ValueError, match="is finished"):
-        running.unfinished(federation, "2-b")
+        runs.unfinished(federation, "2-b")
     with pytest.raises(ValueError, match="no run 'x'"):
-        running.unfinished(federation, "x")
+        runs.unfinished(federation, "x")

@@ -1,7 +1,7 @@
-"""The coordinator's and a site's folders: what lies where, and who may read it.
+"""The folders of a coordinator and of a site: what lies where, and who may read it.
 
-fed/    federation.toml   keys/   sites/NAME.pub   runs/RUN/   logs/   state/
-site/   site.toml         NAME.key   NAME.pub   results/RUN/   site.log   ledger.json   asked.json
+fed/    federation.toml   keys/   sites/NAME.crt   runs/RUN/   logs/   state/
+site/   site.toml   NAME.key   NAME.crt   results/RUN/   site.log   ledger.json   asked.json
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,16 +19,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dorfl.flower import keys
+from cryptography import x509
+
+from dorfl.carriers import keys
 from dorfl.oracle.curvature import RESOLUTIONS
 from dorfl.study.limits import DEFAULT, Limits
 from dorfl.support.files import write_whole
 
+LOCK_ATTEMPTS = 5  # 20 ms apart; a process that looks whether a lock is taken holds it for less
+MAX_SOCKET_PATH = 100  # bytes; Linux allows 107, macOS 103
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 
 def check_name(name: str) -> str:
-    """A name that can be a file's; ValueError otherwise."""
+    """Return `name` if it can be a file's name; raise ValueError otherwise."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r}: a name has letters, digits, '.', '_' and '-', at most 60")
     return name
@@ -35,16 +40,23 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Federation:
-    """A coordinator's folder."""
+    """A coordinator's folder.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    host, port
+        The public address that sites connect to.
+    """
 
     path: Path
     host: str
     port: int
-    connections: int = 64  # from one address at once
 
     @classmethod
     def create(cls, path: Path, host: str, port: int) -> Federation:
-        """A new folder with an authority, a certificate for `host`, and no site."""
+        """Create a folder with an authority and a certificate for `host`, and no site."""
         if (path / "federation.toml").exists():
             raise ValueError(f"{path}: there is a federation already; its keys would be lost")
         if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
@@ -54,63 +66,91 @@ class Federation:
         path.chmod(0o700)
         keys.create_authority(path / "keys", host)
         text = f'host = "{host}"  # the name in the certificate, which sites connect to\n'
-        text += f"port = {port}\n"
-        text += "connections = 64  # from one address; more if many sites are behind one\n"
-        write_whole(path / "federation.toml", text.encode())
+        write_whole(path / "federation.toml", f"{text}port = {port}\n".encode())
         return cls(path, host, port)
 
     @classmethod
     def open(cls, path: Path) -> Federation:
-        """An existing folder."""
+        """Open an existing folder."""
         told = _read_toml(path / "federation.toml", f"{path}: is no federation; see `server init`")
         if not isinstance(told.get("host"), str) or not isinstance(told.get("port"), int):
             raise ValueError(f"{path / 'federation.toml'}: needs host and port")
-        connections = told.get("connections", cls.connections)
-        if not isinstance(connections, int) or connections < 1:
-            raise ValueError(f"{path / 'federation.toml'}: connections must be a number ≥ 1")
-        return cls(path, told["host"], told["port"], connections)
+        return cls(path, told["host"], told["port"])
 
     @property
     def keys(self) -> Path:
-        """The authority's and the server's keys and certificates."""
+        """The folder with the keys of authority, server and coordinator."""
         return self.path / "keys"
 
-    def add_site(self, name: str, public: bytes) -> bytes:
-        """Bind a site's name to its key; neither may be taken."""
-        key = keys.read_public(public, f"the key of {check_name(name)}")
+    @property
+    def socket(self) -> Path:
+        """The Unix socket by which `dorfl run` reaches `dorfl server start`."""
+        return short_path(self.path / "state" / "server.sock")
+
+    def add_site(self, text: bytes, name: str | None = None) -> tuple[str, x509.Certificate]:
+        """Register a site's certificate under the name that it carries.
+
+        Parameters
+        ----------
+        text
+            The certificate as PEM.
+        name
+            The name that the coordinator expects, if any.
+
+        Returns
+        -------
+        tuple of str and Certificate
+            The site's name and certificate.
+
+        Raises
+        ------
+        ValueError
+            If the certificate carries another name, or name or key are registered already.
+        """
+        made = keys.read_certificate(text, "the certificate" if name is None else name)
+        own = check_name(keys.common_name(made))
+        if name is not None and name != own:
+            raise ValueError(f"the certificate is for site {own!r}, not for {name!r}")
+        public = keys.public_of(made)
         for other, known in self.sites().items():
-            if known == key and other != name:
+            if keys.public_of(known) == public and other != own:
                 raise ValueError(f"this key is registered already, for site {other!r}")
-            if other == name and known != key:
+            if other == own and keys.public_of(known) != public:
                 raise ValueError(
-                    f"site {name!r} is registered with another key; remove sites/{name}.pub first "
-                    "if it was lost"
+                    f"site {own!r} is registered with another key; `dorfl server remove-site` "
+                    "first if the key was lost"
                 )
-        write_whole(self.path / "sites" / f"{name}.pub", public)
-        return key
+        write_whole(self.path / "sites" / f"{own}.crt", text)
+        return own, made
 
     def remove_site(self, name: str) -> None:
-        """Forget a site: it is turned away from now on, and no new run has it."""
+        """Remove a site: the server turns it away from now on, and no new run includes it."""
         if name not in self.sites():
             listed = ", ".join(self.sites()) or "none"
             raise ValueError(f"site {name!r} is not registered; registered: {listed}")
-        (self.path / "sites" / f"{name}.pub").unlink()
+        (self.path / "sites" / f"{name}.crt").unlink()
 
-    def sites(self) -> dict[str, bytes]:
-        """The registered keys by site."""
+    def sites(self) -> dict[str, x509.Certificate]:
+        """Return the registered certificates by site."""
         folder = self.path / "sites"
-        return dict(_public_keys(folder, folder.stat().st_mtime_ns))
+        return dict(_certificates(folder, folder.stat().st_mtime_ns))
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the fingerprints of the registered keys by site."""
+        return {
+            name: keys.fingerprint(keys.public_bytes(keys.public_of(made)))
+            for name, made in self.sites().items()
+        }
 
     def runs(self) -> list[Path]:
-        """The folders of all runs, oldest first."""
+        """Return the folders of all runs, oldest first."""
         return sorted(p for p in (self.path / "runs").iterdir() if (p / "record.json").exists())
 
     @contextlib.contextmanager
     def holding(self, what: str, content: dict[str, Any]) -> Iterator[None]:
-        """Be the one process that is this federation's "server" or "run", and say so.
+        """Hold the lock of this federation's "server" or "run", with a note of what it is.
 
-        A lock, which dies with its process, tells the living from the dead; a process id alone
-        would not, since another process may have it by now.
+        The lock ends with its process. A process id alone could belong to another process by now.
         """
         file = self.path / "state" / f"{what}.json"
         with _locked(file.with_suffix(".lock"), f"{self.path}: a {what} is going on already"):
@@ -121,12 +161,12 @@ class Federation:
                 file.unlink(missing_ok=True)
 
     def note(self, what: str, content: dict[str, Any]) -> None:
-        """Say something of the "server" or the "run" that this process is."""
+        """Write a note about the "server" or the "run" that this process is."""
         told = {"pid": os.getpid(), **content}
         write_whole(self.path / "state" / f"{what}.json", json.dumps(told).encode())
 
     def present(self) -> dict[str, dict[str, Any]]:
-        """The sites whose processes are connected, as the server that runs has noted."""
+        """Return the sites that are connected, as the running server has noted them."""
         file = self.path / "state" / "sites.json"
         if self.noted("server") is None or not file.exists():
             return {}
@@ -134,7 +174,7 @@ class Federation:
         return told
 
     def noted(self, what: str) -> dict[str, Any] | None:
-        """What the "server" or the "run" said of itself, if it lives."""
+        """Return the note of the "server" or the "run", or None if there is no such process."""
         file = self.path / "state" / f"{what}.json"
         if _taken(file.with_suffix(".lock")):
             with contextlib.suppress(OSError, ValueError):
@@ -145,28 +185,48 @@ class Federation:
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """A site's folder."""
+    """A site's folder, with the settings of its `site.toml`.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    name
+        The site's name, as in its certificate.
+    released
+        The columns that studies may use.
+    least
+        The fewest rows behind a statistic that leaves the site.
+    approve
+        Patterns for the names of studies that are approved in advance.
+    limits
+        What all studies together may learn.
+    epsilon
+        The largest ε of differential privacy over all studies, or None for no such rule.
+    curvature
+        The finest curvature that the site reports.
+    """
 
     path: Path
     name: str
-    released: tuple[str, ...]  # the columns that studies may use
+    released: tuple[str, ...]
     least: int
-    approve: tuple[str, ...] = ()  # studies approved in advance, by their names
+    approve: tuple[str, ...] = ()
     limits: Limits = DEFAULT
-    epsilon: float | None = None  # takes part with no weaker differential privacy than this
-    curvature: str = "full"  # tells no finer curvature than this
+    epsilon: float | None = None
+    curvature: str = "full"
 
     @classmethod
     def create(
         cls, path: Path, name: str, released: Sequence[str] = (), approve: Sequence[str] = ()
     ) -> SiteFolder:
-        """A new folder with a key pair of the site's own."""
+        """Create a folder with a key and a certificate of the site's own."""
         check_name(name)
         if (path / "site.toml").exists():
             raise ValueError(f"{path}: there is a site already; its key would be lost")
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
-        keys.create_pair(path, name)
+        keys.create_site(path, name)
         text = (
             f'name = "{name}"\n'
             "least = 5  # no statistic of fewer rows leaves this site, whatever a study says\n"
@@ -189,7 +249,7 @@ class SiteFolder:
 
     @classmethod
     def open(cls, path: Path) -> SiteFolder:
-        """An existing folder."""
+        """Open an existing folder."""
         told = _read_toml(path / "site.toml", f"{path}: is no site's folder; see `dorfl site init`")
         name, least = told.get("name"), told.get("least", 5)
         if not isinstance(name, str) or not isinstance(least, int) or least < 1:
@@ -210,31 +270,35 @@ class SiteFolder:
         return cls(path, check_name(name), released, least, approve, limits, epsilon, curvature)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
-        """Be the one process that answers for this site."""
+        """Hold the lock of the one process that answers for this site."""
         return _locked(self.path / "site.lock", f"{self.path}: the site is running already")
 
     def attended(self) -> bool:
-        """Whether a process answers for this site."""
+        """Return whether a process answers for this site."""
         return _taken(self.path / "site.lock")
 
     @property
     def key(self) -> Path:
-        """The private key's file."""
+        """The file of the private key."""
         return self.path / f"{self.name}.key"
 
 
 @contextlib.contextmanager
 def _locked(path: Path, taken: str) -> Iterator[None]:
     with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(taken) from None
+        for attempt in range(LOCK_ATTEMPTS):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt == LOCK_ATTEMPTS - 1:
+                    raise ValueError(taken) from None
+                time.sleep(0.02)
         yield
 
 
 def _taken(path: Path) -> bool:
-    """Whether a living process has the lock."""
+    """Return whether a living process has the lock."""
     try:
         with path.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -245,12 +309,25 @@ def _taken(path: Path) -> bool:
     return False
 
 
+def short_path(path: Path) -> Path:
+    """Return the shorter of the absolute and the relative form of a socket's path.
+
+    The operating system allows some 100 bytes for the path of a Unix socket.
+    """
+    whole = path.absolute()
+    near = Path(os.path.relpath(whole))
+    found = min(whole, near, key=lambda form: len(os.fsencode(form)))
+    if len(os.fsencode(found)) > MAX_SOCKET_PATH:
+        raise ValueError(f"{whole}: is too long for a socket; use a shorter path")
+    return found
+
+
 @lru_cache(maxsize=8)
-def _public_keys(folder: Path, _changed: int) -> tuple[tuple[str, bytes], ...]:
-    """The keys in a folder, read again when it has changed: every request asks for them."""
+def _certificates(folder: Path, _changed: int) -> tuple[tuple[str, x509.Certificate], ...]:
+    """Read the certificates in a folder, again whenever the folder has changed."""
     return tuple(
-        (file.stem, keys.read_public(file.read_bytes(), file.name))
-        for file in sorted(folder.glob("*.pub"))
+        (file.stem, keys.read_certificate(file.read_bytes(), file.name))
+        for file in sorted(folder.glob("*.crt"))
     )
 
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from browser import CHROMIUM, browser
-from dorfl.flower.folders import Federation, SiteFolder
-from dorfl.flower.watching import Page, of_folder, of_site
+from dorfl.carriers.dashboard import Page, of_folder, of_site
+from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.study import toml
 from dorfl.study.ledger import Ledger, mark_of
 
@@ -35,7 +35,7 @@ class Run:
         fed = Federation.create(root / "fed", "127.0.0.1", 4443)
         for name in SITES:
             SiteFolder.create(root / name, name)
-            fed.add_site(name, (root / name / f"{name}.pub").read_bytes())
+            fed.add_site((root / name / f"{name}.crt").read_bytes())
         self.federation, self.folder = fed.path, fed.path / "runs" / RUN
         self.folder.mkdir()
         self.record = {"run": RUN, "study": {"name": "stroke"}, "began": "2026-11-17T11:00:00"}

@@ -1,4 +1,4 @@
-"""A run's rounds as curves in TensorBoard (extra `tensorboard`)."""
+"""Write the rounds of a run for TensorBoard (extra `tensorboard`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dorfl.flower.running import Watch
+from dorfl.carriers.runs import Watch
 from dorfl.study.coordinator import State
 from dorfl.support import extras
 
 
 @contextmanager
 def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
-    """`watch`, and beside it every round's figures written to `folder`, if one is given."""
+    """Extend a function that watches a run to write every round's figures as well.
+
+    Parameters
+    ----------
+    watch
+        Called with every event, as before.
+    folder
+        Where to write; None returns `watch` as it is.
+    """
     if folder is None:
         yield watch
         return
@@ -37,7 +45,7 @@ def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
 
 
 def _figures(line: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a round by name; what is not a number is left out."""
+    """Return the finite figures of a round by name."""
     figures = {name: line[name] for name in ("objective", "gap", "seconds")}
     for site, told in line["sites"].items():
         figures |= {f"lambda/{site}": told["lambda"], f"risk/{site}": told["risk"]}

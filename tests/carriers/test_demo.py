@@ -11,7 +11,7 @@ import pytest
 
 from processes import dorfl_
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 
 def test_three_sites_train_the_model_that_one_process_does(tmp_path):

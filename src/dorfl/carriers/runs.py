@@ -1,4 +1,4 @@
-"""A run of a study: its folder, its checkpoints, its log, and what is left when it ends.
+"""The runs of a federation: their folders, checkpoints, logs and records, on any carrier.
 
 runs/RUN/  record.json  checkpoint.json  log.jsonl  model/
 """
@@ -12,17 +12,18 @@ import math
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 import dorfl
 from dorfl import networks
+from dorfl.carriers import driver, keys
+from dorfl.carriers.driver import Connect
+from dorfl.carriers.envelope import CoordinatorSeal
+from dorfl.carriers.folders import Federation
+from dorfl.carriers.https_server import Link
 from dorfl.federation.local import Round
-from dorfl.flower import engine, keys
-from dorfl.flower.folders import Federation
-from dorfl.flower.superlink import Link
 from dorfl.study import checkpoint, coordinator, model, results, summing
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
@@ -35,43 +36,84 @@ Watch = Callable[[State, str, dict[str, Any]], object]
 
 
 def begin(
-    federation: Federation, study: Study, watch: Watch, vet: Callable[[Model], object] = id
+    federation: Federation,
+    study: Study,
+    watch: Watch,
+    vet: Callable[[Model], object] = id,
+    connect: Connect | None = None,
 ) -> tuple[State, Path]:
-    """Run `study` to its end in a folder of its own, which is made only where no run goes on."""
+    """Run a study to its end in a new run folder.
+
+    Parameters
+    ----------
+    federation
+        Whose sites take part. One run at a time holds its lock.
+    study
+        The study, with its sites named.
+    watch
+        Called as `watch(state, event, line)` with every line of the log.
+    vet
+        Called with the model; it raises to refuse that the model is written.
+    connect
+        Opens the carrier; by default the federation's HTTPS server.
+
+    Returns
+    -------
+    tuple of State and Path
+        The last state and the run's folder.
+
+    Raises
+    ------
+    ValueError
+        If a site is not registered or does not take part, or another run is going on.
+    """
     for site in study.sites:
         if site not in federation.sites():
             raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
-    _able(study.training.model)
-    _served(federation)
+    connect = _prepared(federation, study.training.model, connect)
     if study.privacy.secure_sum:
         study = study.changed(privacy_peers=_peers(federation, study))
     with federation.holding("run", {}):
         folder = _new(federation, study)
-        return _go(federation, folder, watch, vet), folder
+        return _go(federation, folder, watch, vet, connect), folder
+
+
+def resume(
+    federation: Federation,
+    folder: Path,
+    watch: Watch,
+    vet: Callable[[Model], object] = id,
+    connect: Connect | None = None,
+) -> State:
+    """Go on with a run from its last checkpoint; parameters as for :func:`begin`.
+
+    A model that `vet` refuses can be written by another call with another `vet`.
+    """
+    connect = _prepared(federation, read_record(folder)["study"]["training"]["model"], connect)
+    _check_keys(federation, folder)
+    with federation.holding("run", {}):
+        return _go(federation, folder, watch, vet, connect)
+
+
+def _prepared(federation: Federation, model: str, connect: Connect | None) -> Connect:
+    """Return how to open the carrier; ValueError if the run could not begin."""
+    if model != "linear":
+        networks.require()
+    if connect is not None:
+        return connect
+    if federation.noted("server") is None:
+        raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
+    return partial(Link, federation)
 
 
 def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
-    """Who sums with whom: every site's registered key, for the others to see."""
+    """Return every site's registered key, for the secure sums of the study."""
     known = federation.sites()
-    return tuple(summing.peer(site, keys.public_key(known[site])) for site in sorted(study.sites))
-
-
-def go_on(
-    federation: Federation, folder: Path, watch: Watch, vet: Callable[[Model], object] = id
-) -> State:
-    """Conduct a run from its last checkpoint to the end.
-
-    `vet` may refuse the model by raising: the run can then be resumed to write it all the same.
-    """
-    _able(read_record(folder)["study"]["training"]["model"])
-    _served(federation)
-    _same_keys(federation, folder)
-    with federation.holding("run", {}):
-        return _go(federation, folder, watch, vet)
+    return tuple(summing.peer(site, keys.public_of(known[site])) for site in sorted(study.sites))
 
 
 def unfinished(federation: Federation, run: str | None = None) -> Path:
-    """The run of that name, or else the last, to go on with."""
+    """Return the folder of an unfinished run: the one named `run`, or else the last."""
     runs = federation.runs()
     if run is not None:
         runs = [folder for folder in runs if folder.name == run]
@@ -84,19 +126,9 @@ def unfinished(federation: Federation, run: str | None = None) -> Path:
     return open_[-1]
 
 
-def _able(model: str) -> None:
-    if model != "linear":
-        networks.require()
-
-
-def _served(federation: Federation) -> None:
-    if federation.noted("server") is None:
-        raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
-
-
 def _new(federation: Federation, study: Study) -> Path:
-    """A folder for a run of `study`; the roster is fixed now, each name bound to its key."""
-    known = federation.sites()
+    """Create the folder of a run; its roster is fixed now, and each name bound to its key."""
+    known = federation.fingerprints()
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
     run = f"{stamp}-{study.name}"  # so that names sort by time
     folder = federation.path / "runs" / run
@@ -106,7 +138,7 @@ def _new(federation: Federation, study: Study) -> Path:
     record = {
         "run": run,
         "study": json.loads(wire.encode(study)),
-        "keys": {site: keys.fingerprint(known[site]) for site in state.roster},
+        "keys": {site: known[site] for site in state.roster},
         "began": _now(),
         "versions": {"dorfl": dorfl.__version__, "python": platform.python_version()},
     }
@@ -115,17 +147,14 @@ def _new(federation: Federation, study: Study) -> Path:
 
 
 def _go(
-    federation: Federation, folder: Path, watch: Watch, vet: Callable[[Model], object]
+    federation: Federation,
+    folder: Path,
+    watch: Watch,
+    vet: Callable[[Model], object],
+    connect: Connect,
 ) -> State:
-    def connect() -> Link:
-        server = federation.noted("server")
-        if server is None:
-            raise httpx.ConnectError("the server is down")
-        return Link(server["superlink"], federation.keys / "ca.crt")
-
     federation.note("run", {"folder": str(folder)})
-    state = checkpoint.load(folder / "checkpoint.json")
-    state = _conduct(state, folder, connect, federation.sites, watch)
+    state = _conduct(federation, folder, watch, connect)
     made = results.model_of(state)
     vet(made)
     model.save(made, folder / "model")
@@ -133,13 +162,9 @@ def _go(
     return state
 
 
-def _conduct(
-    state: State,
-    folder: Path,
-    connect: Callable[[], Link],
-    registered: Callable[[], dict[str, bytes]],
-    watch: Watch,
-) -> State:
+def _conduct(federation: Federation, folder: Path, watch: Watch, connect: Connect) -> State:
+    """Drive a run to its end, with a checkpoint and a line in the log for each step."""
+    state = checkpoint.load(folder / "checkpoint.json")
     current, began = state, time.monotonic()
 
     def note(event: str, **details: Any) -> None:
@@ -161,18 +186,19 @@ def _conduct(
 
     logged = _mended(folder / "log.jsonl")
     note("resumed" if logged else "began", round=len(state.history) + 1)
-    for line in state.history[logged.count("round") :]:  # kept, but not logged: it was killed
+    for line in state.history[logged.count("round") :]:  # in the checkpoint, not yet in the log
         note("round", **_described(state, line), seconds=None, took={})
-    return engine.conduct(state, connect, registered, keep, note)
+    seal = CoordinatorSeal(federation.keys)
+    return driver.conduct(state, connect, seal, federation.sites, keep, note)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
+    """Return the lines of a run's log."""
     return read_lines(folder / "log.jsonl")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; one that a crash cut short is left out."""
+    """Return the lines of a log; a line that a crash cut short is left out."""
     found = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError):
@@ -181,7 +207,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _mended(log: Path) -> list[str]:
-    """The events logged so far; the log ends with a whole line from now on."""
+    """Return the events logged so far, and end a line that a crash cut short."""
     if log.exists() and not log.read_bytes().endswith(b"\n"):
         with log.open("a", encoding="utf-8") as file:
             file.write("\n")
@@ -189,12 +215,12 @@ def _mended(log: Path) -> list[str]:
 
 
 def _described(state: State, line: Round) -> dict[str, Any]:
-    """A round as one line of a log: numbers by site, no rows."""
+    """Return a round as fields of a log line."""
     by_site = zip(state.shown, line.lam.tolist(), line.risks.tolist(), strict=True)
     return {
         "round": line.round,
         "objective": _number(line.objective),
-        "gap": _number(line.gap) if state.learning is None else None,  # a network's is no bound
+        "gap": _number(line.gap) if state.learning is None else None,  # no bound for networks
         "bytes_up": line.bytes_up,
         "bytes_down": line.bytes_down,
         "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},
@@ -206,12 +232,12 @@ def _described(state: State, line: Round) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """As JSON can say it."""
+    """Return a finite number as it is, and None otherwise, as JSON has no other."""
     return value if math.isfinite(value) else None
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What is on record of a run."""
+    """Return the record of a run."""
     record: dict[str, Any] = json.loads((folder / "record.json").read_text())
     return record
 
@@ -239,10 +265,11 @@ def _ending(state: State) -> dict[str, Any]:
     }
 
 
-def _same_keys(federation: Federation, folder: Path) -> None:
-    known = federation.sites()
+def _check_keys(federation: Federation, folder: Path) -> None:
+    """Raise ValueError if a site has another key than when the run began."""
+    known = federation.fingerprints()
     for site, mark in read_record(folder)["keys"].items():
-        if site in known and keys.fingerprint(known[site]) != mark:
+        if known.get(site, mark) != mark:
             raise ValueError(f"site {site!r} has another key than when the run began")
 
 

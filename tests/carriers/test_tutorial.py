@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dorfl.flower.serving import free_port
+from dorfl.carriers.https_server import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial-sites.md"
 CLINICS = ("harbour", "hill", "station")

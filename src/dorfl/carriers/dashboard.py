@@ -1,7 +1,7 @@
-"""A page on the loopback that shows a run as it goes, or what a site has been asked and has sent.
+"""The live page of `dorfl watch`: a run as it goes, or the requests and replies of a site.
 
-It reads what is in the folder and changes nothing; it has figures by site and no row. The address
-has a secret in it, so that others who are logged in on the machine cannot look.
+The page reads a folder and changes nothing. It has figures by site and no row. Its address contains
+a secret, so that other users of the machine cannot open it.
 """
 
 from __future__ import annotations
@@ -16,44 +16,59 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from dorfl.flower import running
-from dorfl.flower.folders import Federation, SiteFolder
+from dorfl.carriers import runs
+from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.study.ledger import Ledger
 from dorfl.support.text import one_line_each, percent
 
-Told = Callable[[str, int], dict[str, Any]]  # what is new in a run since so many lines
+Told = Callable[[str, int], dict[str, Any]]  # content of the page for a run, from a line on
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_MOST = 5000  # lines at once; the page asks for the rest
+MAX_LINES = 5000  # lines of a log in one response; the page requests the rest
 
 
 def of_folder(path: Path) -> Told:
-    """What a page about this folder says, be it a federation's or a site's."""
+    """Return what makes the content of the page for a federation's or a site's folder."""
     if (path / "site.toml").exists():
         return partial(of_site, SiteFolder.open(path))
     return partial(of_federation, Federation.open(path))
 
 
 def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict[str, Any]:
-    """A run's record, and its log from line `after` on; of the last run unless one is named."""
-    runs = {folder.name: folder for folder in federation.runs()}
+    """Return the content of the page for a federation.
+
+    Parameters
+    ----------
+    federation
+        The coordinator's folder.
+    run
+        The name of a run; by default the last.
+    after
+        The first line of the log to include.
+
+    Returns
+    -------
+    dict
+        What the page's script shows, as JSON.
+    """
+    found = {folder.name: folder for folder in federation.runs()}
     up, there = federation.noted("server") is not None, federation.present()
     told = {
         "kind": "federation",
         "title": f"{federation.host}:{federation.port}",
         "server": up,
         "sites": {site: there.get(site, {}).get("since") for site in federation.sites()},
-        "runs": list(runs)[::-1],
+        "runs": list(found)[::-1],
         "run": None,
         "lines": [],
         "after": 0,
     }
-    if not runs:
+    if not found:
         return told
-    name = run if run in runs else list(runs)[-1]
+    name = run if run in found else list(found)[-1]
     after = after if name == run else 0
-    record, lines = running.read_record(runs[name]), running.read_log(runs[name])
+    record, lines = runs.read_record(found[name]), runs.read_log(found[name])
     going = federation.noted("run") or {}
-    here = going.get("folder") == str(runs[name])
+    here = going.get("folder") == str(found[name])
     state = "finished" if "ended" in record else "running" if here else "interrupted"
     shown = ("status", "message", "certificate", "rows", "began", "ended", "keys", "stood in")
     told["run"] = {
@@ -67,7 +82,7 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
 
 
 def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
-    """What the site allows, what its ledger says is told and left, and its log from `after` on."""
+    """Return the content of the page for a site: its policy, its ledger, and its log."""
     ledger = Ledger(site.path / "ledger.json")
     policy = {
         "columns released": "all" if site.released is None else ", ".join(site.released),
@@ -96,7 +111,7 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
         "run": {"name": "log"},
         "runs": [],
     }
-    return told | _part(running.read_lines(site.path / "site.log"), after if run == "log" else 0)
+    return told | _part(runs.read_lines(site.path / "site.log"), after if run == "log" else 0)
 
 
 def _approval(ledger: Ledger, mark: str, seen: dict[str, Any], site: SiteFolder) -> str:
@@ -105,12 +120,12 @@ def _approval(ledger: Ledger, mark: str, seen: dict[str, Any], site: SiteFolder)
 
 def _part(lines: list[dict[str, Any]], after: int) -> dict[str, Any]:
     first = min(max(after, 0), len(lines))
-    part = lines[first : first + _MOST]
+    part = lines[first : first + MAX_LINES]
     return {"lines": one_line_each(part), "after": first + len(part)}
 
 
 class Page(http.server.ThreadingHTTPServer):
-    """The server of the page; `url` is where it is."""
+    """Serve the page on the loopback, at `url`."""
 
     daemon_threads = True
 
@@ -123,17 +138,17 @@ class Page(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """GET, of four things."""
+    """Answer GET for the page, its style, its script and its data."""
 
     server: Page
     timeout = 30
     server_version, sys_version = "dorfl", ""
 
     def do_GET(self) -> None:
-        """As http.server calls it."""
+        """Answer a GET request."""
         asked = urlsplit(self.path)
         root, _, name = asked.path.rpartition("/")
-        # Another page that the browser shows may send requests here, under a name of its own.
+        # Another page in the browser could send requests here under a host name of its own.
         if self.headers.get("host") not in self.server.hosts or f"{root}/" != self.server.root:
             self.send_error(404)
             return
@@ -144,7 +159,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         file = name or "watch.html"
-        content = (resources.files("dorfl.flower") / "assets" / file).read_bytes()
+        content = (resources.files("dorfl.carriers") / "assets" / file).read_bytes()
         self._give(content, _KINDS[file.rpartition(".")[2]])
 
     def _data(self, query: dict[str, list[str]]) -> None:
@@ -172,4 +187,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Requests are not worth a line."""
+        """Log no requests."""

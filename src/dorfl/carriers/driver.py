@@ -1,0 +1,252 @@
+"""Drive a study over any carrier: send each step's requests, collect replies, go on.
+
+The driver decides when to ask again and when to stop waiting. Which sites to ask, what to refuse
+and what comes next is decided by :mod:`dorfl.study.coordinator`. A carrier moves envelopes
+(:mod:`dorfl.carriers.envelope`) between the driver and the sites.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from cryptography import x509
+
+from dorfl.carriers import envelope, keys
+from dorfl.carriers.envelope import CoordinatorSeal
+from dorfl.study import coordinator, vetting
+from dorfl.study.coordinator import State
+from dorfl.study.messages import Answer, Refusal
+from dorfl.support import wire
+from dorfl.support.text import one_line
+
+EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`
+RETRY_SECONDS = 5.0  # pause before a site whose reply was unusable is asked again
+GIVE_UP_SECONDS = 600.0  # time without a carrier after which a run stops
+
+
+class CarrierLostError(Exception):
+    """The carrier does not work at the moment; it may come back."""
+
+
+class Outgoing(NamedTuple):
+    """A request on its way to a site."""
+
+    id: str
+    site: str
+    content: bytes
+    limit: int = envelope.LIMIT  # bytes of the reply
+
+
+class Incoming(NamedTuple):
+    """A reply from a site."""
+
+    id: str  # of the request
+    site: str
+    content: bytes
+    seconds: float  # since the site received the request
+
+
+class Exchanged(NamedTuple):
+    """What one call of :meth:`Carrier.exchange` brought: replies, and events for the log."""
+
+    replies: list[Incoming]
+    events: list[dict[str, Any]]
+
+
+class Carrier(Protocol):
+    """Move envelopes between a coordinator and its sites.
+
+    `rejoin_seconds` is how long a site that failed may take to be reachable again. A step waits
+    at least so long for its replies.
+    """
+
+    rejoin_seconds: float
+
+    def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
+        """Send requests and return replies.
+
+        Parameters
+        ----------
+        requests
+            New requests. A carrier keeps a request until the site has answered it.
+        awaited
+            The ids of all requests whose replies the coordinator waits for.
+        patience
+            Seconds after which to return with fewer replies.
+
+        Raises
+        ------
+        CarrierLostError
+            If the carrier does not work at the moment.
+        """
+        ...
+
+
+Note = Callable[..., object]
+Connect = Callable[[], AbstractContextManager[Carrier]]
+
+
+def conduct(
+    state: State,
+    connect: Connect,
+    seal: CoordinatorSeal,
+    registered: Callable[[], Mapping[str, x509.Certificate]],
+    keep: Callable[[State, dict[str, float]], object],
+    note: Note,
+) -> State:
+    """Drive a study from any of its states to the end.
+
+    Parameters
+    ----------
+    state
+        Where to begin.
+    connect
+        Opens the carrier; called again after a carrier was lost.
+    seal
+        Signs requests and verifies replies.
+    registered
+        Returns the certificates of the registered sites. A site that is removed during a run is
+        no longer waited for.
+    keep
+        Called with every new state and the seconds that each site took, before the next request.
+
+    Note:
+        Called as `note(event, **details)`.
+
+    Returns
+    -------
+    State
+        The state whose step is "done".
+
+    Raises
+    ------
+    ValueError
+        If a site does not take part, or the carrier does not come back.
+    """
+    lost: float | None = None
+    while state.step != "done":
+        try:
+            with connect() as carrier:
+                late = dict[str, str]()
+                while state.step != "done":
+                    step = _Step(state, carrier, seal, registered, note, late)
+                    step.collect(resumed=lost is not None)
+                    lost = None
+                    state = coordinator.receive(state, step.answers, step.refused)
+                    keep(state, step.took)
+        except CarrierLostError as error:
+            if lost is None:
+                note("server lost", cause=one_line(str(error)))
+                lost = time.monotonic()
+            if time.monotonic() - lost > GIVE_UP_SECONDS:
+                raise ValueError("the server is gone; start it again, then resume") from None
+            time.sleep(0.5)
+    return state
+
+
+@dataclass
+class _Step:
+    """One request to every site that is asked, and the replies to it."""
+
+    state: State
+    carrier: Carrier
+    seal: CoordinatorSeal
+    registered: Callable[[], Mapping[str, x509.Certificate]]
+    note: Note
+    late: dict[str, str]  # requests of earlier steps that are no longer awaited, and their sites
+    answers: dict[str, Answer] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)  # seconds, by site
+    asked: dict[str, Outgoing] = field(default_factory=dict)  # open requests by id
+    again: dict[str, float] = field(default_factory=dict)  # site → when to ask it
+
+    def collect(self, *, resumed: bool) -> None:
+        """Ask and wait until the step can end: all have answered, or time is up."""
+        began = time.monotonic()
+        within = max(self.state.study.absent.answer_within, self.carrier.rejoin_seconds)
+        self.again = dict.fromkeys(coordinator.asked(self.state), began)
+        noted: tuple[str, ...] = ()
+        while True:
+            now = time.monotonic()
+            left = began + within - now
+            patience = min(EXCHANGE_SECONDS, left) if left > 0 else EXCHANGE_SECONDS
+            found = self.carrier.exchange(self._requests(now), {*self.asked}, patience)
+            if resumed:
+                self.note("server back")
+                resumed = False
+            for event in found.events:
+                self.note(**event)
+            for reply in found.replies:
+                self._receive(reply)
+            missing = set(coordinator.asked(self.state)) - {*self.answers} - {*self.refused}
+            if not missing or left <= 0:
+                waiting = self._waiting()
+                if not waiting:
+                    self.late.update({id_: sent.site for id_, sent in self.asked.items()})
+                    return
+                if waiting != noted:
+                    self.note("waiting", sites=list(waiting))
+                    noted = waiting
+
+    def _requests(self, now: float) -> list[Outgoing]:
+        """Return the requests that are due: to all sites, later to those with unusable replies."""
+        found = []
+        for site in [site for site, when in self.again.items() if when <= now]:
+            payload = wire.encode(coordinator.request(self.state, site))
+            limit = vetting.longest(self.state) + envelope.OVERHEAD
+            sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
+            found.append(sent)
+            self.asked[sent.id] = sent
+            del self.again[site]
+        return found
+
+    def _receive(self, reply: Incoming) -> None:
+        if reply.id in self.late:
+            self.note("late answer", site=self.late.pop(reply.id))
+            return
+        sent = self.asked.get(reply.id)
+        if sent is None or sent.site != reply.site:  # not a reply to any request
+            return
+        del self.asked[reply.id]
+        site = sent.site
+        try:
+            known = self.registered().get(site)
+            if known is None:
+                raise ValueError("is no longer registered")
+            public = keys.public_of(known)
+            payload = self.seal.reply(site, public, sent.content, reply.content)
+            self.answers[site] = coordinator.read(self.state, site, payload)
+            self.refused.pop(site, None)
+            self.took[site] = reply.seconds
+        except ValueError as error:
+            self.refused[site] = one_line(str(error))
+            self.again[site] = time.monotonic() + RETRY_SECONDS
+            self.note("answer refused", site=site, reason=self.refused[site])
+
+    def _waiting(self) -> tuple[str, ...]:
+        """Return the sites without which the step cannot end; ValueError if it never can."""
+        spare = self.state.spare
+        usable = {s for s, a in self.answers.items() if spare or not isinstance(a, Refusal)}
+        waiting = coordinator.waiting(self.state, usable)
+        known = self.registered()
+        removed = {site for site in waiting if site not in known}
+        if removed:  # extrapolate their last reports for as long as it takes
+            study = self.state.study
+            going = study._replace(absent=study.absent._replace(then="go on"))
+            still = coordinator.waiting(self.state._replace(study=going), usable)
+            if needed := removed.intersection(still):
+                raise ValueError(
+                    f"{', '.join(sorted(needed))}: left before its first report; start another "
+                    "run without it"
+                )
+            waiting = tuple(site for site in waiting if site not in removed)
+        for site in waiting:
+            answer = self.answers.get(site)
+            if isinstance(answer, Refusal):
+                raise ValueError(f"site {site!r} does not take part: {one_line(answer.reason)}")
+        return waiting

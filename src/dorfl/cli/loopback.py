@@ -1,0 +1,198 @@
+"""Stock Flower on this machine: a SuperLink, and for every site its process and its SuperNode."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dorfl.carriers.flower import write_coordinator, write_site
+from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers.https_server import free_port
+
+START_SECONDS = 120.0  # until a SuperLink answers
+STOP_SECONDS = 10.0  # until a process that was asked to end is killed
+
+Wrap = Mapping[str, Sequence[str]]  # what to put before the command of a "supernode" or a "site"
+
+
+class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
+    """A federation on stock Flower, with TLS and node keys, on the loopback.
+
+    Parameters
+    ----------
+    folder
+        For logs, sockets and what Flower keeps.
+    federation
+        The coordinator's folder.
+    sites
+        The table of each site, by the site's folder.
+    before
+        Words to put before the commands of "supernode" or "site", such as those of `setpriv`.
+    gateway
+        The port that SuperNodes connect to, if it is not the SuperLink's own.
+    simulation
+        Start the SuperLink for simulation, without SuperNodes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        federation: Federation,
+        sites: Mapping[Path, Path],
+        before: Wrap | None = None,
+        *,
+        gateway: int | None = None,
+        simulation: bool = False,
+    ) -> None:
+        self.folder, self.federation, self.sites = folder, federation, dict(sites)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port, self.simulation, self._before = free_port(), simulation, dict(before or {})
+        self._gateway = gateway or self.port
+        self._env = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "FLWR_HOME": str(folder / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        }
+
+    def __enter__(self) -> FlowerLoopback:
+        (self.folder / "home").mkdir(parents=True, exist_ok=True)
+        keys = self.federation.keys.resolve()
+        address = f'address = "127.0.0.1:{self.port}"\n'
+        (self.folder / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}'
+            f'root-certificates = "{keys / "ca.crt"}"\n'
+        )
+        (self.folder / "sockets").mkdir(exist_ok=True)
+        self.app = write_coordinator(self.federation, self.port) / "app"
+        try:
+            self.start_superlink()
+            for home in self.sites:
+                if not self.simulation:
+                    public = write_site(SiteFolder.open(home), keys / "ca.crt") / f"{home.name}.pub"
+                    words = ("supernode", "register", str(public), "here", "--name", home.name)
+                    self.flwr(*words, check=True)
+                self.start_site(home)
+                if not self.simulation:
+                    self.start_supernode(home)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in reversed(self.processes):
+            self.stop(name)
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        keys = self.federation.keys.resolve()
+        words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        words += ["--database", str(self.folder / "superlink.db")]
+        words += ["--disable-runtime-dependency-installation"]
+        words += ["--simulation"] if self.simulation else ["--enable-supernode-auth"]
+        for option, name in (("ca-certfile", "ca.crt"), ("certfile", "server.crt")):
+            words += [f"--ssl-{option}", str(keys / name)]
+        self._start("superlink", [*words, "--ssl-keyfile", str(keys / "server.key")])
+        context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+        end = time.monotonic() + START_SECONDS
+        while self.processes["superlink"].poll() is None and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                url = f"https://127.0.0.1:{self.port}/health"
+                urllib.request.urlopen(url, timeout=5, context=context).close()
+                return
+            time.sleep(0.2)
+        raise ValueError(f"the SuperLink did not start; see {self.folder / 'superlink.log'}")
+
+    def start_site(self, home: Path) -> None:
+        """Start the process that has a site's rows."""
+        own = home / "flower" / "ca.crt"
+        ca = own if own.exists() else self.federation.keys / "ca.crt"
+        words = ["site", "start", str(home), "--data", str(self.sites[home]), "--ca", str(ca)]
+        words += ["--socket", str(self.socket(home))]
+        command = [sys.executable, "-m", "dorfl", *words]
+        self._start(f"{home.name}-site", [*self._before.get("site", ()), *command])
+
+    def start_supernode(self, home: Path) -> None:
+        """Start a site's SuperNode, which has neither the site's folder nor its table."""
+        node = self.folder / f"{home.name}-node"
+        node.mkdir(exist_ok=True)
+        for name in ("supernode.key", "ca.crt"):
+            if not (node / name).exists():
+                shutil.copy(home / "flower" / name, node / name)
+        words = ["flower-supernode", "--superlink", f"127.0.0.1:{self._gateway}"]
+        words += ["--root-certificates", str(node / "ca.crt")]
+        words += ["--auth-supernode-private-key", str(node / "supernode.key")]
+        words += ["--host", "127.0.0.1", "--port", str(free_port())]
+        words += ["--node-config", f'socket="{self.socket(home)}"']
+        before = self._before.get("supernode", ())
+        env = {"FLWR_HOME": str(node), "HOME": str(node)}
+        self._start(f"{home.name}-supernode", [*before, *words], env)
+
+    def socket(self, home: Path) -> Path:
+        """Return where a site answers."""
+        return self.folder / "sockets" / f"{home.name}.sock"
+
+    def flwr(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a command of `flwr` to its end."""
+        done = subprocess.run(
+            [*self._command("flwr"), *words],
+            env=self._env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            raise ValueError(f"flwr {words[0]}: {done.stdout}{done.stderr}")
+        return done
+
+    def run(self, *words: str, **config: str) -> subprocess.CompletedProcess[str]:
+        """Run the app with a configuration, to the end of the run."""
+        file = self.folder / f"config-{time.monotonic_ns()}.toml"
+        if self.simulation:
+            config = {"sockets": str(self.folder / "sockets"), **config}
+            words = (*words, "--federation-config", f"num-supernodes={len(self.sites)}")
+        file.write_text("".join(f"{name} = '''{text}'''\n" for name, text in config.items()))
+        return self.flwr(
+            "run", str(self.app), "here", "--stream", "--run-config", str(file), *words
+        )
+
+    def stop(self, name: str, how: int = signal.SIGTERM) -> None:
+        """End a process and all that it started."""
+        process = self.processes[name]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _command(self, name: str) -> list[str]:
+        found = shutil.which(name, path=self._env["PATH"])
+        if found is None:
+            raise ValueError(f"{name}: there is no such command; install the extra 'flower'")
+        return [found]
+
+    def _start(self, name: str, words: list[str], env: Mapping[str, str] | None = None) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                words,
+                env=self._env | dict(env or {}),
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )

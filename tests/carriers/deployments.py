@@ -1,0 +1,443 @@
+"""One federation of three sites on each carrier, with the same handles for tests.
+
+A deployment says in `cannot` which scenarios of test_conformance.py do not apply to it, and why.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from dorfl.carriers import runs
+from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https_site import Connection, RejectedError, attend
+from dorfl.carriers.in_process import InProcess
+from dorfl.carriers.site_socket import attend_socket
+from dorfl.cli import site as commands
+from dorfl.cli.loopback import FlowerLoopback
+from dorfl.study import checkpoint, coordinator, local
+from study_cases import make_sites, synthetic_tables
+
+DORFL = (sys.executable, "-m", "dorfl")
+CANARY = 31337.0625  # in the first row of each table; must not be found at the coordinator
+SECRET = "secret-folder-of"
+PATIENCE = 300.0  # seconds until a test gives up
+
+
+def _tables():
+    found = synthetic_tables()
+    for k, table in enumerate(found.values()):
+        table["x0"] = np.concatenate([[CANARY + k], table["x0"][1:]])
+    return found
+
+
+TABLES = _tables()
+
+
+def dorfl(*words, **options):
+    """Run a command of dorfl as people do."""
+    return subprocess.run(
+        [*DORFL, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        **options,
+    )
+
+
+def alone(study, tables=None):
+    """Return the outcome of a study in this process, without any carrier."""
+    read = {name: {**t, "y": list(t["y"])} for name, t in (tables or TABLES).items()}
+    return local.run(coordinator.begin(study, "alone"), make_sites(read)).outcome
+
+
+def same(one, two):
+    return np.array_equal(one.theta, two.theta) and np.array_equal(one.lam, two.lam)
+
+
+def until(condition, message=""):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.02)
+
+
+def rounds_of(folder):
+    log = folder / "log.jsonl"
+    return log.read_text().count('"event": "round"') if log.exists() else 0
+
+
+def events_of(folder):
+    return [line["event"] for line in runs.read_log(folder)]
+
+
+class Deployment(contextlib.AbstractContextManager):
+    """Folders of a coordinator and its sites; subclasses connect them."""
+
+    cannot: dict[str, str] = {}  # noqa: RUF012 - scenario → reason
+
+    def __init__(self, root):
+        self.root = root
+        self.federation = Federation.create(root / "fed", "127.0.0.1", free_port())
+        self.homes, self.hosts = {}, contextlib.ExitStack()
+        for name, table in TABLES.items():
+            self.add_site(name, table)
+
+    def add_site(self, name, table):
+        home = self.root / f"{SECRET}-{name}" / name
+        SiteFolder.create(home, name, released=tuple(table), approve=("trial",))
+        with (home / "site.toml").open("a") as file:  # many studies of one small table
+            file.write(
+                "[limits]\ntold = 99\nversions = 99\nmiddles = 99\nalone = 1.0\nbehind = 0\n"
+                "networks = true\n"
+            )
+        self.federation.add_site((home / f"{name}.crt").read_bytes())
+        csv.write_csv(pa.table(table), home / "records.csv")
+        self.homes[name] = home
+
+    @property
+    def ca(self):
+        return self.federation.keys / "ca.crt"
+
+    @property
+    def server(self):
+        return f"127.0.0.1:{self.federation.port}"
+
+    def endpoint(self, name):
+        """Return an endpoint of the site, opened anew from its folder, in this process."""
+        home = self.homes[name]
+        return commands._open(home, home / "records.csv", self.ca, None)[1]
+
+    def run(self, study, at=None):
+        """Run a study; `at` has what to do once a round is over. Return the run's folder."""
+        before = set(self.federation.runs())
+
+        def watch(state, event, _):
+            if event == "round":
+                (at or {}).get(len(state.history), lambda: None)()
+
+        self.begin(study, watch)
+        (folder,) = set(self.federation.runs()) - before
+        return folder
+
+    def begin(self, study, watch):
+        runs.begin(self.federation, study, watch, connect=self.connect())
+
+    def connect(self):
+        return None
+
+    def resume(self, folder):
+        runs.resume(self.federation, folder, lambda *_: None, connect=self.connect())
+
+    def outcome(self, folder):
+        return checkpoint.load(folder / "checkpoint.json").outcome
+
+    def state(self, folder):
+        return checkpoint.load(folder / "checkpoint.json")
+
+    def record(self, folder):
+        return json.loads((folder / "record.json").read_text())
+
+    def kill_coordinator(self, study, after):
+        """Run a study until `after` rounds are over, and kill the coordinator; its folder."""
+        file = self.root / "study.toml"
+        file.write_text(text_of(study))
+        before = set(self.federation.runs())
+        child = subprocess.Popen(
+            [*DORFL, "run", str(self.federation.path), str(file)], stdout=subprocess.DEVNULL
+        )
+
+        def far_enough():
+            assert child.poll() is None
+            made = set(self.federation.runs()) - before
+            return made and rounds_of(next(iter(made))) >= after
+
+        until(far_enough)
+        child.kill()
+        child.wait()
+        (folder,) = set(self.federation.runs()) - before
+        return folder
+
+
+def text_of(study):
+    """Return a study of the tests as TOML."""
+    method = "".join(
+        f"{k} = {json.dumps(v)}\n"
+        for k, v in study.method._asdict().items()
+        if v is not None and k in ("name", "mixture", "by", "outliers")
+    )
+    training = "".join(
+        f"{k} = {json.dumps(v)}\n"
+        for k, v in study.training._asdict().items()
+        if k in ("solver", "tol", "max_rounds") and v is not None
+    )
+    return (
+        f'name = "{study.name}"\n[data]\nlabel = "y"\n[method]\n{method}[training]\n{training}'
+        f"[absent]\nanswer_within = {study.absent.answer_within}\n"
+    )
+
+
+class InOneProcess(Deployment):
+    """Sites are endpoints in this process; a site that is stopped has none."""
+
+    name = "in-process"
+    cannot = {"kill server": "there is no server"}  # noqa: RUF012
+
+    def __enter__(self):
+        self.endpoints = {}
+        for name in self.homes:
+            self.start_site(name)
+        return self
+
+    def __exit__(self, *_):
+        self.hosts.close()
+
+    def start_site(self, name):
+        self.endpoints[name] = self.endpoint(name).respond
+
+    def stop_site(self, name, how=None):
+        self.endpoints.pop(name, None)
+
+    pause_site, go_on_site = stop_site, start_site
+
+    def connect(self):
+        return lambda: InProcess(self.endpoints)
+
+    @contextlib.contextmanager
+    def hosting(self, name, respond):
+        """Answer for a site by a function from envelope to envelope."""
+        before = self.endpoints.get(name)
+        self.endpoints[name] = respond
+        try:
+            yield
+        finally:
+            self.endpoints[name] = before
+
+    def kill_coordinator(self, study, after):
+        class Killed(BaseException):
+            pass
+
+        def watch(state, event, _):
+            if event == "round" and len(state.history) == after:
+                raise Killed
+
+        before = set(self.federation.runs())
+        with contextlib.suppress(Killed):
+            self.begin(study, watch)
+        (folder,) = set(self.federation.runs()) - before
+        return folder
+
+
+class OverHttps(Deployment):
+    """A server and sites as processes, with mutual TLS."""
+
+    name = "https"
+
+    def __enter__(self):
+        self.sites = {}
+        self.start_server()
+        for name in self.homes:
+            self.start_site(name)
+        until(lambda: len(self.federation.present()) == len(self.homes))
+        return self
+
+    def __exit__(self, *_):
+        self.hosts.close()
+        for child in self.sites.values():
+            child.kill()
+            child.wait()
+        dorfl("stop", self.federation.path)
+
+    def start_server(self):
+        words = ("server", "start", self.federation.path, "--address", "127.0.0.1", "--detach")
+        started = dorfl(*words)
+        assert started.returncode == 0, started.stderr
+
+    def kill_server(self):
+        os.kill(self.federation.noted("server")["pid"], signal.SIGKILL)
+        self.start_server()
+
+    def start_site(self, name):
+        home = self.homes[name]
+        words = ["site", "start", home, "--data", home / "records.csv"]
+        words += ["--server", self.server, "--ca", self.ca]
+        with (home / "output.log").open("ab") as log:
+            self.sites[name] = subprocess.Popen([*DORFL, *map(str, words)], stdout=log, stderr=log)
+
+    def stop_site(self, name, how=signal.SIGKILL):
+        self.sites[name].send_signal(how)
+        self.sites[name].wait()
+
+    def pause_site(self, name):
+        self.sites[name].send_signal(signal.SIGSTOP)
+
+    def go_on_site(self, name):
+        self.sites[name].send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def hosting(self, name, respond, *, stop=True):
+        if stop and name in self.sites:
+            self.stop_site(name)
+        home = SiteFolder.open(self.homes[name])
+
+        async def work():
+            async with Connection(self.server, self.ca, home) as connection:
+                with contextlib.suppress(RejectedError):
+                    await attend(respond, connection, name, lambda _: None)
+
+        try:
+            with in_thread(work):
+                yield
+        finally:
+            if stop and name in self.sites:
+                self.start_site(name)
+
+
+class OverFlower(Deployment):
+    """A stock SuperLink with TLS, and for each site its process and its SuperNode."""
+
+    name = "flower"
+    simulation = False
+    cannot = {  # noqa: RUF012 - each run takes a minute or two
+        "absent": "the step waits 90 s for a SuperNode; `kill site` has a site that comes back",
+        "network": "like any other study; a round takes some seconds",
+        "secure sums": "like any other study; it has four exchanges where others have one",
+    }
+
+    def __enter__(self):
+        sites = {home: home / "records.csv" for home in self.homes.values()}
+        self.flower = FlowerLoopback(
+            self.root / "f", self.federation, sites, simulation=self.simulation
+        ).__enter__()
+        return self
+
+    def __exit__(self, *_):
+        self.hosts.close()
+        self.flower.__exit__()
+
+    def run(self, study, at=None):
+        before = set(self.federation.runs())
+        ended, done, left = threading.Event(), [], dict(at or {})
+
+        def work():
+            done.append(self.flower.run(study=text_of(study)))
+            ended.set()
+
+        with in_background(work):
+            while not ended.wait(0.05):
+                made = set(self.federation.runs()) - before
+                passed = rounds_of(next(iter(made))) if made else 0
+                for number in [number for number in left if number <= passed]:
+                    left.pop(number)()
+        made = set(self.federation.runs()) - before
+        if not made or "ended" not in self.record(next(iter(made))):
+            raise ValueError(done[0].stdout + done[0].stderr)
+        return next(iter(made))
+
+    def begin(self, study, watch):
+        self.run(study)
+
+    def resume(self, folder):
+        done = self.flower.run(resume=folder.name)
+        if "ended" not in self.record(folder):
+            raise ValueError(done.stdout + done.stderr)
+
+    def start_site(self, name):
+        self.flower.start_site(self.homes[name])
+
+    def stop_site(self, name, how=signal.SIGKILL):
+        self.flower.stop(f"{name}-site", how)
+
+    def kill_server(self):
+        self.flower.stop("superlink", signal.SIGKILL)  # and the ServerApp with it
+        self.flower.start_superlink()
+
+    def kill_coordinator(self, study, after):
+        before = set(self.federation.runs())
+
+        def work():
+            self.flower.run(study=text_of(study))
+
+        with in_background(work):
+            until(lambda: any(rounds_of(f) >= after for f in set(self.federation.runs()) - before))
+            self.kill_server()
+        (folder,) = set(self.federation.runs()) - before
+        return folder
+
+    @contextlib.contextmanager
+    def hosting(self, name, respond):
+        self.stop_site(name)
+        place = self.flower.socket(self.homes[name])
+        try:
+            with in_thread(lambda: attend_socket(place, respond)):
+                yield
+        finally:
+            self.start_site(name)
+
+
+class InSimulation(OverFlower):
+    """Flower's simulation: any node carries a request to the socket of any site."""
+
+    name = "simulation"
+    simulation = True
+    cannot = {  # noqa: RUF012
+        **OverFlower.cannot,
+        "kill server": "a simulation ends with its SuperLink",
+        "kill coordinator": "a simulation ends with its SuperLink",
+    }
+
+
+@contextlib.contextmanager
+def in_background(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def in_thread(work):
+    """Run a coroutine in a thread until the block ends."""
+    loop, started = asyncio.new_event_loop(), threading.Event()
+    task = None
+
+    def body():
+        nonlocal task
+        task = loop.create_task(work())
+        started.set()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                loop.run_until_complete(task)
+            loop.run_until_complete(asyncio.sleep(0.05))  # TLS connections end
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    started.wait()
+    try:
+        yield
+    finally:
+        if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+KINDS = {kind.name: kind for kind in (InOneProcess, OverHttps, OverFlower, InSimulation)}

@@ -1,0 +1,233 @@
+"""What every carrier must do: the same scenarios in process, by HTTPS and over stock Flower."""
+
+import pytest
+from deployments import (
+    HAS_RAY,
+    KINDS,
+    TABLES,
+    alone,
+    events_of,
+    rounds_of,
+    same,
+)
+
+from dorfl.carriers import envelope, keys, runs
+from dorfl.study import coordinator, local
+from dorfl.study.ledger import Ledger, mark_of
+from study_cases import METHODS, among, make_study, secure_sites
+
+pytestmark = pytest.mark.xdist_group("carriers")
+
+LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 6'
+SHORT = {"method": METHODS["erm"], "training": "rounds = 3"}
+CARRIERS = [
+    "in-process",
+    pytest.param("https", marks=pytest.mark.slow),
+    pytest.param("flower", marks=pytest.mark.slow),
+    pytest.param(
+        "simulation",
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(not HAS_RAY, reason="needs Ray: pip install 'flwr[simulation]'"),
+        ],
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=CARRIERS)
+def deployed(request, tmp_path_factory):
+    with KINDS[request.param](tmp_path_factory.mktemp("d")) as found:
+        yield found
+
+
+@pytest.fixture
+def able(deployed):
+    """Skip a scenario that the carrier cannot do, with the reason that it declares."""
+
+    def check(scenario):
+        if scenario in deployed.cannot:
+            pytest.skip(deployed.cannot[scenario])
+
+    return check
+
+
+def study_for(deployed, **options):
+    """Return a study of the right size: an exchange over Flower takes some seconds."""
+    quick = deployed.name in ("flower", "simulation")
+    return make_study(TABLES, **{**(SHORT if quick else {"training": LONGER}), **options})
+
+
+def test_the_model_is_the_one_of_one_process_bit_for_bit(deployed):
+    study = study_for(deployed)
+    folder = deployed.run(study)
+    assert same(deployed.outcome(folder), alone(study))
+    assert deployed.record(folder)["rounds"] == rounds_of(folder)
+    assert (folder / "model").is_dir()
+    for home in deployed.homes.values() if deployed.name != "in-process" else ():
+        assert (home / "results" / folder.name / "model").is_dir()  # what the site keeps
+
+
+def test_a_study_that_no_person_approved_is_refused_with_the_reason(deployed):
+    study = study_for(deployed)._replace(name="unseen")
+    with pytest.raises(ValueError, match=r"site-\d.* waits for approval by a person"):
+        deployed.run(study)
+    assert any(
+        seen["name"] == "unseen"
+        for seen in Ledger(deployed.homes["site-1"] / "ledger.json").studies.values()
+    )
+
+
+def test_a_site_killed_in_a_round_and_restarted_changes_nothing(deployed):
+    def restart():
+        deployed.stop_site("site-2")
+        deployed.start_site("site-2")
+
+    study = study_for(deployed)
+    folder = deployed.run(study, {1: restart})
+    assert same(deployed.outcome(folder), alone(study))
+    assert deployed.record(folder)["stood in"] == {}
+
+
+def test_a_coordinator_killed_in_a_round_resumes_to_the_same_bits(deployed, able):
+    able("kill coordinator")
+    study = study_for(deployed)
+    folder = deployed.kill_coordinator(study, after=2)
+    assert "ended" not in deployed.record(folder)
+    deployed.resume(folder)
+    assert same(deployed.outcome(folder), alone(study))
+    with pytest.raises(ValueError, match="is finished"):
+        runs.unfinished(deployed.federation, folder.name)
+
+
+def test_a_server_killed_in_a_round_comes_back_and_the_run_goes_on(deployed, able):
+    able("kill server")
+    if deployed.name == "flower":
+        pytest.skip("the ServerApp ends with its SuperLink; see `a coordinator killed`")
+    study = study_for(deployed)
+    folder = deployed.run(study, {1: deployed.kill_server})
+    assert same(deployed.outcome(folder), alone(study))
+    assert {"server lost", "server back"} <= {*events_of(folder)}
+
+
+def test_a_site_that_stays_away_is_extrapolated_and_on_record(deployed, able):
+    able("absent")
+    absent = 'answer_within = 1\nstand_in = 1\nthen = "go on"'
+    study = study_for(deployed, absent=absent)
+    try:
+        folder = deployed.run(study, {2: lambda: deployed.pause_site("site-3")})
+    finally:
+        deployed.go_on_site("site-3")
+    missed = deployed.record(folder)["stood in"]
+    assert set(missed) == {"site-3"} and missed["site-3"] == [3, 4, 5, 6]
+
+
+def test_a_second_run_is_refused_and_leaves_nothing_behind(deployed):
+    before = deployed.federation.runs()
+    with (
+        deployed.federation.holding("run", {}),
+        pytest.raises(ValueError, match="a run is going on already"),
+    ):
+        deployed.run(study_for(deployed))
+    assert deployed.federation.runs() == before
+
+
+class Hostile:
+    """Answer honestly until the second round, then with one bad message after the other."""
+
+    def __init__(self, deployed, name):
+        endpoint, other = deployed.endpoint(name), keys.new_key()
+        self.honest = endpoint.respond
+        self.forger = envelope.SiteEndpoint(endpoint.site, other, deployed.ca)
+        self.rounds, self.sent = 0, []
+
+    def __call__(self, request):
+        honest = self.honest(request)
+        self.rounds += b'"step":"round"' in request
+        if self.rounds < 2:
+            self.sent.append(honest)
+            return honest
+        bad = {
+            "malformed": b"\xff" * 9,
+            "empty": b"",
+            "altered": honest.replace(b'"rows":', b'"rows":9'),
+            "replayed": self.sent[-1],
+            "forged": self.forger.respond(request),
+        }
+        return list(bad.values())[self.rounds % len(bad)]
+
+
+def test_forged_replayed_and_malformed_replies_are_refused_and_survived(deployed):
+    training = "rounds = 3" if deployed.name in ("flower", "simulation") else LONGER
+    study = study_for(deployed, training=training, absent="stand_in = 99")
+    with deployed.hosting("site-2", Hostile(deployed, "site-2")):
+        folder = deployed.run(study)
+    state = deployed.state(folder)
+    refused = [line.refused.get("site-2") for line in state.history]
+    assert refused[0] is None and all(refused[1:]), refused
+    assert all("signed" in reason for reason in refused[1:])
+    assert "answer refused" in events_of(folder)
+    assert all("site-1" in line.answered for line in state.history)
+
+
+def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
+    able("absent")
+    study = study_for(deployed, absent='answer_within = 1\nthen = "go on"')
+    hostile = Hostile(deployed, "site-2")
+
+    def flood(request):
+        honest = hostile.honest(request)
+        hostile.rounds += b'"step":"round"' in request
+        return honest if hostile.rounds < 2 else bytes(20 * 2**20)
+
+    with deployed.hosting("site-2", flood):
+        folder = deployed.run(study)
+    assert "answer too long" in events_of(folder)
+    assert deployed.record(folder)["stood in"] == {"site-2": [2, 3, 4, 5, 6]}
+
+
+def test_words_of_a_site_forge_no_lines_of_the_log(deployed, able):
+    able("absent")
+    forged = "no\\r\\nround   9  gap 0.0\\u001b[2J"
+    site = deployed.endpoint("site-2")
+    inner = site.site.respond
+
+    def loud(payload):
+        inner(payload)
+        run = payload.partition(b'"run":"')[2].partition(b'"')[0].decode()
+        text = f'{{"answer":{{"reason":"{forged}"}},"run":"{run}","site":"site-2","step":"enrol"}}'
+        return text.encode()
+
+    site.site.respond = loud
+    with (
+        deployed.hosting("site-2", site.respond),
+        pytest.raises(ValueError, match=r"no round 9 gap 0.0 \[2J"),
+    ):
+        deployed.run(study_for(deployed))
+
+
+@pytest.mark.parametrize("method", ["erm", "afl"])
+def test_secure_sums_give_the_model_of_one_process_bit_for_bit(deployed, able, method):
+    able("secure sums")
+
+    def key_of(name):
+        return keys.read_private(deployed.homes[name] / f"{name}.key")
+
+    plain = make_study(TABLES, method=METHODS[method], extra='[columns]\nscaling = "standard"')
+    study = among(plain, key_of)
+    for home in deployed.homes.values():
+        Ledger(home / "ledger.json").approve(mark_of(study))
+    for name in deployed.homes if deployed.name == "in-process" else ():
+        deployed.start_site(name)  # reads its ledger again
+    read = {name: {**t, "y": list(t["y"])} for name, t in TABLES.items()}
+    here = local.run(coordinator.begin(study, "alone"), secure_sites(read, study, key_of)).outcome
+    folder = deployed.run(plain.changed(privacy_secure_sum=True))
+    assert same(deployed.outcome(folder), here) and here.status == "converged"
+
+
+def test_a_network_is_the_one_of_one_process_bit_for_bit(deployed, able):
+    able("network")
+    pytest.importorskip("torch")
+    study = make_study(TABLES, training='model = "mlp"\nbatch = 0\nrounds = 3')
+    folder = deployed.run(study)
+    assert deployed.outcome(folder).rounds == 3
+    assert (folder / "model").is_dir()
