@@ -77,11 +77,11 @@ def test_ascent_warns_where_concavity_cannot_be_shown():
     X, y = np.array([[1.0, 0.0], [0.0, -1.0]]), np.array([1, -1])
     wavy = dorfl.scores.custom(lambda x, _: np.sin(x).sum(axis=1) ** 2)
     with pytest.warns(UserWarning, match="strongly concave"):
-        dorfl.risk([0.1, 0.1], X, y, dorfl.methods.dorfl(rho=20, score=wavy))
+        dorfl.risk([0.1, 0.1], X, y, dorfl.methods.paper(rho=20, score=wavy))
     flat = dorfl.scores.custom(lambda x, _: np.zeros(len(x)), convex=True)
     with pytest.warns(UserWarning, match="strongly concave"):
-        dorfl.risk([3.0, 0.0], X, y, dorfl.methods.dorfl(rho=1, score=flat))  # S = 9
-    dorfl.risk([0.1, 0.1], X, y, dorfl.methods.dorfl(rho=1, score=flat))
+        dorfl.risk([3.0, 0.0], X, y, dorfl.methods.paper(rho=1, score=flat))  # S = 9
+    dorfl.risk([0.1, 0.1], X, y, dorfl.methods.paper(rho=1, score=flat))
 
 
 @pytest.mark.parametrize(("loss", "seed"), [("squared", 0), ("squared", 4), ("softmax", 4)])

@@ -21,7 +21,7 @@ def clients_of(classes, count=40, seed=0):
 
 def method_of(center, matrix=None, rho=5.0):
     cost = costs.squared([1.0, 2.0, 1.0], frozen=[2])
-    return methods.dorfl(rho=rho, beta=0.4, cost=cost, score=scores.quadratic(0.4, center, matrix))
+    return methods.paper(rho=rho, beta=0.4, cost=cost, score=scores.quadratic(0.4, center, matrix))
 
 
 def centers_for(classes, seed=1):
@@ -114,7 +114,7 @@ def test_words_that_make_no_sense():
         dorfl.train(clients, method_of(four))
     with pytest.raises(ValueError, match="not 0 × 3"):
         dorfl.train(clients, method_of(four), loss="huber")
-    method = methods.dorfl(
+    method = methods.paper(
         rho=5.0, beta=1.0, cost=costs.squared(label_price=1.0),
         score=scores.quadratic(0.4, np.zeros((2, DIMS))),
     )  # fmt: skip

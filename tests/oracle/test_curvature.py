@@ -18,10 +18,10 @@ from dorfl.support import wire
 METHODS = {
     "erm": methods.erm(),
     "gdrfl": methods.gdrfl(2.0),
-    "dorfl": methods.dorfl(5.0, 0.7, scores.quadratic(0.3)),
+    "dorfl": methods.paper(5.0, 0.7, scores.quadratic(0.3)),
     "frozen": methods.gdrfl(2.0, cost=costs.squared(frozen=[1])),
     "tilt": methods.method(temperature=2.0),
-    "matrix": methods.dorfl(
+    "matrix": methods.paper(
         5.0, 0.7, scores.quadratic(0.3, matrix=np.diag([1.0, 2.0, 0.5, 1.0]) + 0.1)
     ),
 }

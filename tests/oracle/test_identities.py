@@ -46,7 +46,7 @@ def test_large_beta_is_no_tilt(loss, beta):
     ("mixture", "limit"), [("fixed", methods.wafl), ("agnostic", methods.gdrfl)]
 )
 def test_large_beta_trains_wafl_and_gdrfl(beta, mixture, limit):
-    tilted = train(methods.dorfl(rho=20, beta=beta, score=None, mixture=mixture), tol=1e-8)
+    tilted = train(methods.paper(rho=20, beta=beta, score=None, mixture=mixture), tol=1e-8)
     assert_same_fit(tilted, train(limit(rho=20)), 1e-3)
 
 
@@ -69,13 +69,13 @@ def test_large_rho_at_a_given_temperature_is_the_tilt_alone(rho):
 def test_one_client_makes_agnostic_fixed(score):
     alone = {"only": DATA.clients["client-3"]}
     options = {"rho": 20, "beta": 1, "score": score}
-    agnostic = train(methods.dorfl(**options), alone)
-    fixed = train(methods.dorfl(**options, mixture="fixed"), alone)
+    agnostic = train(methods.paper(**options), alone)
+    fixed = train(methods.paper(**options, mixture="fixed"), alone)
     assert_same_fit(agnostic, fixed, 1e-5)
     np.testing.assert_array_equal(agnostic.lam, [1.0])
 
 
-@pytest.mark.parametrize("method", [methods.dorfl(), methods.afl(), methods.wafl(rho=20)])
+@pytest.mark.parametrize("method", [methods.paper(), methods.afl(), methods.wafl(rho=20)])
 def test_permuting_clients_permutes_lambda(method):
     fit = train(method)
     order = [2, 0, 1]
@@ -174,7 +174,7 @@ def test_by_loss_takes_the_level_of_the_score_out_of_the_comparison():
     theta, away = np.zeros(3), np.array([3.0, 0.0])
     values = {}
     for by in ("risk", "loss"):
-        method = methods.dorfl(score=score, mixture=dorfl.mixture.agnostic(by))
+        method = methods.paper(score=score, mixture=dorfl.mixture.agnostic(by))
         values[by] = prepare([(X, y), (X + away, y)], method).evaluate(theta).values
     assert values["risk"][1] < values["risk"][0] - 1
     np.testing.assert_allclose(values["loss"], np.log(2.0), rtol=1e-12)

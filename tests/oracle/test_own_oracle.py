@@ -151,7 +151,7 @@ class Count:
 @pytest.mark.parametrize("radius", [None, 0.1])
 def test_a_report_takes_one_pass_over_the_rows(monkeypatch, radius):
     data = dorfl.datasets.synthetic(seed=0)
-    method = methods.dorfl() if radius is None else methods.method(beta=1.0, radius=radius)
+    method = methods.paper() if radius is None else methods.method(beta=1.0, radius=radius)
     group = prepare(data.clients, method)
     theta = np.zeros(6) if radius is None else np.append(np.zeros(6), 5.0)
     seen = Count(monkeypatch)

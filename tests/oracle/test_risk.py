@@ -164,7 +164,7 @@ def clients(loss, rows, dims, dtype=np.float64, seed=0):
 
 
 def method_for_bits(dims):
-    return dorfl.methods.dorfl(rho=2.0, score=dorfl.scores.quadratic(0.5, np.full(dims, 0.1)))
+    return dorfl.methods.paper(rho=2.0, score=dorfl.scores.quadratic(0.5, np.full(dims, 0.1)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

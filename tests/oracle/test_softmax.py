@@ -122,7 +122,7 @@ def test_a_client_alone_gets_the_bits_of_the_group_where_blas_would_use_threads(
         f"c{n}": (rng.normal(size=(n, 900)).astype(dtype), rng.integers(10, size=n))
         for n in (64, 701, 1, 130)
     }
-    method = dorfl.methods.dorfl(rho=5.0, score=dorfl.scores.quadratic(0.5, np.full(900, 0.1)))
+    method = dorfl.methods.paper(rho=5.0, score=dorfl.scores.quadratic(0.5, np.full(900, 0.1)))
     together = prepare(data, method, "softmax")
     theta = rng.normal(size=together.problem.size) / 30
     risks = together.evaluate(theta)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.portable
 
 TOL = 1e-6
 CONTAMINATIONS = ("negate", "scale", "flip")
-FIVE = (methods.erm(), methods.afl(), methods.wafl(10), methods.gdrfl(10), methods.dorfl())
+FIVE = (methods.erm(), methods.afl(), methods.wafl(10), methods.gdrfl(10), methods.paper())
 RULES = ("agnostic", mixture.capped(0.5), mixture.capped(1 / 3), mixture.agnostic(by="loss"))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from cases import slowly
 from dorfl import methods, mixture, scores
 from dorfl.federation.training import prepare
 from dorfl.oracle.curvature import Shape, pack
-from dorfl.solvers import Optimistic, Paper, sqp
+from dorfl.solvers import Optimistic, Paper, program, sqp
 from dorfl.solvers.base import Setting
+from dorfl.solvers.program import Tangents
 from dorfl.solvers.quasi_newton import model, no_secants
-from dorfl.solvers.subproblem import worst_mixture
 
 pytestmark = pytest.mark.portable
 
@@ -53,10 +54,10 @@ def epigraph_minimum(group, radius=None):
     [
         (methods.afl(), "logistic"),
         (methods.gdrfl(5), "logistic"),
-        (methods.dorfl(20, 1), "logistic"),
-        (methods.dorfl(5, 10, scores.quadratic(0.05)), "huber"),
-        (methods.dorfl(50, 1), "squared"),
-        (methods.dorfl(20, 1), "softmax"),
+        (methods.paper(20, 1), "logistic"),
+        (methods.paper(5, 10, scores.quadratic(0.05)), "huber"),
+        (methods.paper(50, 1), "squared"),
+        (methods.paper(20, 1), "softmax"),
     ],
     ids=lambda part: getattr(part, "name", part),
 )
@@ -74,7 +75,7 @@ def test_sqp_rounds_and_gap_over_the_paper_s_problem():
     for seed in range(20):
         data = dorfl.datasets.synthetic(seed)
         for rho, beta, weight in itertools.product((1, 5, 20, 50), (0.2, 1, 10), (0.05, 0.3, 1)):
-            method = methods.dorfl(rho, beta, scores.quadratic(weight))
+            method = methods.paper(rho, beta, scores.quadratic(weight))
             fit = dorfl.train(data.clients, method)
             rounds.append(fit.rounds)
             if seed < 3:
@@ -85,7 +86,7 @@ def test_sqp_rounds_and_gap_over_the_paper_s_problem():
     assert np.median(rounds) <= 12
     assert np.quantile(rounds, 0.99) <= 22
     assert max(rounds) <= 30  # at a kink: a row has two worst places there, and F no curvature
-    assert max(gaps) <= 1e-6
+    assert max(gaps) <= 2e-6  # without a ridge the reported gap is an estimate
 
 
 def prepare_minimum(data, method):
@@ -96,7 +97,7 @@ def prepare_minimum(data, method):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "method", [methods.erm(), methods.afl(), methods.wafl(5), methods.gdrfl(5), methods.dorfl()]
+    "method", [methods.erm(), methods.afl(), methods.wafl(5), methods.gdrfl(5), methods.paper()]
 )
 def test_sqp_and_optimistic_agree_on_theta(seed, method):
     data = dorfl.datasets.synthetic(seed)
@@ -107,12 +108,12 @@ def test_sqp_and_optimistic_agree_on_theta(seed, method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [methods.dorfl(2, 0.5, scores.quadratic(0.1)), methods.dorfl(5, 1, scores.none)]
+    "method", [methods.paper(2, 0.5, scores.quadratic(0.1)), methods.paper(5, 1, scores.none)]
 )
 def test_the_paper_s_algorithm_converges_at_its_rate(method):
     data = dorfl.datasets.synthetic(seed=0, contamination=(0, 0, 0))
     options = {"intercept": False, "theta_radius": 5.0}
-    best = dorfl.train(data.clients, method, tol=1e-9, **options).objective
+    best = dorfl.train(data.clients, method, tol=1e-7, **options).objective
     lengths = np.array([50, 200, 800, 3200])
     gaps = [
         np.mean(
@@ -133,13 +134,13 @@ def test_the_paper_s_algorithm_converges_at_its_rate(method):
 def test_the_paper_s_algorithm_says_when_its_exponential_overflows():
     data = dorfl.datasets.synthetic(seed=0)
     with pytest.raises(OverflowError, match=r"overflows.*'sqp' or 'optimistic'"):
-        dorfl.train(data.clients, methods.dorfl(0.01, 0.01, None), solver="paper", max_rounds=400)
+        dorfl.train(data.clients, methods.paper(0.01, 0.01, None), solver="paper", max_rounds=400)
 
 
 def test_one_step_of_algorithm_1_is_as_printed():
     """θ₂ = Proj_Θ(Σ λ_i (θ₁ − η g_i)), λ₂ = Proj_Λ(λ₁ + η g^λ), then the average of θ₁ and θ₂."""
     data = dorfl.datasets.synthetic(seed=0)
-    method, T = methods.dorfl(20, 1), 2
+    method, T = methods.paper(20, 1), 2
     solver = Paper(rounds=T, batch=None)
     fit = dorfl.train(data.clients, method, solver=solver, theta_radius=3.0)
     group = prepare(data.clients, method)
@@ -158,35 +159,59 @@ def test_one_step_of_algorithm_1_is_as_printed():
 @pytest.mark.parametrize("solver", ["sqp", "optimistic"])
 @pytest.mark.parametrize("radius", [0.3, 1.0, 50.0])
 def test_theta_stays_in_the_ball_and_is_best_there(solver, radius):
-    data, method = dorfl.datasets.synthetic(seed=2), methods.dorfl()
+    data, method = dorfl.datasets.synthetic(seed=2), methods.paper()
     fit = dorfl.train(data.clients, method, solver=solver, theta_radius=radius, tol=1e-8)
     expected, _ = epigraph_minimum(prepare(data.clients, method), radius)
     assert np.linalg.norm(fit.theta) <= radius * (1 + 1e-9)
     assert fit.objective <= expected + 1e-5 * abs(expected)
 
 
+class Matrices:
+    """The curvatures of clients as plain matrices, for the program."""
+
+    def __init__(self, matrices):
+        self.matrices = matrices
+
+    def mixed(self, lam):
+        whole = np.tensordot(lam, self.matrices, 1)
+        solve = np.linalg.inv(whole)
+        return SimpleNamespace(solve=lambda v: v @ solve, multiply=lambda v: v @ whole)
+
+    def forms(self, move):
+        return np.einsum("kij,i,j->k", self.matrices, move, move)
+
+    def products(self, clients, move):
+        return self.matrices[clients] @ move
+
+
 @given(
     seed=st.integers(0, 10_000),
-    count=st.integers(2, 60),
+    count=st.integers(2, 80),
+    more=st.integers(0, 30),
     cap=st.sampled_from([1.0, 0.6, 0.1]),
 )
 @slowly(40)
-def test_the_subproblem_is_solved(seed, count, cap):
-    if cap * count < 1:
-        cap = 1.0
+def test_the_program_is_solved(seed, count, more, cap):
+    """Model and dual value meet only at the solution; both are computed anew here."""
+    cap = 1.0 if cap * count < 1 else cap
     rng = np.random.default_rng(seed)
-    values, gradients = rng.normal(size=count), rng.normal(size=(count, 4))
-    metric = rng.uniform(0.5, 2.0, size=4)
-    lam = worst_mixture(values, gradients, lambda v: v / metric, cap)
-    assert lam.min() >= 0
-    assert lam.max() <= cap * (1 + 1e-9)
-    assert lam.sum() == pytest.approx(1.0, abs=1e-12)
-    move = -(lam @ gradients) / metric
-    primal = np.sort(values + gradients @ move)[::-1]
-    shares = np.clip(1.0 - cap * np.arange(count), 0.0, cap)
-    upper = primal @ shares + 0.5 * move @ (metric * move)
-    lower = lam @ values - 0.5 * (lam @ gradients) @ ((lam @ gradients) / metric)
-    assert upper - lower <= 1e-7 * max(1.0, abs(upper))  # duality closes only at the solution
+    owner = np.append(np.arange(count), rng.integers(0, count, size=more))
+    values, slopes = rng.normal(size=len(owner)), rng.normal(size=(len(owner), 4))
+    root = rng.normal(size=(count, 4, 4))
+    matrices = root @ root.transpose(0, 2, 1) + 0.1 * np.eye(4)
+    rule = mixture.capped(cap)
+    start = np.append(rule.worst(values[:count]), np.zeros(more))
+    tangents = Tangents(values, slopes, owner)
+    step = program.solve(tangents, Matrices(matrices), rule, start, 60)
+    assert step.weights.min() >= 0 and step.weights.sum() == pytest.approx(1.0, abs=1e-9)
+    assert step.lam.max() <= cap * (1 + 1e-6)
+    move = step.move
+    reached = values + slopes @ move + 0.5 * np.einsum("kij,i,j->k", matrices, move, move)[owner]
+    height = rule.height(np.array([reached[owner == i].max() for i in range(count)]))
+    assert height == pytest.approx(step.model, abs=1e-9)
+    level = rule.height(np.array([values[owner == i].max() for i in range(count)]))
+    assert step.dual <= step.model + 1e-9
+    assert step.model - step.dual <= 1.01 * program.ACCURACY * (level - step.model) + 1e-9
 
 
 @given(
@@ -245,28 +270,26 @@ def test_a_column_only_one_client_has_does_not_end_the_training_early():
 
 
 @pytest.mark.parametrize(
-    ("width", "adversarial", "fresh", "failures", "left", "due"),
+    ("width", "failures", "before", "gap", "due"),
     [
-        (300, False, True, 0, 0.9, False),  # what is dear is used once first
-        (300, False, True, 0, 1.1, True),  # unless it shows that there is more to gain
-        (300, False, False, 0, 0.9, True),
-        (300, False, False, 0, 0.01, False),
-        (300, True, True, 0, 0.9, True),  # a mixture that moves looks at other parts of it
-        (300, False, True, 1, 0.9, True),
-        (3, False, True, 0, 0.9, True),
+        (300, 0, np.inf, 1.0, True),  # the first was at θ = 0
+        (300, 0, 1.0, 0.9, True),  # slow
+        (300, 1, 1.0, 1e-3, True),
+        (300, 0, 1.0, 1e-3, False),  # 1e-3 to the power of 1 + 1.5 is below the tolerance
+        (3, 0, 1.0, 3e-3, True),
+        (3, 0, 1e-2, 1e-5, False),
     ],
 )
-def test_curvature_is_asked_for_when_promises_fall_slowly(
-    width, adversarial, fresh, failures, left, due
-):
-    mixed = mixture.agnostic() if adversarial else mixture.fixed()
+def test_curvature_is_asked_for_if_that_saves_rounds(width, failures, before, gap, due):
     shape = Shape(1, width)
-    setting = Setting(mixed, np.inf, np.zeros(width), shape=shape, resolution="full")
+    setting = Setting(
+        mixture.fixed(), np.inf, np.zeros(width), shape=shape, resolution="full", tol=1e-6
+    )
     state = sqp.Sqp().init(setting, np.zeros(width), np.ones(1))
     known = np.ones((1, shape.numbers("full")))
-    state = state._replace(curvature=known, failures=failures)
-    assert sqp._is_due(state, left, 1.0, fresh) is due
-    assert sqp._is_due(state, left, np.inf, fresh)  # the first was at θ = 0
+    best = state.best._replace(values=np.ones(1))
+    state = state._replace(curvature=known, failures=failures, best=best, start=1.0, gap=before)
+    assert sqp._is_due(state, gap) is due
 
 
 def test_optimistic_steps_do_not_run_away_where_columns_go_together():

@@ -100,7 +100,7 @@ class Agreed:
     @cached_property
     def layout(self) -> Shape:
         """How parameters are laid out in a curvature: as one block, or one for each output."""
-        return Shape(1, self.size, int(self.constrained))
+        return Shape(1, self.size, self.others)
 
     @property
     def finest(self) -> str:
@@ -109,7 +109,7 @@ class Agreed:
 
     @property
     def penalised(self) -> Array:
-        """1 for every parameter that `l2` makes small, 0 for the others."""
+        """The share of `l2` that each parameter gets."""
         return np.ones(self.size)
 
     @property
@@ -136,6 +136,16 @@ class Agreed:
     def constrained(self) -> bool:
         """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
         return self.method.radius is not None
+
+    @property
+    def estimates_scale(self) -> bool:
+        """Whether the scale σ of residuals is an unknown too, the last entry that is exchanged."""
+        return False
+
+    @property
+    def others(self) -> int:
+        """How many unknowns follow θ in what server and clients exchange."""
+        return int(self.constrained or self.estimates_scale)
 
     def is_finite(self, theta: Array) -> bool:
         """Whether every risk is finite at θ."""

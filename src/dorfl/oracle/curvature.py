@@ -120,11 +120,16 @@ def precision(numbers: int) -> np.dtype[Any]:
 
 
 def mix(packed: Array, lam: Array) -> Array:
-    """Σ_i λ_i H_i of packed curvatures (K, numbers); one alone is not copied."""
-    only = np.flatnonzero(lam)
-    if len(only) == 1 and lam[only[0]] == 1.0:
-        return np.asarray(packed[only[0]])
-    return np.asarray(lam.astype(packed.dtype) @ packed)
+    """Σ_i λ_i H_i of packed curvatures (K, numbers), in double precision; one is not copied."""
+    some = np.flatnonzero(lam)
+    if packed.dtype != np.float64 and len(some) > 1:  # one by one, for there may be many numbers
+        out = np.zeros(packed.shape[1])
+        for i in some:
+            out += lam[i] * packed[i]
+        return out
+    if len(some) == 1 and lam[some[0]] == 1.0:
+        return np.asarray(packed[some[0]], dtype=np.float64)
+    return np.asarray(lam[some] @ packed[some] if len(some) < len(lam) else lam @ packed)
 
 
 def pack(matrix: Array, sizes: Sizes) -> Array:

@@ -11,6 +11,7 @@ its own is a group of one, and gets the same numbers to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -20,6 +21,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import xlogy
 
+from dorfl.objective.losses import HuberInUnit
 from dorfl.objective.mixture import tilted_mean
 from dorfl.oracle import hessian, kernels, rowwise
 from dorfl.oracle.base import NO_ROOM, Atoms, ChunkSums, Evaluation, Kept, Ready, room
@@ -186,6 +188,20 @@ class Group:
         """The same clients at another price ρ."""
         return replace(self, problem=self.problem.priced(rho))
 
+    def at_scale(self, scale: float) -> Group:
+        """Return the clients with Huber's loss for a fixed scale σ, labels in units of √σ.
+
+        See :mod:`dorfl.oracle.scale`. What does not depend on loss or labels is computed once.
+        """
+        root = float(np.sqrt(scale))
+        _ = self.anchors, self.standing, self.offsets, self.problem.geometry, self.problem.threshold
+        problem, group = copy(self.problem), copy(self)  # with all that is cached
+        vars(problem).update(loss=HuberInUnit(self.problem.loss.parameter * root, root))
+        vars(problem).pop("layout", None)
+        vars(group).update(problem=problem, target=self.target / root)
+        vars(group).pop("_closed", None)
+        return group
+
     def spent(self, atoms: Atoms) -> Array:
         """r̂_i = E_p[c(z, ζ)] + β KL(p‖P̂_i) = −∂F_i/∂ρ: how far each client's worst case is away."""
         cost = np.add.reduceat(atoms.weights * self.moved(atoms), self.bounds[:-1])
@@ -205,8 +221,12 @@ class Group:
             cost = cost + np.where(atoms.target == self.target, 0.0, method.cost.label_price)
         return np.asarray(cost)
 
-    def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
+    def evaluate(
+        self, theta: Array, curvature: str = "none", *, rows: bool = False, keep: bool = False
+    ) -> Evaluation:
         """F_i and ∇F_i of every client at θ, and what else is asked for, in one pass over the rows.
+
+        With `keep`, the evaluation has what the pass kept of every row.
 
         >>> import dorfl
         >>> from dorfl.federation.training import prepare
@@ -222,14 +242,16 @@ class Group:
             atoms = self._ascend(theta)
             found, kept = self._gather(atoms), Kept(atoms.value, atoms.slope, atoms.target)
         else:
-            keep = rows or bends or priced or self._apart
-            ready, sums, per_row = self._pass(theta, keep=keep)
+            needed = rows or keep or bends or priced or self._apart
+            ready, sums, per_row = self._pass(theta, keep=needed)
             found, kept = self._combine(ready, sums, per_row), Kept(*per_row[:3])
         if priced:
             found = found._replace(spent=self.spent(atoms or self._placed(theta, *per_row)))
+        if rows or keep:
+            found = found._replace(kept=kept)
         if rows:
             weights = np.split(self.weights_of(kept.value), self.bounds[1:-1])
-            found = found._replace(weights=weights, kept=kept)
+            found = found._replace(weights=weights)
         if bends:
             found = found._replace(curvature=hessian.curvature(self, theta, curvature, kept))
         if bends and rows:

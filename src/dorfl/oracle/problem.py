@@ -16,6 +16,7 @@ from dorfl.oracle.curvature import Shape
 from dorfl.oracle.inner import Geometry, geometry
 from dorfl.support.types import Array
 
+INTERCEPT_RIDGE = 1e-3  # of l2: changes no prediction that matters, and makes the gap a bound
 _COUPLED = 64  # outputs, of which any three are some 300,000
 
 
@@ -64,7 +65,7 @@ class Problem(Agreed):
         """How the parameters are laid out: a row of weights, intercept last, for every output."""
         apart = self.outputs == 1 or self.loss.invariant
         rows = (self.outputs, self.dims + self.intercept) if apart else (1, self.size)
-        return Shape(*rows, int(self.constrained))
+        return Shape(*rows, self.others)
 
     @property
     def finest(self) -> str:
@@ -73,11 +74,19 @@ class Problem(Agreed):
         return "blocks" if coupled and self.outputs > _COUPLED else super().finest
 
     @property
+    def estimates_scale(self) -> bool:
+        """Whether the scale σ of residuals is an unknown too; see `ConcomitantHuber`."""
+        return self.loss.estimates_scale
+
+    @property
     def penalised(self) -> Array:
-        """Every weight; intercepts are not made small."""
-        mask = np.ones((self.outputs, self.dims + self.intercept))
-        mask[:, self.dims :] = 0.0
-        return mask.ravel()
+        """How much of `l2` each parameter gets: weights all of it, intercepts a thousandth.
+
+        An intercept without any ridge would leave the lower bound on the optimum at −∞.
+        """
+        share = np.ones((self.outputs, self.dims + self.intercept))
+        share[:, self.dims :] = INTERCEPT_RIDGE
+        return share.ravel()
 
     @property
     def bends(self) -> bool:
@@ -127,6 +136,16 @@ class Problem(Agreed):
         if np.isfinite(cost.label_price) and not self.loss.classifies:
             raise ValueError(f"label_price: {self.loss.name} loss has no classes to change")
         self.score.check(self.dims, self.classes)
+        if self.estimates_scale and self.constrained:
+            raise ValueError(
+                "radius: goes with a loss of a given scale; give huber(delta) instead of "
+                'scale="auto"'
+            )
+        if self.estimates_scale and self.method.mixture.by == "regret":
+            raise ValueError(
+                'mixture by="regret": goes with a loss of a given scale; give huber(delta) instead '
+                'of scale="auto"'
+            )
 
     @property
     def unbounded(self) -> bool:

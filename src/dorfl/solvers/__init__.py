@@ -16,9 +16,10 @@ from dorfl.solvers.noisy import Noisy
 from dorfl.solvers.optimistic import Optimistic
 from dorfl.solvers.paper import Paper
 from dorfl.solvers.radius import Radius
+from dorfl.solvers.scale import Scale
 from dorfl.solvers.sqp import Sqp
 
-__all__ = ["Needs", "Noisy", "Optimistic", "Paper", "Radius", "Solver", "Sqp"]
+__all__ = ["Needs", "Noisy", "Optimistic", "Paper", "Radius", "Scale", "Solver", "Sqp"]
 __all__ += ["names", "register", "resolve"]
 
 _NAMED: dict[str, Callable[[], Solver]] = {}

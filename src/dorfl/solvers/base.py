@@ -33,7 +33,8 @@ class Needs(NamedTuple):
         all_rows: clients have to use all their rows every round, no minibatches.
         pools: where the mixture is fixed it trains the pooled risk, as if that were one client's.
         trims: it takes `Setting.trim` into account.
-        radius: :class:`~dorfl.solvers.radius.Radius` can use it, with ρ as one more parameter.
+        radius: it can use a further unknown after θ: ρ (:class:`~dorfl.solvers.radius.Radius`) or
+            the scale σ (:class:`~dorfl.solvers.scale.Scale`).
         curvature: it can ask for curvature.
         reports_gap: it ends where its estimate of the gap is below `Setting.tol`.
         rounds: how many rounds it is given where the user does not say.
@@ -87,7 +88,8 @@ class Info(NamedTuple):
     lam: Array
     theta: Array
     done: str = ""  # how it ended, if there is nothing left to do
-    why: str = ""  # what was seen where it ended short of the tolerance
+    why: str = ""  # the reason, if it ended short of the tolerance
+    gap_kind: str = "estimate"  # "bound" if the gap is proven
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.solvers.base import Answers, Info, Needs, Setting, Solver, Task
-from dorfl.solvers.sqp import Sqp
-from dorfl.solvers.sqp_step import SqpState
+from dorfl.solvers.sqp import Sqp, SqpState
 from dorfl.support.types import Array
 
 _FALL, _RISE = 0.1, 10.0  # the most that ρ changes by at once
@@ -36,6 +35,7 @@ _FIXED = 1e6  # times as much keeps it where it is
 _CLEAR = 0.7  # of the cost of ρ: what θ may gain at the edge
 _SMALL = 0.01  # of the first ρ, or of the objective: ρ, or ρ r, that may be going to 0
 _SURE = 0.01  # of the tolerance: how well θ is looked for at the edge, if it has to be
+_ESTIMATE = 0.15  # of the tolerance: the gap is an estimate here, seen to be five times too small
 _EDGE = 0.1  # of the tolerance: what ρ r is of the objective where ρ is as good as 0
 
 
@@ -68,7 +68,8 @@ class Radius:
         """Before the first round: from θ or, where no risk is finite, nearer to 0."""
         while not setting.feasible(theta):
             theta = np.append(0.7 * theta[:-1], theta[-1])
-        return RadiusState(setting, self.inner.init(setting, theta, lam), float(theta[-1]))
+        inner = replace(setting, tol=_ESTIMATE * setting.tol)
+        return RadiusState(setting, self.inner.init(inner, theta, lam), float(theta[-1]))
 
     def ask(self, state: RadiusState) -> Task:
         """What the inner solver asks, about θ and ρ."""
@@ -99,7 +100,7 @@ class Radius:
             return self.init(
                 state.setting, np.append(inner.theta[:-1], share * rho), inner.lam
             ), info
-        held, best = _held(inner), info
+        held, best = keep_positive(inner), info
         rate = float(inner.weights @ inner.best.gradients[:, -1])
         if rate > 0.0 and not info.done:  # the model is stiffer than the objective, see `_bent`
             best = best._replace(gap=best.gap + float(inner.theta[-1]) * rate**2 / radius)
@@ -150,7 +151,7 @@ def _above(info: Info, other: Info) -> float:
 def _bent(packed: Array, state: SqpState, radius: float, share: float, fixed: bool) -> Array:
     """Clients' curvatures with ρ in its own unit, bending as the module's text says."""
     rho = float(state.trial[-1])
-    share = 1.0 if state.kinked else share
+    share = 1.0 if state.failures > 1 else share
     extra = max((1.0 - share) * (1.0 + 2.0 * share), _FLAT) * radius / rho
     extra *= _FIXED if fixed else 1.0
     size = state.setting.shape.sizes_of(packed)[-1]  # of the last block, whose last row is ρ's
@@ -161,12 +162,18 @@ def _bent(packed: Array, state: SqpState, radius: float, share: float, fixed: bo
     return packed
 
 
-def _held(state: SqpState) -> SqpState:
-    """With a trial whose ρ is positive and not too far off: a share of the step and its promise."""
+def keep_positive(state: SqpState) -> SqpState:
+    """Return the state with a trial whose last entry is positive and not too far off.
+
+    If it is not, a share of the step is taken. By convexity, that decreases the model by at least
+    the same share of what the whole step does.
+    """
     here, there = float(state.theta[-1]), float(state.trial[-1])
     limit = min(max(there, _FALL * here), _RISE * here)
     if limit != there:
         share = (limit - here) / (there - here)
         trial = state.theta + share * (state.trial - state.theta)
-        state = state._replace(trial=trial, promise=share * state.promise)
+        state = state._replace(
+            trial=trial, predicted=share * state.predicted, plane=share * state.plane
+        )
     return state

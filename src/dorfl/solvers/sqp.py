@@ -1,43 +1,113 @@
-"""`sqp`: sequential quadratic programming on messages, the default for full-batch linear models.
+"""`sqp`: a bundle method with Newton's curvature, the default for full-batch linear models.
 
-Each round the server asks for F_i and ∇F_i at one point and moves by the step of
-:mod:`~dorfl.solvers.sqp_step`. The first round,
-and every one after the model turned out not to know enough, also asks for ∇²F_i, as finely as the
-budget admits (:mod:`dorfl.oracle.curvature`).
+Each round the server asks every client for F_i and ∇F_i at one trial point, and, if the model
+needs it, for ∇²F_i as finely as the byte budget admits (:mod:`dorfl.oracle.curvature`). The next
+trial point is the step of :mod:`~dorfl.solvers.program` from the best point so far, the centre.
 
-Why it cannot stop halfway: the clients' risks are convex and their gradients exact. A step that
-turns out worse than promised makes the next one shorter, in the metric of a curvature H that
-clients sent (the last one if it was whole, else the first), by adding ν H to B. As soon as that
-exceeds the curvature along the step, which it does after a bounded number of trials, the objective
-falls. Where H is whole and the mixture fixed, a shorter step is a share of the Newton step.
+- A fixed mixture has one smooth risk: the step is Newton's, damped where it is too long.
+- The worst mixture: tangents of the clients at the centre and, if a step fails, at the trial
+  point. That is a proximal bundle method whose proximal term is u ½ pᵀB(λ)p, with B(λ) the
+  curvature of the present mixture. Non-smooth points of the risks themselves (Huber's corner, a
+  supremum with two maximisers) are handled by the tangents too.
+
+Which steps are taken, and how u ≥ 1 changes, follows K. Kiwiel, *Proximity control in bundle
+methods for convex nondifferentiable minimization*, Mathematical Programming 46 (1990), 105–122,
+with the constants given there. u = 1 is Newton's step.
+
+Training ends when the gap is at most `tol`. With a ridge on every parameter, or a bounded Θ, the
+gap is a proven bound (:mod:`~dorfl.solvers.bound`). Otherwise it is an estimate: what the model
+predicts that a step can gain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dorfl.oracle import curvature as packing
+from dorfl.solvers import program
 from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
-from dorfl.solvers.cuts import Cuts, added, admitted, no_cuts
-from dorfl.solvers.quasi_newton import no_secants
-from dorfl.solvers.sqp_step import STUCK, SqpState, length, metric, shortened, solve
+from dorfl.solvers.bound import is_bounded, lower_bound
+from dorfl.solvers.program import Step, Tangents
+from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
+from dorfl.support.later import optimize
 from dorfl.support.types import Array
 
-_AGAIN = 2  # points found worse at a kink before steps get shorter: each mends the model
-_ABSURD = 1e6  # of what was gained so far: no promise is that large
-_LEAST = 0.2  # of a gap by cuts that bend: the margin of `_SURE` covers as much
-_SPAN = 4  # rounds over which a decrease is compared with the one before
-_ALIKE = 0.8, 1.25  # of what a curvature says of a step: as far off as the step may be long
-_TRIALS = 60  # points found worse in a row
-_SINGLE = 1e-7  # of the objective: what rounding may do to rows in single precision
-_PARTIAL = 3  # how often to ask for curvature that leaves something out: secants know the rest
-_KEPT = 0.35  # of its promise a first trial has to keep
-_PROGRESS = 0.1  # what a round with curvature anew leaves of the promised decrease, about
-_SURE = 0.15  # of the tolerance: the promise was seen to be five times smaller than the gap
-_UNSURE = "an estimate may be several times too small: converged is said at {:g} of tol"
-_DEAR = 100  # numbers of curvature for each of a gradient that cost as much as one more round
+SERIOUS = 0.1  # share of the predicted decrease that makes a step serious (Kiwiel's m_L)
+GOOD = 0.5  # share from which on u may fall (Kiwiel's m_R)
+FACTOR = 10.0  # u changes by at most this factor in a round (Kiwiel, procedure 2.2)
+SLOWER = (
+    2.0  # … and falls by at most this one near Newton's step (Nocedal and Wright, algorithm 4.1)
+)
+FAR = 1.0  # linearisation error, in predicted decreases, of a tangent too far away (Kiwiel: 10)
+PATIENCE = 3  # rejected steps in a row after which u rises in any case (Kiwiel, procedure 2.2)
+CUTS = 300  # tangents kept: a non-smooth point in d columns takes d + 1 to describe
+EACH = 32  # clients whose tangents at one point are kept: those with the largest risks
+FLAT = 1e-9  # least curvature of a client, as a share of the largest of all in that parameter
+DAMPED = 3  # times that u is raised if the program was not solved well enough
+TRIALS = 60  # rejected steps in a row after which training ends
+SINGLE = 1e-7  # share of the objective that rounding may change with rows in single precision
+DOUBLE = 1e-12  # … and in double precision: more at a non-smooth point says nothing of rounding
+PARTIAL = 3  # requests for curvature that leaves something out: secants know the rest
+DEAR = 100  # numbers of curvature per number of a gradient that cost as much as one more round
+USELESS = 0.01  # share of the objective from which on a bound says nothing, if rounding ends it
+SMALL = 200  # parameters up to which B(λ) may be factorised often
+ITERATIONS = 20, 6  # of the program: up to `SMALL` parameters, and beyond
+
+
+class Cuts(NamedTuple):
+    """Tangents at earlier points, ridge included, oldest first."""
+
+    points: Array  # (M, P)
+    values: Array  # (M,)
+    gradients: Array  # (M, P)
+    owner: Array  # (M,) the client each belongs to
+    weights: Array  # (M,) w in the last step
+
+
+class SqpState(NamedTuple):
+    """What is carried from round to round; before the first one `best` is empty."""
+
+    setting: Setting
+    theta: Array  # the centre: the best point so far
+    lam: Array
+    trial: Array  # the point that clients are asked about
+    resolution: str  # of the curvature to ask for now
+    best: Pieces  # values and gradients at the centre, ridge included
+    risks: Array  # (N,) F_i at the centre
+    curvature: Array  # (K, numbers) packed, of every piece
+    secants: Secants
+    cuts: Cuts
+    start: float = np.nan  # the objective at the first point
+    gap: float = np.inf  # of the last round
+    lower: float = -np.inf  # the best lower bound on the optimum
+    damping: float = 1.0  # u
+    predicted: float = np.inf  # the decrease that the model predicts for the trial
+    plane: float = np.inf  # … and its tangents alone
+    decrease: float = 0.0  # the last one
+    noise: float = 0.0  # the largest effect of rounding on the objective seen so far
+    asked: int = 0  # how often curvature was reported
+    exact: bool = False  # whether the curvature explains all that secants could
+    own: bool = True  # whether every client evaluated the centre itself
+    failures: int = 0  # rejected steps since the centre was reached
+
+    @property
+    def height(self) -> float:
+        """The objective at the centre."""
+        return self.setting.mixture.height(self.best.values)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the curvature leaves nothing out."""
+        return len(self.setting.shape.sizes_of(self.curvature)) == 1
+
+    @property
+    def weights(self) -> Array:
+        """λ by piece: of a fixed mixture there is one, the pooled risk."""
+        return self.lam if self.setting.mixture.adversarial else np.ones(1)
 
 
 @dataclass(frozen=True)
@@ -54,228 +124,179 @@ class Sqp:
         )
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> SqpState:
-        """Before the first round."""
+        """Return the state before the first round."""
         nothing = np.empty((0, theta.size))
         best = Pieces(nothing[:, 0], nothing, None)
         return SqpState(
-            setting, theta, lam, theta, setting.resolution, best, best.values,
-            no_secants(0, theta.size), nothing, nothing, no_cuts(setting, theta.size),
-        )  # fmt: skip
+            setting=setting,
+            theta=theta,
+            lam=lam,
+            trial=theta,
+            resolution=setting.resolution,
+            best=best,
+            risks=best.values,
+            curvature=nothing,
+            secants=no_secants(0, theta.size),
+            cuts=no_cuts(theta.size),
+        )
 
     def ask(self, state: SqpState) -> Task:
-        """One evaluation; with curvature where the model needs it."""
+        """Return one evaluation, with curvature if the model needs it."""
         return Task(state.trial, state.lam, curvature=state.resolution)
 
     def update(self, state: SqpState, answers: Answers) -> tuple[SqpState, Info]:
-        """Take the trial point or correct the model by it; then solve for the next one."""
+        """Move to the trial point or add its tangents; then solve for the next one."""
         setting = state.setting
         seen = pieces(setting, state.trial, answers, state.lam)
         told, seen = seen.curvature, seen._replace(curvature=None)
         if not len(state.best.values):
             state = _first(state, seen, answers, told)
         else:
-            fallen, noise = _fallen(state, seen)
+            decrease, noise = _decrease(state, seen)
             state = state._replace(noise=max(state.noise, noise))
-            if answers.own and not state.own:  # what stood in was too low to compare with
-                fallen = state.promise
-            # A step far too long may lead a little lower, to where rows are certain and wrong.
-            least = 0.0 if state.failures or state.kinked else _KEPT * state.promise
-            good = fallen > 0.0 and fallen >= least
-            state = (
-                _accept(state, seen, answers, told, fallen) if good else _reject(state, seen, told)
-            )
-        before = state.promise
-        plain = solve(_sure(state))
-        if not plain.promise <= _ABSURD * (state.start - state.height + unit(state.height, 0.0)):
-            # Pieces that hardly bend, or secants across a kink, may leave nothing of the curvature.
-            nothing = no_secants(*state.best.gradients.shape)
-            state = state._replace(secants=nothing, failures=max(state.failures, STUCK))
-            plain = solve(state if state.kinked else _sure(state))
-        # The model may promise too little again, though hardly more than there was to gain.
-        gap = max(plain.promise, min(plain.promise * state.surprise, 10.0 * state.fallen))
-        if not state.is_exact:  # secants may know too little: look twice
-            gap = max(gap, min(0.1 * state.fallen, 1e3 * gap))
-        state = state._replace(trail=(*state.trail, state.height)[-2 * _SPAN - 1 :])
-        spans = (_SPAN,) if state.kinked else (2, _SPAN)  # at a kink some rounds bring nothing
-        gap = max(gap, min(_tail(state.trail, span) for span in spans))
-        step = solve(state) if _differs(state) else plain
-        if state.kinked and step is not plain:
-            # Rounding may be all that is left of such a gap; tangents alone promise too little.
-            gap = max(step.promise, _LEAST * gap)
-        state = state._replace(wish=step.length, reach=min(state.reach, state.share * step.length))
-        if step.length > state.reach:
-            step = shortened(state, step)
-        trial = setting.centred(state.theta + step.move)
+            if answers.own and not state.own:  # extrapolated values were too low to compare with
+                decrease = state.predicted
+            if decrease > 0.0 and decrease >= SERIOUS * state.plane:
+                state = _accept(state, seen, answers, told, decrease)
+            else:
+                state = _reject(state, seen, decrease)
+        state, step = _improving(state)
+        full = step if state.damping == 1.0 else _step(state, 1.0)
+        state = state._replace(lower=max(state.lower, _lower(state, step)))
+        (gap, kind), before = _gap(state, full), state.gap
+        trial, share = setting.centred(state.theta + step.move), 1.0
         while not setting.feasible(trial):
-            trial = 0.5 * (state.theta + trial)
+            trial, share = 0.5 * (state.theta + trial), 0.5 * share
+        wants = _is_due(state, gap)
         lam = setting.mixture.snap(step.lam) if setting.mixture.adversarial else state.lam
-        wants = _is_due(state, plain.promise, before, told is not None)
+        count = len(state.best.values)
         state = state._replace(
             trial=trial,
             lam=lam,
-            cuts=state.cuts._replace(weights=step.shares),
-            promise=step.promise,
+            cuts=state.cuts._replace(weights=step.weights[count:]),
+            gap=gap,
+            predicted=share * max(state.height - step.model, 0.0),
+            plane=share * max(state.height - step.plane, 0.0),
             resolution=setting.resolution if wants else "none",
         )
-        done, why = _done(state, gap)
-        return state, Info(state.height, gap, state.risks, lam, state.theta, done, why)
+        done, why = _done(state, gap, slow=gap > 0.5 * before)
+        useless = gap > USELESS * unit(state.height, state.start)
+        if done == "stalled" and (useless or setting.smooth):
+            kind = "estimate"  # the ridge is too small for its bound to be reached
+        if done == "stalled" and kind == "estimate":
+            gap = max(state.height - full.dual, 0.0)
+            if relative(gap, state.height, state.start) <= setting.tol:
+                done, why = "converged", ""
+        info = Info(state.height, gap, state.risks, lam, state.theta, done, why, kind)
+        return state, info
 
 
-def _tail(trail: tuple[float, ...], span: int) -> float:
-    """What is left to gain if the objective goes on falling as it did: a geometric series' rest.
-
-    >>> _tail((5 + 16.0, 5 + 8.0, 5 + 4.0), 1)
-    4.0
-    """
-    if len(trail) <= 2 * span:
-        return 0.0
-    fell, falls = trail[-1 - 2 * span] - trail[-1 - span], trail[-1 - span] - trail[-1]
-    ratio = min(falls / max(fell, 1e-300), 0.9)
-    return falls * ratio / (1.0 - ratio)
+# ── what a round showed ─────────────────────────────────────────────────────────────────────────
 
 
-def _differs(state: SqpState) -> bool:
-    """Whether the step comes from another model than the gap: see :func:`_sure`."""
-    if not len(state.cuts.values) or state.bundled:
-        return False
-    return state.knows_bends or not state.kinked
-
-
-def _sure(state: SqpState) -> SqpState:
-    """What a gap is estimated by: cuts at kinks alone, bending in their own ways if they can."""
-    if not state.kinked:
-        return state._replace(cuts=no_cuts(state.setting, state.theta.size))
-    return state._replace(failures=0)
-
-
-def _is_due(state: SqpState, promise: float, before: float, fresh: bool) -> bool:
-    """Whether to ask for curvature anew: at first, after a failure, and where promises fall slowly.
-
-    A round with it leaves `_PROGRESS` of the promise and costs 1 + c rounds; as good is a round
-    without that leaves _PROGRESS^(1/(1+c)). But where the model is fresh, the promise before was
-    another model's: it is used once before that is asked, unless a mixture that moves looks at
-    other parts of it, or it costs less than the round that might be lost.
-    """
-    shape, resolution = state.setting.shape, state.setting.resolution
-    cost = shape.numbers(resolution) / (_DEAR * shape.size)
-    wait = fresh and cost > 1.0 and state.is_whole and not state.setting.mixture.adversarial
-    enough = 1.0 if wait else _PROGRESS ** (1.0 / (1.0 + cost))
-    slow = state.failures > 0 or promise > enough * before or np.isinf(before)
-    slow = slow or (state.kinked and state.knows_bends)  # a cut needs the curvature of its point
-    return bool(slow and (state.is_whole or state.asked < _PARTIAL))
-
-
-def _done(state: SqpState, gap: float) -> tuple[str, str]:
-    """Whether there is nothing left to do, and where that is short of the tolerance, why."""
-    size, why = relative(gap, state.height, state.start), ""
-    if size <= _SURE * state.setting.tol:
-        return "converged", why
-    if gap <= state.noise:  # no more than rounding changes
-        why = f"rounding changes the objective by {state.noise:.1e}, as much as there is to gain"
-    elif state.failures >= _TRIALS:
-        far = float(np.abs(state.trial - state.theta).max())
-        why = f"{_TRIALS} steps in a row, the last changing θ by {far:.1e}, led no lower"
-    elif not np.isfinite(state.trial).all():
-        why = "the next step is not a finite number: reports are too large to compute with"
-    elif np.array_equal(state.trial, state.theta):
-        why = "the next step is too short to change any digit of θ"
-    else:
-        near = size <= state.setting.tol
-        return "", _UNSURE.format(_SURE) if near else why
-    sure = gap <= state.noise or state.failures >= _TRIALS
-    return "converged" if sure and size <= state.setting.tol else "stalled", why
-
-
-def _fallen(state: SqpState, seen: Pieces) -> tuple[float, float]:
-    """How far the objective fell at the trial, and what rounding did to the values.
-
-    Of a short step the mean of the slopes at its ends tells the decrease too, and rounding hardly
-    touches that: where the two disagree by as much as was promised, it is the values that are off.
-    """
-    best, stands, mixture = state.best, state.height, state.setting.mixture
-    values, noise = seen.values, 0.0
-    scale = unit(stands, state.start)
-    if state.promise <= 1e-5 * scale:
-        expected = best.values + 0.5 * (best.gradients + seen.gradients) @ (
-            state.trial - state.theta
-        )
-        near = best.values >= stands - 10.0 * state.promise
-        noise = float(np.abs(values - expected)[near].max(initial=0.0))
-        if 0.2 * state.promise < noise <= _SINGLE * scale:  # more than that is a kink
-            values = np.where(near, expected, values)
-        else:
-            noise = 0.0
-    return stands - mixture.height(values), noise
-
-
-def _first(state: SqpState, seen: Pieces, answers: Answers, curvature: Array | None) -> SqpState:
-    if curvature is None or not curvature.any():
-        # Nobody tells: a first step of about unit length, secants do the rest.
+def _first(state: SqpState, seen: Pieces, answers: Answers, told: Array | None) -> SqpState:
+    """Return the state at the first point; without a curvature, a step of about unit length."""
+    if told is None or not told.any():
         steep = float(np.linalg.norm(seen.gradients, axis=1).max())
-        curvature = np.full(seen.gradients.shape, max(steep, 1e-300))
-    return state._replace(
+        told = np.full(seen.gradients.shape, max(steep, 1e-300))
+    state = state._replace(
         best=seen,
         risks=answers.values,
-        curvature=curvature,
-        vague=answers.stands,
+        curvature=conditioned(state.setting, told),
         own=answers.own,
-        metric=metric(state.setting, curvature),
         asked=1,
         secants=no_secants(*seen.gradients.shape),
         start=state.setting.mixture.height(seen.values),
     )
+    return state._replace(exact=state.is_whole and not answers.stands)
 
 
 def _accept(
-    state: SqpState, seen: Pieces, answers: Answers, told: Array | None, fallen: float
+    state: SqpState, seen: Pieces, answers: Answers, told: Array | None, decrease: float
 ) -> SqpState:
-    kept = fallen / max(state.promise, 1e-300)
+    """Return the state with the trial as centre."""
+    damping = state.damping
+    if decrease >= GOOD * state.plane:
+        most = SLOWER if damping <= FACTOR else FACTOR
+        damping = max(_interpolated(state, decrease), damping / most, 1.0)
     step = state.trial - state.theta
-    reach, far = state.reach, length(state, step)
-    if kept < 0.25:
-        reach = min(reach, 0.5 * far)
-    elif kept > 0.7:
-        reach = max(reach, (2.0 if kept < 1.5 else 8.0) * far)
-    measure, share, cuts = state.metric, 1.0, no_cuts(state.setting, step.size)
-    if state.kinked:
-        known = state.curvature if state.knows_bends else None
-        cuts = _cut(state, state.theta, state.best._replace(curvature=known))
-        cuts = admitted(cuts, state.setting, state.trial, seen.values, _slack(state))
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
-    curvature, asked, vague = state.curvature, state.asked, state.vague
+    curvature, asked, exact = state.curvature, state.asked, state.exact
     if told is not None:
-        curvature, asked = told, asked + 1
-        if state._replace(curvature=told).is_whole:
+        curvature, asked = conditioned(state.setting, told), asked + 1
+        if len(state.setting.shape.sizes_of(curvature)) == 1:
             doubtful = answers.stands or state.setting.covered
-            vague = doubtful and not _explains(state, told, step, seen)
-            if not vague:  # it knows more than secants of other points
+            exact = not doubtful or _explains(state, curvature, step, seen)
+            if exact:
                 secants = no_secants(*seen.gradients.shape)
-            measure = metric(state.setting, curvature)
-            reach, share = np.inf, min(reach / max(state.wish, 1e-300), 1.0)
+    cuts = no_cuts(step.size)
+    if not state.setting.smooth:
+        cuts = _with_tangents(state, state.theta, state.best)
     return state._replace(
-        metric=measure,
-        share=share,
         theta=state.trial,
         best=seen,
         risks=answers.values,
-        secants=secants,
         curvature=curvature,
-        asked=asked,
-        vague=vague,
-        own=answers.own,
-        reach=reach,
-        surprise=kept,
-        fallen=fallen,
-        failures=0,
+        secants=secants,
         cuts=cuts,
+        damping=damping,
+        decrease=decrease,
+        asked=asked,
+        exact=exact,
+        own=answers.own,
+        failures=0,
     )
 
 
-def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
-    """Whether a curvature accounts for what the step to its point did to the gradient.
+def _reject(state: SqpState, seen: Pieces, decrease: float) -> SqpState:
+    """Return the state with the trial's tangents added; steps get shorter if those are far away."""
+    step = state.trial - state.theta
+    back = seen.values - seen.gradients @ step
+    error = state.height - state.setting.mixture.height(back)
+    damping = state.damping
+    if error > FAR * state.plane or state.setting.smooth or state.failures >= PATIENCE:
+        damping = min(max(_interpolated(state, decrease), damping), FACTOR * damping)
+    secants = state.secants
+    if not state.exact:
+        secants = secants.append(step, seen.gradients - state.best.gradients)
+    return state._replace(
+        damping=damping,
+        secants=secants,
+        cuts=_with_tangents(state, state.trial, seen),
+        failures=state.failures + 1,
+    )
 
-    What stands for a curvature that a client did not tell need not, nor what covers a loss that is
-    straight there. Where it does, it lies between what the curvatures at both ends say.
+
+def _interpolated(state: SqpState, decrease: float) -> float:
+    """Return the u that explains a decrease: the curvature along the step in units of B(λ)."""
+    return 2.0 * state.damping * (1.0 - decrease / max(state.plane, 1e-300))
+
+
+def _decrease(state: SqpState, seen: Pieces) -> tuple[float, float]:
+    """Return how far the objective fell at the trial, and the effect of rounding on the values.
+
+    For a short step the mean of the slopes at its ends gives the decrease too, and rounding hardly
+    affects slopes. If the two differ by as much as was predicted, the values are off.
+    """
+    best, height, values, noise = state.best, state.height, seen.values, 0.0
+    scale = unit(height, state.start)
+    if state.predicted <= 1e-5 * scale:
+        slopes = 0.5 * (best.gradients + seen.gradients)
+        expected = best.values + slopes @ (state.trial - state.theta)
+        near = best.values >= height - 10.0 * state.predicted
+        noise = float(np.abs(values - expected)[near].max(initial=0.0))
+        most = SINGLE if state.setting.smooth else DOUBLE  # more than that is non-smoothness
+        if 0.2 * state.predicted < noise <= most * scale:
+            values = np.where(near, expected, values)
+        else:
+            noise = 0.0
+    return height - state.setting.mixture.height(values), noise
+
+
+def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
+    """Return True if a curvature accounts for the change of the gradient along the last step.
+
+    A curvature that is the mean of other clients', or that of a parabola above the loss, may not.
     """
     sizes, ends = state.setting.shape.sizes_of(told), []
     for known in (state.curvature, told):
@@ -283,51 +304,255 @@ def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
             mixed = packing.mix(known, state.weights)
             ends.append(float(step @ packing.multiply(mixed, sizes, step)))
     change = float(state.weights @ (seen.gradients - state.best.gradients) @ step)
-    return _ALIKE[0] * min(ends) <= change <= _ALIKE[1] * max(ends)
+    return 0.8 * min(ends) <= change <= 1.25 * max(ends)
 
 
-def _reject(state: SqpState, seen: Pieces, told: Array | None) -> SqpState:
-    step, cuts, secants = state.trial - state.theta, state.cuts, state.secants
-    share = float(np.clip(_along(state, step, seen), 0.1, 0.5))
-    if state.bundled:
-        share = 0.5 if state.failures >= _AGAIN else 2.0
-    if not state.is_exact or state.kinked:  # what the curvature here leaves out, or a kink
-        secants = secants.append(step, seen.gradients - state.best.gradients)
-    if not state.is_whole or state.kinked or len(seen.values) > 1:
-        cuts = _cut(state, state.trial, seen._replace(curvature=told))
-        for point, values in ((state.theta, state.best.values), (state.trial, seen.values)):
-            cuts = admitted(cuts, state.setting, point, values, _slack(state))
-    return state._replace(
-        secants=secants,
-        failures=state.failures + 1,
-        cuts=cuts,
-        misses=state.misses + 1,
-        reach=share * length(state, step),
-    )
+# ── the model ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _cut(state: SqpState, point: Array, seen: Pieces) -> Cuts:
-    """Cuts of another point, of the clients that were above what the step had promised."""
-    return added(state.cuts, state.setting, point, seen, state.height - state.promise)
+def conditioned(setting: Setting, told: Array) -> Array:
+    """Return packed curvatures whose diagonals are at least `FLAT` of the largest client's.
 
-
-def _slack(state: SqpState) -> float:
-    """What rounding may do to a value."""
-    return state.noise + 1e-13 * unit(state.height, state.start)
-
-
-def _along(state: SqpState, away: Array, seen: Pieces) -> float:
-    """The best share of a step just found too long, from values and slopes at both its ends.
-
-    Every piece is the cubic that meets all four; their upper envelope is looked through on a grid.
+    A column that only a client of little weight has would otherwise look flat to the others.
     """
-    before, after = state.best.gradients @ away, seen.gradients @ away
-    s = np.linspace(0.01, 1.0, 100)[:, None]
-    cubic = (
-        (2 * s**3 - 3 * s**2 + 1) * state.best.values
-        + (s**3 - 2 * s**2 + s) * before
-        + (3 * s**2 - 2 * s**3) * seen.values
-        + (s**3 - s**2) * after
+    sizes = setting.shape.sizes_of(told)
+    bends = packing.diagonal(told, sizes)
+    most = bends.max(axis=0)
+    floor = np.where(most > 0.0, FLAT * most, max(float(most.max()), 1e-280))
+    out = told.copy()
+    out[:, packing.diagonal_places(sizes)] = np.maximum(bends, floor)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Bends:
+    """u B_i + shift · I of every piece: reported curvatures, the mixture's corrected by secants."""
+
+    state: SqpState
+    damping: float
+    shift: float = 0.0
+
+    @cached_property
+    def sizes(self) -> packing.Sizes:
+        return self.state.setting.shape.sizes_of(self.state.curvature)
+
+    def mixed(self, lam: Array) -> Any:
+        """Return u B(λ) + shift · I."""
+        packed, secants = packing.mix(self.state.curvature, lam), self.state.secants
+        changes = np.asarray(lam @ secants.changes)
+        if self.shift:
+            packed = packed.copy()
+            packed[packing.diagonal_places(self.sizes)] += self.shift / self.damping
+            changes = changes + self.shift / self.damping * secants.steps
+        floor = np.zeros(len(self.state.theta))
+        return _Scaled(model(packed, self.sizes, floor, secants.steps, changes), self.damping)
+
+    def forms(self, move: Array) -> Array:
+        """Return u pᵀH_i p of every piece: (K,)."""
+        known = self.state.curvature
+        if len(known) == 1:
+            return np.ones(1)  # the share makes it what the mixture's is
+        square = 2.0 * packing.outer(move[None], np.ones(1), self.sizes)
+        square[packing.diagonal_places(self.sizes)] *= 0.5
+        if known.dtype == np.float64:
+            return np.asarray(self.damping * (known @ square))
+        # Sums in single precision would hide the last digits of the program's value.
+        return np.array([self.damping * float(one.astype(float) @ square) for one in known])
+
+    def products(self, clients: Array, move: Array) -> Array:
+        """Return u H_i p of some pieces."""
+        known = self.state.curvature
+        if len(known) == 1:
+            return np.zeros((len(clients), move.size))
+        each = [packing.multiply(known[i], self.sizes, move) for i in clients]
+        return self.damping * np.array(each)
+
+
+class _Scaled(NamedTuple):
+    model: Model
+    scale: float
+
+    def solve(self, vectors: Array) -> Array:
+        return self.model.solve(vectors) / self.scale
+
+    def multiply(self, vectors: Array) -> Array:
+        return self.scale * self.model.multiply(vectors)
+
+
+def _improving(state: SqpState) -> tuple[SqpState, Step]:
+    """Return a step that the model predicts to be one down, more damped if it has to be."""
+    step = _step(state, state.damping)
+    for _ in range(DAMPED):
+        if step.model < state.height or not step.dual < state.height:
+            break
+        state = state._replace(damping=FACTOR * state.damping)
+        step = _step(state, state.damping)
+    return state, step
+
+
+def _step(state: SqpState, damping: float) -> Step:
+    """Return the program's solution at the centre, inside Θ."""
+    step, setting = _shifted(state, damping), state.setting
+    if np.linalg.norm(state.theta + step.move) <= setting.radius:
+        return step
+
+    def outside(shift: float) -> float:
+        move = _shifted(state, damping, shift).move
+        return float(np.linalg.norm(state.theta + move)) - setting.radius
+
+    high = 1.0
+    while outside(high) > 0.0:
+        high *= 4.0
+    step = _shifted(state, damping, float(optimize.brentq(outside, 0.0, high, rtol=1e-10)))
+    return step._replace(move=setting.project(state.theta + step.move) - state.theta)
+
+
+def _shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
+    """Return the program's solution with `shift`/2 (‖θ + p‖² − ‖θ‖²) added to every model."""
+    tangents, weights = _tangents(state), _start(state)
+    if shift:
+        tangents = tangents._replace(slopes=tangents.slopes + shift * state.theta)
+    bends = _Bends(state, damping, shift)
+    most = ITERATIONS[0 if state.theta.size <= SMALL else 1]
+    step = program.solve(tangents, bends, state.setting.mixture, weights, most)
+    if shift:  # of the decrease, what the shift costs is none
+        extra = shift * float(state.theta @ step.move + 0.5 * (step.move @ step.move))
+        step = step._replace(model=step.model - extra, dual=step.dual - extra)
+    return step
+
+
+def _tangents(state: SqpState) -> Tangents:
+    """Return the tangents at the centre: the clients' own, then the cuts'."""
+    best, cuts = state.best, state.cuts
+    values, slopes = _moved(state.setting, cuts, state.theta)
+    return Tangents(
+        np.append(best.values, np.minimum(values, best.values[cuts.owner])),
+        np.concatenate([best.gradients, slopes]),
+        np.append(np.arange(len(best.values)), cuts.owner),
     )
-    heights = [state.setting.mixture.height(row) for row in cubic]
-    return float(s[int(np.argmin(heights)), 0])
+
+
+def _moved(setting: Setting, cuts: Cuts, center: Array) -> tuple[Array, Array]:
+    """Return values (M,) and slopes (M, P) at a centre of tangents with the exact ridge."""
+    away = center - cuts.points
+    pull = setting.penalty * away
+    values = cuts.values + np.einsum("mp,mp->m", cuts.gradients + 0.5 * pull, away)
+    return values, cuts.gradients + pull
+
+
+def _start(state: SqpState) -> Array:
+    """Return allowed weights of the tangents: those of the last step, as far as there are any."""
+    lam, cuts, count = state.weights, state.cuts, len(state.best.values)
+    if np.count_nonzero(lam) > program.FREE and state.setting.mixture.cap == 1.0:
+        top = np.argsort(-state.best.values, kind="stable")[: program.FREE]
+        lam = np.bincount(top, minlength=count) / len(top)
+    there = np.minimum(cuts.weights, 1.0)
+    taken = np.bincount(cuts.owner, there, count)
+    over = taken > lam
+    there = there * np.where(over, lam / np.maximum(taken, 1e-300), 1.0)[cuts.owner]
+    return np.append(np.maximum(lam - np.bincount(cuts.owner, there, count), 0.0), there)
+
+
+def no_cuts(size: int) -> Cuts:
+    """Return no tangents."""
+    nothing = np.empty((0, size))
+    return Cuts(nothing, nothing[:, 0], nothing, np.empty(0, dtype=int), nothing[:, 0])
+
+
+def _with_tangents(state: SqpState, point: Array, seen: Pieces) -> Cuts:
+    """Return the cuts with those of a point, of the clients with the largest risks there.
+
+    Of the others those with a weight are kept, then the latest.
+    """
+    cuts, mixture = state.cuts, state.setting.mixture
+    order = np.argsort(-seen.values, kind="stable")
+    least = int(np.ceil(1.0 / mixture.cap))
+    wanted = max(int((seen.values >= state.height - 2.0 * state.plane).sum()), least)
+    who = np.sort(order[: min(wanted, max(EACH, least))])
+    rank = np.lexsort((np.arange(len(cuts.values)), cuts.weights))
+    keep = np.sort(rank[::-1][: max(CUTS - len(who), 0)])
+    points, nothing = np.tile(point, (len(who), 1)), np.zeros(len(who))
+    new = Cuts(points, seen.values[who], seen.gradients[who], who, nothing)
+    return Cuts(*(np.concatenate([old[keep], more]) for old, more in zip(cuts, new, strict=True)))
+
+
+# ── when to end, and what to ask ────────────────────────────────────────────────────────────────
+
+
+def _lower(state: SqpState, step: Step) -> float:
+    """Return the best lower bound on the optimum that the tangents give."""
+    setting = state.setting
+    if not is_bounded(setting) or not state.own:
+        return -np.inf
+    tangents, weights = _tangents(state), step.weights
+    bounds = [
+        lower_bound(setting, state.theta, float(w @ tangents.values), w @ tangents.slopes)
+        for w in (weights, _sharpest(state, tangents, weights))
+    ]
+    return max(bounds)
+
+
+def _sharpest(state: SqpState, tangents: Tangents, weights: Array) -> Array:
+    """Return the weights whose lower bound is the largest, over the tangents that may matter."""
+    penalty, mixture = state.setting.penalty, state.setting.mixture
+    if len(weights) == 1 or not (penalty > 0.0).all():
+        return weights
+    near = np.argsort(-tangents.values, kind="stable")[: 2 * program.FREE]
+    near = np.union1d(near, np.flatnonzero(weights))
+    slopes = tangents.slopes[near] / np.sqrt(penalty)
+    found = program.quadratic_program(
+        slopes @ slopes.T, tangents.values[near], mixture.cap, tangents.owner[near]
+    )
+    out = np.zeros_like(weights)
+    out[near] = found
+    return out
+
+
+def _gap(state: SqpState, full: Step) -> tuple[float, str]:
+    """Return the gap and its kind: a proven bound if there is one, else an estimate."""
+    if is_bounded(state.setting):
+        return max(state.height - state.lower, 0.0), "bound"
+    return _estimate(state, full), "estimate"
+
+
+def _estimate(state: SqpState, full: Step) -> float:
+    """Return what the model without damping predicts that a step can gain."""
+    gap = max(state.height - full.dual, 0.0)
+    if state.exact and state.setting.smooth:
+        return gap
+    return max(gap, 0.1 * state.decrease)  # a short step has to confirm the model
+
+
+def _is_due(state: SqpState, gap: float) -> bool:
+    """Return True if new curvature should be asked for: at first, after a failure, if slow.
+
+    One more round with curvature costs as much as 1 + c without. It pays if the gap, falling at the
+    rate of the last round, would need more rounds than that to reach the tolerance.
+    """
+    shape, resolution = state.setting.shape, state.setting.resolution
+    if not state.is_whole and state.asked >= PARTIAL:
+        return False
+    if state.failures or not np.isfinite(state.gap):
+        return True
+    cost = shape.numbers(resolution) / (DEAR * shape.size)
+    rate = gap / max(state.gap, 1e-300)
+    target = state.setting.tol * unit(state.height, state.start)
+    return bool(rate >= 1.0 or gap * rate ** (1.0 + cost) > target)
+
+
+def _done(state: SqpState, gap: float, slow: bool) -> tuple[str, str]:
+    """Return how training ends, if it does, and if it ends short of the tolerance, why."""
+    if relative(gap, state.height, state.start) <= state.setting.tol:
+        return "converged", ""
+    if slow and state.predicted <= max(state.noise, 1e-16 * abs(state.height)):
+        why = f"rounding changes the objective by {state.noise:.1e}, as much as there is to gain"
+    elif state.failures >= TRIALS:
+        far = float(np.abs(state.trial - state.theta).max())
+        why = f"{TRIALS} steps in a row, the last changing θ by {far:.1e}, led no lower"
+    elif not np.isfinite(state.trial).all():
+        why = "the next step is not a finite number: reports are too large to compute with"
+    elif np.array_equal(state.trial, state.theta):
+        why = "the next step is too short to change any digit of θ"
+    else:
+        return "", ""
+    return "stalled", why

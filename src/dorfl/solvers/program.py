@@ -1,0 +1,235 @@
+"""The server's program: the step that lowers the largest of the clients' models most.
+
+Around the centre, client i's risk is modelled by tangents j ∈ T_i (its own at the centre, and
+those of earlier points) that share its curvature B_i. With λ_i = Σ_{j ∈ T_i} w_j the program is
+
+    min_p max_j  v_j + a_jᵀp + ½ pᵀB_i p     =     max_w q(w),
+    q(w) = min_p Σ_j w_j (v_j + a_jᵀp) + ½ pᵀB(λ)p,     B(λ) = Σ_i λ_i B_i
+
+q is concave and smooth, with ∂q/∂w_j the j-th model at the minimiser p(w). It is maximised by
+Newton's method on the simplex (sequential quadratic programming: J. Nocedal and S. Wright,
+*Numerical Optimization*, 2006, section 18.4). Each iteration factorises B(λ) once and solves a
+quadratic program (by Clarabel) in the weights near the maximum, at most `FREE` of them. Its work
+does not grow with the rounds, and with the number of clients only by one product with each B_i.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dorfl.objective.mixture import Mixture
+from dorfl.support.later import Later
+from dorfl.support.types import Array
+
+clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
+
+FREE = 48  # tangents in a quadratic program, beside those with a weight below the cap
+ACCURACY = 0.01  # duality gap of the program, as a share of the predicted decrease
+SHORTENED = 6  # times that a step in w is shortened: after that only rounding is left
+_ITERATIONS = 60  # of Clarabel; half as many do but for the worst conditioned programs
+
+
+class Tangents(NamedTuple):
+    """Tangents at a common centre, ridge included."""
+
+    values: Array  # (J,)
+    slopes: Array  # (J, P)
+    owner: Array  # (J,) the client each belongs to
+
+
+class Curvature(Protocol):
+    """The clients' curvatures B_i."""
+
+    def mixed(self, lam: Array) -> Any:
+        """Return B(λ), with `solve` and `multiply`."""
+        ...
+
+    def forms(self, move: Array) -> Array:
+        """Return pᵀB_i p of every client, up to a constant common to all: (K,)."""
+        ...
+
+    def products(self, clients: Array, move: Array) -> Array:
+        """Return B_i p of some clients, up to a vector common to all: (len(clients), P)."""
+        ...
+
+
+class Step(NamedTuple):
+    """A solved program."""
+
+    move: Array  # (P,) p
+    weights: Array  # (J,) w
+    lam: Array  # (K,) λ
+    dual: float  # q(w): no step lowers the model further
+    model: float  # the largest model at the move
+    plane: float  # the largest tangent at the move, without curvature
+
+
+def solve(
+    tangents: Tangents, curvature: Curvature, mixture: Mixture, weights: Array, iterations: int
+) -> Step:
+    """Return the solution of the program, or the best found in so many iterations.
+
+    Parameters
+    ----------
+    tangents : Tangents
+        The models' values and slopes at the centre.
+    curvature : Curvature
+        The models' curvatures.
+    mixture : Mixture
+        The rule that λ obeys.
+    weights : ndarray of shape (J,)
+        Where to start: weights that the rule allows.
+    iterations : int
+        At most so many factorisations of B(λ).
+
+    Returns:
+    -------
+    Step
+        The move, the weights and what the model predicts.
+    """
+    values, slopes, owner = tangents
+    count = int(owner.max()) + 1
+    height = _height(mixture, values, owner, count)
+    best: Step | None = None
+    last, last_dual, rise, shortened = weights, -np.inf, 0.0, 0
+    for _ in range(iterations):
+        lam = np.bincount(owner, weights, count)
+        bend = curvature.mixed(lam)
+        move = -bend.solve(weights @ slopes)
+        common, forms = bend.multiply(move), curvature.forms(move)
+        plane, curved = values + slopes @ move, float(move @ common)
+        # What secants corrected of the mixture is corrected of every client in proportion.
+        share = curved / max(float(lam @ forms), 1e-300)
+        reached = plane + 0.5 * share * forms[owner]
+        dual = float(weights @ reached)
+        model = _height(mixture, reached, owner, count)
+        if best is not None and dual < last_dual and model > best.model:
+            shortened += 1
+            if shortened > SHORTENED:
+                break
+            # The quadratic program went too far: the maximum of a parabola through what is known.
+            share = min(max(0.5 * rise / (rise - (dual - last_dual)), 0.1), 0.5)
+            rise *= share
+            weights = last + share * (weights - last)
+            continue
+        last, last_dual, shortened = weights, dual, 0
+        level = _height(mixture, plane, owner, count)
+        best = _better(best, Step(move, weights, lam, dual, model, level))
+        if len(values) == 1 or best.model - best.dual <= ACCURACY * max(height - best.model, 0.0):
+            break
+        free = _free(reached, weights, owner, lam, mixture.cap)
+        clients, place = np.unique(owner[free], return_inverse=True)
+        ahead = share * (curvature.products(clients, move) - _mean(curvature, lam, move))
+        rows = slopes[free] + common + ahead[place]
+        solved = bend.solve(rows)
+        quadratic = rows @ solved.T
+        linear = reached[free] + quadratic @ weights[free]
+        found = quadratic_program(
+            quadratic, linear, mixture.cap, owner[free], float(weights[free].sum())
+        )
+        rise = max(float(reached[free] @ (found - weights[free])), 0.0)
+        weights = weights.copy()
+        weights[free] = found
+    assert best is not None
+    return best
+
+
+def _better(best: Step | None, new: Step) -> Step:
+    """Return the mixture with the larger dual value and the move with the lower model."""
+    if best is None:
+        return new
+    if new.dual < best.dual:
+        new = new._replace(weights=best.weights, lam=best.lam, dual=best.dual)
+    if new.model > best.model:
+        new = new._replace(move=best.move, model=best.model, plane=best.plane)
+    return new
+
+
+def _mean(curvature: Curvature, lam: Array, move: Array) -> Array:
+    """Return Σ_i λ_i B_i p over the clients with a weight."""
+    some = np.flatnonzero(lam)
+    return np.asarray(lam[some] @ curvature.products(some, move))
+
+
+def _height(mixture: Mixture, reached: Array, owner: Array, count: int) -> float:
+    """Return the objective of models: of each client the largest, then the worst mixture."""
+    most = np.full(count, -np.inf)
+    np.maximum.at(most, owner, reached)
+    return mixture.height(most)
+
+
+def _free(reached: Array, weights: Array, owner: Array, lam: Array, cap: float) -> Array:
+    """Return the tangents whose weights may change: those near the worst mixture's threshold."""
+    if len(reached) <= FREE:
+        return np.arange(len(reached))
+    level = float(reached[weights > 0.0].min()) if cap < 1.0 else float(reached.max())
+    near = np.argsort(np.abs(reached - level), kind="stable")[:FREE]
+    top = np.argsort(-reached, kind="stable")[:FREE]
+    below = (lam[owner] < cap * (1.0 - 1e-9)) | (cap == 1.0)
+    partial = np.flatnonzero((weights > 0.0) & below)
+    return np.unique(np.concatenate([near, top, partial]))
+
+
+def quadratic_program(
+    quadratic: Array, linear: Array, cap: float, owner: Array, total: float = 1.0
+) -> Array:
+    """Return the w ≥ 0 with Σ w = total that maximises linearᵀw − ½ wᵀ quadratic w.
+
+    No owner has more than `cap`.
+
+    >>> quadratic_program(np.eye(2), np.zeros(2), 1.0, np.arange(2)).round(6)
+    array([0.5, 0.5])
+    """
+    count = len(linear)
+    if count == 1:
+        return np.full(1, total)
+    top = float(linear.max())
+    scale = max(float(np.abs(np.diag(quadratic)).max()), float(top - linear.min()), 1e-300)
+    rows, columns, starts = _triangle(count)
+    half = (quadratic[rows, columns] + quadratic[columns, rows]) / (2.0 * scale)
+    limits, right, cones = _simplex(count, total)
+    if cap < 1.0:
+        belongs = (owner == np.unique(owner)[:, None]).astype(float)
+        limits = sparse.vstack([limits, belongs], format="csc")
+        most = max(cap, total * (1.0 + 1e-9) / len(belongs))
+        right = np.append(right, np.full(len(belongs), most))
+        cones = [*cones, clarabel.NonnegativeConeT(len(belongs))]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_iter = _ITERATIONS
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    solution = clarabel.DefaultSolver(
+        sparse.csc_matrix((half, rows, starts), shape=(count, count)),
+        -(linear - top) / scale,
+        limits,
+        right,
+        cones,
+        settings,
+    ).solve()
+    found = np.clip(np.array(solution.x), 0.0, cap)
+    found[~(found >= 1e-9)] = 0.0
+    if not found.any():  # no solution in floating point, from reports of absurd sizes
+        found[np.unique(owner, return_index=True)[1]] = 1.0
+    return np.asarray(found * (total / found.sum()))
+
+
+@cache
+def _triangle(count: int) -> tuple[Array, Array, Array]:
+    """Return rows, columns and column starts of a dense upper triangle, column by column."""
+    columns, rows = np.tril_indices(count)
+    starts = np.arange(count + 1) * np.arange(1, count + 2) // 2
+    return rows.astype(np.int32), columns, starts.astype(np.int32)
+
+
+def _simplex(count: int, total: float) -> tuple[Any, Array, list[Any]]:
+    """Return Σ w = total and w ≥ 0 as Clarabel takes them: matrix, right side, cones."""
+    right = np.append(total, np.zeros(count))
+    return _rows(count), right, [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(count)]
+
+
+@cache
+def _rows(count: int) -> Any:
+    return sparse.csc_matrix(np.vstack([np.ones((1, count)), -np.eye(count)]))
