@@ -43,10 +43,11 @@ test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of it
 	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	touch $@
 
-test-flower: setup  ## the federation on the other releases of Flower that are allowed
+test-flower: setup  ## the carriers on the newest Flower, and in its simulation
 	$(call BESIDE,flower)
-	.venv/flower/bin/python -m pip install --quiet --disable-pip-version-check --no-deps flwr==1.42.0
-	PYTHONPATH=$(CURDIR)/src .venv/flower/bin/python -m pytest tests/flower
+	.venv/flower/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade flwr
+	.venv/flower/bin/python -m pip install --quiet --disable-pip-version-check ray
+	PYTHONPATH=$(CURDIR)/src .venv/flower/bin/python -m pytest tests/carriers -k "flower or simulation"
 
 docs: setup     ## the documentation, offline; its first page is docs/_build/html/index.html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

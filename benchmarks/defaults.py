@@ -26,10 +26,10 @@ client or class that loses most.
 names as not fitting, clean and with 10 or 20 % wrong, of these the share that is wrong, and of the
 wrong ones the share that it names.
 
-`--fresh` takes 27 other tables, on which no threshold was chosen.
+`--fresh` takes 27 other tables, and `--unseen` ten that were named before the first run.
 
-    python benchmarks/defaults.py [--splits 3] [--outliers 0.1] [--labels | --audit | --fresh]
-        [table ...]
+    python benchmarks/defaults.py [--splits 3] [--outliers 0.1]
+        [--labels | --audit | --fresh | --unseen] [table ...]
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data.datasets.adult import adult_table
 from dorfl.data.datasets.cardio import cardio_table, plausible
 from dorfl.objective import losses
-from dorfl.study import misfits
+from dorfl.study import label_errors
 
 KINDS = ("clean", "×−8", "×−8σ", "×−8σ, ¼", "flip10", "flip20", "cluster")
 FACTOR, SHARE, FAR, TRAINED, TESTED = -8.0, 0.1, 10.0, 3_000, 10_000
@@ -231,6 +231,20 @@ FRESH: dict[str, Callable[[], Table]] = {
 }
 
 
+# Named before their first run; no rule was chosen after seeing them. Three that had been named
+# before (ionosphere, penbased, bupa) were seen when the one-standard-error condition was added.
+UNSEEN: dict[str, Callable[[], Table]] = {
+    **{
+        name: lambda name=name: from_keel(name)
+        for name in ("titanic", "vowel", "twonorm", "optdigits", "banana", "letter")
+    },
+    "computers": lambda: fresh("Ecdat/Computers", "price", "premium"),
+    "atlantic wages": lambda: fresh("ISLR/Wage", "wage", "education", "logwage", "region"),
+    "houses": lambda: fresh("AER/HousePrices", "price", "prefer"),
+    "salaries": lambda: fresh("carData/Salaries", "salary", "discipline"),
+}
+
+
 class Case(NamedTuple):
     """Rows to train on, spoilt or not, and rows to test on."""
 
@@ -313,7 +327,7 @@ def audited(name: str) -> dict[str, tuple[float, float, float]]:
     for kind, case in cases(data, seed=0):
         if kind in ("clean", "flip10", "flip20"):
             X = StandardScaler().fit_transform(case.X).astype(np.float32)
-            named = misfits.odd(misfits.unseen(loss, X, case.y), case.y)
+            named = label_errors.misfits(label_errors.predict_out_of_fold(loss, X, case.y), case.y)
             hits = (named & case.bad).sum()
             shares = (named.mean(), hits / named.sum(), hits / case.bad.sum())
             found[kind] = tuple(100.0 * np.array(shares))
@@ -395,11 +409,12 @@ def main() -> None:
     parser.add_argument("--outliers", default=None)
     parser.add_argument("--labels", action="store_true", help="wrong labels, beside plain training")
     parser.add_argument("--fresh", action="store_true", help="other tables")
+    parser.add_argument("--unseen", action="store_true", help="tables named before the first run")
     parser.add_argument("--audit", action="store_true", help="labels that are said not to fit")
     asked = parser.parse_args()
-    if asked.fresh:
+    if asked.fresh or asked.unseen:
         TABLES.clear()
-        TABLES.update(FRESH)
+        TABLES.update(FRESH if asked.fresh else UNSEEN)
     given = {} if asked.outliers is None else {"outliers": float(asked.outliers)}
 
     def make(classifies: bool) -> Any:

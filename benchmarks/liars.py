@@ -246,7 +246,7 @@ ATTACKS: dict[str, Attack] = {
     "a slope of 0.4 where the others curve least": steered(0.4, softest=True),
     "slopes of 0.2 that lengthen and shorten it": steered(0.2, opposite=True),
 }
-METHOD = dorfl.methods.dorfl(32.0, 1.0, mixture=dorfl.mixture.fixed(by="loss"))
+METHOD = dorfl.methods.paper(32.0, 1.0, mixture=dorfl.mixture.fixed(by="loss"))
 
 
 def limits_of(group: Group) -> Limits:

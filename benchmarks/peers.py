@@ -42,7 +42,7 @@ Clients = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def dorfl_training(clients: Clients, solver: str) -> Callable[[], float]:
-    method = dorfl.methods.dorfl(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
+    method = dorfl.methods.paper(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
 
     def run() -> float:
         stamps: list[float] = []

@@ -33,7 +33,7 @@ from dorfl.oracle.hessian import curvature
 SIZES = ((800, 5), (32_561, 108), (100_000, 100))
 CLASSES = ((60_000, 784, 10), (70_000, 300, 8), (20_000, 50, 5))  # n, d, classes
 CURVED = ((32_561, 108, 2), (20_000, 50, 5), (10_000, 100, 8))  # n, d, classes
-METHOD = dorfl.methods.dorfl(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
+METHOD = dorfl.methods.paper(rho=20, beta=1, score=dorfl.scores.quadratic(0.5))
 TURN = 0.1  # seconds
 console = Console(width=160)
 

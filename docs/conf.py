@@ -21,7 +21,7 @@ suppress_warnings = ["config.cache", "myst.xref_missing"]  # links to source fil
 autodoc_typehints = "none"  # signatures say them
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch"]  # networks are described without
-napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_google_docstring, napoleon_numpy_docstring = True, True
 napoleon_use_ivar = True  # fields of records are listed once
 default_role = "code"
 

@@ -104,7 +104,7 @@ def accuracy(
     """Test accuracy in percent of a training in which the fourth site attacks, or not."""
     data = dorfl.datasets.synthetic(seed)
     clients = {**data.clients, LIAR: dorfl.datasets.synthetic(1000 + seed).clients["client-1"]}
-    method = dorfl.methods.dorfl(mixture=dorfl.mixture.capped(cap))
+    method = dorfl.methods.paper(mixture=dorfl.mixture.capped(cap))
     tamper: Lie | None = None
     if attack is not None:
         lie = attack(prepare(clients, method, intercept=False), LIAR)

@@ -25,7 +25,7 @@ CENTER = (1.5, 1.5, 0.3, 0.6, 1.3)  # given, not computed from rows: about where
 METHODS = {
     "ERM": dorfl.methods.erm(),
     "AFL": dorfl.methods.afl(),
-    "DOR-FL": dorfl.methods.dorfl(score=dorfl.scores.quadratic(0.5, center=CENTER)),
+    "DOR-FL": dorfl.methods.paper(score=dorfl.scores.quadratic(0.5, center=CENTER)),
 }
 
 

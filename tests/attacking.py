@@ -14,15 +14,14 @@ from scipy.special import expit, logit
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.federation.messages import Broadcast
+from dorfl.selection.outliers import Decision, default_candidates
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, toml
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement, Outcome, Refusal, Reply, Request
 from dorfl.study.site import Site
-from dorfl.study.suspects import Trial
 from dorfl.support import wire
 
-HELD = 11
 COLUMNS = ("age", "pressure", "sugar", "weight")
 OPEN = Limits(
     delta=1.0,
@@ -81,7 +80,7 @@ class Attacker:
     def agree(self, study, run="run"):
         """The honest steps up to the first round, or as far as the site goes along."""
         state = coordinator.begin(study, run)
-        while state.step != "round":
+        while state.step not in ("round", "select"):
             answer = self.send(coordinator.request(state, "s"))
             if answer is None:
                 return None
@@ -206,39 +205,6 @@ def named_missing(attacker):
 def _named(attacker, missing):
     study = attacker.study(extra=f'missing = ["{missing}"]')
     return Agreement(f"run-{missing}", "s", study, (*COLUMNS, "ward"))
-
-
-def moved_edge(attacker, steps=12):
-    """Trials whose bulk ends elsewhere: how many rows it has shows when the outermost leaves it."""
-    study = attacker.study(use=COLUMNS, method='name = "dorfl"')
-    agreement, runs = attacker.agree(study), iter(range(10_000))
-    models = np.array([np.zeros(5), np.full(5, 0.1)])
-
-    def bulk(column, reach):
-        run, units = f"r-{next(runs)}", np.full(4, 1e9)
-        units[column] = 1.0
-        trusting = agreement._replace(run=run)
-        for number, (theta, share) in enumerate(zip(models, (0.0, 0.1), strict=True), start=1):
-            trial = trusting.trial._replace(share=share)
-            attacker.ask(trusting._replace(trial=trial), theta, number)
-        edge = (reach / 2.0) ** 2
-        asked = trusting._replace(
-            trial=trial, edge=edge, spread=trusting.spread._replace(units=units)
-        )
-        answer = attacker.send(Request(asked, "judge", models=models))
-        return None if answer is None else answer.rows
-
-    parts, record = agreement.transform.numeric, []
-    for column in range(4):
-        near, far = 0.0, 40.0
-        whole = bulk(column, far)
-        for _ in range(steps if whole else 0):
-            reach = (near + far) / 2.0
-            near, far = (near, reach) if bulk(column, reach) == whole else (reach, far)
-        record.append(agreement.center[column] + far)
-    known = [v * p.spread + p.center for v, p in zip(record, parts, strict=True)]
-    attacker.claims.append(known)
-    return attacker
 
 
 def _rows(attacker):
@@ -388,8 +354,8 @@ def moved_fill(attacker, questions=60):
     middles, told = np.linspace(top[0] - 0.05, top[-1] + 0.05, questions), []
     for k, middle in enumerate(middles):
         asked = _refilled(
-            agreement, f"r-{k}", middle, apart=False, spread=None, center=None, edge=None,
-            trial=None,
+            agreement, f"r-{k}", middle, apart=False, spread=None, center=None, cutoffs=(),
+            candidate=None,
         )  # fmt: skip
         answer = attacker.send(Request(asked, "center"))
         told.append(None if answer is None else answer.away[:, 0].min())
@@ -461,10 +427,10 @@ def weighed_labels(attacker, questions=24):
     )
     told, number = [], 1
     for k, out in enumerate(np.linspace(0.0, 6.0, questions)):
-        reference, theta = np.r_[0.0, 0.0, 0.0, out], np.r_[0.1, 0.0, 0.0, 0.0]
+        reference, theta = np.r_[0.0, 0.0, 0.0, out, 1.0], np.r_[0.1, 0.0, 0.0, 0.0, 1.0]
         asked = agreement._replace(run=f"r-{k}")
         attacker.ask(asked, reference, number)  # only models of the run's rounds are taken
-        weighed = asked._replace(reference=reference, trial=Trial(0.1, 960, labels=True))
+        weighed = asked._replace(reference=reference, decision=Decision(0.1, labels=True))
         answer = attacker.ask(weighed, theta, number + 1)
         if answer is not None:
             told.append(answer.vector)
@@ -625,24 +591,25 @@ def refused_slopes(attacker):
     return attacker
 
 
-def judged_planes(attacker, steep=10.0):
-    """Two planes to either side of a row held back: what they cost differs by that row alone."""
+def compared_planes(attacker, steep=10.0):
+    """Two planes to either side of a held-out row: their losses differ by that row alone."""
     agreement = attacker.agree(attacker.study(use=COLUMNS, method='name = "dorfl"'))
     age, level = agreement.transform.numeric[0], 4.6
+    candidates = default_candidates()[:2]
     for width in (2.0, 0.8, 0.4):
         models = np.array(
             [np.r_[steep, 0.0, 0.0, 0.0, -steep * (level + s * width / 2)] for s in (-1, 1)]
         )
         asked = agreement._replace(run=f"r-{width}")
-        for number, (theta, share) in enumerate(zip(models, (0.0, 0.1), strict=True), start=1):
-            trial = asked.trial._replace(share=share)
-            attacker.ask(asked._replace(trial=trial), theta, number)
-        asked = asked._replace(trial=trial, edge=1e9)
-        answer = attacker.send(Request(asked, "judge", models=models))
-        if answer is None or not answer.rows:
+        broadcasts = {
+            str(k): Broadcast(1, Task(theta, np.ones(1))) for k, theta in enumerate(models)
+        }
+        attacker.send(Request(asked, "select", candidates=candidates, broadcasts=broadcasts))
+        answer = attacker.send(Request(asked, "compare", candidates=candidates, models=models))
+        if answer is None or not answer.rows[0]:
             return attacker
         # Every other ill patient adds the same, this one as much as it is beyond the plane.
-        short = (-answer.worse / steep) % width
+        short = (-answer.differences[0] / steep) % width
         found = [short - k * width for k in (0, 1)]
         level += width / 2 - min(found, key=lambda one: abs(one - width / 2))
     attacker.claims.append([level * age.spread + age.center, None, None, None])
@@ -676,7 +643,6 @@ ATTACKS = {
     "a plane moved through an outlying row": targeted,
     "89 studies with other blocks": many_studies,
     "an age after the other named a missing value": named_missing,
-    "the bulk's edge moved through an outlying row": moved_edge,
     "distances from chosen middles": moved_middle,
     "centres over chosen columns": chosen_columns,
     "curvature of a few uncertain rows": bent,
@@ -693,7 +659,7 @@ ATTACKS = {
     "an age after the other left out of a study with noise": counted_classes,
     "centres moved until they are refused": refused_centres,
     "slopes raised until they are refused": refused_slopes,
-    "planes to either side of a row that a trial holds back": judged_planes,
+    "planes to either side of a held-out row": compared_planes,
 }
 
 
@@ -708,7 +674,7 @@ def against(name, limits=None):
     if ATTACKS[name] is few_ill:
         table = patients()
         table["ill"] = ["yes" if k == 23 else "no" for k in range(188)]
-    if ATTACKS[name] in (plane_and_sums, judged_planes):
+    if ATTACKS[name] in (plane_and_sums, compared_planes):
         table, place = (patients(), 11) if ATTACKS[name] is plane_and_sums else (patients(1000), 26)
         for column in COLUMNS:
             table[column][place] = table[column].mean() + 5.0 * table[column].std()
@@ -727,9 +693,4 @@ def against(name, limits=None):
     if ATTACKS[name] is filled:
         table = patients()
         table["age"][17] = np.nan
-    if ATTACKS[name] is moved_edge:  # more rows have more to tell
-        table = patients(1000)
-        for column in COLUMNS:  # a patient far out in all, among those that trials hold back
-            values = table[column]
-            values[HELD] = values.mean() + 5.0 * values.std()
     return ATTACKS[name](Attacker(victim(limits, table)))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytest.importorskip("aiohttp")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -53,9 +53,3 @@ def test_modules_import_only_from_the_folders_before_their_own():
         if other not in order or order.index(other) > order.index(own)
     ]
     assert not wrong
-
-
-def test_modules_are_short():
-    """A module is read in one sitting; Numba's cache sees one file, so the kernels are one."""
-    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCE.rglob("*.py")}
-    assert not [str(p) for p, lines in lengths.items() if lines > 400 and p.name != "kernels.py"]

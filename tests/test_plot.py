@@ -15,7 +15,7 @@ mpl.use("agg")
 @pytest.fixture(scope="module")
 def trained():
     data = dorfl.datasets.synthetic(seed=0)
-    return data, dorfl.train(data.clients, dorfl.methods.dorfl())
+    return data, dorfl.train(data.clients, dorfl.methods.paper())
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ X[broken, 1] = rng.normal(9.0, 0.1, broken.sum())
 
 plain = dorfl.train([(X, y)], dorfl.methods.erm())
 robust = dorfl.train(
-    [(X, y)], dorfl.methods.dorfl(rho=50.0, beta=0.1, score=dorfl.scores.custom(stuck))
+    [(X, y)], dorfl.methods.paper(rho=50.0, beta=0.1, score=dorfl.scores.custom(stuck))
 )
 new = rng.normal(size=(5000, 2))
 truth = (new.sum(axis=1) > 0).astype(int)

@@ -2,7 +2,7 @@
 
 >>> import dorfl
 >>> data = dorfl.datasets.synthetic(seed=0)
->>> fit = dorfl.train(data.clients, dorfl.methods.dorfl(rho=20, beta=1))
+>>> fit = dorfl.train(data.clients)
 >>> bool(fit.score(*data.test["client-3"]) > 0.98)
 True
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from dorfl import solvers
 from dorfl.data import datasets
 from dorfl.federation import privacy, saving
+from dorfl.federation.diagnostics import FitWarning
 from dorfl.federation.fit import Fit
 from dorfl.federation.options import Options
 from dorfl.federation.training import risk
@@ -23,14 +24,16 @@ from dorfl.guarantees import certificate, theory
 from dorfl.guarantees.certificate import Certificate, WorstCase, saddle_gap, worst_case
 from dorfl.guarantees.certified import Certified, certify
 from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
+from dorfl.networks import resolution as _resolution
 from dorfl.objective import costs, losses, methods, mixture, scores
 from dorfl.oracle.group import Risk
-from dorfl.study import defaults
-from dorfl.study.tuning import Tuning, tune
 
 if TYPE_CHECKING:
+    from dorfl import defaults
     from dorfl.estimators import RobustClassifier, RobustRegressor
     from dorfl.networks.training import NetworkFit
+    from dorfl.selection.defaults import Choice
+    from dorfl.study.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -38,6 +41,7 @@ __all__ = [
     "Certificate",
     "Certified",
     "Fit",
+    "FitWarning",
     "Options",
     "Risk",
     "RobustClassifier",
@@ -73,10 +77,20 @@ for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, s
     sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
 
 
+def _choose(clients: Any, method: methods.AutoMethod, *, loss: str) -> "Choice":
+    """Resolve an open method; imported late because it reads tables."""
+    from dorfl.study import arrays  # noqa: PLC0415
+
+    return arrays.choose(clients, method, loss=loss)
+
+
+_resolution.register(_choose)
+
+
 @overload
 def train(
     clients: Any,
-    method: methods.Method | None = None,
+    method: methods.Method | methods.AutoMethod | None = None,
     options: Options | None = None,
     *,
     model: None = None,
@@ -84,23 +98,60 @@ def train(
 ) -> Fit: ...
 @overload
 def train(
-    clients: Any, method: methods.Method, options: Any = None, *, model: Any, **given: Any
+    clients: Any,
+    method: methods.Method | methods.AutoMethod | None = None,
+    options: Any = None,
+    *,
+    model: Any,
+    **given: Any,
 ) -> "NetworkFit": ...
 def train(
     clients: Any, method: Any = None, options: Any = None, *, model: Any = None, **given: Any
 ) -> Any:
-    """Train one model over clients that keep their rows to themselves.
+    """Train one model over clients whose rows stay where they are.
 
-    A linear model, as :func:`dorfl.federation.training.train` says, unless a `model` is given: a
-    `torch.nn.Module`, or a function that makes one. For that see :func:`dorfl.networks.train`.
+    Parameters
+    ----------
+    clients
+        A list of (X, y), or a mapping of client name to (X, y): X is (n, d), y is (n,). Columns may
+        be in any units if the method is open. Or an :class:`~dorfl.oracle.base.Oracle`.
+    method
+        A method from :mod:`dorfl.methods`. By default ``dorfl.methods.dorfl()``, whose parameters
+        are chosen from the clients' data, as ``dorfl train`` and the estimators do.
+    options
+        An :class:`~dorfl.federation.options.Options`, or for a network a
+        :class:`~dorfl.networks.Plan`.
+    model
+        A `torch.nn.Module`, or a function that makes one; see :func:`dorfl.networks.train`. By
+        default a linear model is trained.
+    **given
+        Options by name (`loss`, `l2`, `tol`, `max_rounds`, …), `sample_weight`, `class_weight`,
+        `start`, `absent`, `tamper` and `progress`, as :func:`dorfl.federation.training.train`
+        documents them. For an open method `l2` is 1 / n of standardised columns and `tol` 1e-4.
+
+    Returns
+    -------
+    Fit or NetworkFit
+        The model in the units of X, the mixture, risks, gap and history.
+
+    Warns
+    -----
+    FitWarning
+        If the fit is no better than a constant, or ignores a client or class.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
     >>> dorfl.train(data.clients, dorfl.methods.afl(), l2=0.1).status
     'converged'
     """
-    if model is None:
+    if method is None and not hasattr(clients, "evaluate"):
+        method = methods.dorfl()
+    if model is None and not isinstance(method, methods.AutoMethod):
         return _train_linear(clients, method, options, **given)
+    if model is None:
+        from dorfl.study import arrays  # noqa: PLC0415 - reads tables, which takes a while to import
+
+        return arrays.train(clients, method, options, **given)
     from dorfl import networks  # noqa: PLC0415 - brings in torch
 
     return networks.train(clients, method, model, options, **given)
@@ -131,7 +182,9 @@ def __getattr__(name: str) -> Any:
         from dorfl import estimators as estimator  # noqa: PLC0415
 
         return getattr(estimator, name)
-    if name in ("networks", "plot"):
+    if name in ("tune", "Tuning"):
+        return getattr(importlib.import_module("dorfl.study.tuning"), name)
+    if name in ("defaults", "networks", "plot"):
         return importlib.import_module(f"dorfl.{name}")
     raise AttributeError(f"module 'dorfl' has no attribute {name!r}")
 

@@ -6,7 +6,7 @@ else is wanted are set with Matplotlib. `dorfl report` makes whole pages.
 >>> import dorfl, matplotlib
 >>> matplotlib.use("agg")
 >>> data = dorfl.datasets.synthetic(seed=0)
->>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
+>>> fit = dorfl.train(data.clients, dorfl.methods.paper())
 >>> dorfl.plot.path(fit).get_xlabel()
 'round'
 """

@@ -54,7 +54,7 @@ def test_info_and_report_tell_all_that_is_known(home):
     assert "site-1" in said and "Up to 10 %" in said
     dorfl("report", home / "model")
     page = (home / "model" / "report.html").read_text()
-    assert "How each client is served" in page and "How much rows count" in page
+    assert "Loss of each client" in page and "Weights of rows" in page
     assert "within UW distance" in page
     card = (home / "model" / "card.md").read_text()
     made = model.load(home / "model")
@@ -78,7 +78,7 @@ def test_every_command_for_rows_takes_it(home):
                            "--paper", "--json"))  # fmt: skip
     assert own["is_certificate"]
     found = json.loads(dorfl("certify", home / "model", home / "all.csv", "--client", "site",
-                             "--json"))  # fmt: skip
+                             "--in-sample", "--json"))  # fmt: skip
     promised = [line.accuracy for line in made.facts.promise.clients]
     assert [line["accuracy"] for line in found["clients"]] == pytest.approx(promised, abs=0.05)
     listed = json.loads(dorfl("outliers", home / "model", home / "own.csv", "--site", "site-1",
@@ -133,12 +133,18 @@ def test_a_site_of_its_own_can_look_into_its_model(tmp_path):
               for name, t in mixed_tables().items()}  # fmt: skip
     words = '[data]\nlabel = "ill"\n[method]\noutliers = 0.1\n'
     asked = settings.among(toml.parse(words), tuple(tables))
-    sites = {
-        name: a_site(name, table, done=lambda a, *rest: results.write_site(tmp_path / a.site, a,
-                                                                         *rest))
-        for name, table in tables.items()
-    }  # fmt: skip
+    messages = {}
+
+    def done(agreement, *rest):
+        written = results.write_site(tmp_path / agreement.site, agreement, *rest)
+        messages[agreement.site] = written
+        return written
+
+    sites = {name: a_site(name, table, done=done) for name, table in tables.items()}
     local.run(coordinator.begin(asked, "run-1"), sites)
+    weights = pd.read_csv(tmp_path / "site-2" / "audit.csv")["weight"]
+    low = f"{(weights < 0.5).sum()} of {len(weights)} rows have less than half"
+    assert low in messages["site-2"]
     own = tmp_path / "site-2" / "model"
     pd.DataFrame(tables["site-2"]).to_csv(tmp_path / "own.csv", index=False)
     assert "predicts 'ill'" in dorfl("info", own)

@@ -7,9 +7,9 @@ import pyarrow as pa
 from typer.testing import CliRunner
 
 from attacking import Attacker, patients
+from dorfl.carriers.folders import SiteFolder
 from dorfl.cli import ledger as registering
 from dorfl.cli import site as commands
-from dorfl.flower.folders import SiteFolder
 from dorfl.study.ledger import Ledger
 from dorfl.study.site import Site
 

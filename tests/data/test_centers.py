@@ -98,7 +98,7 @@ def test_federated_centre_of_the_synthetic_clients(seed):
     data = dorfl.datasets.synthetic(seed)
     tables = {name: X for name, (X, _) in data.clients.items()}
     clean = np.vstack([X for X, _ in data.uncontaminated().values()])
-    shared = find_centers(dorfl.methods.dorfl(), tables)
+    shared = find_centers(dorfl.methods.paper(), tables)
     assert (shared == shared[0]).all()
     assert (np.abs(shared[0] - clean.mean(axis=0)) < 0.3 * clean.std(axis=0)).all()
 
@@ -106,12 +106,12 @@ def test_federated_centre_of_the_synthetic_clients(seed):
 def test_centres_per_client_and_as_given():
     data = dorfl.datasets.synthetic(0)
     tables = {name: X for name, (X, _) in data.clients.items()}
-    own = find_centers(dorfl.methods.dorfl(score=dorfl.scores.quadratic(1, "client")), tables)
+    own = find_centers(dorfl.methods.paper(score=dorfl.scores.quadratic(1, "client")), tables)
     for center, (X, _) in zip(own, data.uncontaminated().values(), strict=True):
         assert (np.abs(center - X.mean(axis=0)) < 0.3 * X.std(axis=0)).all()
     assert np.abs(own[0] - own[2]).max() > 1
     given = {name: np.full(5, i) for i, name in enumerate(tables)}
     score = dorfl.scores.quadratic(1, given)
     np.testing.assert_array_equal(
-        find_centers(dorfl.methods.dorfl(score=score), tables), np.array(list(given.values()))
+        find_centers(dorfl.methods.paper(score=score), tables), np.array(list(given.values()))
     )

@@ -107,7 +107,7 @@ def test_who_was_set_aside_is_taken_back_when_another_is_exposed():
 def test_where_nobody_can_tell_it_says_so():
     clients = dorfl.datasets.synthetic(0).clients
     with pytest.raises(ValueError, match="last word"):
-        dorfl.train(clients, methods.dorfl(mixture=mixture.agnostic()), liars=0.25)
+        dorfl.train(clients, methods.paper(mixture=mixture.agnostic()), liars=0.25)
     with pytest.raises(ValueError, match="without noise"):
         dorfl.train(clients, methods.erm(), liars=0.25, batch=10)
     with pytest.raises(ValueError, match=r"below 0\.5"):

@@ -27,7 +27,7 @@ from dorfl.oracle.problem import Problem
 from dorfl.solvers import Optimistic, Sqp
 from dorfl.solvers.base import Setting, Task, trimmed_mean
 
-METHOD = methods.dorfl(mixture=mixture.capped(0.4))
+METHOD = methods.paper(mixture=mixture.capped(0.4))
 LIMITS = Limits(row=6.0)
 
 
@@ -422,7 +422,7 @@ def test_training_goes_on_with_the_honest_clients(data, solver):
     with pytest.warns(UserWarning, match=r"stopped|no further"):
         fit = dorfl.train(data.clients, METHOD, solver=solver, tamper=hostile, max_rounds=60)
     honest = {name: rows for name, rows in data.clients.items() if name != "client-1"}
-    alone = dorfl.train(honest, methods.dorfl())
+    alone = dorfl.train(honest, methods.paper())
     for name in honest:
         assert fit.score(*data.test[name]) > alone.score(*data.test[name]) - 0.01
     assert all(len(line.refused) == 1 for line in fit.history[1:])

@@ -14,7 +14,7 @@ from dorfl.oracle.curvature import Shape
 from dorfl.solvers import Optimistic, Sqp
 from dorfl.solvers.base import Setting
 
-METHOD = methods.dorfl()
+METHOD = methods.paper()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_report_is_d_plus_a_few_numbers_and_no_row(data):
 
 @pytest.mark.parametrize("center", ["auto", "client"])
 def test_a_site_of_its_own_sends_the_same_numbers_to_the_bit(data, center):
-    method = methods.dorfl(score=dorfl.scores.quadratic(0.5, center=center))
+    method = methods.paper(score=dorfl.scores.quadratic(0.5, center=center))
     together = prepare(data.clients, method)
     sent = serving.broadcast(make_server(together))
     sent = sent._replace(task=sent.task._replace(theta=np.linspace(-0.9, 1.1, 6)))

@@ -25,7 +25,7 @@ from dorfl.solvers import Noisy
 from dorfl.solvers.base import Setting, Task
 
 CENTER = [1.0, 1.0, 0.2, 0.5, 1.0]
-METHOD = methods.dorfl(score=scores.quadratic(0.5, center=CENTER))
+METHOD = methods.paper(score=scores.quadratic(0.5, center=CENTER))
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +212,9 @@ def test_without_noise_the_solver_for_noise_finds_the_minimum(method):
 @pytest.mark.parametrize(
     ("method", "options", "reason"),
     [
-        (methods.dorfl(), {}, "centre 'auto'"),
-        (methods.dorfl(score=scores.quadratic(0.5, center="client")), {}, "centre 'client'"),
-        (methods.dorfl(score=METHOD.score, mixture=mixture.agnostic("loss")), {}, "by="),
+        (methods.paper(), {}, "centre 'auto'"),
+        (methods.paper(score=scores.quadratic(0.5, center="client")), {}, "centre 'client'"),
+        (methods.paper(score=METHOD.score, mixture=mixture.agnostic("loss")), {}, "by="),
         (methods.method(beta=1.0, radius=0.1), {}, "radius"),
         (METHOD, {"solver": "sqp"}, "its own solver"),
         (METHOD, {"batch": 10}, "on all rows"),

@@ -38,8 +38,8 @@ def test_it_does_not_turn_to_a_client_whose_labels_are_noise():
     "method",
     [
         methods.method(mixture=mixture.agnostic("regret")),
-        methods.dorfl(mixture=mixture.agnostic("regret")),
-        methods.dorfl(
+        methods.paper(mixture=mixture.agnostic("regret")),
+        methods.paper(
             score=scores.quadratic(0.5, center="client"), mixture=mixture.fixed(by="regret")
         ),
     ],

@@ -23,7 +23,7 @@ def saved(tmp_path, *given, **options):
     "method",
     [
         methods.erm(),
-        methods.dorfl(cost=costs.squared(frozen=[1])),
+        methods.paper(cost=costs.squared(frozen=[1])),
         methods.method(
             rho=20.0, beta=1.0, score=scores.quadratic(0.5, center="client"),
             mixture=mixture.capped(0.6),
@@ -70,7 +70,7 @@ def test_a_regression_comes_back(tmp_path):
 
 
 def test_what_is_damaged_is_refused(tmp_path):
-    saved(tmp_path, methods.dorfl())
+    saved(tmp_path, methods.paper())
     path = tmp_path / "fit.json"
     whole = json.loads(path.read_text())
     for name, wrong in [

@@ -11,7 +11,7 @@ from dorfl.federation.training import prepare
 METHODS = {
     "erm": methods.erm(),
     "wafl": methods.wafl(rho=5.0),
-    "dorfl": methods.dorfl(rho=20.0, beta=0.5, cost=costs.squared(frozen=[2])),
+    "dorfl": methods.paper(rho=20.0, beta=0.5, cost=costs.squared(frozen=[2])),
     "by client": methods.method(
         rho=5.0, beta=1.0, score=scores.quadratic(0.5, center="client"), mixture=mixture.agnostic()
     ),

@@ -20,12 +20,12 @@ def data():
 
 
 METHODS = [
-    methods.dorfl(),
-    methods.dorfl(5, 0.5, None),
+    methods.paper(),
+    methods.paper(5, 0.5, None),
     methods.gdrfl(5),
-    methods.dorfl(20, 1, scores.threshold(2.0, 0, 1.0, 0.3, 1)),
-    methods.dorfl(20, 1, cost=costs.squared(frozen=[1], label_price=0.2)),
-    methods.dorfl(20, 1, scores.quadratic(0.3, center="client")),
+    methods.paper(20, 1, scores.threshold(2.0, 0, 1.0, 0.3, 1)),
+    methods.paper(20, 1, cost=costs.squared(frozen=[1], label_price=0.2)),
+    methods.paper(20, 1, scores.quadratic(0.3, center="client")),
 ]
 
 
@@ -39,7 +39,7 @@ def test_both_sides_of_proposition_2_agree(data, method):
     assert certificate.at(certificate.radius) == pytest.approx(certificate.bound, rel=1e-6)
 
 
-@pytest.mark.parametrize("method", [*METHODS, methods.wafl(5), methods.dorfl(mixture="fixed")])
+@pytest.mark.parametrize("method", [*METHODS, methods.wafl(5), methods.paper(mixture="fixed")])
 def test_four_numbers_of_each_client_make_the_same_certificate(data, method):
     fit = dorfl.train(data.clients, method)
     whole = dorfl.certificate.paper(fit, data.clients)
@@ -55,7 +55,7 @@ def test_four_numbers_of_each_client_make_the_same_certificate(data, method):
 
 
 def test_the_curve_rises_and_covers_every_mixture(data):
-    fit = dorfl.train(data.clients, methods.dorfl())
+    fit = dorfl.train(data.clients, methods.paper())
     certificate = dorfl.certificate.paper(fit, data.clients)
     radii = certificate.radius * np.geomspace(0.2, 5, 6)
     one, every = certificate.curve(radii), certificate.curve(radii, all_mixtures=True)
@@ -75,7 +75,7 @@ def test_no_distribution_within_the_radius_is_worse_than_certified(seed):
     y = np.where(X[:, 0] + 0.5 * rng.normal(size=12) > 0, 1, -1)
     if len(np.unique(y)) < 2:
         return
-    fit = dorfl.train([(X, y)], methods.dorfl(4, 0.5, scores.quadratic(0.1)))
+    fit = dorfl.train([(X, y)], methods.paper(4, 0.5, scores.quadratic(0.1)))
     certificate = dorfl.certificate.paper(fit, [(X, y)])
     group = dorfl.guarantees.certificate.group_of(fit, [(X, y)])
     Z = X + rng.normal(size=X.shape) * 10 ** rng.uniform(-2, 0.5)
@@ -89,7 +89,7 @@ def test_no_distribution_within_the_radius_is_worse_than_certified(seed):
 
 
 def test_the_worst_case_is_a_distribution_and_its_parts_add_up(data):
-    fit = dorfl.train(data.clients, methods.dorfl())
+    fit = dorfl.train(data.clients, methods.paper())
     worst = dorfl.worst_case(fit, data.clients)
     certificate = dorfl.certificate.paper(fit, data.clients)
     assert worst.weights.sum() == pytest.approx(1.0)
@@ -105,7 +105,7 @@ def test_the_worst_case_is_a_distribution_and_its_parts_add_up(data):
 @pytest.mark.slow
 def test_an_approximate_supremum_is_called_what_it_is(data):
     convex = scores.custom(lambda X, y: 0.1 * (X**2).sum(axis=1), convex=True)
-    fit = dorfl.train(data.clients, methods.dorfl(20, 1, convex))
+    fit = dorfl.train(data.clients, methods.paper(20, 1, convex))
     bounded = dorfl.certificate.paper(fit, data.clients)
     assert not bounded.exact
     assert bounded.is_certificate
@@ -113,7 +113,7 @@ def test_an_approximate_supremum_is_called_what_it_is(data):
     assert "the most they miss is added" in str(bounded)
     unknown = scores.custom(lambda X, y: np.sin(X).sum(axis=1))
     with pytest.warns(UserWarning, match="strongly concave"):
-        fit = dorfl.train(data.clients, methods.dorfl(20, 1, unknown))
+        fit = dorfl.train(data.clients, methods.paper(20, 1, unknown))
     with pytest.warns(UserWarning, match="strongly concave"):
         estimate = dorfl.certificate.paper(fit, data.clients)
     assert not estimate.is_certificate
@@ -121,7 +121,7 @@ def test_an_approximate_supremum_is_called_what_it_is(data):
 
 
 def test_the_text_says_what_is_bounded(data):
-    text = str(dorfl.certificate.paper(dorfl.train(data.clients, methods.dorfl()), data.clients))
+    text = str(dorfl.certificate.paper(dorfl.train(data.clients, methods.paper()), data.clients))
     assert "L = l − h" in text
     assert "certified" in text
 
@@ -132,7 +132,7 @@ def test_without_transport_there_is_nothing_to_certify(data):
         dorfl.certificate.paper(fit, data.clients)
 
 
-@pytest.mark.parametrize("method", [methods.afl(), methods.gdrfl(5), methods.dorfl()])
+@pytest.mark.parametrize("method", [methods.afl(), methods.gdrfl(5), methods.paper()])
 def test_the_saddle_gap_is_small_at_the_solution_and_large_elsewhere(data, method):
     fit = dorfl.train(data.clients, method)
     assert -1e-9 <= dorfl.saddle_gap(fit, data.clients) <= 3e-6 * (1 + abs(fit.objective))
@@ -145,7 +145,7 @@ def test_the_saddle_gap_is_small_at_the_solution_and_large_elsewhere(data, metho
 def test_the_constrained_problem_is_the_lagrangian_at_its_multiplier(data, loss, radius):
     method = methods.method(radius=radius, beta=1.0, score=scores.quadratic(0.5))
     fit = dorfl.train(data.clients, method, loss=loss, tol=1e-7)
-    lagrangian = dorfl.train(data.clients, methods.dorfl(fit.rho, 1.0), loss=loss, tol=1e-8)
+    lagrangian = dorfl.train(data.clients, methods.paper(fit.rho, 1.0), loss=loss, tol=1e-8)
     assert fit.objective == pytest.approx(lagrangian.objective + fit.rho * radius, rel=1e-5)
     assert dorfl.certificate.paper(fit, data.clients).radius == pytest.approx(radius, rel=0.05)
     assert fit.radius == pytest.approx(radius, rel=0.05)
@@ -155,7 +155,7 @@ def test_no_other_multiplier_is_better(data):
     radius = 0.2
     fit = dorfl.train(data.clients, methods.method(radius=radius, beta=1.0), tol=1e-8)
     for factor in (0.5, 0.9, 1.1, 2.0):
-        other = dorfl.train(data.clients, methods.dorfl(factor * fit.rho, 1.0, None))
+        other = dorfl.train(data.clients, methods.paper(factor * fit.rho, 1.0, None))
         assert other.objective + factor * fit.rho * radius >= fit.objective - 1e-7
 
 

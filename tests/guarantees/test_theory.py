@@ -57,7 +57,7 @@ def test_theorem_1_bounds_what_every_client_sends():
     """B₁ and B₂ really bound f and ‖∇_θ L‖ over the ball, on random θ."""
     data = datasets.synthetic(seed=3)
     for loss in ("logistic", "softmax", "huber"):
-        group = prepare(data.clients, methods.dorfl(5, 1, scores.quadratic(0.1)), loss)
+        group = prepare(data.clients, methods.paper(5, 1, scores.quadratic(0.1)), loss)
         constants = rate(group, 2.0)
         rng = np.random.default_rng(0)
         for _ in range(20):
@@ -76,7 +76,7 @@ def test_rate_says_what_it_needs():
     with pytest.raises(ValueError, match="beta"):
         rate(prepare(clients, methods.gdrfl(5)), 1.0)
     with pytest.raises(ValueError, match="bounded slope"):
-        rate(prepare(clients, methods.dorfl(5, 1), "squared"), 1.0)
+        rate(prepare(clients, methods.paper(5, 1), "squared"), 1.0)
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_statement_that_fails_is_seen():
 
 def test_inexact_training_lands_near_the_exact_one():
     data = datasets.synthetic(seed=3)
-    method = methods.dorfl(20, 1)
+    method = methods.paper(20, 1)
     exact = train(data.clients, method)
     loose = train(data.clients, method, tolerance=1e-3, tol=1e-5)
     assert loose.objective == pytest.approx(exact.objective, rel=1e-3)

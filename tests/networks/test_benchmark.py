@@ -13,7 +13,6 @@ from dorfl.networks import benchmark_rows as rows
 from dorfl.networks.benchmark import CLEAN, NAMES, Setup
 from dorfl.paper import benchmark as cells
 from dorfl.paper.cells import fingerprint
-from dorfl.study import suspects
 
 SMALL = Setup(hidden=(4,))
 
@@ -161,10 +160,6 @@ def test_trusting_all_rows_dorfl_is_afl(clients):
     )  # fmt: skip
     one, two = (bench.fitted(c, task, SMALL, 0, 5).theta for c in (ours, theirs))
     assert np.array_equal(one, two)
-
-
-def test_what_makes_rows_wrong_is_what_it_is_for_linear_models():
-    assert bench.WORSE == suspects.WORSE
 
 
 def test_a_curve_is_that_of_one_training(clients):

@@ -27,7 +27,7 @@ from dorfl.networks.training import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:on the way of")  # ReLU has kinks, rows are few
 NODES = (71, 39, 7, 99)  # Flower's are random, and so not in the order of the clients
-PLAN = Plan(batch=16, at_once=1)  # one client at a time, as a node of Flower has
+PLAN = Plan(batch=16, epochs=1, at_once=1)  # one client at a time, as a node of Flower has
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +98,8 @@ def named(clients):
         (methods.afl(), {"participation": 0.67}),
         (methods.wafl(5.0), {"steps": 2, "epochs": 0, "server": adam(0.05), "local": sgd(1.0)}),
         (methods.gdrfl(5.0), {"drift": True, "compression": eight_bits()}),
-        (methods.dorfl(5, 4), {"average": 0.5, "compression": top(0.2)}),
-        (methods.dorfl(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
+        (methods.paper(5, 4), {"average": 0.5, "compression": top(0.2)}),
+        (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
     ],
     ids=["erm", "afl", "wafl", "gdrfl", "dorfl", "dorfl-loss"],
 )
@@ -129,8 +129,8 @@ def test_what_clients_agree_on_travels_once_and_gives_the_same_model():
 
 def test_clients_together_are_the_app_up_to_rounding():
     clients = named(blobs())
-    together = train(clients, methods.dorfl(5, 4), model, Plan(batch=16, rounds=3))
-    there = app(clients, methods.dorfl(5, 4), Plan(batch=16))
+    together = train(clients, methods.paper(5, 4), model, Plan(batch=16, rounds=3))
+    there = app(clients, methods.paper(5, 4), Plan(batch=16))
     assert there.theta == pytest.approx(together.theta, abs=1e-4)
 
 
@@ -165,13 +165,13 @@ def test_a_regression():
         f"client-{i}": (rng.normal(size=(30, 2)).astype(np.float32), rng.normal(size=30))
         for i in (1, 2)
     }
-    line, method = torch.nn.Linear(2, 1), methods.dorfl(5, 4)
+    line, method = torch.nn.Linear(2, 1), methods.paper(5, 4)
     here = train(clients, method, line, PLAN.changed(rounds=3), loss="squared")
     assert np.array_equal(app(clients, method, made=line, loss="squared").theta, here.theta)
 
 
 def test_a_second_training_starts_anew():
-    clients, method = named(blobs()), methods.dorfl(5, 4)
+    clients, method = named(blobs()), methods.paper(5, 4)
     one = app(clients, method, PLAN.changed(compression=top(0.2)))
     module = make(model, 0)
     again = one.start(one.grid, ArrayRecord(module.state_dict()), 3)
@@ -288,14 +288,14 @@ def test_who_tells_nonsense_of_the_centre_is_left_out():
             wrong = ask["step"] == "tell" and node == NODES[1]
             return changed(reply, told=told(values)) if wrong else reply
 
-        assert tuple(app(named(blobs()), methods.dorfl(5, 4), rounds=1, spoil=spoil).lam) == (
+        assert tuple(app(named(blobs()), methods.paper(5, 4), rounds=1, spoil=spoil).lam) == (
             "client-1", "client-3",
         )  # fmt: skip
 
 
 def test_a_client_of_few_rows_does_not_tell_of_them():
     clients = {"a": (np.ones((4, 2), np.float32), np.arange(4) % 3), **named(blobs())}
-    there = app(clients, methods.dorfl(5, 4), rounds=1)
+    there = app(clients, methods.paper(5, 4), rounds=1)
     assert len(there.lam) == 3 and "client-1" not in there.lam
     told = [keys for node, ask, keys in there.grid.asked if ask["step"] == "train"]
     assert len(told) == 3
@@ -312,7 +312,7 @@ def test_a_client_that_lost_its_state_is_told_again():
 
     gone = {}
     module = make(model, 0)
-    method = methods.dorfl(5, 4)
+    method = methods.paper(5, 4)
     grid = gone["grid"] = Loopback(
         list(clients.values()),
         lambda m, c, rows: client.train(m, c, rows, method, module, PLAN),
@@ -349,7 +349,7 @@ def test_rows_and_what_a_client_keeps_do_not_travel():
         sent.append((ask["step"], reply.content))
         return reply
 
-    app(named(blobs()), methods.dorfl(5, 4), spoil=spoil)
+    app(named(blobs()), methods.paper(5, 4), spoil=spoil)
     assert {key for _, content in sent for key in content} == {"dorfl", "told", "ways"}
     for step, content in sent:
         if step == "train":

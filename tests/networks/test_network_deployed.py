@@ -13,14 +13,14 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
+from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers.https_server import free_port
 from dorfl.cli import app
-from dorfl.flower.folders import Federation, SiteFolder
-from dorfl.flower.serving import free_port
 from dorfl.study import model
 from processes import dorfl_
 from study_cases import synthetic_tables
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 TABLES = synthetic_tables()
 ROUNDS = 40
@@ -49,7 +49,7 @@ def deployed(root):
         home = SiteFolder.create(root / name, name, tuple(rows), ("*",)).path
         with (home / "site.toml").open("a") as file:
             file.write("[limits]\nnetworks = true\n")
-        federation.add_site(name, (home / f"{name}.pub").read_bytes())
+        federation.add_site((home / f"{name}.crt").read_bytes())
         csv.write_csv(pa.table(rows), home / "records.csv")
     served = dorfl_("server", "start", "fed", "--address", "127.0.0.1", "--detach", cwd=root)
     assert served.returncode == 0, served.stderr

@@ -8,9 +8,9 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
+from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.cli import app
 from dorfl.federation.messages import Broadcast, Report
-from dorfl.flower.folders import Federation, SiteFolder
 from dorfl.solvers.base import Task
 from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
 from dorfl.study.limits import Limits
@@ -104,7 +104,7 @@ def test_so_for_gaps_and_levels_classes_and_numbers(label, tmp_path):
 def test_what_a_trial_decides_is_decided_before(tmp_path):
     study = make_study(TABLES, method='name = "dorfl"', training=TRAINING)
     end = by_sites(study, TABLES)
-    assert end.verdict is not None and end.spent > 0 and len(end.history) == 12
+    assert end.decision is not None and end.spent > 0 and len(end.history) == 12
     same(results.model_of(end), by_table(study, TABLES, tmp_path))
 
 
@@ -150,7 +150,7 @@ def test_without_torch_site_and_coordinator_say_what_to_install(monkeypatch, tmp
         by_sites(make_study(TABLES, training=TRAINING), TABLES)
     federation = Federation.create(tmp_path / "fed", "127.0.0.1", 443)
     SiteFolder.create(tmp_path / "site-1", "site-1")
-    federation.add_site("site-1", (tmp_path / "site-1" / "site-1.pub").read_bytes())
+    federation.add_site((tmp_path / "site-1" / "site-1.crt").read_bytes())
     (tmp_path / "study.toml").write_text('[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n')
     words = ["run", str(tmp_path / "fed"), str(tmp_path / "study.toml")]
     told = CliRunner().invoke(app, words)

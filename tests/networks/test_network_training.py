@@ -50,7 +50,7 @@ def quick(clients, method, **given):
     ids=["plain", "steps", "sampled", "drift", "rules", "average"],
 )
 def test_the_same_seed_gives_the_same_model_and_a_checkpoint_goes_on_from_it(given, tmp_path):
-    method = methods.dorfl(5, 4)
+    method = methods.paper(5, 4)
     whole = quick(blobs(), method, **given)
     again = quick(blobs(), method, **given)
     assert np.array_equal(whole.theta, again.theta)
@@ -74,14 +74,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
 
 
 def test_clients_together_and_one_by_one_give_the_same_model():
-    together = quick(blobs(), methods.dorfl(5, 4), rounds=2)
-    alone = quick(blobs(), methods.dorfl(5, 4), rounds=2, at_once=1)
+    together = quick(blobs(), methods.paper(5, 4), rounds=2)
+    alone = quick(blobs(), methods.paper(5, 4), rounds=2, at_once=1)
     assert together.theta == pytest.approx(alone.theta, abs=1e-4)
 
 
 def test_one_full_step_is_the_gradient_of_the_objective():
     """θ − θ' of one local step on all rows is Σ λ_i ∇F_i."""
-    method, plan = methods.dorfl(5, 4), Plan(rounds=1, batch=60, local=sgd(1.0), climb=20)
+    method, plan = methods.paper(5, 4), Plan(rounds=1, batch=60, epochs=1, local=sgd(1.0), climb=20)
     fleet = prepare(blobs(), method, model, plan)
     start = fleet.network.start()
     exact = evaluate(fleet, start, gradients=True)
@@ -148,7 +148,7 @@ def test_a_score_takes_the_weight_of_outliers():
     for X, _ in clients.values():
         X[:20] *= -8
     tilted = methods.method(temperature=5.0, mixture=mixture.agnostic(by="loss"))
-    fit = quick(clients, tilted, rounds=10, score=distance(5.0), most=5.0)
+    fit = quick(clients, tilted, rounds=10, epochs=1, score=distance(5.0), most=5.0)
     for weights in fit.sample_weights.values():
         assert weights.sum() == pytest.approx(1.0)
         assert weights[:20].max() < 0.2 * np.median(weights[20:])
@@ -170,7 +170,7 @@ def test_drift_correction_helps_clients_that_pull_apart():
 
 
 def test_compression_sends_less_and_loses_nothing_in_the_long_run():
-    given = {"rounds": 30, "local": sgd(0.3)}
+    given = {"rounds": 30, "epochs": 1, "local": sgd(0.3)}
     full = quick(blobs(), methods.erm(), **given)
     for rule, share in ((top(0.1), 0.4), (eight_bits(), 0.6)):
         small = quick(blobs(), methods.erm(), compression=rule, **given)
@@ -206,7 +206,7 @@ def test_a_loss_and_a_score_of_ones_own_and_pictures():
         torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(32, 1)
     )
     fit = train(
-        clients, methods.dorfl(50, 1, None), cnn, rounds=2, climb=3,
+        clients, methods.paper(50, 1, None), cnn, rounds=2, climb=3,
         loss=lambda out, y: torch.log(torch.cosh(out[:, 0] - y)),
         score=lambda x, y: 0.01 * (x**2).flatten(1).sum(1),
     )  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_loss_and_a_score_of_ones_own_and_pictures():
         ({"speed": 3}, "no such option"),
         ({"drift": True, "local": adam()}, "plain local steps"),
         ({"method": methods.method(radius=0.1)}, "linear models"),
-        ({"local": sgd(1e30)}, "diverged"),
+        ({"epochs": 1, "local": sgd(1e30)}, "diverged"),
     ],
 )
 def test_errors_say_what_to_do(given, words):

@@ -27,12 +27,12 @@ CASES = {
     "erm": (methods.erm(), "logistic"),
     "wafl": (methods.wafl(5.0), "logistic"),
     "frozen": (methods.wafl(5.0, cost=squared([1, 2, 3, 1, 1], frozen=[1])), "logistic"),
-    "dorfl": (methods.dorfl(20, 1), "logistic"),
-    "client": (methods.dorfl(2.0, 0.5, scores.quadratic(0.3, center="client")), "logistic"),
-    "matrix": (methods.dorfl(20, 1, scores.quadratic(0.5, matrix=np.eye(5) + 0.3)), "logistic"),
-    "threshold": (methods.dorfl(20, 1, scores.threshold(3.0, 1, 1.0, 0.3, 1.0)), "logistic"),
+    "dorfl": (methods.paper(20, 1), "logistic"),
+    "client": (methods.paper(2.0, 0.5, scores.quadratic(0.3, center="client")), "logistic"),
+    "matrix": (methods.paper(20, 1, scores.quadratic(0.5, matrix=np.eye(5) + 0.3)), "logistic"),
+    "threshold": (methods.paper(20, 1, scores.threshold(3.0, 1, 1.0, 0.3, 1.0)), "logistic"),
     "custom": (
-        methods.dorfl(20, 1, scores.custom(bowl, lambda x, y: 0.2 * x, convex=True)),
+        methods.paper(20, 1, scores.custom(bowl, lambda x, y: 0.2 * x, convex=True)),
         "logistic",
     ),
     "tilt alone": (
@@ -40,10 +40,10 @@ CASES = {
         "logistic",
     ),
     "squared": (methods.wafl(5.0), "squared"),
-    "huber": (methods.dorfl(20, 1), "huber"),
-    "softmax": (methods.dorfl(5, 1), "softmax"),
+    "huber": (methods.paper(20, 1), "huber"),
+    "softmax": (methods.paper(5, 1), "softmax"),
     "by class": (
-        methods.dorfl(5, 1, scores.quadratic(0.3, center=np.arange(12.0).reshape(3, 4) / 12)),
+        methods.paper(5, 1, scores.quadratic(0.3, center=np.arange(12.0).reshape(3, 4) / 12)),
         "softmax",
     ),
 }
@@ -108,7 +108,7 @@ def test_gradient_of_a_network_is_that_of_its_risk():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     plan = Plan(climb=200, accuracy=1e-15)
-    fleet = prepare(three_classes(), methods.dorfl(20, 1), model, plan)
+    fleet = prepare(three_classes(), methods.paper(20, 1), model, plan)
     theta = fleet.network.start()
     found = evaluate(fleet, theta, gradients=True)
     way = torch.randn(len(theta), dtype=torch.float64)
@@ -118,7 +118,7 @@ def test_gradient_of_a_network_is_that_of_its_risk():
 
 def test_solvers_of_linear_models_train_a_network_through_its_oracle():
     """A linear network on a convex problem reaches the optimum of the exact kernel."""
-    method = methods.dorfl(5, 1, scores.quadratic(0.2, center="client"))
+    method = methods.paper(5, 1, scores.quadratic(0.2, center="client"))
     layer = linear(np.zeros(6), torch.float64)
     own = oracle(SYNTHETIC, method, layer, loss="logistic", climb=50, accuracy=1e-14)
     found = dorfl.train(own, tol=1e-5)
@@ -131,7 +131,7 @@ def test_solvers_of_linear_models_train_a_network_through_its_oracle():
 
 
 def test_parts_of_an_oracle_are_those_of_its_rows():
-    method = methods.dorfl(5, 1, scores.quadratic(0.2, center="client"))
+    method = methods.paper(5, 1, scores.quadratic(0.2, center="client"))
     own = oracle(SYNTHETIC, method, linear(THETA, torch.float64), loss="logistic")
     theta = own.problem.start
     whole = own.evaluate(theta, rows=True)
@@ -141,6 +141,6 @@ def test_parts_of_an_oracle_are_those_of_its_rows():
     few = own.take([np.arange(10)] * 3).evaluate(theta)
     first = {name: (X[:10], y[:10]) for name, (X, y) in SYNTHETIC.items()}
     fixed = dict(zip(SYNTHETIC, own.fleet.centers.numpy(), strict=True))
-    same = methods.dorfl(5, 1, scores.quadratic(0.2, center=fixed))
+    same = methods.paper(5, 1, scores.quadratic(0.2, center=fixed))
     alone = oracle(first, same, linear(THETA, torch.float64), loss="logistic", classes=[-1, 1])
     assert few.values == pytest.approx(alone.evaluate(theta).values)

@@ -82,7 +82,7 @@ LOSSES = [LogCosh(0.5), SmoothHinge(), OneAgainstAll()]
 METHODS = {
     "afl": methods.afl(),
     "gdrfl": methods.gdrfl(12.0),
-    "dorfl": methods.dorfl(12.0, 0.5),
+    "dorfl": methods.paper(12.0, 0.5),
     "tilted": methods.method(temperature=2.0, mixture="fixed"),
 }
 
@@ -207,7 +207,7 @@ def test_a_loss_by_ascent_is_the_closed_one():
         supremum, bends = "", False
 
     clients = make_clients(losses.huber())
-    by_loss = methods.dorfl(12.0, 0.5, mixture=dorfl.mixture.capped(0.5, by="loss"))
+    by_loss = methods.paper(12.0, 0.5, mixture=dorfl.mixture.capped(0.5, by="loss"))
     for method in (*METHODS.values(), by_loss):
         closed = dorfl.train(clients, method, loss=losses.huber(0.7), l2=0.01, tol=1e-8)
         climbed = dorfl.train(clients, method, loss=Plain(0.7), l2=0.01, tol=1e-8)
@@ -259,11 +259,11 @@ def test_a_place_in_the_registry_is_all_that_files_need(monkeypatch):
 def test_what_version_one_wrote_is_still_read():
     assert read_loss({"name": "logistic", "delta": 1.0}) == losses.logistic
     assert read_loss({"name": "huber", "delta": 0.3}) == losses.huber(0.3)
-    written = write_method(methods.dorfl(score=scores.threshold(3.0, 0, 1.0, 0.3, np.int64(1))))
+    written = write_method(methods.paper(score=scores.threshold(3.0, 0, 1.0, 0.3, np.int64(1))))
     assert written["score"] == {
         "kind": "threshold", "weight": 3.0, "column": 0, "level": 1.0, "softness": 0.3, "label": 1
     }  # fmt: skip
-    written = write_method(methods.dorfl(score=scores.quadratic(0.5, {"a": [0.0]}, [1.0])))
+    written = write_method(methods.paper(score=scores.quadratic(0.5, {"a": [0.0]}, [1.0])))
     assert written["score"] == {
         "kind": "quadratic", "weight": 0.5, "center": {"a": [0.0]}, "matrix": [1.0]
     }  # fmt: skip

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from dorfl.cli import app
 from dorfl.data import centers, spread
-from dorfl.study import model, suspects
+from dorfl.selection.defaults import is_inlier
+from dorfl.study import model
 
 SIZES = {
     ("west", "small"): 44,
@@ -128,7 +129,7 @@ def test_rows_held_out_are_scored_with_the_rare_class_among_them():
     y = np.repeat([0, 1, 0], [90, 10, 1])
     middles = np.array([[0.0, 0.0], [10.0, 10.0]])
     by_class, in_common = (
-        suspects.is_bulk(X, y, center, np.ones(2) / 4.0) for center in (middles, middles[0])
+        is_inlier(X, y, center, np.ones(2) / 4.0) for center in (middles, middles[0])
     )
     assert by_class[:100].all() and not in_common[90:100].any() and in_common[:90].all()
     assert not by_class[100] and not in_common[100]

@@ -12,7 +12,7 @@ from dorfl.data.sketch import Sketch
 from dorfl.federation.messages import Report
 from dorfl.guarantees.certificate import Part
 from dorfl.study import coordinator, settling, vetting
-from dorfl.study.messages import Columns, Enrolled, Finished, Refusal, Spreads
+from dorfl.study.messages import Columns, Enrolled, Finished, Refusal, Reports, Spreads
 from dorfl.support import wire
 from study_cases import METHODS, make_sites, make_study, split, synthetic_tables
 
@@ -50,21 +50,28 @@ def accuracy(end):
     return float(((rows @ theta[:-1] + theta[-1] > 0) == (y > 0)).mean())
 
 
-def once(**changes):
-    def lie(state, answer):
-        first = isinstance(answer, Report) and answer.round == 1
-        return answer._replace(**{k: f(answer) for k, f in changes.items()}) if first else answer
+def changed(report, changes):
+    return report._replace(**{k: f(report) for k, f in changes.items()})
+
+
+def lying(changes, when):
+    """Change reports, also those on candidates, if `when` says so."""
+
+    def lie(_, answer):
+        if isinstance(answer, Reports):
+            told = {k: changed(r, changes) if when(r) else r for k, r in answer.reports.items()}
+            return Reports(told)
+        return changed(answer, changes) if isinstance(answer, Report) and when(answer) else answer
 
     return lie
+
+
+def once(**changes):
+    return lying(changes, lambda report: report.round == 1)
 
 
 def always(**changes):
-    def lie(_, answer):
-        if not isinstance(answer, Report):
-            return answer
-        return answer._replace(**{k: f(answer) for k, f in changes.items()})
-
-    return lie
+    return lying(changes, lambda _: True)
 
 
 LIES = {

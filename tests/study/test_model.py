@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from dorfl.data.preprocessing import Numeric, cells
 from dorfl.objective.written import read_method, write_method
 from dorfl.study import model
 from dorfl.study.model import Facts, ModelError, folder, score
-from dorfl.study.model.facts import Served
+from dorfl.study.model.facts import Estimate, HeldOut, Served
 from dorfl.support import files
 
 
@@ -56,7 +57,7 @@ def trained(label="ill", loss="logistic", method=None):
         y = np.searchsorted(classes, y.astype(str)) if classes else (y - 40.0) / 12.0
         clients[ward] = (transform.apply(parts[ward]).X, y)
     cost = costs.squared(frozen=transform.frozen)
-    fit = dorfl.train(clients, method or methods.dorfl(rho=20, cost=cost), loss=loss)
+    fit = dorfl.train(clients, method or methods.paper(rho=20, cost=cost), loss=loss)
     measured = tuple(Served(n, len(y), 0.5, 0.8) for n, (_, y) in clients.items())
     facts = Facts(rows=300, notes=("a note",), clients=measured, choice=("because",))
     return model.Model(fit, transform, label, "ward", classes, target, facts), clients
@@ -116,11 +117,11 @@ METHODS = [
     methods.erm(),
     methods.afl(),
     methods.wafl(5.0, cost=costs.squared([1.0, np.inf, 2.0], frozen=[0])),
-    methods.dorfl(20, 0.5, scores.quadratic(0.25, [1.0, 2.0], [[2.0, 0.5], [0.5, 1.0]])),
-    methods.dorfl(
+    methods.paper(20, 0.5, scores.quadratic(0.25, [1.0, 2.0], [[2.0, 0.5], [0.5, 1.0]])),
+    methods.paper(
         score=scores.quadratic(1.0, {"a": [1.0], "b": [2.0]}), mixture=mixture.capped(0.6)
     ),
-    methods.dorfl(
+    methods.paper(
         score=scores.threshold(1.0, 2, 5.0, 0.1, "yes"), mixture=mixture.agnostic("loss")
     ),
     methods.method(radius=0.5, beta=2.0),
@@ -144,7 +145,7 @@ def test_methods_come_back(method):
 
 def test_a_score_of_your_own_cannot_be_written():
     with pytest.raises(ValueError, match="of your own"):
-        write_method(methods.dorfl(score=scores.custom(lambda x, y: x[:, 0])))
+        write_method(methods.paper(score=scores.custom(lambda x, y: x[:, 0])))
 
 
 def test_the_card_says_what_matters(ill, tmp_path):
@@ -276,3 +277,17 @@ def test_replacing_leaves_nothing_behind_on_failure(tmp_path):
     files.write_whole(path, b"whole")
     assert path.read_text() == "whole"
     assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600
+
+
+# ── a model that is no better than a constant ───────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("brier", "warns"), [(0.10, False), (0.13, True)])
+def test_a_rare_class_is_judged_by_brier_scores_and_not_by_accuracy(ill, brier, warns):
+    """Accuracy ties with the majority class, as for a ranking with AUC 0.87 and 6 % positives."""
+    made, _ = ill
+    level = Estimate(0.94, 0.01, 500)
+    own = HeldOut("dorfl", level, {}, Estimate(brier, 0.01, 500))
+    constant = HeldOut("majority class", level, {}, Estimate(0.113, 0.01, 500))
+    judged = replace(made, facts=made.facts._replace(held_out=(own, constant)))
+    assert bool(judged.idle) == warns

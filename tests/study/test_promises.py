@@ -45,7 +45,7 @@ def test_sites_promise_what_the_pooled_table_does(tmp_path, label, method):
     assert mine.words == theirs.words
     assert figures(mine) == pytest.approx(figures(theirs), nan_ok=True, rel=1e-9)
     assert from_json(made.facts.to_json()) == made.facts
-    own = promises.of_model(made, rows, 0.1, 0.1)
+    own = promises.of_model(made, rows, 0.1, 0.1, confidence=None)
     assert own.at().error == pytest.approx(mine.overall[0].error, rel=0.25)
 
 
@@ -64,6 +64,24 @@ def test_without_every_site_nothing_is_promised():
     assert results.model_of(end).facts.promise is not None
     some = end._replace(told=dict(list(end.told.items())[:2]))
     assert results.model_of(some).facts.promise is None
+
+
+@pytest.mark.parametrize("step", ["_certify", "_finish"])
+def test_a_site_that_withholds_its_part_is_named_with_its_reason(step):
+    def refuse(*_):
+        raise Refused("our board has to agree first")
+
+    sites = make_sites(TABLES)
+    setattr(sites["site-2"], step, refuse)
+    end = local.run(coordinator.begin(make_study(TABLES), "run-1"), sites)
+    assert end.step == "done" and promises.of_study(end) is None
+    made = results.model_of(end)
+    named = "site 'site-2' withheld its part: our board has to agree first"
+    assert [named in note for note in made.facts.notes].count(True) == 1
+    away = end._replace(step="certify", told={}, withheld={})
+    part = sites["site-1"].answer(coordinator.request(away, "site-1"))
+    late = coordinator.receive(away, {"site-1": part})
+    assert set(late.withheld) == {"site-2", "site-3"} and "in time" in late.withheld["site-3"]
 
 
 def test_nothing_is_told_under_differential_privacy():
@@ -89,10 +107,10 @@ def test_a_site_tells_whole_blocks_and_of_its_own_model_only():
 @pytest.mark.parametrize(
     "lie",
     [
-        {"near": np.array([-1.0] * 6)},
         {"loss": np.zeros((1, 1))},
-        {"error": np.full((180, 6), 1e31)},
-        {"loss": np.full((180, 6), -1.0)},
+        {"error": np.full((15, 6), 1e31)},
+        {"loss": np.full((15, 6), -1.0)},
+        {"error": np.full((15, 6), np.nan)},
     ],
 )
 def test_what_no_site_can_tell_is_refused(lie):
@@ -119,6 +137,8 @@ def test_labels_that_were_cut_short_have_no_bound(tmp_path):
     model = dorfl.RobustRegressor().fit(frame[["x"]], frame.cost, clients=frame.site)
     with pytest.raises(ValueError, match="give X and y"):
         model.certify()
-    found = model.certify(frame[["x"]], frame.cost, clients=frame.site, outliers=0.0, drift=0.0)
+    found = model.certify(
+        frame[["x"]], frame.cost, clients=frame.site, outliers=0.0, drift=0.0, confidence=None
+    )
     exact = np.abs(model.predict(frame[["x"]]) - frame.cost).mean()
     assert found.error >= exact * (1.0 - 1e-9)

@@ -14,7 +14,7 @@ METHODS = {
     "wafl": methods.wafl(rho=20.0),
     "gdrfl": methods.gdrfl(rho=20.0),
     # by="loss": a client far from the score's centre is not mistaken for one that is served well
-    "dorfl": methods.dorfl(rho=20.0, beta=1.0, mixture=mixture.agnostic(by="loss")),
+    "dorfl": methods.paper(rho=20.0, beta=1.0, mixture=mixture.agnostic(by="loss")),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import dorfl
-from dorfl.cli import demo, federation, ledger, server, site
+from dorfl.cli import demo, federation, flower, ledger, server, site
 from dorfl.cli.screen import EPILOG, Commands
 
 NETWORK = "Sites over a network"
@@ -55,5 +55,6 @@ for of_site in (ledger.ledger, ledger.approve):
 app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
 for of_coordinator in ("run", "resume", "status", "watch", "stop"):
     app.command(rich_help_panel=NETWORK)(getattr(federation, of_coordinator))
+app.add_typer(flower.app, name="flower", rich_help_panel=NETWORK)
 app.add_typer(demo.app, name="demo", rich_help_panel=NETWORK)
 _add("The paper", "reproduce", "theory", "benchmark")

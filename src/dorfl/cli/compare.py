@@ -10,12 +10,11 @@ import typer
 from dorfl.cli import options
 from dorfl.cli.screen import Screen
 from dorfl.study.settings import METHODS
-from dorfl.support.text import scored
 
 if TYPE_CHECKING:
     from dorfl.study.comparison import Comparison
 
-_LISTED = 10  # clients, and trainings that fell short
+_LISTED = 10  # clients, and trainings that fell short, that are listed
 
 
 @options.takes(*options.ANY_METHOD)
@@ -24,12 +23,14 @@ def compare(
     words: dict[str, Any],
     folds: options.Folds = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the page, table and figure.")
+        Path | None, typer.Option("--out", "-o", help="Folder for the page, tables and figure.")
     ] = None,
 ) -> None:
-    """Compare the five methods on rows they have not seen: who is served worst, and by which?
+    """Compare the five methods on held-out rows, overall and for the worst client.
 
-    Every client's rows are cut into folds; each fold in turn is left out of training and scored.
+    Every client's rows are divided into folds; each fold in turn is left out of training and
+    scored. Scores are given over inliers and over all rows, with standard errors. A best method is
+    named only if it beats another by more than two paired standard errors.
 
     Examples:
       dorfl compare adult.csv --label income --client race --folds 5 --out comparison
@@ -37,27 +38,22 @@ def compare(
     """
     study = options.study_of(data, words)
     from dorfl.study import comparison  # noqa: PLC0415
-    from dorfl.study.pages import compared, of_comparison  # noqa: PLC0415
+    from dorfl.study.pages import compared, compared_clients, of_comparison  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=folds * len(METHODS)) as step:
         found = comparison.compare(study, folds, tick=step)
-    screen.table(compared(found, most=_LISTED))
-    for method, name in enumerate(found.methods):
-        worst = found.worst(method)
-        score = found.scores[method].mean(axis=0)[worst]
-        screen.say(
-            f"{name} serves {found.clients[worst]!r} worst ({scored(score, found.classifies)})"
-        )
+    screen.table(compared(found))
     if len(found.clients) > 1:
-        screen.say(f"whoever is served worst is served best by {found.methods[found.best]}")
+        screen.table(compared_clients(found, most=_LISTED))
+    screen.say(found.verdict)
     if out is not None:
         from dorfl.report import export, page  # noqa: PLC0415
 
         made = of_comparison(found, study)
         page.write(made, out / "index.html")
         export.export(made, out)
-        screen.say(f"page, table and figure in {out}")
+        screen.say(f"page, tables and figure in {out}")
     screen.give(_answer(found))
     for shortfall in found.shortfalls[:_LISTED]:
         screen.alarm(shortfall)
@@ -66,18 +62,25 @@ def compare(
 
 
 def _answer(found: Comparison) -> dict[str, Any]:
-    means = found.scores.mean(axis=1)
+    """Return the result as plain JSON."""
+    methods = {}
+    for i, name in enumerate(found.methods):
+        own = found.score(i)
+        methods[name] = {
+            "inliers": own.overall._asdict(),
+            "all_rows": found.score(i, inliers=False).overall._asdict(),
+            "difference": found.difference(i, found.highest)._asdict(),
+            "clients": {client: score._asdict() for client, score in own.clients.items()},
+            "worst": found.worst(i),
+        }
     return {
         "measure": found.measure,
+        "folds": found.folds,
+        "rows": len(found.inlier),
+        "inliers": int(found.inlier.sum()),
         "clients": dict(zip(found.clients, found.rows.tolist(), strict=True)),
-        "methods": {
-            name: {
-                "overall": float(found.overall[i].mean()),
-                "clients": dict(zip(found.clients, means[i].tolist(), strict=True)),
-                "worst": found.clients[found.worst(i)],
-            }
-            for i, name in enumerate(found.methods)
-        },
-        "best_for_the_worst_served": found.methods[found.best],
+        "methods": methods,
+        "best": found.best,
+        "tied": list(found.tied),
         "shortfalls": list(found.shortfalls),
     }

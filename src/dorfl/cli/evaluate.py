@@ -1,4 +1,4 @@
-"""`dorfl evaluate`: how well a model serves each client."""
+"""`dorfl evaluate`: scores of a model on labelled rows, by client and by class."""
 
 from __future__ import annotations
 
@@ -9,82 +9,188 @@ from dorfl.cli.screen import Screen
 from dorfl.support.text import percent
 
 if TYPE_CHECKING:
+    from dorfl.report.content import Cell, Table
     from dorfl.study.evaluation import Classes
+    from dorfl.study.model import Model
+    from dorfl.study.rows import Rows
+    from dorfl.support.types import Array
 
 _FEW = 30  # clients that are listed one by one
-_CLASSES = 8  # of a confusion matrix that has room
+_CLASSES = 8  # classes whose confusion matrix is shown
 
 
 def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Site = None) -> None:
     """Measure a model on rows with labels, client by client.
 
+    Scores are given over inliers, which the model gives at least half of an ordinary row's weight,
+    and over all rows.
+
     Example: dorfl evaluate model test.csv
     """
-    from dorfl.report.content import Table  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.study.evaluation import auc, by_class, constant  # noqa: PLC0415
-    from dorfl.study.model import load, tables  # noqa: PLC0415
-    from dorfl.study.rows import measure  # noqa: PLC0415
+    from dorfl.study.evaluation import by_class  # noqa: PLC0415 - slow: --help need not wait
+    from dorfl.study.model import load  # noqa: PLC0415
+    from dorfl.study.model.facts import Estimate  # noqa: PLC0415
+    from dorfl.study.model.tables import few_rows  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
-    areas = auc(loaded, rows)
-    served: list[dict[str, Any]] = [
-        {**told._asdict(), **({"auc": areas[told.name]} if told.name in areas else {})}
-        for told in measure(loaded, rows)
-    ]
-    total = sum(entry["rows"] for entry in served)
-    overall = {
-        key: sum(entry["rows"] * entry[key] for entry in served) / total
-        for key in ("loss", "score")
-    }
-    overall |= {"auc": areas[None]} if None in areas else {}
-    # The worst first: by what a person cares for, and of those alike by the loss.
-    sign = 1.0 if loaded.classifies else -1.0
-    order = sorted(served, key=lambda entry: (sign * entry["score"], -entry["loss"]))
-    score = loaded.measure
-    columns = ["client", "rows", "loss", score] + ["AUC"] * (len(loaded.classes) == 2)
-    listed = served if len(served) <= _FEW else order[: _FEW // 2]
-    more = "" if len(served) <= _FEW else f": the worst {len(listed)} of {len(served)} clients"
-    keys = ("name", "rows", "loss", "score", "auc")[: len(columns)]
-    cells = [
-        [entry.get(key) for key in keys]
-        for entry in [*listed, {"name": "all rows", "rows": total, **overall}]
-    ]
-    forms = {"rows": ",d", "loss": ".4f", score: tables.form(loaded), "AUC": ".4f"}
-    title = f"{loaded.label} in {data.name}{more}"
-    screen.table(Table("clients", title, columns, cells, forms))
-    answer = {"measure": score, "clients": served, "overall": overall, "worst": order[0]["name"]}
-    name, simple = constant(loaded, rows)
-    answer["constant"] = {"name": name, "score": simple}
+    answer = _measure(loaded, rows, _weights(screen, loaded, rows))
+    worst = answer["worst"]
+    screen.table(_table(loaded, answer, data.name))
     if loaded.classifies:
         found = by_class(loaded, rows)
-        _tell(screen, found)
+        _say_classes(screen, found)
         answer["classes"] = found._asdict()
-    screen.say(f"worst served: {order[0]['name']}")
-    simply, ours = loaded.scored(simple), loaded.scored(overall["score"])
-    screen.say(f"always {name}: {score} {simply}; the model {ours}")
+    if len(rows.names) > 1:
+        scores = {one["name"]: Estimate(**one["inliers"]) for one in answer["clients"]}
+        named = f"worst client over inliers: {worst or 'none is named'}. {few_rows(scores)}"
+        screen.say(named.rstrip())
+    constant = answer["constant"]
+    simple, own = (loaded.scored(found["score"]) for found in (constant, answer["overall"]))
+    screen.say(
+        f"always {constant['name']}: {loaded.measure} over all rows {simple}; the model {own}"
+    )
     screen.give(answer)
     for warning in rows.warnings:
         screen.alarm(warning)
-    if sign * overall["score"] <= sign * simple:
-        screen.alarm(f"the model does no better here than always {name}")
+    _compare_to_constant(screen, loaded, answer)
 
 
-def _tell(screen: Screen, found: Classes) -> None:
-    """Recall and precision by class, what is taken for what, and whether probabilities hold."""
+def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
+    """Return the rows' weights; None if the model down-weights none or PyTorch is missing."""
+    from dorfl.study.audit import row_weights  # noqa: PLC0415
+
+    try:
+        return row_weights(model, rows)
+    except ModuleNotFoundError:
+        screen.note(
+            "PyTorch is missing: scores of a neural network are over all rows, outliers included"
+        )
+        return None
+
+
+def _measure(model: Model, rows: Rows, weights: Array | None) -> dict[str, Any]:
+    """Return the scores overall and by client, and those of a constant prediction."""
+    import numpy as np  # noqa: PLC0415
+
+    from dorfl.study import evaluation  # noqa: PLC0415
+    from dorfl.study.audit import MIN_WEIGHT  # noqa: PLC0415
+    from dorfl.study.model.facts import MIN_ROWS  # noqa: PLC0415
+
+    part = (evaluation.owners(rows), rows.names)
+    weights = np.ones(len(rows.y)) if weights is None else weights
+    inlier = weights >= MIN_WEIGHT
+    scores, areas = evaluation.row_scores(model, rows), evaluation.auc(model, rows)
+    every, inliers = (evaluation.summarise(scores, *part, used) for used in (None, inlier))
+    losses = evaluation.summarise(weights * evaluation.row_losses(model, rows), *part)
+
+    def entry(name: str | None) -> dict[str, Any]:
+        found, own, loss = (
+            of.overall if name is None else of.clients[name] for of in (every, inliers, losses)
+        )
+        return {
+            **({} if name is None else {"name": name}),
+            "rows": found.rows,
+            "loss": loss.mean,
+            "score": found.mean,
+            "error": found.error,
+            "inliers": own._asdict(),
+            **({"auc": areas[name]} if name in areas else {}),
+        }
+
+    clients = [entry(name) for name in rows.names]
+    known = [one for one in clients if one["inliers"]["rows"] >= MIN_ROWS]
+    answer: dict[str, Any] = {
+        "measure": model.measure,
+        "clients": clients,
+        "overall": entry(None),
+        "down_weighted": int((~inlier).sum()),
+        "worst": _worst_first(model, known)[0]["name"] if known else None,
+    }
+    simple, brier = evaluation.constant_scores(model, rows.y, rows)
+    answer["constant"] = {"name": "the median", "score": float(simple.mean())}
+    if brier is not None:
+        most = int(np.bincount(rows.y.astype(int), minlength=len(model.classes)).argmax())
+        answer["constant"]["name"] = f"the most frequent class, {model.classes[most]!r}"
+        answer["constant"]["brier"] = float(brier[inlier].mean())
+        answer["overall"]["brier"] = float(evaluation.brier_scores(model, rows)[inlier].mean())
+    return answer
+
+
+def _worst_first(model: Model, clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return clients by their score over inliers, the worst first; of equals, the larger loss."""
+    sign = 1.0 if model.classifies else -1.0
+    return sorted(clients, key=lambda one: (sign * one["inliers"]["mean"], -one["loss"]))
+
+
+def _table(model: Model, answer: dict[str, Any], file: str) -> Table:
+    """Return the table of clients; of many, the worst ones."""
+    from dorfl.report.content import Table  # noqa: PLC0415
+    from dorfl.study.model import tables  # noqa: PLC0415
+    from dorfl.study.model.facts import Estimate  # noqa: PLC0415
+
+    clients, classifies = answer["clients"], model.classifies
+    both, two = bool(answer["down_weighted"]), len(model.classes) == 2
+    few = len(clients) <= _FEW
+    listed = clients if few else _worst_first(model, clients)[: _FEW // 2]
+    more = "" if few else f": the worst {len(listed)} of {len(clients)} clients"
+
+    def line(entry: dict[str, Any]) -> list[Cell]:
+        every = Estimate(entry["score"], entry["error"], entry["rows"])
+        own = [entry["inliers"]["rows"], tables.cell(Estimate(**entry["inliers"]), classifies)]
+        cells = [*(own if both else []), tables.cell(every, classifies)]
+        return [entry["name"], entry["rows"], entry["loss"], *cells, *([entry.get("auc")] * two)]
+
+    columns = ["client", "rows", "loss", *(["inliers", "over inliers"] if both else [])]
+    columns += ["over all rows", *(["AUC"] * two)]
+    forms = {"rows": ",d", "inliers": ",d", "loss": ".4f", "AUC": ".4f"}
+    notes = ["Loss: rows weighed as in training."]
+    notes += [tables.INLIERS] if both else []
+    notes += ["AUC: over all rows."] * two
+    return Table(
+        "clients",
+        f"{model.label} in {file}, {tables.measure(classifies)}{more}",
+        columns,
+        [line(entry) for entry in [*listed, {"name": "all clients", **answer["overall"]}]],
+        forms | dict.fromkeys(("over inliers", "over all rows"), tables.form(classifies)),
+        note=" ".join([*notes, tables.ERRORS]),
+    )
+
+
+def _compare_to_constant(screen: Screen, model: Model, answer: dict[str, Any]) -> None:
+    """Warn if the model is no better than a constant, for classes by the Brier score."""
+    own, constant = answer["overall"], answer["constant"]
+    sign = 1.0 if model.classifies else -1.0
+    level = sign * own["score"] <= sign * constant["score"]
+    if not model.classifies:
+        if level:
+            screen.alarm(f"the model is no better here than always {constant['name']}")
+        return
+    scores = f"Brier score {own['brier']:.4g} against {constant['brier']:.4g}"
+    if own["brier"] >= constant["brier"]:
+        screen.alarm(f"the model is no better here than a constant prediction: {scores}")
+    elif level:
+        screen.note(
+            f"accuracy is no higher than always {constant['name']}, but the probabilities are "
+            f"better ({scores})"
+        )
+
+
+def _say_classes(screen: Screen, found: Classes) -> None:
+    """Print recall and precision by class, the confusion matrix and the calibration."""
     from dorfl.report.content import Table  # noqa: PLC0415
 
     confused = len(found.names) <= _CLASSES
     columns = ["class", "rows", "recall", "precision"]
-    columns += [f"said {name}" for name in found.names] if confused else []
+    columns += [f"predicted {name}" for name in found.names] if confused else []
     rows = [
         (name, sum(taken), found.recall[k], found.precision[k], *(taken if confused else ()))
         for k, (name, taken) in enumerate(zip(found.names, found.confusion, strict=True))
     ]
     forms = {name: ".1%" if name in ("recall", "precision") else ",d" for name in columns}
-    screen.table(Table("classes", "By class", columns, rows, forms))
+    screen.table(Table("classes", "By class, over all rows", columns, rows, forms))
     for k, (name, recall) in enumerate(zip(found.names, found.recall, strict=True)):
         if recall is not None and recall < 0.5:
             total = sum(found.confusion[k])
@@ -93,7 +199,7 @@ def _tell(screen: Screen, found: Classes) -> None:
         (f"{100 * line.low:.0f} to {100 * line.high:.0f} %", line.rows, line.said, line.right)
         for line in found.calibration
     ]
-    columns = ["said probability", "rows", "mean said", "right"]
-    forms = {"rows": ",d", "mean said": ".1%", "right": ".1%"}
-    screen.table(Table("calibration", "Calibration", columns, lines, forms))
-    screen.say(f"said and seen differ by {percent(found.error)} on average (calibration error)")
+    columns = ["probability", "rows", "mean probability", "accuracy"]
+    forms = {"rows": ",d", "mean probability": ".1%", "accuracy": ".1%"}
+    screen.table(Table("calibration", "Calibration, over all rows", columns, lines, forms))
+    screen.say(f"probability and accuracy differ by {percent(found.error)} (calibration error)")

@@ -8,7 +8,7 @@ from dorfl.cli.train import tell_clients
 
 
 def info(model: ModelFolder) -> None:
-    """Say what a model predicts, from what, for whom, and how it was trained.
+    """Print what a model predicts, from which columns, its scores, and how it was trained.
 
     Example: dorfl info model
     """
@@ -23,8 +23,9 @@ def info(model: ModelFolder) -> None:
     if loaded.facts.clients:
         tell_clients(screen, loaded)
     screen.table(tables.columns(loaded))
-    for line in (*loaded.facts.choice, *loaded.facts.notes):
-        screen.say(str(line))
+    for line in (*loaded.facts.choice, tables.down_weighted(loaded), *loaded.facts.notes):
+        if line:
+            screen.say(line)
     screen.give(to_json(loaded))
     for words in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
         if words:

@@ -1,4 +1,4 @@
-"""`dorfl site ledger` and `dorfl site approve`: what a site has told, and which studies may ask."""
+"""`dorfl site ledger` and `dorfl site approve`: what a site reported, and which studies may ask."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dorfl.carriers import require
 from dorfl.cli.screen import Screen
 from dorfl.cli.site import Folder
-from dorfl.flower import require
 from dorfl.support.files import write_whole
 from dorfl.support.text import percent
 
 if TYPE_CHECKING:
-    from dorfl.flower.folders import SiteFolder
+    from dorfl.carriers.folders import SiteFolder
     from dorfl.study.ledger import Ledger
 
 
@@ -23,7 +23,7 @@ def ledger(
     folder: Folder,
     export: Annotated[Path | None, typer.Option(help="Write all of it here, as JSON.")] = None,
 ) -> None:
-    """Show what this site has told over all runs, and what is left.
+    """Show what this site has reported over all runs, and what is left.
 
     Example: dorfl site ledger site-1/
     """
@@ -63,7 +63,7 @@ def approve(
     folder: Folder,
     study: Annotated[str | None, typer.Argument(help="Its mark, or a part of it.")] = None,
 ) -> None:
-    """Show the studies that wait for this site, or say yes to one: once for each study's text.
+    """Show the studies that wait for this site, or approve one: once for each study's text.
 
     Example: dorfl site approve site-1/ 3f9c2a
     """
@@ -80,7 +80,7 @@ def approve(
             screen.say(book.foreseen(mark, home.limits.told))
             screen.say(json.dumps(seen["text"], indent=2, ensure_ascii=True))
         screen.say(
-            f"say yes to one: dorfl site approve {folder} MARK" if waiting else "no study waits"
+            f"approve one: dorfl site approve {folder} MARK" if waiting else "no study waits"
         )
         return
     found = [mark for mark in waiting if mark.startswith(study)]
@@ -92,7 +92,7 @@ def approve(
 
 def _open(folder: Path) -> tuple[SiteFolder, Ledger]:
     require()
-    from dorfl.flower.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
     from dorfl.study.ledger import Ledger  # noqa: PLC0415
 
     return SiteFolder.open(folder), Ledger(folder / "ledger.json")

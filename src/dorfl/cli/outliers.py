@@ -1,4 +1,4 @@
-"""`dorfl outliers`: which rows a model holds for wrong, and why."""
+"""`dorfl outliers`: which rows a model down-weights, and why."""
 
 from __future__ import annotations
 
@@ -28,84 +28,91 @@ def outliers(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=0, help="How many to show here.")] = 20,
 ) -> None:
-    """List every row's weight, the most suspicious first, and the values that make it so.
+    """List rows by ascending weight, and the values that make them outliers.
 
-    A weight of 1 is that of an ordinary row, nearly 0 that of a row the training disregarded. Then
-    the rows whose label does not fit, by models that did not see them; training may count them all
-    the same.
+    A weight of 1 is that of an ordinary row; a row below 0.5 is down-weighted. Then the rows whose
+    label does not fit are listed, by models that were not trained with them; training may give
+    these rows full weight.
 
     Example: dorfl outliers model data.csv --out audit
     """
     import numpy as np  # noqa: PLC0415 - slow to import, and --help need not wait
 
-    from dorfl.study.audit import COUNTS, audit, trusting  # noqa: PLC0415
+    from dorfl.study.audit import MIN_WEIGHT, audit, why_none  # noqa: PLC0415
     from dorfl.study.model import load  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
     for note in rows.notes:
         screen.note(note)
-    why, told = trusting(loaded), dict[str, Any]()
-    if why and loaded.fit.problem.method.name == "dorfl":  # an answer: others never look
+    why, answer = why_none(loaded), dict[str, Any]()
+    if why and loaded.fit.problem.method.name == "dorfl":  # other methods have no score: an error
         screen.say(why)
-        told, counted = {"disregarded": 0, "top": [], "why": why}, None
+        answer, inliers = {"down_weighted": 0, "top": [], "why": why}, None
     else:
         found = audit(loaded, rows)
-        told = _rows(screen, found, top, out)
-        counted = np.isin(rows.order + 1, found.row[found.weight >= COUNTS])
-    told["labels"] = _labels(screen, loaded, rows, counted, top, out)
-    screen.give({"rows": len(rows.y), **told})
+        answer = _rows(screen, found, top, out)
+        inliers = np.isin(rows.order + 1, found.row[found.weight >= MIN_WEIGHT])
+    answer["labels"] = _labels(screen, loaded, rows, inliers, top, out)
+    screen.give({"rows": len(rows.y), **answer})
 
 
 def _rows(screen: Screen, found: Audit, top: int, out: Path | None) -> dict[str, Any]:
-    """Rows by their weight."""
+    """Print and write the rows by weight; return the answer for scripts."""
     from dorfl.report.content import Table  # noqa: PLC0415
 
     lines = zip(
-        found.row.tolist(), found.client, found.weight.tolist(), found.distance.tolist(),
-        found.columns, strict=True,
-    )  # fmt: skip
+        found.row.tolist(),
+        found.client,
+        found.weight.tolist(),
+        found.distance.tolist(),
+        found.columns,
+        strict=True,
+    )
     names = ("row", "client", "weight", "distance", "columns")
     listed = [dict(zip(names, line, strict=True)) for line in lines]
-    title = f"The most suspicious of {len(listed):,} rows"
+    title = f"Rows with the lowest weight, of {len(listed):,}"
     forms = {"row": "d", "weight": ".3g", "distance": ".3g"}
     cells = [tuple(entry.values()) for entry in listed[:top]]
-    screen.table(Table("suspects", title, names, cells, forms))
-    disregarded = int((found.weight < 0.1).sum())
+    screen.table(Table("outliers", title, names, cells, forms))
     screen.say(
-        "  a percentage is a column's part in how far out the row is; usual is the middle 95 %"
+        "  A percentage is a column's share of the squared distance; usual is the middle 95 % of "
+        "the client's inliers."
     )
-    screen.say(f"{disregarded:,} row(s) have less than a tenth of an ordinary row's weight")
+    screen.say(
+        f"{found.low:,} of {len(listed):,} rows are down-weighted: each has less than half of an "
+        "ordinary row's weight"
+    )
     if out is not None:
         from dorfl.report.figures import draw  # noqa: PLC0415
-        from dorfl.study.pages import suspects  # noqa: PLC0415
+        from dorfl.study.pages import weights_by_distance  # noqa: PLC0415
 
         _write(out / "outliers.csv", names, listed)
-        draw(suspects(found), out)
+        draw(weights_by_distance(found), out)
         screen.say(f"outliers.csv and the picture in {out}")
-    return {"disregarded": disregarded, "top": listed[:top]}
+    return {"down_weighted": found.low, "top": listed[:top]}
 
 
 def _labels(
-    screen: Screen, model: Model, rows: Rows, counted: Array | None, top: int, out: Path | None
+    screen: Screen, model: Model, rows: Rows, inliers: Array | None, top: int, out: Path | None
 ) -> list[dict[str, Any]]:
-    """Rows whose label does not fit, where that was not asked in training already."""
+    """Print and write the rows whose label does not fit, unless training down-weighted them."""
     from dorfl.report.content import Table  # noqa: PLC0415
-    from dorfl.study import misfits  # noqa: PLC0415
+    from dorfl.study import label_errors  # noqa: PLC0415
 
     if model.network or model.facts.reference:
         return []
     names = ("row", "client", "label", "rows like it")
-    found = misfits.misfits(model, rows, counted)
-    lines = misfits.listed(model, rows, found)
+    found = label_errors.find_label_errors(model, rows, inliers)
+    lines = label_errors.describe(model, rows, found)
     listed = [dict(zip(names, line, strict=True)) for line in lines]
     if not lines:
         return listed
     title = f"Labels that do not fit, the most surprising of {len(lines):,}"
     screen.table(Table("labels", title, names, lines[:top], {"row": "d"}))
     screen.say(
-        f"{len(lines):,} row(s) have a label that does not fit, by models that did not see them: "
-        "look whether it is wrong; training counts them like others"
+        f"{len(lines):,} row(s) have a label that does not fit, by models that were not trained "
+        "with them: check whether it is wrong; training gives these rows full weight"
     )
     if out is not None:
         _write(out / "labels.csv", names, listed)

@@ -18,7 +18,7 @@ def report(
         typer.Option("--out", "-o", help="The page. Default: report.html in the model's folder."),
     ] = None,
 ) -> None:
-    """Write one HTML page on a model: who is served how, what it learnt, what it guarantees.
+    """Write one HTML page on a model: scores by client, coefficients, weights, certificate.
 
     The page opens offline, sends nothing anywhere and holds no row.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from dorfl.study.settings import Study
 
 _FEW = 12  # clients that are listed one by one
-_LISTED = 8  # columns that are not used
-_LARGE = 100_000_000  # bytes of a table
+_LISTED = 8  # unused columns that are listed
+_LARGE = 100_000_000  # bytes of a table above which the time to read it is announced
+_HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's curve has the rest
+_LOSS = 3  # place of the loss in the table of clients
 GAP = (
     "  The gap is by how much further training could lower the objective; training stops "
     "when it is within the tolerance (--tol), a share of the objective."
@@ -38,16 +41,17 @@ def train(
         typer.Option(
             "--budget",
             min=0.0,
-            help="Seconds for what follows once the model is saved: accuracy on rows held out, and "
-            "the certificate's curve. 0: neither.",
+            help="Seconds for what follows once the model is saved: accuracy and certificate on "
+            "rows held out, and the curve of the paper's certificate. 0: none of them.",
         ),
     ] = 60.0,
     force: options.Force = False,
 ) -> None:
-    """Train a model that holds up when clients differ, data shift and rows are wrong.
+    """Train a model that stays accurate when clients differ, data shift and rows are outliers.
 
-    The model is saved as soon as it is trained. Then a fifth of the rows is held out, and the
-    method, plain ERM and a constant prediction are measured on them.
+    The model is saved once, as soon as it is trained. Then the method, ERM and a constant
+    prediction are trained on four fifths of the rows and measured on the others, and the method is
+    certified; these scores and the certificate are saved beside the model.
 
     Examples:
       dorfl train adult.csv --label income --client race --out model
@@ -56,22 +60,24 @@ def train(
       dorfl train study.toml
     """
     study = options.study_of(data, words)
-    from dorfl.study.model import save  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.study.model import save, save_evaluation  # noqa: PLC0415 - slow: --help need not wait
     from dorfl.study.table import run  # noqa: PLC0415
 
     force = force or _overwrites(out)
     screen = Screen()
     _say_size(screen, study)
+    rounds = count(1)  # of the final training, as the result counts them
     with screen.progress("reading") as step:
 
         def tell(done: Any) -> None:
+            number = next(rounds)
             step(
-                f"round {done.round}, gap {done.gap:.1e}"
+                f"round {number}, gap {done.gap:.1e}"
                 if study.training.model == "linear"
-                else f"round {done.round}, objective {done.objective:.4g}"
+                else f"round {number}, objective {done.objective:.4g}"
             )
             screen.detail(
-                f"round {done.round}: objective {done.objective:.6g}, gap {done.gap:.2e}, "
+                f"round {number}: objective {done.objective:.6g}, gap {done.gap:.2e}, "
                 f"{done.bytes_up / 1e3:.1f} kB up, {done.bytes_down / 1e3:.1f} kB down"
             )
 
@@ -79,21 +85,22 @@ def train(
             if not force:
                 ending.refuse_useless(made)
             left = "" if made.network else "its guarantees and "
-            saved = f"the model is in {out}, without {left}figures on rows held out"
+            saved = f"the model is in {out}, without {left}scores on held-out rows"
             screen.writes(out / "model.json", saved)
             save(made, out)
             step("the model is saved" + "; certifying" * (not made.network))
 
         model, rows = run(study, tell, keep)
-    save(model, out)  # again, with what it guarantees
+    model = _framed(study, model, rows)
     for note in (*model.facts.notes, *not_used(model)):
         screen.note(note)
     model = _measured(screen, study, model, rows, budget)
-    save(model, out)
+    save_evaluation(model, out)
     _say(screen, model)
     screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
     if model.facts.promise is not None:
-        screen.say(model.facts.promised)
+        screen.say(f"dorfl certify {out} NEW.csv certifies this model on rows it has not seen")
+        screen.say(f"{model.facts.promise.words} {model.facts.promise.assumption}")
     screen.give(
         {
             "model": str(out),
@@ -104,7 +111,8 @@ def train(
             "bytes_down": model.fit.bytes_down,
             "status": model.fit.status,
             "lambda": dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True)),
-            **model.facts.to_json(),
+            "down_weighted": None if model.facts.weights is None else model.facts.weights.low,
+            **model.facts._replace(frame=None).to_json(),
         }
     )
     ending.tell_shortfall(screen, model)
@@ -115,7 +123,7 @@ def _finite(value: float) -> float | None:
 
 
 def _say_size(screen: Screen, study: Study) -> None:
-    """What a large table takes, before it is read."""
+    """Announce how a large table of text is read."""
     path = Path(study.data.file or "")
     if path.suffix in (".csv", ".tsv", ".txt") and path.is_file():
         size = path.stat().st_size
@@ -127,7 +135,7 @@ def _say_size(screen: Screen, study: Study) -> None:
 
 
 def _overwrites(out: Path) -> bool:
-    """Whether an older model may go: asked where somebody is there to answer."""
+    """Return False if there is no model yet, or the user confirms; otherwise raise."""
     if not (out / "model.json").exists():
         return False
     if sys.stdin.isatty() and sys.stderr.isatty():
@@ -136,11 +144,25 @@ def _overwrites(out: Path) -> bool:
     raise typer.BadParameter(f"{out} holds a model; --force writes over it")
 
 
-def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: float) -> Model:
-    """The model with what takes longer to know, as far as there is time for it."""
+def _framed(study: Study, model: Model, rows: Rows) -> Model:
+    """Return the model with what later certificates need of its training rows."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from dorfl.study import comparison, table  # noqa: PLC0415 - slow to import
+    from dorfl.study import promises  # noqa: PLC0415 - slow to import
+
+    if study.privacy.epsilon is not None:
+        return model
+    frame = None if model.facts.promise is None else promises.frame_of(model, rows)
+    table = promises.fingerprint(Path(study.data.file or ""))
+    return replace(model, facts=model.facts._replace(frame=frame, table=table))
+
+
+def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: float) -> Model:
+    """Return the model with its figures on held-out rows, as far as there is time for them."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from dorfl.guarantees.certified import CONFIDENCE  # noqa: PLC0415 - slow to import
+    from dorfl.study import comparison, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
@@ -151,19 +173,30 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
         if time.monotonic() - start > share * seconds:
             raise TimeoutError
 
-    with screen.progress("the model is saved; measuring on rows held out") as step:
+    with screen.progress("the model is saved; measuring on held-out rows") as step:
         try:
 
             def tick() -> None:
-                within(0.7)
+                within(_HELD_OUT_SHARE)
                 step(None)
 
-            found = comparison.held_out(study, model, tick)
+            def certify(own: Model, trained: Rows, held: Rows) -> None:
+                nonlocal model
+                before = model.facts.promise
+                if before is None or not len(held.y):
+                    return
+                found = promises.of_held_out(
+                    own, trained, held, before.outliers, before.drift, CONFIDENCE
+                )
+                promise = promises.written(found)
+                model = replace(model, facts=model.facts._replace(promise=promise))
+
+            found = comparison.held_out(study, model, tick, certify)
             model = replace(model, facts=model.facts._replace(held_out=found))
         except TimeoutError:
             screen.note(
-                f"accuracy on rows held out takes more than {0.7 * seconds:.0f} s: not measured; "
-                "--budget allows more, dorfl compare measures all methods"
+                f"scores on held-out rows take more than {_HELD_OUT_SHARE * seconds:.0f} s: not "
+                "measured; --budget allows more, dorfl compare measures all methods"
             )
         try:
             step("the certificate's curve")
@@ -174,18 +207,23 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
 
 def _say(screen: Screen, model: Model) -> None:
-    """What a person wants to know: how well it does on rows it has not seen, and for whom."""
-    for line in model.facts.choice:
-        screen.say(line)
+    """Print the choice of the method, the training, and the scores."""
+    from dorfl.study.model import tables  # noqa: PLC0415
+
+    for line in (*model.facts.choice, tables.down_weighted(model)):
+        if line:
+            screen.say(line)
     if model.shortfall is None:
-        screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds")
+        before = model.fit.history[0].round - 1 if model.fit.history else 0
+        extra = f", after {before} that compared outlier shares" if before else ""
+        screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds{extra}")
         if not model.network:
             screen.say(GAP)
     tell_clients(screen, model)
 
 
 def tell_clients(screen: Screen, model: Model) -> None:
-    """How clients are served, and what the simplest methods score."""
+    """Print the scores by client, and those of the method, ERM and a constant."""
     from dorfl.study.model import tables  # noqa: PLC0415
 
     screen.table(clients_listed(model))
@@ -194,7 +232,7 @@ def tell_clients(screen: Screen, model: Model) -> None:
 
 
 def not_used(model: Model) -> list[str]:
-    """The columns that are not used though nobody said so, and why."""
+    """Return the columns that dorfl does not use, and why."""
     ignored = {n: why for n, why in model.transform.ignored.items() if why != "as the study says"}
     lines = [f"column {name!r} is not used: {why}" for name, why in ignored.items()]
     more = len(lines) - _LISTED
@@ -202,7 +240,7 @@ def not_used(model: Model) -> list[str]:
 
 
 def clients_listed(model: Model) -> Table:
-    """How each client is served; of many, those served worst, as most and best."""
+    """Return the table of clients; of many, the worst, the median and the best one."""
     from dorfl.report.content import finite  # noqa: PLC0415
     from dorfl.study.model import tables  # noqa: PLC0415
 
@@ -212,7 +250,7 @@ def clients_listed(model: Model) -> Table:
     sign = 1.0 if model.classifies else -1.0
     order = sorted(
         (row for row in table.rows if row[-1] is not None),
-        key=lambda row: (sign * (finite(row[-1]) or 0.0), -(finite(row[-2]) or 0.0)),
+        key=lambda row: (sign * (finite(row[-1]) or 0.0), -(finite(row[_LOSS]) or 0.0)),
     )
     middle = len(order) // 2
     more = f": the worst three of {len(order)}, the middle one, the best"

@@ -14,21 +14,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorfl.data import weighing
-from dorfl.data.preprocessing import Numeric, Transform
-from dorfl.data.tables import Split
+from dorfl.data.preprocessing import Transform
 from dorfl.data.validation import Clients
 from dorfl.estimators import frames
+from dorfl.federation.diagnostics import FitWarning
 from dorfl.federation.fit import Fit
 from dorfl.guarantees.certificate import Certificate, paper
-from dorfl.guarantees.certified import Certified, certify
+from dorfl.guarantees.certified import CONFIDENCE, Certified, certify
 from dorfl.networks.layered import NO_CERTIFICATE
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
-from dorfl.study import checks, given, meaning, network, results
-from dorfl.study import table as engine
+from dorfl.study import arrays, given, meaning, network, results
 from dorfl.study.coordinator import State
-from dorfl.study.settings import Privacy, Study, Used, linear
+from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
 _NUMBERS = [np.float64, np.float32]
@@ -92,17 +90,12 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             return frames.taken(X, y, self.frozen)
         if max(float(X.max()), -float(X.min())) > _LARGEST:
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
-        names = [f"x{k}" for k in range(X.shape[1])]
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
-        two = given.two_valued(X if weights is None else X[weights > 0])
-        frozen = given.frozen(np.flatnonzero(two) if self.frozen is None else self.frozen, known)
-        # What has two values is a category, as in a table, unless columns are named by their place.
-        own = two if self.frozen is None and self.outlier_score is None else np.zeros_like(two)
-        used = Used(
-            numeric=tuple(names[k] for k in np.flatnonzero(~own)),
-            frozen=tuple(names[k] for k in frozen),
-        )
-        return frames.taken_array(X, y, used)
+        table, used = arrays.table_of(
+            X, y, frozen=self.frozen, names=known, weights=weights,
+            plain=self.outlier_score is not None,
+        )  # fmt: skip
+        return frames.Taken(table, used)
 
     def _fit(
         self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, words: Study
@@ -114,63 +107,39 @@ class Robust(BaseEstimator):  # type: ignore[misc]
                 'instead, or use model="linear"'
             )
         rows, used = self._taken(X, y, weights)
-        count = rows.num_rows
-        owners, places = given.owners(clients, count)
-        if weights is not None:  # where quantiles are taken, copies stand for weights
-            places = [rows[weights[rows] > 0] for rows in places]
-            owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
-            whole = np.zeros(count, dtype=np.int64)
-            whole[weights > 0] = weighing.copies(weights[weights > 0])
-            places = [np.repeat(rows, whole[rows]) for rows in places if len(rows)]
-        fewest = min(len(rows) for rows in places)
-        study = words._replace(
-            columns=used,
-            # Of fewer rows than a study takes a client with, nothing could be told: they stay here.
-            privacy=Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1),
-        ).changed(
+        study = words._replace(columns=used).changed(
             method_name=self.method, method_outliers=given.number(self.outliers),
             method_shift=given.number(self.shift), method_rho=self.rho, method_beta=self.beta,
             training_model=given.model(self.model), training_l2=self.l2, training_tol=self.tol,
             training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
         )  # fmt: skip
-        checks.check(study)
-        order = np.concatenate(places)
-        bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
-        split = Split(rows, tuple(owners), bounds, order)
-        prepared = engine.prepare(study, split)
-        order, mass = prepared.rows.order, None
-        if weights is not None:
-            mass = (weights / np.maximum(whole, 1))[order]  # copies share the row's weight
-            sizes = np.add.reduceat(mass, prepared.rows.bounds[:-1]).tolist()
-            prepared = replace(prepared, state=prepared.state._replace(sizes=tuple(sizes)))
-            mass = None if (mass == mass[0]).all() else mass
-        state, group = engine.fit(linear(study), prepared, mass=mass, score=self.outlier_score)
-        assert state.outcome is not None
+        fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
+        state, prepared = fitted.state, fitted.prepared
         assert state.transform is not None
         fit = results.model_of(state).fit
-        fit = replace(fit, problem=group.problem, centers=group.centers)
+        fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
         self.choice_ = meaning.chosen(state).words
-        for note in meaning.unused(study):
-            warnings.warn(note, UserWarning, stacklevel=3)
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
-        self.sample_weights_ = np.zeros(count)
+        self.sample_weights_ = fitted.weights
         for old in ("coef_", "intercept_", "features_", "network_"):
             self.__dict__.pop(old, None)
         if self._is_network:
             trained = network.train(study, fit, prepared.rows, model=self.model)
             self.network_ = trained.model
             by_client = [trained.sample_weights[name] for name in prepared.rows.names]
-            counted = np.concatenate([p * len(p) for p in by_client])
+            self.sample_weights_ = np.zeros(rows.num_rows)
+            self.sample_weights_[prepared.rows.order] = np.concatenate(
+                [p * len(p) for p in by_client]
+            )
             self.n_iter_, lam = trained.rounds, trained.lam
         else:
             if fit.status != "converged":
                 warnings.warn(fit.message, ConvergenceWarning, stacklevel=3)
+            for defect in fitted.defects:
+                warnings.warn(defect, FitWarning, stacklevel=3)
             self._set_coefficients(fit, state.transform, X)
-            whole = group.lots if mass is not None else np.repeat(group.counts, group.counts)
-            counted = np.concatenate(group.sample_weights(state.outcome.theta)) * whole
             self.n_iter_, lam = fit.rounds, fit.lam
-        self.sample_weights_[order] = counted
         self.client_weights_ = dict(zip(fit.clients, lam.tolist(), strict=True))
         return state
 
@@ -182,7 +151,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         """θ in the units of X; of a data frame, a number for every level too."""
         theta = np.atleast_2d(fit.theta)
         names = [f"x{k}" for k in range(X.shape[1])]
-        self.coef_: Any = theta[:, :-1] if self._framed else np.zeros((len(theta), len(names)))
+        self.coef_: Any = theta[:, :-1]
         self.intercept_: Any = theta[:, -1].copy()
         self.features_ = np.array(
             transform.names if self._framed else getattr(self, "feature_names_in_", names),
@@ -193,17 +162,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             self.coef_ = self.coef_ / spread
             self.intercept_ -= self.coef_ @ center
             return
-        first = 0
-        for part in transform.parts:
-            own = theta[:, first : first + len(part.features)]
-            first += len(part.features)
-            if isinstance(part, Numeric):
-                slope, at, there = own[:, 0] / part.spread, part.center, np.zeros(len(own))
-            else:  # a line through what both values add
-                at, to = map(float, part.levels)
-                slope, there = (own[:, 1] - own[:, 0]) / (to - at), own[:, 0]
-            self.coef_[:, names.index(part.name)] = slope
-            self.intercept_ += there - slope * at
+        self.coef_, self.intercept_ = arrays.coefficients(theta, transform, X.shape[1])
 
     def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
         """The paper's certificate, :func:`dorfl.certificate.paper`, of its training rows or others.
@@ -221,13 +180,26 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         *,
         outliers: float = 0.1,
         drift: float = 0.1,
+        confidence: float | None = CONFIDENCE,
     ) -> Certified:
-        """What the model guarantees (:func:`dorfl.certify`), on its training rows or others.
+        """Bound the accuracy or the mean absolute error, by :func:`dorfl.certify`.
 
-        The mean absolute error of a regression is in the unit of y.
+        Parameters
+        ----------
+        X, y, clients : array-like
+            Rows that the model was not trained on. Without them the certificate is in sample: about
+            the training rows, and not about rows to come.
+        outliers, drift, confidence : float
+            As in :func:`dorfl.certify`; `confidence=None` for the in-sample form.
+
+        Returns
+        -------
+        Confident or InSample
+            The mean absolute error of a regression is in the unit of y.
         """
-        found = certify(*self._seen(X, y, clients), outliers, drift)
-        return replace(found, unit=self._unit)
+        fit, rows = self._seen(X, y, clients)
+        sure = None if X is None else confidence
+        return replace(certify(fit, rows, outliers, drift, confidence=sure), unit=self._unit)
 
     outlier_score: Score | None = None  # in place of the study's own
     _unit = 1.0  # of what is predicted, in that of y

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from dorfl.data import weighing
 from dorfl.estimators.base import Robust
-from dorfl.estimators.frames import LABEL
 from dorfl.federation.fit import probabilities
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
 from dorfl.study import given
+from dorfl.study.arrays import LABEL, coded_labels
 from dorfl.study.settings import Data, Study
 from dorfl.support.types import Array
 
@@ -105,10 +104,7 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
             raise ValueError(f"y has one class only ({only!r}); a classifier needs at least two")
-        # By number, with as many digits each: text in the classes' own order.
-        names = [f"class {k:06d}" for k in range(len(self.classes_))]
-        codes = np.minimum(np.searchsorted(self.classes_, labels), len(names) - 1)
-        coded = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names))
+        coded = coded_labels(np.searchsorted(self.classes_, labels), len(self.classes_))
         self._fit(table, coded, clients, weights, Study(Data(LABEL, task="classification")))
         return self
 

@@ -17,10 +17,9 @@ import pyarrow as pa
 from dorfl.data.preprocessing import Category, Numeric, Transform, columns
 from dorfl.data.tables import Given
 from dorfl.study import given
+from dorfl.study.arrays import LABEL
 from dorfl.study.settings import Used
 from dorfl.support.types import Array
-
-LABEL = "(label)"
 
 
 class Taken(NamedTuple):
@@ -63,12 +62,6 @@ def taken(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> Taken:
     whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
     read = Given(whole, text=frozenset([*levels, LABEL]))
     return Taken(read, Used(category=tuple(levels), frozen=tuple(fixed)))
-
-
-def taken_array(X: Array, y: Any, used: Used) -> Taken:
-    """Numbers with their label; columns are x0, x1, …"""
-    named = {f"x{k}": X[:, k] for k in range(X.shape[1])}
-    return Taken(pa.table({**named, LABEL: y}), used)
 
 
 def seen(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> Array:

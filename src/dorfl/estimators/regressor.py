@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 from dorfl.estimators.base import Robust
-from dorfl.estimators.frames import LABEL
 from dorfl.objective.mixture import Mixture
 from dorfl.study import given
 from dorfl.study import labels as labelling
+from dorfl.study.arrays import LABEL
 from dorfl.study.settings import Data, Study
 from dorfl.support.types import Array
 

@@ -7,12 +7,14 @@ is the one the client would have sent alone.
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 
 from dorfl.federation.messages import Broadcast, Report
 from dorfl.federation.privacy import Gaussian
 from dorfl.oracle.base import Evaluation, Oracle, Priced
+from dorfl.oracle.scale import Scaled
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
@@ -35,7 +37,7 @@ def respond(
     found out about the task already, so that rows are passed over once.
     """
     task, number = broadcast.task, broadcast.round
-    oracle = _at_any_price(oracle)
+    oracle = with_unknowns(oracle)
     if privacy is not None:
         if task.kind != "evaluate" or task.curvature != "none" or task.batch is not None:
             raise ValueError("privacy: only risk and gradient over all rows are sent; not asked so")
@@ -80,7 +82,7 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
     Traceback (most recent call last):
     dorfl...TooFewError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
     """
-    seen = _at_any_price(oracle).evaluate(task.theta, task.curvature, rows=True)
+    seen = with_unknowns(oracle).evaluate(task.theta, task.curvature, rows=True)
     assert seen.weights is not None
     for name, weights in zip(oracle.names, seen.weights, strict=True):
         if min(1.0 / weights.max(), task.batch or np.inf) < least * (1.0 - 1e-9):
@@ -90,9 +92,11 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
     return seen._replace(curvature=None) if _rests_on_few(seen, least).any() else seen
 
 
-def _at_any_price(oracle: Oracle) -> Oracle:
-    """Where ρ is an unknown too, the clients as they answer to (θ, ρ)."""
-    return Priced(oracle) if oracle.problem.constrained else oracle
+def with_unknowns(oracle: Any) -> Oracle:
+    """Return the clients as they answer to θ and any unknowns after it: ρ, or the scale σ."""
+    if oracle.problem.constrained:
+        return Priced(oracle)
+    return Scaled(oracle) if oracle.problem.estimates_scale else oracle
 
 
 def _rests_on_few(seen: Evaluation, least: int) -> Array:

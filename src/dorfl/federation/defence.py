@@ -78,6 +78,8 @@ def defend(
         raise ValueError(f"Limits(row={limits.row}): must be positive")
     if problem.constrained:
         raise ValueError("defence: with a radius, ρ is unknown and reports have no bounds")
+    if problem.estimates_scale:
+        raise ValueError("defence: reports have no bounds if their scale is unknown; give delta")
     if not problem.loss.classifies and np.isinf(limits.target):
         raise ValueError(f"Limits(target=…): {problem.loss.name} loss needs a bound on targets")
     defence = Defence(problem, limits, dict(center), convex and not problem.approximate)

@@ -38,8 +38,9 @@ class Fit(Exchanged):
     """A trained model and how it came about.
 
     `theta` has the intercept last (softmax: one row per class). `lam` is the mixture, in the order
-    of `clients`. `gap` estimates how far max_i F_i is above the best possible. `sample_weights` has
-    the weight p of every row, by client: 1/n for an ordinary one, nearly 0 for a suspect.
+    of `clients`. `gap` is how far the objective may be above the optimum: a proven bound if
+    `gap_kind` is "bound" (with `l2` or `theta_radius`), else an estimate. `sample_weights` has the
+    weight p of every row, by client: 1/n for an ordinary one, nearly 0 for an outlier.
     """
 
     theta: Array
@@ -59,6 +60,9 @@ class Fit(Exchanged):
     radius: float | None = None  # in the constrained problem, the radius met
     l2: float = 0.0
     theta_radius: float = np.inf
+    scales: Array | None = None  # (d,) units of the columns in which `l2` is, if not the given
+    scale: float | None = None  # σ of the residuals, if it was estimated: huber(scale="auto")
+    gap_kind: str = "estimate"  # "bound" if the optimum is proven to be within `gap`
 
     def __repr__(self) -> str:
         """What a person wants to see of it: not every number."""
@@ -109,7 +113,7 @@ class Fit(Exchanged):
 
         >>> import dorfl, tempfile
         >>> data = dorfl.datasets.synthetic(seed=0)
-        >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
+        >>> fit = dorfl.train(data.clients, dorfl.methods.paper())
         >>> again = dorfl.load(fit.save(tempfile.mkdtemp() + "/fit.json"))
         >>> bool((again.theta == fit.theta).all()), again.message == fit.message
         (True, True)
@@ -133,7 +137,8 @@ def probabilities(out: Array) -> Array:
 def describe(status: str, info: Info, tol: float) -> str:
     """How a training ended, in a sentence; a gap is said in units of the objective as well."""
     size, share = float(np.linalg.norm(info.theta)), _share(info.gap, info.objective)
-    gap = f"estimated gap {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
+    kind = "proven gap at most" if info.gap_kind == "bound" else "estimated gap"
+    gap = f"{kind} {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
     return {
         "converged": f"converged (objective {info.objective:.6g}, {gap})",
         "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "

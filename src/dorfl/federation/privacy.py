@@ -220,6 +220,8 @@ def check(problem: Problem) -> None:
         raise ValueError('privacy: by="regret" sends what rows give alone too; use by="risk"')
     if problem.constrained:
         raise ValueError("privacy: with a radius, clients also send ∂F/∂ρ; give rho")
+    if problem.estimates_scale:
+        raise ValueError('privacy: with scale="auto", clients also send ∂F/∂σ; give delta')
 
 
 @cache
@@ -229,7 +231,7 @@ def _multiplier(epsilon: float, delta: float) -> float:
         from dp_accounting.pld import common, privacy_loss_mechanism  # noqa: PLC0415
     except ImportError:
         raise ValueError(
-            f"privacy: needs the package dp-accounting; install it with: {extras.install('flower')}"
+            f"privacy: needs the package dp-accounting; install it with: {extras.install('sites')}"
         ) from None
     wanted = common.DifferentialPrivacyParameters(epsilon, delta)
     found = privacy_loss_mechanism.GaussianPrivacyLoss.from_privacy_guarantee(wanted)

@@ -96,9 +96,11 @@ def without_theta(fit: Fit) -> dict[str, Any]:
         "centers": (fit.centers[:1] if common else fit.centers).tolist(),
         "rho": _finite(fit.rho),
         "radius": fit.radius,
+        "scale": fit.scale,
         "l2": fit.l2,
         "objective": fit.objective,
         "gap": _finite(fit.gap),
+        "gap_kind": fit.gap_kind,
         "rounds": fit.rounds,
         "status": fit.status,
         "message": fit.message,
@@ -149,6 +151,7 @@ def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
         risks=numbers(written["risks"], "risks", (len(clients),)),
         objective=number(written["objective"]),
         gap=np.nan if written["gap"] is None else number(written["gap"]),
+        gap_kind=text(written.get("gap_kind", "estimate")),
         rounds=whole(written["rounds"]),
         status=text(written["status"]),
         message=text(written["message"]),
@@ -159,6 +162,7 @@ def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
         rho=np.inf if written["rho"] is None else number(written["rho"]),
         radius=None if written["radius"] is None else number(written["radius"]),
         l2=number(written["l2"]),
+        scale=None if written.get("scale") is None else number(written["scale"]),
     )
 
 

@@ -16,8 +16,10 @@ from dorfl.data.validation import Clients
 from dorfl.data.weighing import Weighed
 from dorfl.federation import local, regret
 from dorfl.federation import privacy as keeping
+from dorfl.federation import scale as scaling
 from dorfl.federation.apart import doubting
 from dorfl.federation.defence import defend
+from dorfl.federation.diagnostics import FitWarning, diagnose
 from dorfl.federation.fit import Fit, describe
 from dorfl.federation.local import Round
 from dorfl.federation.messages import Broadcast, Report
@@ -26,11 +28,12 @@ from dorfl.federation.privacy import Gaussian
 from dorfl.federation.server import Server
 from dorfl.objective import losses, methods
 from dorfl.objective.kinds import Loss
+from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.methods import Method
 from dorfl.oracle.curvature import coarser
 from dorfl.oracle.group import Group, Risk
 from dorfl.oracle.problem import Problem
-from dorfl.solvers import Radius, Solver
+from dorfl.solvers import Radius, Scale, Solver
 from dorfl.solvers.base import Setting
 from dorfl.support.types import Array
 
@@ -73,7 +76,7 @@ def train(
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
-    >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
+    >>> fit = dorfl.train(data.clients, dorfl.methods.paper())
     >>> fit.status, fit.rounds < 25
     ('converged', True)
     """
@@ -97,6 +100,10 @@ def train(
     theta = _starting_point(start, problem)
     if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
         theta = np.append(theta, _starting_price(start, group))
+    if problem.estimates_scale:
+        known = start.scale if isinstance(start, Fit) else None
+        group, theta = scaling.prepared(group, None if start is None else theta, known)
+        problem = group.problem
     sizes = getattr(group, "sizes", group.counts)
     server = serve(problem, group.names, sizes, theta, options, centers)
     rows = dict(zip(group.names, group.counts.tolist(), strict=True))  # that reports repeat
@@ -105,6 +112,10 @@ def train(
         server, group, seed=options.seed, participation=options.participation, absent=absent,
         tamper=tamper, privacy=options.privacy, progress=progress,
     )  # fmt: skip
+    scale, l2 = None, options.l2
+    if problem.estimates_scale:
+        problem, scale, info = scaling.settle(problem, info)
+        group, method, l2 = replace(group, problem=problem), problem.method, scale * l2
     theta, rho, radius = info.theta, method.rho, None
     if problem.constrained:
         theta, rho = theta[:-1], float(theta[-1])
@@ -121,6 +132,9 @@ def train(
         and options.all_answer
     ):
         warnings.warn(message, stacklevel=2)
+    if isinstance(group, Group) and found.weights is not None and options.privacy is None:
+        for defect in diagnose(group, theta, info.lam, found.weights):
+            warnings.warn(defect, FitWarning, stacklevel=2)
     return Fit(
         theta=theta.reshape(problem.shape),
         lam=info.lam,
@@ -128,6 +142,7 @@ def train(
         risks=info.risks,
         objective=info.objective,
         gap=info.gap,
+        gap_kind=info.gap_kind,
         rounds=len(history),
         status=info.done,
         message=message,
@@ -140,8 +155,9 @@ def train(
         problem=group.problem,
         rho=rho,
         radius=radius,
-        l2=options.l2,
+        l2=l2,
         theta_radius=options.theta_radius,
+        scale=scale,
     )
 
 
@@ -159,7 +175,8 @@ def serve(
         problem: what is trained.
         names: the clients, in the order that all sums are taken in.
         counts: (clients,) how many rows each has, or what they weigh together.
-        theta: (parameters,) where to start; with a radius, ρ is the last entry.
+        theta: (parameters,) where to start; with a radius, ρ is the last entry, and with
+            ``huber(scale="auto")`` the scale σ.
         options: how it is trained.
         centers: (clients, d) ξ̄ of every client, which the limits of a quadratic score need.
     """
@@ -214,11 +231,15 @@ def _solver_for(problem: Problem, counts: Array, lam: Array, options: Options) -
     ):
         if wrong:
             raise ValueError(f"solver {chosen.name!r} {reason}; use 'optimistic'")
-    if radius is None:
+    if radius is None and not problem.estimates_scale:
         return chosen
     if not needs.radius or np.isfinite(options.theta_radius):
-        raise ValueError("radius: use solver 'sqp', with all clients and rows, and any theta")
-    return Radius(radius, chosen)
+        what = "radius" if radius is not None else 'huber(scale="auto")'
+        raise ValueError(f"{what}: use solver 'sqp', with all clients and rows, and any theta")
+    if radius is not None:
+        return Radius(radius, chosen)
+    assert isinstance(problem.loss, ConcomitantHuber)
+    return Scale(problem.loss.consistency, chosen)
 
 
 def risk(
@@ -264,6 +285,8 @@ def risk(
             f"theta: needs {dims} finite numbers, or {dims + 1} with an intercept last; "
             f"it has shape {parameters.shape}"
         )
+    if chosen.estimates_scale:
+        raise ValueError("risk: needs the scale of residuals; give huber(delta, scale=fit.scale)")
     group = prepare(
         weighed.clients, method, chosen, intercept=width == dims + 1, classes=classes,
         tolerance=tolerance, mass=weighed.mass,
@@ -370,7 +393,7 @@ def _starting_price(start: Fit | Array | None, group: Group) -> float:
 
 def _too_large(group: Group, theta: Array, limit: float) -> str:
     """Words for a radius at which θ's intercept alone costs no more than `limit`."""
-    method, alone = group.problem.method, np.where(group.problem.penalised > 0, 0.0, theta)
+    method, alone = group.problem.method, np.where(group.problem.penalised == 1.0, 0.0, theta)
     assert method.radius is not None
     worst = float(group.evaluate(alone).values.max())
     if method.rho * method.radius + worst > limit:
@@ -395,5 +418,5 @@ def _separable(problem: Problem, counts: Array, options: Options) -> Array | Non
 
 def _checked(method: Any) -> Method:
     if not isinstance(method, Method):
-        raise ValueError(f"method={method!r}: give one of dorfl.methods, such as methods.dorfl()")
+        raise ValueError(f"method={method!r}: give one of dorfl.methods, such as methods.paper()")
     return method

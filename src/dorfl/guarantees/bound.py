@@ -1,21 +1,19 @@
-"""How bad a model can be in the user's words: so many rows are wrong, the rest drifts so far.
+"""Bound the loss and the error of a linear model if some rows are outliers and the others drift.
 
-At most a share ε of every client's rows are wrong, and the population to come, P, is within a drift
-of the good rows P̂_G, whichever they are: W(P, P̂_G) ≤ w = ½ drift², rows moving in standard
-deviations of their columns. Of the populations that lie no further out than η(w), E_P[h₀] ≤ η(w),
-none has a larger mean of l than
+At most a share ε of every client's rows are outliers, and the population to come, P, is within a
+drift of the inliers P̂_G, whichever rows these are: W(P, P̂_G) ≤ w = ½ drift², where rows move in
+standard deviations of their columns. For every price ρ ≥ 0,
 
-    B(w, ε) = min over ρ, t ≥ 0 of  ρ w + t η(w) + Σ_i λ_i M_i(ρ, t),
+    E_P[l]  ≤  ρ w + Σ_i λ_i M_i(ρ, ε),     f_ρ(ζ) = sup_ξ l(ξ) − ρ c(ξ, ζ),
 
-with f_{ρ,t}(ζ) = sup_ξ l(ξ) − t h₀(ξ) − ρ c(ξ, ζ) and M_i the mean of the largest 1 − ε of client
-i's f: the good rows may be any. h₀ is the squared distance from the client's centre in standard
-deviations, η(w) = (√η₀ + drift)², and η₀ = Σ_i λ_i η_i the mean of h₀ over the nearest 1 − ε of the
-rows. Every ρ and t gives a bound, so a coarse minimum is safe, and t = 0 needs no η at all.
-`docs/certificate.md` has the proof, and how Lemma 1 and Proposition 2 of the paper give the same
-with a larger set of weights than the good rows can have.
+with M_i the mean of the largest 1 − ε of client i's f_ρ. The bound is the least over a grid of
+prices. M_i grows with ε and ρ w with the drift, and nothing else depends on either, so the bound is
+monotone in both. `docs/certificate.md` has the proof.
 
-Nothing else about w and ε is in M and η: what a client tells once (:class:`Told`) makes every point
-of a curve.
+Rows further from their client's centre than Tukey's outer fence are *out of range*: they count as
+outliers first, and nothing is stated about rows like them.
+
+Neither w nor ε is part of f: one report of a client (:class:`Told`) gives the whole curve.
 """
 
 from __future__ import annotations
@@ -24,35 +22,39 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from dorfl.data.spread import Spread
-from dorfl.objective import costs, methods, scores
+from dorfl.objective import costs, methods
 from dorfl.oracle.group import Group
-from dorfl.oracle.inner import apply
 from dorfl.oracle.problem import Problem
 from dorfl.support.threads import each, one_blas_thread
 from dorfl.support.types import Array
 
-SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # of wrong rows, for a curve
-# The prices of moving a row and the weights of lying out, in units of the loss and of an ordinary
-# row's h₀: as fine as is worth its time, wider than any optimum seen.
+SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)  # shares of outliers on a curve
+# Prices of moving a row, in units of the loss: wider than the optimum of any drift up to 1.
 _RHO = (512.0, 128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.06, 0.015, 0.001)
-_T = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 3.0, 30.0)
-_WORK = 20_000_000  # points times rows times outputs: some seconds …
-_FEW = 50  # … of so few outputs; of more, the matrices of every two take most of the time
-_BLOCK = 4096  # rows; what is made of them stays in the cache
-NO_BOUND = 1e30  # told where the supremum is infinite
+_WORK = 20_000_000  # prices × rows × outputs on the whole grid: a few seconds …
+_FEW = 50  # … up to this many outputs; beyond, the pairs of classes take most of the time
+_BLOCK = 4096  # rows converted to float64 at a time, so that temporaries stay in the cache
+NO_BOUND = 1e30  # reported where the supremum is infinite
+# Quartile ranges beyond the upper quartile from which a value is "far out": J. W. Tukey,
+# Exploratory Data Analysis, 1977, the outer fence.
+_FENCE = 3.0
 
 
 class Units(NamedTuple):
-    """What moving a row costs, Σ ½ w_k (x_k − ζ_k)², and how far out it lies, Σ v_k (x_k − ξ̄_k)².
+    """Cost of moving a row, Σ ½ w_k (x_k − ζ_k)², and its distance, Σ v_k (x_k − ξ̄_k)².
 
-    A column that can move has v = w; `moves` is infinite where it cannot, `tells` zero where it
-    says nothing of how far out a row lies.
+    Attributes
+    ----------
+    moves : array of shape (columns,)
+        w, one over the squared unit of drift. Infinite for a column that cannot move.
+    tells : array of shape (columns,)
+        v, equal to w if the column can move. Zero for a column that does not enter the distance.
     """
 
     moves: Array
@@ -60,28 +62,34 @@ class Units(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a client tells of its rows, for every point (ρ, t) and every share ε; no row is in it.
+    """Report of a client: means over many rows for every price and every share of outliers.
 
-    `near` is η_i at every share; `loss` and `error` are M_i (points, shares) of the loss, and of
-    the 0–1 loss or, for a regression, of the absolute error.
+    Attributes
+    ----------
+    loss, error : arrays of shape (prices, shares)
+        M_i of the loss, and of the 0–1 loss or, for a regression, of the absolute error.
     """
 
-    near: Array
     loss: Array
     error: Array
 
 
 class Question(NamedTuple):
-    """Where clients evaluate: prices and shares all agree on, in the units of loss and error."""
+    """Prices and shares at which all clients evaluate, and the units of loss and error.
 
-    points: tuple[tuple[float | None, float], ...]  # (ρ, t); nothing: rows do not move
+    The price None means that rows do not move.
+    """
+
+    points: tuple[float | None, ...]
     shares: tuple[float, ...]
     loss: float = 1.0
     error: float = 1.0
 
 
 def units_of(spread: Spread, frozen: Sequence[int]) -> Units:
-    """One standard deviation of every column; frozen columns and those of one value do not move.
+    """Return the units of drift: one standard deviation of every column.
+
+    Frozen columns and columns that mostly have one value do not move.
 
     >>> units_of(Spread(np.array([2.0, 1.0])), frozen=[1])
     Units(moves=array([0.25,  inf]), tells=array([0.25, 0.  ]))
@@ -94,56 +102,58 @@ def units_of(spread: Spread, frozen: Sequence[int]) -> Units:
     return Units(moves, tells)
 
 
-def question(
-    units: Units, outliers: float, *, thin: int = 1, loss: float = 1.0, error: float = 1.0
-) -> Question:
-    """The grid, or every `thin`-th price and weight of it, and the shares of a curve.
+def fence(values: Array) -> float:
+    """Return Tukey's outer fence, Q3 + 3 (Q3 − Q1), beyond which a value is far out.
 
-    >>> len(question(Units(np.ones(2), np.ones(2)), 0.1, thin=4).points)
-    12
+    Infinite if the quartiles coincide: then no value is far out.
+
+    >>> fence(np.arange(101.0)), fence(np.ones(5))
+    (225.0, inf)
     """
-    scale = max(int((units.tells > 0).sum()), 1)  # h₀ of an ordinary row
-    prices, weights = (None, *_RHO[thin - 1 :: thin]), (0.0, *_T[thin - 1 :: thin])
-    points = tuple((price, weight / scale) for price in prices for weight in weights)
-    return Question(points, tuple(sorted({*SHARES, float(outliers)})), float(loss), float(error))
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(high + _FENCE * (high - low)) if high > low else np.inf
+
+
+def question(outliers: float, *, thin: int = 1, loss: float = 1.0, error: float = 1.0) -> Question:
+    """Return the grid: every `thin`-th price, and the shares of a curve with `outliers` added.
+
+    >>> len(question(0.1).points), question(0.1, thin=4).points
+    (15, (None, 32.0, 2.0, 0.06))
+    """
+    shares = tuple(sorted({*SHARES, float(outliers)}))
+    return Question((None, *_RHO[thin - 1 :: thin]), shares, float(loss), float(error))
 
 
 def brief(asked: Question, share: float) -> Question:
-    """A question in its place for who may tell little: every second price and weight, one share.
+    """Return a shorter question: the prices of `asked` at one share.
 
-    Its points are among those of `asked`, so what answers that answers this: :func:`shortened`.
+    :func:`shortened` turns an answer to `asked` into an answer to this one.
 
-    >>> whole = question(Units(np.ones(2), np.ones(2)), 0.1)
+    >>> whole = question(0.1)
     >>> [2 * len(q.points) * len(q.shares) for q in (whole, brief(whole, 0.1))]
-    [2160, 96]
+    [180, 30]
     """
-    prices, weights = (list(dict.fromkeys(part)) for part in zip(*asked.points, strict=True))
-    kept = {*prices[:1], *prices[2::2]}, {*weights[:1], *weights[2::2]}
-    points = tuple(at for at in asked.points if at[0] in kept[0] and at[1] in kept[1])
-    return asked._replace(points=points, shares=(share,))
+    return asked._replace(shares=(share,))
 
 
 def shortened(told: Told, asked: Question, less: Question) -> Told:
-    """What a client tells that answers all of `asked`, as an answer to less; or as it is."""
+    """Return the part of an answer to `asked` that answers `less`; an answer to `less` as it is."""
     if told.loss.shape == (len(less.points), len(less.shares)):
         return told
-    rows = [asked.points.index(at) for at in less.points]
     columns = [asked.shares.index(share) for share in less.shares]
-    at = np.ix_(rows, columns)
-    return Told(told.near[columns], told.loss[at], told.error[at])
+    return Told(told.loss[:, columns], told.error[:, columns])
 
 
 def thinness(rows: int, outputs: int) -> int:
-    """Which grid so many rows in all are asked for: a finer one would take too long."""
-    work = len(_RHO) * len(_T) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
-    return min(1 + int((work / _WORK) ** 0.5), 9)  # beyond, no price would be left
+    """Return `thin` for :func:`question`, larger for more rows in all, to limit the time."""
+    work = len(_RHO) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
+    return min(1 + int(work / _WORK), len(_RHO) // 2)
 
 
 def tell(group: Group, theta: Array, units: Units, asked: Question, least: int = 1) -> list[Told]:
-    """What each client of a group tells of θ; every number is a mean over blocks of `least` rows.
+    """Return each client's report on θ; every number is a mean over whole blocks of `least` rows.
 
-    Blocks make a mean of somewhat fewer rows of the largest f, or of somewhat more of the nearest:
-    larger, never smaller.
+    A mean over blocks is over somewhat fewer rows with the largest f: larger, never smaller.
     """
     asks = partial(_tell_some, group, np.ravel(theta), units, asked, least)
     with one_blas_thread():
@@ -153,191 +163,210 @@ def tell(group: Group, theta: Array, units: Units, asked: Question, least: int =
 def _tell_some(
     group: Group, theta: Array, units: Units, asked: Question, least: int, clients: range
 ) -> list[Told]:
+    """Return the reports of some clients of a group."""
     plain, parameter = reduced(group, theta, units, clients)
+    start = int(group.bounds[clients.start])
     parts = [slice(first, stop) for first, stop in pairwise(plain.bounds.tolist())]
-    far = _priced(plain, np.inf, 1.0).penalty
-    kept = [[_kept(at.stop - at.start, part, least) for part in asked.shares] for at in parts]
-    nowhere = np.full((len(asked.points), len(asked.shares)), NO_BOUND)
-    told = [
-        Told(-_largest(-far[at], [outer for _, outer in own]), nowhere.copy(), nowhere.copy())
-        for at, own in zip(parts, kept, strict=True)
+    far = np.empty(len(plain.target), dtype=bool)
+    for i, at in zip(clients, parts, strict=True):
+        whole = slice(start + at.start, start + at.stop)
+        away = distances(group.rows[whole], group.center_of(i, whole), units)
+        far[at] = away > fence(away)
+    kept = [
+        [_kept(at.stop - at.start, share, int((~far[at]).sum()), least) for share in asked.shares]
+        for at in parts
     ]
-    good = [[inner for inner, _ in own] for own in kept]
-    for price, same in groupby(enumerate(asked.points), key=lambda point: point[1][0]):
-        points, weights = zip(*((k, weight) for k, (_, weight) in same), strict=True)
-        priced = {
-            unit: [_priced(plain, np.inf if price is None else unit * price, unit * weight)
-                   for weight in weights]
-            for unit in {asked.loss, asked.error}
-        }  # fmt: skip
-        for of, worst in (("loss", _loss), ("error", _error)):
-            # Many points at once: of few rows, a point costs more in calls than in numbers.
-            f = np.full((len(points), len(far)), np.inf)
-            for values, at in zip(f, priced[getattr(asked, of)], strict=True):
-                if at.problem.is_finite(parameter):
-                    values[:] = worst(at, parameter)
-            for part, one, own in zip(parts, told, good, strict=True):
-                means = np.minimum(_largest(f[:, part], own), NO_BOUND)
-                getattr(one, of)[points[0] : points[-1] + 1] = means
+    own = slice(start, start + len(far))
+    certain = error_terms(group.problem, theta, group.rows[own], group.target[own], units)
+    told = [Told(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts]
+    for k, price in enumerate(asked.points):
+        of_loss = _loss(plain, parameter, None if price is None else asked.loss * price)
+        of_error = certain.at(None if price is None else asked.error * price)
+        for f, name in ((of_loss, "loss"), (of_error, "error")):
+            f[far] = -np.inf  # out of range: never among the largest
+            for at, one, counts in zip(parts, told, kept, strict=True):
+                getattr(one, name)[k] = np.minimum(_largest(f[at], counts), NO_BOUND)
     return told
 
 
+def distances(rows: Array, center: Array, units: Units) -> Array:
+    """Return how far rows lie from their centre, in standard deviations."""
+    found = np.empty(len(rows))
+    for start in range(0, len(rows), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        offset = rows[part] - (center if center.ndim == 1 else center[part])
+        found[part] = np.sqrt(np.square(offset) @ units.tells)
+    return found
+
+
+class ErrorTerms(NamedTuple):
+    """What the error at its worst depends on, for every row.
+
+    Attributes
+    ----------
+    costs : array of shape (rows,)
+        Classification: the least cost c(ξ, ζ) at which the row is misclassified, 0 if it is.
+        Regression: the absolute error of the row.
+    pull : float or None
+        Regression: squared length of the weights in standard deviations. None for classes.
+    """
+
+    costs: Array
+    pull: float | None = None
+
+    def at(self, price: float | None) -> Array:
+        """Return f of every row: max(0, 1 − ρ cost), or |a − y| + pull / 2ρ for a regression."""
+        if self.pull is None:
+            if price is None:
+                return np.asarray(self.costs <= 0.0, dtype=float)
+            return np.maximum(1.0 - price * self.costs, 0.0)
+        return np.asarray(self.costs + (0.0 if price is None else 0.5 * self.pull / price))
+
+
+def error_terms(
+    problem: Problem, theta: Array, rows: Array, target: Array, units: Units
+) -> ErrorTerms:
+    """Return the terms of the error for rows with labels encoded as `target`.
+
+    A row with a margin a against class k is misclassified at a cost of a²/2s, with s the squared
+    length of θ_y − θ_k in standard deviations over the columns that move. A label changes at the
+    cost's `label_price`. A row on a boundary counts as misclassified.
+    """
+    weights, _ = problem.split(theta)
+    free = np.isfinite(units.moves)
+    slopes = weights[:, free] / np.sqrt(units.moves[free])
+    blocks = [rows[start : start + _BLOCK] for start in range(0, max(len(rows), 1), _BLOCK)]
+    out = np.concatenate([problem.predict(theta, block) for block in blocks])
+    if not problem.loss.classifies:
+        return ErrorTerms(np.abs(out - target), float(slopes[0] @ slopes[0]))
+    labels, classes = problem.decode(target), problem.classes
+    if problem.outputs == 1:  # two classes, the output of the first being 0
+        margin = out * (2.0 * (labels == classes[1]) - 1.0)
+        found = _to_boundary(margin, slopes[0] @ slopes[0])
+    else:
+        square = slopes @ slopes.T
+        chords = np.diag(square)[:, None] + np.diag(square) - 2.0 * square
+        own = np.searchsorted(classes, labels)[:, None]
+        margin = np.take_along_axis(out, own, axis=1) - out
+        np.put_along_axis(margin, own, np.inf, axis=1)
+        found = _to_boundary(margin, chords[own[:, 0]]).min(axis=1)
+    return ErrorTerms(np.minimum(found, problem.method.cost.label_price))
+
+
+def _to_boundary(margin: Array, chord: Array) -> Array:
+    """Return the cost at which margins vanish, given the squared length of their gradient."""
+    ahead = np.maximum(margin, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(ahead > 0.0, ahead * ahead / (2.0 * np.maximum(chord, 0.0)), 0))
+
+
 def _largest(f: Array, counts: Sequence[int]) -> Array:
-    """The means of so many of the largest of f, along its last axis; of none, no bound.
+    """Return the means of so many of the largest of f; NO_BOUND for the mean of none.
 
     >>> _largest(np.array([1.0, 5.0, 3.0]), [1, 2, 3])
     array([5., 4., 3.])
     """
-    rows = f.shape[-1]
-    cuts = sorted({rows - count for count in counts} - {0, rows})
-    parted = np.partition(f, cuts) if cuts else f
-    edges = [rows, *cuts[::-1], 0]
-    sums = np.cumsum([parted[..., a:b].sum(axis=-1) for b, a in pairwise(edges)], axis=0)
-    added = {rows - a: total for a, total in zip(edges[1:], sums, strict=True)}
-    none = np.full(f.shape[:-1], NO_BOUND)
-    return np.stack([added[n] / n if n else none for n in counts], axis=-1)
+    ends = sorted({0, *counts})
+    smallest = sorted({len(f) - count for count in ends} - {0, len(f)})
+    order = np.partition(f, smallest)[::-1] if smallest else f
+    sums = np.cumsum([order[a:b].sum() for a, b in pairwise(ends)])
+    total = dict(zip(ends[1:], sums.tolist(), strict=True))
+    return np.array([total[n] / n if n else NO_BOUND for n in counts])
 
 
 def bound(
-    told: Sequence[Told], lam: Array | None, asked: Question, share: float, drift: float,
-    *, of: str = "loss", anywhere: bool = False,
-) -> float:  # fmt: skip
-    """B at a share that was asked for and any drift, of the mixture λ, or of every mixture at once.
+    told: Sequence[Told],
+    lam: Array | None,
+    asked: Question,
+    share: float,
+    drift: float,
+    *,
+    of: str = "loss",
+) -> float:
+    """Return the bound at a share of `asked` and any drift; infinite if none is known.
 
-    `of` is "loss" or "error". With `anywhere` the bound is that of t = 0, for all populations
-    within the drift, however far out they lie.
+    Parameters
+    ----------
+    told : sequence of Told
+        The clients' reports.
+    lam : array of shape (clients,) or None
+        The mixture. None: the bound for every mixture at once.
+    asked : Question
+        What the clients reported on.
+    share, drift : float
+        The share of outliers, and the drift in standard deviations.
+    of : {"loss", "error"}
+        What is bounded.
     """
     column = asked.shares.index(share)
-    near = np.array([part.near[column] for part in told])
     means = np.array([getattr(part, of)[:, column] for part in told])
-    away = float(near.max() if lam is None else lam @ near)
     mean = means.max(axis=0) if lam is None else np.where(lam[:, None] > 0, means, 0.0).T @ lam
-    unit, out = getattr(asked, of), (away**0.5 + drift) ** 2
     found = np.inf
-    for (price, weight), value in zip(asked.points, mean.tolist(), strict=True):
-        if value >= NO_BOUND * 1e-9 or (anywhere and weight) or (price is None and drift > 0):
+    for price, value in zip(asked.points, mean.tolist(), strict=True):
+        if value >= NO_BOUND * 1e-9 or (price is None and drift > 0):
             continue
-        moving = 0.0 if price is None else unit * price * 0.5 * drift**2
-        found = min(found, moving + unit * weight * out + value)
+        moving = 0.0 if price is None else getattr(asked, of) * price * 0.5 * drift**2
+        found = min(found, moving + value)
     return found
 
 
 def reduced(
     group: Group, theta: Array, units: Units, clients: range | None = None
 ) -> tuple[Group, Array]:
-    """Clients of a group, or all, in as few columns as the supremum depends on, and θ for them.
+    """Return clients in the few columns that the supremum of the loss depends on, and θ for them.
 
-    A row moves in the span of the weights only, and towards its centre. So its columns become: its
-    coordinates in that span, in standard deviations; how far it is from the centre across it; how
-    far in columns that tell but cannot move; and the outputs of all columns that cannot move.
+    A row moves in the span of the weights only. So its columns become its coordinates in that
+    span, in standard deviations, and the outputs of all columns that cannot move.
     """
     problem = group.problem
     weights, intercept = problem.split(theta)
-    free, still = np.isfinite(units.moves), np.isinf(units.moves) & (units.tells > 0)
+    free = np.isfinite(units.moves)
     scale = np.sqrt(units.moves[free])
     basis, slopes = np.linalg.qr((weights[:, free] / scale).T)  # weights = (basis · slopes)ᵀ
     span, outputs = basis.shape[1], problem.outputs
     clients = range(len(group.names)) if clients is None else clients
     bounds = group.bounds[clients.start : clients.stop + 1]
     own = slice(*bounds[[0, -1]].tolist())
-    rows = np.empty((own.stop - own.start, span + 2 + outputs))
-    centers = np.zeros((len(clients), *group.centers.shape[1:-1], rows.shape[1]))
     onto = np.zeros((len(free), span + outputs))  # along the span, and to what cannot move
     onto[free, :span] = scale[:, None] * basis
     onto[~free, span:] = weights[:, ~free].T
-    lengths = np.column_stack([np.where(free, units.moves, 0.0), np.where(still, units.tells, 0.0)])
-    for i, (first, stop) in enumerate(pairwise((bounds - own.start).tolist())):
-        centers[i, ..., :span] = (group.centers[clients[i]] @ onto)[..., :span]
-        for start in range(first, stop, _BLOCK):
-            part = slice(start, min(start + _BLOCK, stop))
-            whole = slice(own.start + part.start, own.start + part.stop)
-            center = group.center_of(clients[i], whole)
-            middle, offset = center @ onto, group.rows[whole] - center
-            found = offset @ onto
-            along = found[:, :span]
-            squares = np.square(offset, out=offset) @ lengths
-            squares[:, 0] -= np.einsum("ij,ij->i", along, along)
-            rows[part, :span] = along + middle[..., :span]
-            rows[part, span : span + 2] = np.sqrt(np.maximum(squares, 0.0))
-            rows[part, span + 2 :] = found[:, span:] + middle[..., span:] + intercept
+    rows = np.empty((own.stop - own.start, span + outputs))
+    for start in range(0, len(rows), _BLOCK):
+        part = slice(start, min(start + _BLOCK, len(rows)))
+        whole = group.rows[own.start + part.start : own.start + part.stop]
+        rows[part] = np.asarray(whole, dtype=np.float64) @ onto
+    rows[:, span:] += intercept
     parameter = np.zeros((outputs, rows.shape[1]))
     parameter[:, :span] = slopes.T
-    parameter[:, span + 2 :] = np.eye(outputs)
-    moves = np.where(np.arange(rows.shape[1]) <= span, 1.0, np.inf)
+    parameter[:, span:] = np.eye(outputs)
+    moves = np.where(np.arange(rows.shape[1]) < span, 1.0, np.inf)
     method = methods.method(
         cost=costs.squared(moves.tolist(), label_price=problem.method.cost.label_price)
     )
     smaller = Problem(method, problem.loss, rows.shape[1], problem.classes, intercept=False)
     names = group.names[clients.start : clients.stop]
-    target, bounds = group.target[own], bounds - own.start
-    return Group(smaller, names, rows, target, bounds, centers), parameter.ravel()
+    centers = np.zeros((len(names), rows.shape[1]))
+    made = Group(smaller, names, rows, group.target[own], bounds - own.start, centers)
+    return made, parameter.ravel()
 
 
-def _priced(plain: Group, rho: float, weight: float) -> Group:
-    """The reduced clients at a price ρ of moving and a weight t of the score."""
-    problem = plain.problem
-    tells = np.where(np.arange(problem.dims) < problem.dims - problem.outputs, 1.0, 0.0)
-    method = methods.method(
-        rho=None if np.isinf(rho) else rho,
-        cost=problem.method.cost,
-        score=scores.quadratic(weight, matrix=tells),
-    )
-    return replace(plain, problem=replace(problem, method=method))
-
-
-def _loss(at: Group, theta: Array) -> Array:
-    """f of the loss, of every row; where it is climbed for, with the most that may be missed."""
+def _loss(plain: Group, theta: Array, price: float | None) -> Array:
+    """Return f of the loss of every row, with the most that a numerical supremum may miss."""
+    method = methods.method(rho=price, cost=plain.problem.method.cost)
+    at = replace(plain, problem=replace(plain.problem, method=method))
+    if not at.problem.is_finite(theta):
+        return np.full(len(plain.target), np.inf)
     if not at.problem.approximate:
-        return at.kept(theta).value
+        return np.array(at.kept(theta).value)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what cannot be shown is told as no bound
+        warnings.simplefilter("ignore", UserWarning)  # what cannot be shown is reported as no bound
         atoms = at.atoms(theta)
     return np.asarray(atoms.value + atoms.error)
 
 
-def _error(at: Group, theta: Array) -> Array:
-    """f of the 0–1 loss, of every row; for a regression, of the absolute error.
-
-    A row is pulled to m, at no more than its penalty. From there the nearest boundary costs
-    a²/2S, a being the margin at m and S what a unit of it takes; a row on a boundary is an error.
-    For the absolute error |a − y| the best is to move on by S, and gains ½ S.
-    """
-    problem, shape, target, penalty = at.problem, at.problem.geometry, at.target, at.penalty
-    weights, intercept = problem.split(theta)
-    out = at.standing @ apply(shape.shrink, weights).T  # θᵀm, as in a pass over rows
-    out += np.repeat(at.anchors @ weights.T + intercept, at.counts, axis=0)
-    spread = shape.spread(weights)
-    if not problem.loss.classifies:
-        return np.asarray(np.abs(out[:, 0] - target) + 0.5 * spread[0, 0] - penalty)
-    labels, classes = problem.decode(target), problem.classes
-    chords = np.diag(spread)[:, None] + np.diag(spread) - 2.0 * spread
-
-    def gain(labels: Array) -> Array:
-        if problem.outputs == 1:  # of two classes the first has the output 0
-            return _nearest(out[:, 0] * (2.0 * (labels == classes[1]) - 1.0), spread[0, 0])
-        own = np.searchsorted(classes, labels)[:, None]
-        margin = np.take_along_axis(out, own, axis=1) - out
-        np.put_along_axis(margin, own, np.inf, axis=1)
-        return np.asarray(_nearest(margin, chords[own[:, 0]]).max(axis=1))
-
-    found = gain(labels)
-    price = problem.method.rho * problem.method.cost.label_price
-    if np.isfinite(price):
-        for other in classes:
-            changed = gain(np.full_like(labels, other)) - price
-            found = np.maximum(found, np.where(labels == other, 0.0, changed))
-    return np.asarray(found - penalty)
-
-
-def _nearest(margin: Array, chord: Array) -> Array:
-    """max(0, 1 − what it takes to reach a boundary), by its margin and what a unit of it takes."""
-    ahead = np.maximum(margin, 0.0)
-    return np.asarray(np.maximum(1.0 - ahead * ahead / (2.0 * np.maximum(chord, 1e-300)), 0.0))
-
-
-def _kept(rows: int, share: float, least: int) -> tuple[int, int]:
-    """How many rows are good at least, at the next end of a block inwards and outwards."""
-    good = rows - int(share * rows + 1e-9)
+def _kept(rows: int, share: float, in_range: int, least: int) -> int:
+    """Return the number of inliers at least, rounded down to whole blocks of `least` rows."""
+    inliers = min(rows - int(share * rows + 1e-9), in_range)
     blocks = max(rows // max(least, 1), 1)
     ends = np.arange(blocks + 1) * rows // blocks
-    return int(ends[ends <= good].max()), int(ends[ends >= good].min())
+    return int(ends[ends <= inliers].max())

@@ -129,7 +129,7 @@ def paper(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
-    >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl())
+    >>> fit = dorfl.train(data.clients, dorfl.methods.paper())
     >>> certificate = dorfl.certificate.paper(fit, data.clients)
     >>> abs(certificate.difference) < 1e-9, certificate.is_certificate
     (True, True)
@@ -194,8 +194,7 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
             clients, pooled, loss=group.problem.loss, intercept=group.problem.intercept, tol=1e-10,
             start=fit.theta, l2=fit.l2, theta_radius=fit.theta_radius,
         )  # fmt: skip
-    slopes, _ = group.problem.split(point)
-    penalty = 0.5 * fit.l2 * float(np.sum(slopes**2))
+    penalty = 0.5 * fit.l2 * float(group.problem.penalised @ point**2)
     return float(group.evaluate(point).values.max() + penalty - best.objective + best.gap)
 
 

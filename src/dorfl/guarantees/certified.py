@@ -1,13 +1,18 @@
-"""What a model guarantees, in words a person can check: :func:`certify`.
+"""Certificates of linear models: accuracy or error if some rows are outliers and others drift.
 
-The bound and what a client tells for it are in :mod:`dorfl.guarantees.bound`; the paper's own form,
-at a radius of the unbalanced distance, is :func:`dorfl.certificate.paper`.
+:func:`certify` gives one of two forms. :class:`Confident` bounds the accuracy for **rows to come**
+with a stated confidence, from rows that the model was not trained on. :class:`InSample` bounds loss
+and accuracy on the rows at hand, and states nothing about others. Both are monotone in the share of
+outliers and in the drift. `docs/certificate.md` has the proofs; the paper's own certificate, at a
+radius of the unbalanced distance, is :func:`dorfl.certificate.paper`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,73 +20,250 @@ import numpy as np
 from dorfl.data import spread, validation
 from dorfl.federation.fit import Fit
 from dorfl.guarantees import bound as bounding
-from dorfl.guarantees.bound import Question, Told, Units
+from dorfl.guarantees.bound import SHARES, Question, Told, Units
 from dorfl.guarantees.certificate import group_of
+from dorfl.guarantees.confidence import binomial_upper, mean_upper, stake
 from dorfl.objective.kinds import Loss
 from dorfl.objective.mixture import fixed
+from dorfl.oracle.problem import Problem
 from dorfl.support.text import scored
 from dorfl.support.types import Array
 
 DRIFT = 0.1  # standard deviations
 DRIFTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # standard deviations, for a curve
-_BULK = 0.8  # of the rows say what a standard deviation is, wrong ones being among the others
+CONFIDENCE = 0.95
+_MOST = 0.4  # share of outliers: robust location and scale break down near one half
+_BULK = 0.8  # share of rows, nearest first, whose spread defines a standard deviation
+_MEASURING = 5  # one row in so many defines the units if no reference rows are given
+_FREE = 1e-12  # price of moving a row if no row can be moved across a boundary
+# Drifts for each of which a price is fixed beforehand: those of curves, and a grid in steps of 1.25
+_GRID: tuple[float, ...] = tuple(sorted({*DRIFTS[1:], *(0.01 * 1.25 ** np.arange(32)).tolist()}))
 
 
 class Bounds(NamedTuple):
-    """The most the mean loss and the error can be: an error rate, or a mean absolute error."""
+    """Upper bounds of the mean loss and of the error, and the lower bound of the accuracy.
 
-    loss: float
+    Attributes
+    ----------
+    loss : float or None
+        Mean loss at most. None in a certificate with confidence: the loss is not bounded.
+    error : float
+        Error rate at most; mean absolute error at most for a regression.
+    accuracy : float or None
+        1 − error; None for a regression.
+    """
+
+    loss: float | None
     error: float
-    accuracy: float | None = None  # the least it can be: 1 − error, where there are classes
+    accuracy: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Certified:
-    """Bounds at a share of wrong rows and a drift; other drifts and shares by :meth:`at`.
+class Frame(NamedTuple):
+    """What a certificate takes from reference rows, before it sees the rows that it is about.
 
-    The mixture's are `loss`, `error` and `accuracy`; `clients` has each client's, `every` those of
-    all mixtures of clients at once, `anywhere` the mixture's for populations however far out.
+    Attributes
+    ----------
+    names : tuple of str
+        The clients with a centre.
+    variance : array of shape (columns,)
+        Squared unit of drift; 0 for a column that does not move.
+    tells : array of shape (columns,)
+        What a squared offset adds to the squared distance from the centre.
+    centers : array of shape (clients, columns)
+        Robust location of each client.
+    reach : array of shape (clients,)
+        Largest distance from the centre that is in range. Infinity is written as -1.
+    prices : array of shape (drifts,)
+        Classification: the price of moving a row, for every drift of the grid.
+    variances : array of shape (drifts,) or (1,)
+        Variance of the values that are averaged, for the size of the bets.
+    cap : float
+        Regression: absolute errors above it count as this much.
+    """
+
+    names: tuple[str, ...]
+    variance: Array
+    tells: Array
+    centers: Array
+    reach: Array
+    prices: Array
+    variances: Array
+    cap: float = 1.0
+
+    @property
+    def units(self) -> Units:
+        """The units of drift and distance."""
+        with np.errstate(divide="ignore"):
+            return Units(1.0 / self.variance, self.tells)
+
+    def in_range(self, name: str, rows: Array) -> Array:
+        """Return which rows are in range; a new client has the mean centre and the largest range.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        rows : array of shape (n, columns)
+            Its rows.
+
+        Returns
+        -------
+        array of bool of shape (n,)
+        """
+        known = name in self.names
+        center = self.centers[self.names.index(name)] if known else self.centers.mean(axis=0)
+        reach = np.where(self.reach < 0, np.inf, self.reach)
+        most = reach[self.names.index(name)] if known else reach.max()
+        return np.asarray(bounding.distances(rows, center, self.units) <= most)
+
+
+class Held(NamedTuple):
+    """Held-out rows of a client: how many, and the sorted error terms of those in range.
+
+    Costs of misclassification come in ascending order, absolute errors in descending order: the
+    worst rows first.
+    """
+
+    rows: int
+    terms: Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Certified(ABC):
+    """Bounds at a share of outliers and a drift; :meth:`at` gives other shares and drifts.
+
+    Attributes
+    ----------
+    outliers : float
+        Share of every client's rows that may be outliers.
+    drift : float
+        Root mean square of how far rows move, in standard deviations.
+    names : tuple of str
+        The clients.
+    classifies : bool
+        Whether the model tells classes apart.
+    unit : float
+        Unit of the error of a regression, in that of the label.
     """
 
     outliers: float
     drift: float
     names: tuple[str, ...]
-    rows: tuple[int, ...]
-    lam: Array
-    told: tuple[Told, ...]
-    asked: Question
-    loss_of: Loss
-    unit: float = 1.0  # of the error, in the label's own
+    classifies: bool = True
+    unit: float = 1.0
+
+    @abstractmethod
+    def at(
+        self,
+        outliers: float | None = None,
+        drift: float | None = None,
+        *,
+        who: str | Array | None = "",
+    ) -> Bounds:
+        """Return the bounds at another share of outliers or another drift.
+
+        Parameters
+        ----------
+        outliers, drift : float, optional
+            By default those of the certificate.
+        who : str, array or None
+            A client's name, a mixture λ, or None for every mixture at once. By default all
+            clients, by their rows.
+
+        Returns
+        -------
+        Bounds
+        """
 
     @property
-    def loss(self) -> float:
-        """The most the mean loss can be, for the mixture."""
+    def loss(self) -> float | None:
+        """Upper bound of the mean loss over all clients; None if not bounded."""
         return self.at().loss
 
     @property
     def error(self) -> float:
-        """The most the error rate, or the mean absolute error, can be, for the mixture."""
+        """Upper bound of the error rate, or of the mean absolute error, over all clients."""
         return self.at().error
 
     @property
     def accuracy(self) -> float | None:
-        """The least the accuracy can be, for the mixture; nothing for a regression."""
+        """Lower bound of the accuracy over all clients; None for a regression."""
         return self.at().accuracy
 
     @property
     def clients(self) -> dict[str, Bounds]:
-        """Each client's own bounds."""
+        """Bounds of each client, each by itself."""
         return {name: self.at(who=name) for name in self.names}
 
     @property
     def every(self) -> Bounds:
-        """The bounds that hold for every mixture of the clients."""
+        """Bounds that hold for every mixture of the clients at once."""
         return self.at(who=None)
 
     @property
-    def anywhere(self) -> Bounds:
-        """The mixture's bounds with nothing assumed of how far out the good rows lie."""
-        return self.at(anywhere=True)
+    def shares(self) -> tuple[float, ...]:
+        """Shares of outliers on a curve."""
+        return tuple(sorted({*SHARES, self.outliers}))
+
+    def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
+        """Return the bounds over drifts, at the share of outliers of the certificate."""
+        return [(drift, self.at(drift=drift)) for drift in drifts]
+
+    def over_outliers(self) -> list[tuple[float, Bounds]]:
+        """Return the bounds over shares of outliers, at the drift of the certificate."""
+        return [(share, self.at(share)) for share in self.shares]
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The statement in one sentence."""
+
+    @property
+    @abstractmethod
+    def assumption(self) -> str:
+        """What is assumed, and what the statement does not cover."""
+
+    def __str__(self) -> str:
+        return f"{self.words} {self.assumption}"
+
+    def _bounds(self, loss: float | None, error: float) -> Bounds:
+        if not self.classifies:
+            return Bounds(loss, error * self.unit)
+        return Bounds(loss, min(error, 1.0), 1.0 - min(error, 1.0))
+
+    @property
+    def _outliers(self) -> str:
+        if not self.outliers > 0:
+            return "no row is an outlier"
+        return f"at most {100 * self.outliers:.3g} % of each client's rows are outliers"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Confident(Certified):
+    """Bounds for rows to come that hold with a confidence, from rows not trained on.
+
+    Attributes
+    ----------
+    confidence : float
+        Probability, over the draw of the held-out rows, that a bound holds. Each bound by itself.
+    held : tuple of Held
+        The held-out rows of every client.
+    frame : Frame
+        What was fixed before these rows were looked at.
+    pull : float
+        Regression: length of the weights in standard deviations.
+    lam : array or None
+        A mixture other than by the clients' rows.
+    about : str
+        Which model the statement is about.
+    """
+
+    confidence: float
+    held: tuple[Held, ...]
+    frame: Frame
+    pull: float = 0.0
+    lam: Array | None = None
+    about: str = "the model"
 
     def at(
         self,
@@ -89,138 +271,185 @@ class Certified:
         drift: float | None = None,
         *,
         who: str | Array | None = "",
-        anywhere: bool = False,
     ) -> Bounds:
-        """The bounds at another share (one of `asked.shares`) or drift.
-
-        `who` is a client's name, a mixture λ, nothing for every mixture at once; by default the
-        mixture of the certificate.
-        """
+        """Return the bounds at another share of outliers or another drift, see the base class."""
         share = self.outliers if outliers is None else float(outliers)
+        away = self.drift if drift is None else float(drift)
+        check(share, away)
+        alpha = 1.0 - self.confidence
+        lam = self.lam if isinstance(who, str) and not who else who
+        if isinstance(who, str) and who:
+            error = self._upper(self.held[self.names.index(who)], share, away, alpha)
+        elif isinstance(who, str) and lam is None:
+            error = self._upper(self._pooled, share, away, alpha)
+        else:
+            weights = np.ones(len(self.held)) if lam is None else np.asarray(lam, dtype=float)
+            used = [k for k, weight in enumerate(weights.tolist()) if weight > 0]
+            each = [self._upper(self.held[k], share, away, alpha / len(used)) for k in used]
+            error = max(each) if lam is None else float(weights[used] @ each)
+        return self._bounds(None, error)
+
+    @cached_property
+    def _pooled(self) -> Held:
+        terms = np.sort(np.concatenate([own.terms for own in self.held]))
+        rows = sum(own.rows for own in self.held)
+        return Held(rows, terms if self.classifies else terms[::-1])
+
+    def _upper(self, held: Held, share: float, drift: float, alpha: float) -> float:
+        """Return the upper confidence bound of the error of some rows after a drift.
+
+        The inliers may be any rows in range, all but the share of outliers at most; the bound grows
+        if fewer are left, so that those with the largest errors are the worst case.
+        """
+        least = min(len(held.terms), held.rows - int(share * held.rows + 1e-9))
+        terms, trials = held.terms[:least], held.rows
+        if not self.classifies:
+            cap = self.frame.cap
+            bet = stake(float(self.frame.variances[0]), trials, alpha)
+            mean = mean_upper(np.minimum(terms / cap, 1.0), alpha, bet) if least else np.inf
+            return cap * mean + drift * self.pull
+        if not least:
+            return 1.0
+        found = binomial_upper(int((terms <= 0.0).sum()), least, alpha)
+        if not drift > 0:
+            return found
+        # The price of a drift is fixed for each of a grid; a larger drift has no smaller bound.
+        prices: list[float] = self.frame.prices.tolist()
+        variances: list[float] = self.frame.variances.tolist()
+        for at, price, variance in zip(_GRID, prices, variances, strict=True):
+            values = np.zeros(least)
+            near = int(np.searchsorted(terms, 1.0 / price))
+            values[:near] = 1.0 - price * terms[:near]
+            mean = mean_upper(values, alpha, stake(variance, trials, alpha))
+            found = max(found, 0.5 * price * min(at, drift) ** 2 + mean)
+            if at >= drift or found >= 1.0:
+                break
+        else:
+            return 1.0  # beyond the grid
+        return min(found, 1.0)
+
+    @property
+    def words(self) -> str:
+        """The statement in one sentence."""
+        away = "are like the inliers"
+        if self.drift > 0:
+            away = f"differ from the inliers by at most {self.drift:.3g} standard deviations"
+        return (
+            f"With {100 * self.confidence:.4g} % confidence: if {self._outliers} and rows to come "
+            f"{away}, {self.about} has {self._claim(self.at())}."
+        )
+
+    def _claim(self, found: Bounds) -> str:
+        if found.accuracy is not None:
+            return f"an accuracy of at least {floored(found.accuracy)}"
+        if not np.isfinite(found.error):
+            return "no known bound of the mean absolute error"
+        cap = scored(self.frame.cap * self.unit, classifies=False)
+        return (
+            f"a mean absolute error of at most {ceiled(found.error)} (errors above {cap} count as "
+            f"{cap})"
+        )
+
+    @property
+    def assumption(self) -> str:
+        """What is assumed, and what the statement does not cover."""
+        total, inside = self._pooled.rows, len(self._pooled.terms)
+        text = (
+            f"It is computed from {total:,} rows that this model was not trained on. Assumed: "
+            "their inliers are independent draws from the population."
+        )
+        if inside < total:
+            text += (
+                f" {total - inside:,} of them ({100 * (1 - inside / total):.2g} %) lie unusually "
+                "far from their client's centre (beyond Tukey's outer fence). They count as "
+                "outliers, and nothing is stated about rows like them."
+            )
+        return text
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InSample(Certified):
+    """Bounds on the rows at hand; no statement about rows to come.
+
+    Attributes
+    ----------
+    lam : array of shape (clients,)
+        The mixture, by default every client by its rows.
+    told : tuple of Told
+        The clients' reports.
+    asked : Question
+        The prices and shares that the reports are for.
+    """
+
+    lam: Array
+    told: tuple[Told, ...]
+    asked: Question
+
+    def at(
+        self,
+        outliers: float | None = None,
+        drift: float | None = None,
+        *,
+        who: str | Array | None = "",
+    ) -> Bounds:
+        """Return the bounds at another share of `asked.shares` or another drift."""
+        share = self.outliers if outliers is None else float(outliers)
+        away = self.drift if drift is None else float(drift)
         if share not in self.asked.shares:
             known = ", ".join(f"{one:g}" for one in self.asked.shares)
-            raise ValueError(f"outliers={share}: was not asked for; there are {known}")
+            raise ValueError(f"outliers={share}: not evaluated; known are {known}")
         told, lam = self.told, self.lam if isinstance(who, str) else who
         if isinstance(who, str) and who:
             told, lam = (told[self.names.index(who)],), np.ones(1)
         loss, error = (
-            bounding.bound(
-                told, lam, self.asked, share, self.drift if drift is None else float(drift),
-                of=of, anywhere=anywhere,
-            )
-            for of in ("loss", "error")
-        )  # fmt: skip
-        if not self.loss_of.classifies:
-            return Bounds(loss, error * self.unit)
-        error = min(error, 1.0)
-        return Bounds(loss, error, 1.0 - error)
+            bounding.bound(told, lam, self.asked, share, away, of=of) for of in ("loss", "error")
+        )
+        return self._bounds(loss, error)
 
-    def confident(self, confidence: float = 0.95) -> float | None:
-        """The least the accuracy can be for the population behind the good rows, so surely.
-
-        For rows that were not trained with, and a population however far out, if the good ones of
-        each client are drawn independently: f lies between 0 and 1, so that by Hoeffding its mean
-        over the good rows is off by more than √(log(m/δ)/2 · Σ λ_i²/n_i) at any of m prices with
-        probability δ at most, n_i being the good rows. Nothing for a regression: no loss of it is
-        bounded.
-        """
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence={confidence}: must be between 0 and 1")
-        if not self.loss_of.classifies:
-            return None
-        good = np.floor((1.0 - self.outliers) * np.array(self.rows, dtype=float))
-        prices = sum(weight == 0.0 for _, weight in self.asked.points)
-        spread = float(np.sum(self.lam[self.lam > 0] ** 2 / good[self.lam > 0]))
-        off = (0.5 * np.log(prices / (1.0 - confidence)) * spread) ** 0.5
-        return max(1.0 - self.anywhere.error - float(off), 0.0)
-
-    def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
-        """The bounds over drifts, at the share of the certificate."""
-        return [(drift, self.at(drift=drift)) for drift in drifts]
-
-    def over_outliers(self) -> list[tuple[float, Bounds]]:
-        """The bounds over the shares that were asked for, at the drift of the certificate."""
-        return [(share, self.at(share)) for share in self.asked.shares]
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Shares of outliers that were evaluated."""
+        return self.asked.shares
 
     @property
     def words(self) -> str:
-        """The guarantee in one sentence."""
-        return f"{self.condition} {self.claim(self.at())}."
-
-    @property
-    def condition(self) -> str:
-        """Under which words the bounds hold."""
-        away = "are like {}"
+        """The statement in one sentence."""
+        moved = ""
         if self.drift > 0:
-            away = f"differ from {{}} by at most {self.drift:.3g} standard deviations"
-        if not self.outliers > 0:
-            return f"If no row is wrong and rows to come {away.format('these')},"
-        share = 100 * self.outliers
-        return (
-            f"If at most {share:.3g} % of each client's rows are wrong, and rows to come "
-            f"{away.format('the good ones')} and lie no further out than the nearest "
-            f"{100 - share:.3g} %,"
-        )
-
-    def claim(self, found: Bounds) -> str:
-        """What bounds say, as the end of a sentence."""
+            moved = f" and the inliers move by at most {self.drift:.3g} standard deviations"
+        found = self.at()
         if found.accuracy is not None:
-            return f"accuracy is at least {floored(found.accuracy)}"
-        if not np.isfinite(found.error):
-            return "no bound is known for the mean absolute error"
-        return f"the mean absolute error is at most {ceiled(found.error)}"
+            claim = f"the accuracy on them is at least {floored(found.accuracy)}"
+        elif np.isfinite(found.error):
+            claim = f"the mean absolute error on them is at most {ceiled(found.error)}"
+        else:
+            claim = "no bound is known for the mean absolute error"
+        return f"In sample: if {self._outliers}{moved}, {claim}."
 
     @property
     def assumption(self) -> str:
-        """What is taken for granted, and what would hold without."""
-        plain = "The good rows are those of this sample: see docs/certificate.md."
-        if not self.outliers > 0:
-            return plain
-        near = [told.near[self.asked.shares.index(self.outliers)] for told in self.told]
+        """What is assumed, and what the statement does not cover."""
         return (
-            f"{self._counted}Assumed: wrong rows are the far ones, so that the root mean square "
-            "distance of rows to come from their client's centre is at most "
-            f"{float(self.lam @ near) ** 0.5:.3g} "
-            f"standard deviations, as of the nearest {100 - 100 * self.outliers:.3g} % of these "
-            f"rows, plus the drift. However far out they lie, {self.claim(self.anywhere)}. {plain}"
+            "This bound is about these rows alone. It is not a statement about rows to come: "
+            "certify the model on rows that it was not trained on. Rows unusually far from their "
+            "client's centre (beyond Tukey's outer fence) count as outliers, and nothing is stated "
+            "about rows like them."
         )
-
-    @property
-    def _counted(self) -> str:
-        """Where more is promised than all of these rows show, wrong ones among them: what they do.
-
-        Nothing moves and every row is good at no drift and a share of 0: the bound is their mean.
-        """
-        if 0.0 not in self.asked.shares:
-            return ""
-        here, found = self.at(0.0, 0.0), self.at()
-        if found.error >= here.error or not np.isfinite(here.error):
-            return ""
-        classes = here.accuracy is not None
-        what = "accuracy" if classes else "the mean absolute error"
-        seen = here.accuracy if classes else here.error
-        return (
-            f"On all of these rows {what} is {scored(seen or 0.0, classes)}: those that lie "
-            "furthest out are taken for wrong, and of their like nothing is promised. "
-        )
-
-    def __str__(self) -> str:
-        return f"{self.words} {self.assumption}"
 
 
 def down(accuracy: float) -> float:
-    """A lower bound to a tenth of a percent, never rounded up."""
+    """Round a lower bound down to a tenth of a percent."""
     return float(np.floor(accuracy * 1000.0 + 1e-9) / 1000.0)
 
 
 def up(bound: float) -> float:
-    """An upper bound to four digits, never rounded down."""
+    """Round an upper bound up to four digits."""
     digit = 10.0 ** (np.floor(np.log10(max(bound, 1e-300))) - 3.0)
     return float(np.ceil(bound / digit - 1e-9) * digit)
 
 
 def floored(accuracy: float) -> str:
-    """A lower bound in percent, never rounded up.
+    """Format a lower bound in percent, rounded down.
 
     >>> floored(0.91999)
     '91.9 %'
@@ -229,7 +458,7 @@ def floored(accuracy: float) -> str:
 
 
 def ceiled(error: float) -> str:
-    """An upper bound in four digits, never rounded down.
+    """Format an upper bound in four digits, rounded up.
 
     >>> ceiled(3.86201), ceiled(0.25), ceiled(10550.2)
     ('3.863', '0.25', '10,560')
@@ -243,59 +472,244 @@ def certify(
     outliers: float = 0.1,
     drift: float = DRIFT,
     *,
+    confidence: float | None = CONFIDENCE,
+    reference: Any = None,
     lam: Any = None,
     frozen: Sequence[int] | None = None,
 ) -> Certified:
-    """How bad a model can be if so many rows are wrong and the others drift so far.
+    """Bound how bad a linear model can be if some rows are outliers and the others drift.
 
-    Any linear model, whatever it was trained with. At most the share `outliers` of every client's
-    rows are wrong; the population to come differs from the good rows by `drift` at most: the root
-    mean square of how far rows move, in standard deviations of these rows' columns, which wrong
-    rows do not sway. Columns that are `frozen` (by default, those of the fit's cost) do not move,
-    nor do columns that nearly always have one value; neither do labels, unless the fit's cost has a
-    price for it. `lam` is the mixture, by default every client by its rows.
+    Parameters
+    ----------
+    fit : Fit
+        Any linear model, however it was trained.
+    clients : mapping or sequence of (X, y)
+        Labelled rows of each client. With a `confidence` they must **not** be rows that the model
+        was trained on, and the inliers among them must be independent draws.
+    outliers : float, default 0.1
+        At most this share of every client's rows are outliers, from 0 to 0.4.
+    drift : float, default 0.1
+        Rows to come differ from the inliers by at most this much: the root mean square of how far
+        rows move, in robust standard deviations of the columns.
+    confidence : float or None, default 0.95
+        Probability that the bound holds for rows to come. None: the in-sample form, a bound of
+        loss and accuracy on `clients` alone, which may then be training rows.
+    reference : mapping or sequence of (X, y), optional
+        Rows that define location, scale and range, for example the training rows. By default
+        every fifth of the rows in `clients`, which are then not used otherwise. Ignored in the
+        in-sample form.
+    lam : array-like of shape (clients,), optional
+        The mixture of clients. By default every client by its rows.
+    frozen : sequence of int, optional
+        Columns that do not move. By default those that the fit's cost freezes. Columns that
+        nearly always have one value do not move either. Labels move only if the fit's cost has a
+        price for it.
 
+    Returns
+    -------
+    Confident or InSample
+        Bounds, and the statement in words; `at` gives other shares and drifts.
+
+    Examples
+    --------
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
-    >>> fit = dorfl.train(data.clients, dorfl.methods.dorfl(rho=20, beta=1))
-    >>> found = dorfl.certify(fit, data.clients, outliers=0.1, drift=0.1)
-    >>> found.accuracy > 0.75, found.clients["client-3"].accuracy > found.every.accuracy
+    >>> fit = dorfl.train(data.clients, dorfl.methods.paper(rho=20, beta=1))
+    >>> found = dorfl.certify(fit, data.test, outliers=0.0, reference=data.clients)
+    >>> found.accuracy > 0.7, found.at(0.1, 0.2).accuracy < found.accuracy
     (True, True)
     """
-    if not 0 <= outliers <= 0.4:
-        raise ValueError(f"outliers={outliers}: must be a share from 0 to 0.4")
-    if not 0 <= drift < np.inf:
-        raise ValueError(f"drift={drift}: a number of standard deviations, 0 or more")
-    checked = validation.clients(clients)
-    problem = fit.problem
+    check(outliers, drift, confidence)
+    checked, problem = validation.clients(clients), fit.problem
     if frozen is None:
         frozen = np.flatnonzero(np.isinf(problem.method.cost.weights(problem.dims))).tolist()
+    if confidence is None:
+        return _in_sample(fit, checked, outliers, drift, lam, frozen)
+    common = replace(fit, clients=("",), centers=np.zeros((1, problem.dims)))
+    group_of(common, checked)  # raises for columns or labels that do not fit the model
+    if reference is None:
+        known, checked = _divided(checked)
+    else:
+        known = validation.clients(reference)
+    frame = measure(problem, fit.theta, known, frozen)
+    return confident(problem, fit.theta, checked, frame, outliers, drift, confidence, lam=lam)
+
+
+def check(outliers: float, drift: float, confidence: float | None = None) -> None:
+    """Raise ValueError for a share, a drift or a confidence out of range."""
+    if confidence is not None and not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: must be between 0 and 1")
+    if not 0 <= outliers <= _MOST:
+        raise ValueError(f"outliers={outliers}: must be a share from 0 to {_MOST}")
+    if not 0 <= drift < np.inf:
+        raise ValueError(f"drift={drift}: must be a number of standard deviations, 0 or more")
+
+
+def confident(
+    problem: Problem,
+    theta: Array,
+    clients: Mapping[str, tuple[Array, Array]],
+    frame: Frame,
+    outliers: float,
+    drift: float,
+    confidence: float = CONFIDENCE,
+    *,
+    lam: Any = None,
+    about: str = "the model",
+) -> Confident:
+    """Return the certificate with confidence of θ from rows it was not trained on.
+
+    Parameters are those of :func:`certify`, with the `frame` measured on other rows and `about`
+    naming the model in the statement.
+    """
+    held, pull = [], 0.0
+    for name, (X, y) in clients.items():
+        target = problem.encode(np.asarray(y))
+        found = bounding.error_terms(problem, theta, X, target, frame.units)
+        terms = np.sort(found.costs[frame.in_range(name, X)])
+        held.append(Held(len(X), terms if found.pull is None else terms[::-1]))
+        pull = 0.0 if found.pull is None else found.pull**0.5
+    counts = np.array([own.rows for own in held], dtype=float)
+    names = tuple(clients)
+    return Confident(
+        outliers=float(outliers),
+        drift=float(drift),
+        names=names,
+        classifies=problem.loss.classifies,
+        confidence=confidence,
+        held=tuple(held),
+        frame=frame,
+        pull=pull,
+        lam=None if lam is None else fixed(lam).start(names, counts),
+        about=about,
+    )
+
+
+def measure(
+    problem: Problem,
+    theta: Array,
+    clients: Mapping[str, tuple[Array, Array]],
+    frozen: Sequence[int],
+) -> Frame:
+    """Return the frame of a certificate from reference rows, at most 5,000 of each client.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem of the model.
+    theta : array
+        Its parameters.
+    clients : mapping of (X, y)
+        Reference rows of each client, for example those of the training.
+    frozen : sequence of int
+        Columns that do not move.
+
+    Returns
+    -------
+    Frame
+    """
+    tables = [X for X, _ in clients.values()]
+    places, own = spread.gather(tables, [None] * len(tables))
+    units = bounding.units_of(spread.measure(places, _BULK), frozen)
+    centers = spread.centers_of(places, own)
+    looked = [(spread.look(X), spread.look(np.asarray(y))) for X, y in clients.values()]
+    away = [
+        bounding.distances(X, center, units) for (X, _), center in zip(looked, centers, strict=True)
+    ]
+    # A few rows say little about quartiles: a small client has the range of all.
+    common = bounding.fence(np.concatenate(away))
+    reach = np.array([bounding.fence(far) if len(far) >= spread.FEW else common for far in away])
+    found = [
+        bounding.error_terms(problem, theta, X[far <= most], problem.encode(y[far <= most]), units)
+        for (X, y), far, most in zip(looked, away, reach.tolist(), strict=True)
+    ]
+    terms = np.sort(np.concatenate([part.costs for part in found]))
+    prices, variances, cap = _plan(terms, problem.loss.classifies)
+    return Frame(
+        names=tuple(clients),
+        variance=np.where(np.isfinite(units.moves), 1.0 / units.moves, 0.0),
+        tells=units.tells,
+        centers=centers,
+        reach=np.where(np.isfinite(reach), reach, -1.0),
+        prices=prices,
+        variances=variances,
+        cap=cap,
+    )
+
+
+def _plan(terms: Array, classifies: bool) -> tuple[Array, Array, float]:
+    """Return prices and variances for every drift of the grid, and the cap of absolute errors.
+
+    The price of a drift is 1/c with c the cost up to which the worst drift of the reference rows
+    moves them across the boundary: the minimiser of the bound on these rows.
+    """
+    rows = max(len(terms), 1)
+
+    def regular(values: Array) -> float:  # as in the empirical bets of Waudby-Smith and Ramdas
+        return float((0.25 + np.square(values - values.mean()).sum()) / (rows + 1.0))
+
+    if not classifies:
+        cap = bounding.fence(terms) if len(terms) else np.inf
+        cap = cap if np.isfinite(cap) else float(terms.max(initial=0.0))
+        cap = cap if cap > 0 else 1.0
+        values = np.minimum(terms / cap, 1.0)
+        return np.zeros(0), np.array([regular(values) if len(terms) else 0.25]), cap
+    finite = terms[np.isfinite(terms)]
+    spent = np.cumsum(finite) / rows
+    prices, variances = [], []
+    for drift in _GRID:
+        place = int(np.searchsorted(spent, 0.5 * drift**2))
+        cost = float(finite[min(place, len(finite) - 1)]) if len(finite) else 0.0
+        price = 1.0 / cost if cost > 0 else _FREE
+        values = np.maximum(1.0 - price * terms, 0.0)
+        prices.append(price)
+        variances.append(regular(values) if len(terms) else 0.25)
+    return np.array(prices), np.array(variances), 1.0
+
+
+def _divided(clients: Mapping[str, tuple[Array, Array]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return one row in five of every client, drawn at random, as reference, and the others."""
+    first, rest = {}, {}
+    for name, (X, y) in clients.items():
+        order = np.random.default_rng(0).permutation(len(X))
+        some, others = np.sort(order[::_MEASURING]), np.sort(np.delete(order, np.s_[::_MEASURING]))
+        first[name] = X[some], np.asarray(y)[some]
+        rest[name] = X[others], np.asarray(y)[others]
+    return first, rest
+
+
+def _in_sample(
+    fit: Fit, checked: Any, outliers: float, drift: float, lam: Any, frozen: Sequence[int]
+) -> InSample:
+    problem = fit.problem
     tables = [X for X, _ in checked.values()]
     places, own = spread.gather(tables, [None] * len(tables))
-    centers = spread.centers_of(places, own)
     units = bounding.units_of(spread.measure(places, _BULK), frozen)
-    known = replace(fit, clients=tuple(checked), centers=centers)
+    known = replace(fit, clients=tuple(checked), centers=spread.centers_of(places, own))
     group = group_of(known, checked)
     scatter = 1.0
     if not problem.loss.classifies:
-        told = [
+        residuals = [
             spread.residuals(problem.predict(fit.theta, X), np.asarray(y, dtype=float))
             for X, y in checked.values()
         ]
-        scatter = spread.scatter(told) or 1.0
+        scatter = spread.scatter(residuals) or 1.0
     thin = bounding.thinness(len(group.target), problem.outputs)
-    asked = ask(problem.loss, units, outliers, scatter, thin)
-    found = bounding.tell(group, fit.theta, units, asked)
-    mixture = fixed(group.counts if lam is None else lam).start(group.names, group.counts)
-    return Certified(
-        float(outliers), float(drift), group.names, tuple(group.counts.tolist()), mixture,
-        tuple(found), asked, problem.loss,
-    )  # fmt: skip
+    asked = ask(problem.loss, outliers, scatter, thin)
+    return InSample(
+        outliers=float(outliers),
+        drift=float(drift),
+        names=group.names,
+        classifies=problem.loss.classifies,
+        lam=fixed(group.counts if lam is None else lam).start(group.names, group.counts),
+        told=tuple(bounding.tell(group, fit.theta, units, asked)),
+        asked=asked,
+    )
 
 
-def ask(loss: Loss, units: Units, outliers: float, scatter: float, thin: int) -> Question:
-    """What to ask clients of a model with such a loss, whose residuals scatter so far."""
+def ask(loss: Loss, outliers: float, scatter: float, thin: int) -> Question:
+    """Return what to ask clients, for a loss and the scale of its residuals."""
     if loss.classifies:
-        return bounding.question(units, outliers, thin=thin)
+        return bounding.question(outliers, thin=thin)
     size = float(loss.value(np.array([scatter]), np.zeros(1))[0])
-    return bounding.question(units, outliers, thin=thin, loss=size, error=scatter)
+    return bounding.question(outliers, thin=thin, loss=size, error=scatter)

@@ -56,6 +56,7 @@ class Setup:
         """The words of the plan that all methods share."""
         if self.epochs:
             steps = {"epochs": self.epochs, "steps": 0, "local": sgd(rate), "server": sgd(1.0)}
+            steps["average"] = 0.0
         else:
             steps = {"steps": 1, "local": sgd(1.0), "server": adam(rate), "average": 0.99}
         return {**steps, "climb": 3, "participation": self.participation, **self.plan}

@@ -19,6 +19,7 @@ from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import Climb, Place, Robust
 from dorfl.networks.tilt import Tilt
+from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
 
@@ -59,6 +60,8 @@ class Fleet:
     robust: Robust
     tilt: Tilt
     plan: Plan
+    method: Method
+    notes: tuple[str, ...] = ()  # reasons for a method that was chosen from the rows
     centers: Tensor | None = None  # ξ̄ of a quadratic score: (clients, d), or (clients, classes, d)
     first: int = 0  # the number, among all clients, of the first one here
     by_loss: bool = False  # whether risks are told without what the score alone makes of the rows

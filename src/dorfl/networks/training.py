@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,22 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.data.centers import find_centers
+from dorfl.federation.diagnostics import FitWarning
 from dorfl.federation.fit import Exchanged
 from dorfl.federation.local import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
-from dorfl.networks import server
+from dorfl.networks import resolution, server
 from dorfl.networks.agreement import Agreed
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Rows, gather, inputs
+from dorfl.networks.diagnostics import diagnose
 from dorfl.networks.model import Network
 from dorfl.networks.oracle import Agreement, NetworkOracle, evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import LOSSES, Robust, RowLoss, place
 from dorfl.networks.scores import row_score
 from dorfl.networks.tilt import Tilt
-from dorfl.objective.methods import Method
+from dorfl.objective.methods import AutoMethod, Method, dorfl
 from dorfl.support.types import Array
+
+PROBED = 64  # rows at which the gradient by the inputs is looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +41,8 @@ class NetworkFit(Exchanged):
 
     `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still
     gain nobody knows for a model that is not convex, so this is no bound. `inner_error` is about
-    how far the mean row is below its supremum, `inner_steps` the steps of ascent it had.
+    how far the mean row is below its supremum, `inner_steps` the steps of ascent it had. `notes`
+    are the reasons for a method that was chosen from the rows, one sentence each.
     """
 
     model: nn.Module
@@ -55,6 +61,7 @@ class NetworkFit(Exchanged):
     method: Method
     plan: Plan
     loss: str | RowLoss
+    notes: tuple[str, ...] = ()
 
     def decision(self, X: Any) -> Array:
         """What the model puts out: (n, outputs)."""
@@ -78,7 +85,7 @@ class NetworkFit(Exchanged):
 
 def train(
     clients: Any,
-    method: Method,
+    method: Method | AutoMethod | None,
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan | None = None,
     *,
@@ -94,7 +101,8 @@ def train(
 
     Args:
         clients: a list of (X, y) or of data sets, or a mapping of client name to these.
-        method: one of :mod:`dorfl.methods`, or any combination of their parts.
+        method: one of :mod:`dorfl.methods`, or any combination of their parts. None means
+            ``methods.dorfl()``, which is resolved from the rows (:mod:`dorfl.networks.resolution`).
         model: a `torch.nn.Module`, or a function that makes one.
         plan: how it is trained; see :class:`~dorfl.networks.Plan`.
         loss: "softmax", "logistic", "squared", "huber", or a function of (outputs, labels) that
@@ -115,6 +123,7 @@ def train(
     """
     plan = (plan or Plan()).changed(**given)
     fleet = prepare(clients, method, model, plan, loss=loss, score=score, classes=classes, at=at)
+    method = fleet.method
     setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
     state, kept = server.begin(setting, fleet.network.start()), fleet.begin()
     history: list[Round] = []
@@ -129,11 +138,19 @@ def train(
             keeping.write(file, state, kept, history, words)
         if progress is not None:
             progress(line)
-    return _fit(fleet, method, state, history, loss)
+    return _fit(fleet, state, history, loss)
 
 
 def check(method: Method) -> None:
-    """Raise for what only linear models can do."""
+    """Raise ValueError if `method` is none with numbers, or one that only linear models can do."""
+    if isinstance(method, AutoMethod):
+        raise ValueError(
+            f"method={method!r}: has parameters that are chosen from all clients' rows, which are "
+            "not here. Give a method with numbers: the `method` of a fit by dorfl.train, or one "
+            "of dorfl.methods, such as methods.afl() or methods.paper(rho=…)"
+        )
+    if not isinstance(method, Method):
+        raise ValueError(f"method={method!r}: give one of dorfl.methods, such as methods.dorfl()")
     if method.radius is not None:
         raise ValueError("radius: the constrained problem is for linear models; give rho")
     if np.isfinite(method.cost.label_price):
@@ -162,7 +179,7 @@ def outputs(model: nn.Module, X: Any) -> Array:
 
 def prepare(
     clients: Any,
-    method: Method,
+    method: Method | AutoMethod | None,
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan,
     *,
@@ -176,7 +193,6 @@ def prepare(
 
     `agreed` is what these clients have agreed on with others, where they are not all there are.
     """
-    check(method)
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
     network = Network(models.make(model, plan.seed), at)
@@ -184,6 +200,11 @@ def prepare(
     own = not isinstance(loss, str)
     classify = loss in ("softmax", "logistic") or (own and classes is not None)
     rows = gather(clients, dtype, classify=classify, classes=classes)
+    notes: tuple[str, ...] = ()
+    if method is None or isinstance(method, AutoMethod):
+        _check_outputs(network, rows, loss, moving=False)
+        method, notes = _resolve(method or dorfl(), network, rows, loss, score is not None)
+    check(method)
     _check_outputs(network, rows, loss, moving=at is None and bool(method.rho < np.inf))
     bend = None
     if score is None and method.score is not None:
@@ -203,14 +224,52 @@ def prepare(
     centers = None if bend is None else _centers(method, rows, agreed)
     tilt = Tilt(method.temperature, plan.memory, plan.trim)
     scored = robust.score is not None or centers is not None
-    return Fleet(
-        network, rows, robust, tilt, plan, centers, by_loss=scored and method.mixture.by == "loss"
+    by_loss = scored and method.mixture.by == "loss"
+    return Fleet(network, rows, robust, tilt, plan, method, notes, centers, by_loss=by_loss)
+
+
+def _resolve(
+    method: AutoMethod, network: Network, rows: Rows, loss: str | RowLoss, own_score: bool
+) -> resolution.Resolved:
+    """Return the open method with numbers for these rows."""
+    sample = resolution.Sample(
+        rows.x.flatten(1).numpy(), rows.y.numpy(), rows.names, rows.bounds, len(rows.classes)
     )
+    return resolution.resolve(
+        method,
+        sample,
+        regression_loss="squared" if loss == "squared" else "huber",
+        measurable=_measurable(network, rows),
+        own_score=own_score,
+        at=network.at,
+    )
+
+
+def _measurable(network: Network, rows: Rows) -> Array:
+    """Return (inputs,) True for inputs by which the outputs of the network have a gradient.
+
+    The gradient is taken at parameters a little off the given ones: a layer that starts at zero
+    passes none.
+    """
+    places = torch.linspace(0, len(rows.y) - 1, min(PROBED, len(rows.y))).long()
+    x = rows.x[places].clone().requires_grad_(True)
+    random = torch.Generator().manual_seed(0)
+    theta = network.start()
+    theta = theta + 0.01 * torch.randn(theta.shape, generator=random).to(theta)
+    with network.evaluating():
+        out = network.outputs(theta[None], x[None])[0]
+    if not out.requires_grad:
+        return np.zeros(rows.dims, dtype=bool)
+    direction = torch.randn(out.shape, generator=random).to(out)
+    (slope,) = torch.autograd.grad((out * direction).sum(), x, allow_unused=True)
+    if slope is None:
+        return np.zeros(rows.dims, dtype=bool)
+    return np.asarray((slope.flatten(1) != 0).any(0).numpy())
 
 
 def oracle(
     clients: Any,
-    method: Method,
+    method: Method | AutoMethod | None,
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan | None = None,
     **given: Any,
@@ -228,14 +287,17 @@ def oracle(
     named = {word: given.pop(word) for word in ("loss", "score", "classes", "at") if word in given}
     fleet = prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
     theta = fleet.network.start().double().numpy()
-    return NetworkOracle(Agreement(method, theta, fleet.network), fleet)
+    return NetworkOracle(Agreement(fleet.method, theta, fleet.network), fleet)
 
 
 def _fit(
-    fleet: Fleet, method: Method, state: server.State, history: list[Round], loss: str | RowLoss
-) -> NetworkFit:  # fmt: skip
-    found, rows = evaluate(fleet, state.mean), fleet.rows
+    fleet: Fleet, state: server.State, history: list[Round], loss: str | RowLoss
+) -> NetworkFit:
+    """Return the fit, with a warning for each defect of the trained network."""
+    found, rows, method = evaluate(fleet, state.mean), fleet.rows, fleet.method
     risks = found.values
+    for defect in diagnose(fleet, method, state.mean, state.lam, found.sample_weights):
+        warnings.warn(defect, FitWarning, stacklevel=4)
     objective, gap = server.standing(method, risks, state.lam)
     return NetworkFit(
         model=fleet.network.module_at(state.mean),
@@ -254,6 +316,7 @@ def _fit(
         method=method,
         plan=fleet.plan,
         loss=loss,
+        notes=fleet.notes,
     )
 
 

@@ -62,6 +62,7 @@ class Loss(Kind):
         invariant: whether the same number added to all of several outputs changes nothing.
         covers: whether `bend` is that of a parabola above the loss where that itself is straight.
         has_unit: whether residuals set its unit: see `scaled`.
+        estimates_scale: whether the scale of residuals is one more unknown of training.
     """
 
     classifies: ClassVar[bool] = False
@@ -73,6 +74,7 @@ class Loss(Kind):
     invariant: ClassVar[bool] = False
     covers: ClassVar[bool] = False
     has_unit: ClassVar[bool] = False
+    estimates_scale: ClassVar[bool] = False
 
     @property
     def steep(self) -> float:
@@ -173,6 +175,10 @@ class Score(Kind):
     def dent(self, stiffness: Array) -> float:
         """How far h is from convex: ∇²h ⪰ −dent · diag(stiffness). 0: convex; ∞: nobody knows."""
         return np.inf
+
+    def scaled(self, unit: float) -> Score:
+        """Return the score `unit` · h, for a loss in another unit."""
+        raise ValueError(f"score {type(self).__name__}: define scaled(unit), the score unit · h")
 
     @property
     def center(self) -> str | Array | dict[str, Array] | None:

@@ -1,20 +1,26 @@
-"""The five methods of the paper's comparison, each a choice of three parts and nothing more.
+"""Methods: what is minimised, as a choice of transport, tilt and score, and mixture.
 
     method     transport (ρ, c)   tilt (β) and score h   mixture λ
     erm        none               none                   fixed n_i / n
     afl        none               none                   agnostic
     wafl       yes                none                   fixed n_i / n
     gdrfl      yes                none                   agnostic
-    dorfl      yes                yes                    agnostic
+    paper      yes                yes                    agnostic
+    dorfl      parameters that are not given are chosen from the clients' data
+
+:func:`paper` is DOR-FL as its paper states it. :func:`dorfl` is the same family with parameters in
+units of the data; it is resolved to a :class:`Method` before training.
 
 >>> from dorfl import methods
->>> methods.dorfl(rho=20, beta=1).temperature
+>>> methods.paper(rho=20, beta=1).temperature
 20.0
+>>> methods.dorfl(outliers=0.1)
+dorfl(outliers=0.1)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -22,6 +28,9 @@ from dorfl.objective import costs, scores
 from dorfl.objective.costs import Cost
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture, resolve
+
+AUTO = "auto"
+MAX_OUTLIERS = 0.4  # largest share of outliers; robust location estimators break down at 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +57,15 @@ class Method:
     def priced(self, rho: float) -> Method:
         """The same method with another price ρ of transport, β kept."""
         return replace(self, rho=rho, temperature=rho * self.beta)
+
+    def scaled(self, unit: float) -> Method:
+        """Return the method for a loss that is `unit` times as large: same model, same λ.
+
+        >>> paper(rho=20, beta=1, score=None).scaled(0.5).temperature
+        10.0
+        """
+        score = None if self.score is None else self.score.scaled(unit)
+        return replace(self, rho=unit * self.rho, temperature=unit * self.temperature, score=score)
 
 
 def method(
@@ -131,7 +149,7 @@ def gdrfl(rho: float, *, cost: Cost | None = None) -> Method:
     return method(rho=rho, cost=cost, mixture="agnostic", name="gdrfl")
 
 
-def dorfl(
+def paper(
     rho: float = 20.0,
     beta: float = 1.0,
     score: Score | str | None = "auto",
@@ -139,11 +157,134 @@ def dorfl(
     cost: Cost | None = None,
     mixture: str | Mixture = "agnostic",
 ) -> Method:
-    """DOR-FL: rows may move and be reweighted, suspects count less, worst mixture.
+    """Return DOR-FL in the paper's own form, with parameters in the units of the columns.
 
-    Without a score of your own, rows far from a robust centre found federatedly are suspect.
+    The defaults suit the paper's synthetic study: columns of unit scale and one common centre. They
+    assume that
+
+    - columns are standardised: ρ and the score's weight are in squared units of the columns, so
+      that raw units can make every row an outlier;
+    - clients share one centre: the score is part of F_i, so that the worst mixture prefers clients
+      near the centre, and clients far from it lose their weight.
+
+    For other data use :func:`dorfl`, which measures units and centres first.
+
+    Parameters
+    ----------
+    rho
+        Price of transport, per squared unit of the columns.
+    beta
+        Price of reweighting rows, in units of transport. The temperature of the tilt is ρβ.
+    score
+        Outlier score from :mod:`dorfl.scores`, or None. "auto" is ``quadratic(0.5)`` around one
+        robust centre of all clients.
+    cost
+        Transport cost from :mod:`dorfl.costs`. By default squared Euclidean distance.
+    mixture
+        Rule for λ from :mod:`dorfl.mixture`. "agnostic" is the worst mixture by F_i.
+
+    Returns
+    -------
+    Method
+        The method, named "dorfl".
     """
-    chosen = scores.quadratic(0.5) if isinstance(score, str) else score
     if isinstance(score, str) and score != "auto":
         raise ValueError(f'score={score!r}: give a score from dorfl.scores, None or "auto"')
+    chosen = scores.quadratic(0.5) if isinstance(score, str) else score
     return method(rho=rho, beta=beta, score=chosen, cost=cost, mixture=mixture, name="dorfl")
+
+
+@dataclass(frozen=True, eq=False)
+class AutoMethod:
+    """A method with open parameters, which are chosen from the clients' data before training.
+
+    See :func:`dorfl` for the meaning of the fields.
+    """
+
+    name: str = "dorfl"
+    outliers: float | str = AUTO
+    shift: float | str = AUTO
+    rho: float | str = AUTO
+    beta: float | str = AUTO
+    score: Score | str | None = AUTO
+    cost: Cost | None = None
+    mixture: str | Mixture = "fixed"
+
+    def __repr__(self) -> str:
+        """List the fields that differ from their defaults."""
+        given = [
+            f"{part.name}={getattr(self, part.name)!r}"
+            for part in fields(self)
+            if part.name != "name" and getattr(self, part.name) is not part.default
+        ]
+        return f"{self.name}({', '.join(given)})"
+
+
+def dorfl(
+    rho: float | str = AUTO,
+    beta: float | str = AUTO,
+    score: Score | str | None = AUTO,
+    *,
+    outliers: float | str = AUTO,
+    shift: float | str = AUTO,
+    cost: Cost | None = None,
+    mixture: str | Mixture = "fixed",
+) -> AutoMethod:
+    """Return DOR-FL with parameters that :func:`dorfl.train` chooses from the clients' data.
+
+    This is what ``dorfl train data.csv`` and the estimators use. Robust locations and scales of the
+    columns give ρ and the score their units, centres are per client (and class), and held-out rows
+    decide whether outliers are down-weighted at all: see :mod:`dorfl.selection`. If they are not,
+    the method is plain training. A number given here replaces the choice of that part.
+
+    Parameters
+    ----------
+    rho
+        Price of transport, per squared robust standard deviation of a column. "auto" derives it
+        from `shift`.
+    beta
+        Price of reweighting rows, in units of transport.
+    score
+        Outlier score from :mod:`dorfl.scores` on standardised columns, or None for no score. "auto"
+        is a quadratic score around robust centres.
+    outliers
+        Share of rows that may be outliers, from 0 to 0.4. "auto" compares 0, 0.1 and 0.25 on
+        held-out rows.
+    shift
+        Distance in robust standard deviations by which a row may drift between training and use.
+        "auto" is 0 if no row is down-weighted, otherwise 0.25.
+    cost
+        Transport cost on standardised columns. By default squared distance, with categorical
+        columns frozen.
+    mixture
+        "fixed" (clients count by size), "agnostic" (worst mixture, by loss) or a rule from
+        :mod:`dorfl.mixture`.
+
+    Returns
+    -------
+    AutoMethod
+        The open method. ``dorfl.defaults.choose(clients, method)`` resolves it.
+    """
+    for name, value in {"rho": rho, "beta": beta}.items():
+        if value != AUTO and (isinstance(value, str) or not value > 0):
+            raise ValueError(f'{name}={value}: must be positive, or "auto"')
+    if score is not None and score != AUTO and not isinstance(score, Score):
+        raise ValueError(f'score={score!r}: give a score from dorfl.scores, None or "auto"')
+    check_outliers(outliers)
+    check_shift(shift)
+    return AutoMethod("dorfl", outliers, shift, rho, beta, score, cost, mixture)
+
+
+def check_outliers(outliers: float | str) -> None:
+    """Raise ValueError unless `outliers` is "auto" or a share from 0 to 0.4."""
+    if outliers != AUTO and (isinstance(outliers, str) or not 0 <= outliers <= MAX_OUTLIERS):
+        raise ValueError(
+            f"outliers={outliers}: must be a share from 0 to {MAX_OUTLIERS}, or auto. Robust "
+            "estimators break down near one half."
+        )
+
+
+def check_shift(shift: float | str) -> None:
+    """Raise ValueError unless `shift` is "auto" or a finite number of at least 0."""
+    if shift != AUTO and (isinstance(shift, str) or not 0 <= shift < np.inf):
+        raise ValueError(f"shift={shift}: must be a number of standard deviations ≥ 0, or auto")

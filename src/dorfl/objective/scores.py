@@ -11,7 +11,7 @@ A quadratic score weighs a row by exp(−ρ₂‖ζ − ξ̄‖² / (β (ρ + 2�
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,9 @@ class Nothing(Score):
 
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
         return np.zeros_like(rows)
+
+    def scaled(self, unit: float) -> Nothing:
+        return self
 
     def parts(self, rows: Array, center: Array) -> Array:
         return np.zeros_like(rows)
@@ -56,6 +59,9 @@ class Quadratic(Score):
     @classmethod
     def from_json(cls, written: Any) -> Quadratic:
         return quadratic(number(written["weight"]), written["center"], written["matrix"])
+
+    def scaled(self, unit: float) -> Quadratic:
+        return replace(self, weight=unit * self.weight)
 
     def shape(self, dims: int) -> Array:
         """V for `dims` columns: its diagonal (dims,) or the whole (dims, dims)."""
@@ -118,6 +124,9 @@ class Threshold(Score):
         weight, level, softness = (number(written[k]) for k in ("weight", "level", "softness"))
         return threshold(weight, whole(written["column"]), level, softness, written["label"])
 
+    def scaled(self, unit: float) -> Threshold:
+        return replace(self, weight=unit * self.weight)
+
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
         z = (rows[:, self.column] - self.level) / self.softness
         return np.where(labels == self.label, self.weight * np.exp(-np.logaddexp(0.0, -z)), 0.0)
@@ -167,6 +176,14 @@ class Custom(Score):
     function: Callable[[Array, Array], Array]
     derivative: Callable[[Array, Array], Array] | None
     convex: bool
+
+    def scaled(self, unit: float) -> Custom:
+        h, slope = self.function, self.derivative
+        return Custom(
+            lambda rows, labels: unit * np.asarray(h(rows, labels)),
+            slope and (lambda rows, labels: unit * np.asarray(slope(rows, labels))),
+            self.convex,
+        )
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
         h = np.asarray(self.function(np.asarray(rows, dtype=np.float64), labels), dtype=float)

@@ -46,7 +46,7 @@ def read_method(written: Any) -> Method:
     """The method written down.
 
     >>> from dorfl import methods
-    >>> read_method(write_method(methods.dorfl(rho=20, beta=0.1))).temperature
+    >>> read_method(write_method(methods.paper(rho=20, beta=0.1))).temperature
     2.0
     """
     try:

@@ -52,7 +52,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
         "dorfl": [
             Candidate(
                 f"ρ = {rho:g}, ρβ = {tilt:g}, ρ₂ = 10",
-                methods.dorfl(rho, tilt / rho, score, cost=cost),
+                methods.paper(rho, tilt / rho, score, cost=cost),
                 least,
             )
             for rho, tilt in tilted

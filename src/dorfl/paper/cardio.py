@@ -41,7 +41,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
         "dorfl": [
             Candidate(
                 f"ρ = {rho:g}, β = {beta:g}, ρ₂ = {weight:g}",
-                methods.dorfl(rho, beta, scores.quadratic(weight, matrix=shape), cost=cost),
+                methods.paper(rho, beta, scores.quadratic(weight, matrix=shape), cost=cost),
             )
             for rho, beta, weight in tilted
         ],

@@ -19,7 +19,7 @@ from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.paper import peers
 from dorfl.paper.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
-from dorfl.study import defaults
+from dorfl.study import arrays
 from dorfl.support.types import Array
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
@@ -50,7 +50,7 @@ def five_methods() -> list[Method]:
         methods.afl(),
         methods.wafl(rho=20),
         methods.gdrfl(rho=20),
-        methods.dorfl(),
+        methods.paper(),
     ]
 
 
@@ -63,7 +63,7 @@ def grids() -> dict[str, list[Candidate]]:
         "dorfl": [
             Candidate(
                 f"ρ = {rho:g}, β = {beta:g}, ρ₂ = {weight:g}",
-                methods.dorfl(rho, beta, scores.quadratic(weight)),
+                methods.paper(rho, beta, scores.quadratic(weight)),
             )
             for rho, beta, weight in product((50.0, 20.0, 5.0), (1.0, 0.2), (0.2, 0.5))
         ],
@@ -105,7 +105,7 @@ def sensitivity(seed: int) -> dict[str, list[float]]:
     for offset in OFFSETS:
         score = scores.quadratic(0.5, center=mean + offset)
         for name, rule in forms.items():
-            method = methods.dorfl(score=score, mixture=rule)
+            method = methods.paper(score=score, mixture=rule)
             l2 = 0.0 if name == PAPERS else 1.0 / sum(sizes)
             rows = clean if name == TOLD else data.clients
             fitted = fit(Candidate("", method, l2), rows, intercept=False)
@@ -134,7 +134,7 @@ def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
             fitted = fit(Candidate("", method), data.clients, intercept=False)
             score = accuracies(fitted, data.test)[0]
             found.setdefault(NAMES[method.name], []).append(score)
-        ours = fit(Candidate("", defaults.choose(data.clients).method), data.clients,
+        ours = fit(Candidate("", arrays.choose(data.clients).method), data.clients,
                    intercept=False)  # fmt: skip
         found.setdefault(OURS, []).append(accuracies(ours, data.test)[0])
         for name, theta in _references(data).items():

@@ -108,7 +108,7 @@ def propositions(seed: int) -> Findings:
     statements, curves = [], []
     for loss in LOSSES:
         clients = _small_clients(seed, loss)
-        method = methods.dorfl(rho=8.0, beta=0.7, score=scores.quadratic(0.2))
+        method = methods.paper(rho=8.0, beta=0.7, score=scores.quadratic(0.2))
         fit = train(clients, method, loss=loss)
         certificate = paper(fit, clients)
         gain, cost, reference = _discretised(fit, clients, certificate.lam, seed)
@@ -146,7 +146,7 @@ def radius_form(seed: int) -> Findings:
         score = scores.quadratic(0.2)
         constrained = methods.method(radius=0.1, beta=1.0, score=score)
         fit = train(clients, constrained, loss=loss, tol=1e-8)
-        lagrangian = train(clients, methods.dorfl(fit.rho, 1.0, score), loss=loss, tol=1e-9)
+        lagrangian = train(clients, methods.paper(fit.rho, 1.0, score), loss=loss, tol=1e-9)
         value = lagrangian.objective + fit.rho * 0.1
         met = paper(fit, clients).radius
         name = f"Radius form, {loss}"
@@ -162,7 +162,7 @@ def radius_form(seed: int) -> Findings:
 def theorem_1(seed: int) -> Findings:
     """Algorithm 1's average: its gap falls as T^−½, under its bound; the others beside it."""
     data = synthetic(seed, contamination=(0.0, 0.0, 0.0))
-    method = methods.dorfl(rho=2.0, beta=0.5, score=scores.quadratic(0.1))
+    method = methods.paper(rho=2.0, beta=0.5, score=scores.quadratic(0.1))
     radius = 1.0
 
     def solve(solver: str, rounds: int | None = None, run: int = 0) -> Fit:
@@ -214,7 +214,7 @@ def theorem_1(seed: int) -> Findings:
 def inexact_supremum(seed: int) -> Findings:
     """A row left within ε of its worst place costs f at most L_ξ ε², and never raises it."""
     clients = _small_clients(seed, "logistic")
-    method = methods.dorfl(rho=8.0, beta=0.7, score=scores.quadratic(0.2))
+    method = methods.paper(rho=8.0, beta=0.7, score=scores.quadratic(0.2))
     group = prepare(clients, method)
     theta = np.random.default_rng([seed, 5]).normal(size=group.problem.size)
     smooth = 8.0 + 0.4 + 0.25 * float(theta @ theta)

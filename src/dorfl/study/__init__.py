@@ -6,6 +6,6 @@ coordinator  one side, a pure state machine; `vetting` checks what it hears, `ch
 site         the other side, which checks what it is asked; `memory` is what it was asked before
 serving      what a client computes of its rows, wherever they are; `labels`, `constant`
 table        the engine for rows that are all here; `local` carries bytes in one process, for
-             tests, and :mod:`dorfl.flower` over a network
+             tests, and :mod:`dorfl.carriers` over a network
 results      what is left: a model and its facts; `comparison`, `audit`, `pages`, `proposal`
 """

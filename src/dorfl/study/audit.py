@@ -1,9 +1,12 @@
-"""Which rows a model holds for wrong, and which of their columns make them so."""
+"""Weigh rows as training does, and name the columns that make a row an outlier.
+
+A weight of 1 is that of an ordinary row: the mean weight of its client's rows. A row is
+**down-weighted** if its weight is below one half, and an **inlier** otherwise.
+"""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,24 +24,31 @@ from dorfl.objective.kinds import Score
 from dorfl.study import serving
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
-from dorfl.study.suspects import REACH
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 
-_BLOCK = 65_536
-COUNTS = 0.5  # of an ordinary row's weight
-_MUCH = 0.05  # of a row's distance
-_ENOUGH = 20  # rows of a client, to say what is usual there
+_BLOCK = 65_536  # rows whose distances are split by column at once
+MIN_WEIGHT = 0.5  # weight, relative to an ordinary row's, below which a row is down-weighted
+_MIN_SHARE = 0.05  # share of a row's squared distance from which a second column is named
+_MIN_ROWS = 20  # inliers of a client for its own usual range; otherwise that of all clients
 
 
 class Audit(NamedTuple):
-    """Rows from the most suspicious on.
+    """Rows by ascending weight.
 
-    `row` is the place in the file (from 1, the header not counted), `weight` is 1 for an ordinary
-    row and nearly 0 for a suspect, `distance` how far it is from the centre as the score has it
-    (by default 1 is where the bulk of the rows ends), and `columns` the columns that make most of
-    it: the value, what is usual among the client's rows that count, and the column's share. Where
-    labels were found not to fit, how far they are from what they should be counts too.
+    Attributes
+    ----------
+    row
+        Place in the file, from 1, without the header.
+    client
+        The row's client.
+    weight
+        Weight in training, relative to an ordinary row's.
+    distance
+        Distance from the centre by the score; by default 1 is the cutoff of inliers.
+    columns
+        Columns with most of the squared distance: value, usual range among inliers, share. If the
+        label is the reason, the label and its prediction.
     """
 
     row: Array
@@ -47,9 +57,14 @@ class Audit(NamedTuple):
     distance: Array
     columns: list[str]
 
+    @property
+    def low(self) -> int:
+        """Number of down-weighted rows."""
+        return int((self.weight < MIN_WEIGHT).sum())
 
-def trusting(model: Model) -> str | None:
-    """Why a model suspects no row, if it does not, and what to do about it."""
+
+def why_none(model: Model) -> str | None:
+    """Return why the model down-weights no row and what to do about it; None if it can."""
     problem, scaled = model.fit.problem, model.transform.numeric
     name, score = problem.method.name, problem.method.score
     if model.facts.reference or (score is not None and score.center is not None):
@@ -57,25 +72,56 @@ def trusting(model: Model) -> str | None:
     hint = "train with --method dorfl"
     if name == "dorfl" and len(problem.method.cost.frozen) == problem.dims:
         hint = "its columns are all categories or flags, in which no row lies far out"
-        hint += "; name those that measure something (--numeric)" * (not scaled)
+        hint += "; name numeric columns (--numeric)" * (not scaled)
     elif name == "dorfl":
         decided = model.facts.settings.get("method", {}).get("outliers") != 0
-        why = "those that lie far out were not found to be wrong (`dorfl info` says why)"
-        why = why if decided else "it was told that no row is wrong"
-        hint = f"{why}; to weigh them all the same, train with --outliers 0.1"
-    return f"the model was trained with method {name!r} and suspects no row: {hint}"
+        why = "no assumed outlier share lowered the held-out loss (see `dorfl info`)"
+        why = why if decided else "it was trained with --outliers 0"
+        hint = f"{why}; to down-weight far-out rows anyway, train with --outliers 0.1"
+    return f"the model was trained with method {name!r} and down-weights no row: {hint}"
+
+
+def row_weights(model: Model, rows: Rows) -> Array | None:
+    """Return (n,) the weights that training by this model gives to rows.
+
+    Clients that were not trained with have the average centre.
+
+    Returns
+    -------
+    Array or None
+        Weights with mean 1 in each client; None if the model down-weights no row.
+    """
+    return None if why_none(model) else _weigh(model, rows)[0]
+
+
+def is_inlier(model: Model, rows: Rows) -> Array:
+    """Return (n,) which rows have at least half of an ordinary row's weight."""
+    weight = row_weights(model, rows)
+    return np.ones(len(rows.y), dtype=bool) if weight is None else weight >= MIN_WEIGHT
+
+
+def _weigh(model: Model, rows: Rows) -> tuple[Array, Array, Array]:
+    """Return the rows' weights, the part of them due to labels, and the clients' centres."""
+    known = _with_strangers(model, rows.names)
+    by_label = _label_weights(model, rows)
+    centers = known.centers[[known.clients.index(name) for name in rows.names]]
+    own = zip(_weights(known, rows, centers), rows.places, strict=True)
+    parts = [w * by_label[part] for w, part in own]
+    return np.concatenate([w * (len(w) / w.sum()) for w in parts]), by_label, centers
 
 
 def audit(model: Model, rows: Rows) -> Audit:
-    """Every row's weight, and why."""
-    score, trusts = model.fit.problem.score, trusting(model)
-    if trusts:
-        raise ValueError(f"outliers: {trusts}")
-    known, (off, said) = _with_strangers(model, rows.names), _labels(model, rows)
-    middles = known.centers[[known.clients.index(name) for name in rows.names]]
-    own = zip(_weights(known, rows, middles), rows.places, strict=True)
-    parts = [w * serving.counts(off[at]) for w, at in own]
-    weight = np.concatenate([w * (len(w) / w.sum()) for w in parts])
+    """Return every row's weight and the reason for it.
+
+    Raises
+    ------
+    ValueError
+        If the model down-weights no row.
+    """
+    score, reason = model.fit.problem.score, why_none(model)
+    if reason:
+        raise ValueError(f"outliers: {reason}")
+    weight, by_label, middles = _weigh(model, rows)
     each = zip(middles, rows.clients.values(), strict=True)
     centers = np.concatenate([np.broadcast_to(at(mid, y), X.shape) for mid, (X, y) in each])
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
@@ -89,9 +135,9 @@ def audit(model: Model, rows: Rows) -> Audit:
         squared[part] = shares.sum(axis=1)
         for x, mine, share in zip(rows.X[part], owner[part].tolist(), shares, strict=True):
             why.append(_words(share, model.transform.parts, firsts, x, usual[mine]))
-    for k in np.flatnonzero(off > np.maximum(REACH, squared)).tolist():
-        why[k] = said(k)
-    distance = np.sqrt(squared + off)
+    for k in np.flatnonzero(by_label < np.minimum(MIN_WEIGHT, weight / by_label)).tolist():
+        why[k] = _label_words(model, rows, k)
+    distance = np.sqrt(squared)
     order = np.lexsort((-distance, weight))  # the least weight first; of those at 0, the furthest
     names = np.array(rows.names, dtype=object)
     return Audit(
@@ -104,7 +150,7 @@ def audit(model: Model, rows: Rows) -> Audit:
 
 
 def _weights(known: Fit, rows: Rows, middles: Array) -> list[Array]:
-    """The weight p of every row, by client."""
+    """Return the weights p of every client's rows, which sum to 1."""
     if not isinstance(known.problem, Layered):
         return group_of(known, rows.clients).sample_weights(known.theta.ravel())
     networks.require()
@@ -113,25 +159,29 @@ def _weights(known: Fit, rows: Rows, middles: Array) -> list[Array]:
     return tabular.evaluated(rows.clients, known.problem, known.theta, middles).sample_weights
 
 
-def _labels(model: Model, rows: Rows) -> tuple[Array, Callable[[int], str]]:
-    """How far labels are from what they should be, squared, as training has it; and in words."""
-    target, reference = model.target, np.array(model.facts.reference)
-    if target is None or not len(reference):
-        return np.zeros(len(rows.y)), lambda _: ""
+def _label_weights(model: Model, rows: Rows) -> Array:
+    """Return the weights of rows by their labels; 1 if labels are not down-weighted."""
+    reference = np.array(model.facts.reference)
+    if model.target is None or not len(reference):
+        return np.ones(len(rows.y))
+    pairs = [(rows.X[part], rows.y[part]) for part in rows.places]
     problem = model.fit.problem
-    pairs = [(rows.X[at], rows.y[at]) for at in rows.places]
-    off = np.concatenate([serving.unfit(problem, reference, *pair) for pair in pairs])
+    return np.concatenate([serving.label_weights(problem, reference, *pair) for pair in pairs])
 
-    def said(k: int) -> str:
-        out = problem.predict(reference, rows.X[k : k + 1])[0]
-        found, told = (number(target.center + target.spread * v, target) for v in (rows.y[k], out))
-        return f"its label {found} does not fit: the other rows say {told}"
 
-    return off, said
+def _label_words(model: Model, rows: Rows, k: int) -> str:
+    """Return why row k is down-weighted for its label."""
+    target, reference = model.target, np.array(model.facts.reference)
+    assert target is not None
+    out = model.fit.problem.predict(reference[:-1], rows.X[k : k + 1])[0]
+    label, prediction = (
+        number(target.center + target.spread * v, target) for v in (rows.y[k], out)
+    )
+    return f"its label is {label}, the model of the other rows predicts {prediction}"
 
 
 def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:
-    """The fit with a centre, the clients' average, for those who were not trained with."""
+    """Return the fit with the clients' average centre for clients that were not trained with."""
     fit = model.fit
     strangers = tuple(name for name in names if name not in fit.clients)
     average = np.array(model.facts.center or fit.centers.mean(axis=0), dtype=np.float64)
@@ -144,7 +194,7 @@ def _with_strangers(model: Model, names: tuple[str, ...]) -> Fit:
 
 
 def _shares(X: Array, centers: Array, score: Score, belongs: Array) -> Array:
-    """(x − ξ̄)ᵀ V (x − ξ̄) by the table's columns (rows, columns)."""
+    """Return (rows, columns) the parts of (x − ξ̄)ᵀ V (x − ξ̄) due to the table's columns."""
     parts = score.parts(X, centers)
     out = np.zeros((len(X), belongs.max() + 1))
     for k, column in enumerate(belongs):
@@ -153,15 +203,15 @@ def _shares(X: Array, centers: Array, score: Score, belongs: Array) -> Array:
 
 
 def _usual(transform: Transform, rows: Rows, weight: Array) -> list[Array]:
-    """For every client what is usual of each feature: the middle 95 % of its rows that count."""
-    counts = weight >= COUNTS
+    """Return each client's usual range of each feature: the middle 95 % of its inliers."""
+    counts = weight >= MIN_WEIGHT
     everyone = rows.X[counts] if counts.any() else rows.X
     found = []
     for first, stop in pairwise(rows.bounds.tolist()):
         own = rows.X[first:stop][counts[first:stop]]
-        own = own if len(own) >= _ENOUGH else everyone
+        own = own if len(own) >= _MIN_ROWS else everyone
         low, high = np.quantile(own.astype(np.float64), (0.025, 0.975), axis=0)
-        # Of a level the share of rows that have it says more.
+        # The usual range of a level is the share of rows that have it.
         fixed = list(transform.frozen)
         low[fixed] = high[fixed] = own[:, fixed].mean(axis=0)
         found.append(np.stack([low, high]))
@@ -169,9 +219,9 @@ def _usual(transform: Transform, rows: Rows, weight: Array) -> list[Array]:
 
 
 def _words(share: Array, parts: tuple[Part, ...], firsts: list[int], x: Array, usual: Array) -> str:
-    """The columns that make most of a row's distance: "year 1953 (usual 1986 to 1999) 93 %".
+    """Return the columns with most of a row's distance: "year 1953 (usual 1986 to 1999) 93 %".
 
-    Of hundreds none makes much of it: then the one that makes most.
+    The first column is named in any case, up to two more if their share is large enough.
     """
     total = share.sum()
     if not total > 0:
@@ -180,13 +230,13 @@ def _words(share: Array, parts: tuple[Part, ...], firsts: list[int], x: Array, u
     first, *others = np.argsort(-share, kind="stable")[:3].tolist()
     return ", ".join(
         f"{parts[k].name} {_value(parts[k], firsts[k], x, usual)} {percent(share[k], places)}"
-        for k in (first, *(k for k in others if share[k] > _MUCH))
-        for places in (0 if share[k] > _MUCH else 1,)
+        for k in (first, *(k for k in others if share[k] > _MIN_SHARE))
+        for places in (0 if share[k] > _MIN_SHARE else 1,)
     )
 
 
 def _value(part: Part, first: int, x: Array, usual: Array) -> str:
-    """What stands in a row, and what usually does."""
+    """Return a row's value in a column and the usual range."""
     if isinstance(part, Category):
         own = x[first : first + len(part.levels)]
         if not own.any():
@@ -202,7 +252,7 @@ def _value(part: Part, first: int, x: Array, usual: Array) -> str:
 
 
 def number(value: float, part: Numeric) -> str:
-    """As many digits as the column's spread makes sense of; a date as a date."""
+    """Format a value with the digits that the column's spread justifies; a date as a date."""
     if part.date and abs(value) < 500_000:
         return (datetime.date(1970, 1, 1) + datetime.timedelta(days=round(value))).isoformat()
     if abs(value) >= 1e9:
@@ -213,6 +263,6 @@ def number(value: float, part: Numeric) -> str:
 
 
 def _firsts(transform: Transform) -> list[int]:
-    """The first feature of every part."""
+    """Return the first feature of every column."""
     widths = [len(part.features) for part in transform.parts]
     return [sum(widths[:k]) for k in range(len(widths))]

@@ -29,7 +29,7 @@ def ahead_of(study: Study, problem: Problem | None) -> int:
     if problem is None:
         return 0
     least = _SUMMED[0] if _alone(study, problem) else ROUNDS
-    return (least - 1) * (1 + problem.size)
+    return (least - 1) * (1 + problem.layout.size)
 
 
 def share_of(study: Study, problem: Problem | None, rows: int) -> float:
@@ -43,14 +43,13 @@ def share_of(study: Study, problem: Problem | None, rows: int) -> float:
         return 0.0
     finest = problem.layout.numbers(RESOLUTIONS[-1])
     many = _SUMMED[1] if _alone(study, problem) else _USUAL
-    return (finest + many * (1 + problem.size) + FINISHED) / max(rows * problem.dims, 1)
+    return (finest + many * (1 + problem.layout.size) + FINISHED) / max(rows * problem.dims, 1)
 
 
 def foresee(agreement: Agreement, rows: Any, names: Sequence[str]) -> float | None:
     """The same of a study that is asked for, by a site's own columns; None if they do not tell.
 
-    Other sites may have more levels and classes. Huber's loss is refined once the residuals are
-    known, where there is room for it, which takes about half as much again.
+    Other sites may have more levels and classes.
     """
     study = agreement.study
     try:
@@ -64,9 +63,7 @@ def foresee(agreement: Agreement, rows: Any, names: Sequence[str]) -> float | No
     except Exception:  # whatever is asked for: a person has to see the study all the same
         return None
     needs = share_of(study, problem, rows.num_rows)
-    if meaning.refines(study, problem):
-        needs = 1.5 * needs + 1.0 / (study.privacy.least * max(problem.dims, 1))
-    return needs
+    return 1.5 * needs if meaning.selects(study) else needs  # candidates are trained beside it
 
 
 def _alone(study: Study, problem: Problem) -> bool:

@@ -24,7 +24,9 @@ _MADE_ANEW = ("rows", "solver", "solving", "defence")
 
 def save(path: Path, state: State) -> None:
     """Replace the checkpoint at `path`; the one before becomes `path` with `.before` added."""
-    body = wire.encode({"state": state._replace(server=None), "server": _pack(state.server)})
+    servers = {str(k): _pack(server) for k, server in enumerate(state.servers) if server}
+    carried = state._replace(server=None, servers=(None,) * len(state.servers))
+    body = wire.encode({"state": carried, "server": _pack(state.server), "servers": servers})
     head = json.dumps({**_FORMAT, "sha256": hashlib.sha256(body).hexdigest()}).encode()
     if path.exists():
         os.replace(path, _before(path))
@@ -57,30 +59,51 @@ def _load(path: Path) -> State:
         raise ValueError("is damaged or cut short")
     plain = json.loads(body)
     state: State = wire.read(plain["state"], State, "state", finite=False)
+    servers = list(state.servers)
+    for place, packed in plain["servers"].items():
+        candidate = state.candidates[int(place)]
+        servers[int(place)] = _unpack(packed, new_server(state._replace(candidate=candidate)))
+    state = state._replace(servers=tuple(servers))
     if plain["server"] is None:
         return state
-    return state._replace(server=_unpack(plain["server"], new_server(state)))
+    fresh = new_server(state._replace(scatter=None))  # as training began: with the scale unknown
+    return state._replace(server=_unpack(plain["server"], fresh))
 
 
 def _pack(server: Server | None) -> Any:
     if server is None:
         return None
     kept = {name: getattr(server, name) for name in Server._fields if name not in _MADE_ANEW}
-    solving = {n: v for n, v in server.solving._asdict().items() if n != "setting"}
-    return {**kept, "solving": solving}
+    return {**kept, "solving": _pack_state(server.solving)}
+
+
+def _pack_state(state: Any) -> dict[str, Any]:
+    """Return a solver's state without its setting, which is made anew; so for a state inside it."""
+    return {
+        name: _pack_state(value) if hasattr(value, "setting") else value
+        for name, value in state._asdict().items()
+        if name != "setting"
+    }
 
 
 def _unpack(plain: dict[str, Any], fresh: Server) -> Server:
-    def fields(kind: Any, table: dict[str, Any], leave: tuple[str, ...]) -> dict[str, Any]:
-        return {
-            name: wire.read(table[name], hint, name, finite=False)
-            for name, hint in wire.hints(kind).items()
-            if name not in leave
-        }
+    kept = _read_fields(Server, plain, _MADE_ANEW)
+    return fresh._replace(**kept, solving=_unpack_state(plain["solving"], fresh.solving))
 
-    solving = fields(type(fresh.solving), plain["solving"], ("setting",))
-    kept = fields(Server, plain, _MADE_ANEW)
-    return fresh._replace(**kept, solving=fresh.solving._replace(**solving))
+
+def _unpack_state(plain: dict[str, Any], fresh: Any) -> Any:
+    inner = [n for n, value in fresh._asdict().items() if hasattr(value, "setting")]
+    kept = _read_fields(type(fresh), plain, ("setting", *inner))
+    inside = {name: _unpack_state(plain[name], getattr(fresh, name)) for name in inner}
+    return fresh._replace(**kept, **inside)
+
+
+def _read_fields(kind: Any, table: dict[str, Any], leave: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: wire.read(table[name], hint, name, finite=False)
+        for name, hint in wire.hints(kind).items()
+        if name not in leave
+    }
 
 
 def _before(path: Path) -> Path:

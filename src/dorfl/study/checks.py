@@ -6,7 +6,8 @@ import numpy as np
 
 from dorfl import solvers
 from dorfl.objective import mixture as mixing
-from dorfl.study import defaults, meaning, private
+from dorfl.objective.methods import check_outliers, check_shift
+from dorfl.study import meaning, private
 from dorfl.study.settings import (
     METHODS,
     MIXTURES,
@@ -62,8 +63,8 @@ def check(study: Study) -> None:
             f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
             "message holds it"
         )
-    defaults.check_share(method.outliers)
-    defaults.check_shift(method.shift)
+    check_outliers(method.outliers)
+    check_shift(method.shift)
     positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
     positive["training.delta"] = options.delta
     positive |= {f"privacy.{n}": getattr(study.privacy, n) for n in ("delta", "clip", "highest")}

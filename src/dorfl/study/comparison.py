@@ -1,81 +1,158 @@
-"""All methods on one table, by k-fold cross-validation inside every client."""
+"""Compare methods on held-out rows of one table: by k-fold cross-validation, or on one fifth.
+
+Scores, inliers and standard errors are those of :mod:`dorfl.study.evaluation`. Held-out rows may
+contain outliers, whose labels or values are wrong, so every score is given over inliers and over
+all rows. Differences between methods are paired by row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dorfl.data.tables import DataError, Split
 from dorfl.federation.client import stream
 from dorfl.federation.local import Round
-from dorfl.study import meaning, serving, suspects, table
-from dorfl.study.coordinator import State
+from dorfl.study import evaluation, results, serving, table
+from dorfl.study.audit import is_inlier
+from dorfl.study.evaluation import Scores
 from dorfl.study.model import Model
-from dorfl.study.model.facts import HeldOut
-from dorfl.study.rows import Rows, measure, open_split, rows_for
-from dorfl.study.settings import METHODS, Study, linear
+from dorfl.study.model.facts import Estimate, HeldOut, worst_client
+from dorfl.study.rows import Rows, open_split, rows_for
+from dorfl.study.settings import METHODS, Study, Words, linear
+from dorfl.study.table import Prepared
 from dorfl.support.types import Array
 
-_PARTS = 5  # of which one is held out
+_FIFTH = 5  # one row in five is held out for the estimate of `dorfl train`
 _CONSTANT = {True: "majority class", False: "median"}
+TIED = 2.0  # paired standard errors within which two methods tie: about 95 % confidence
 
 
 class Comparison(NamedTuple):
-    """What each method scores on rows it has not seen, (methods, folds, clients)."""
+    """Scores of every method on every row, by a model that was not trained with the row.
+
+    Attributes
+    ----------
+    methods, clients
+        Names.
+    owner
+        (n,) the number of each row's client.
+    scores
+        (methods, n) 1 for a correct class and 0 for others, or absolute errors.
+    inlier
+        (n,) rows with at least half of an ordinary row's weight, by the robust model of the fold.
+    classifies
+        Whether scores are accuracies.
+    folds
+        Number of folds.
+    shortfalls
+        Trainings that did not converge, or that are no better than a constant.
+    """
 
     methods: tuple[str, ...]
     clients: tuple[str, ...]
-    rows: Array
+    owner: Array
     scores: Array
+    inlier: Array
     classifies: bool
-    shortfalls: tuple[str, ...] = ()  # which trainings did not reach their tolerance
-
-    @property
-    def overall(self) -> Array:
-        """By rows, over all clients: (methods, folds)."""
-        return np.asarray(np.average(self.scores, axis=2, weights=self.rows))
+    folds: int
+    shortfalls: tuple[str, ...] = ()
 
     @property
     def measure(self) -> str:
-        """What is scored."""
+        """Name of the score."""
         return "accuracy" if self.classifies else "mean absolute error"
 
     @property
+    def rows(self) -> Array:
+        """(clients,) numbers of rows."""
+        return np.bincount(self.owner, minlength=len(self.clients))
+
+    def score(self, method: int, *, inliers: bool = True) -> Scores:
+        """Return the mean score of a method, overall and by client."""
+        used = self.inlier if inliers else None
+        return evaluation.summarise(self.scores[method], self.owner, self.clients, used)
+
+    def difference(self, method: int, other: int) -> Estimate:
+        """Return the mean paired difference of two methods over inliers: `method` minus `other`."""
+        paired = self.scores[method] - self.scores[other]
+        return evaluation.estimate(paired[self.inlier], self.owner[self.inlier])
+
+    def worst(self, method: int) -> str | None:
+        """Return the client with the worst score; None if every client has few rows."""
+        return worst_client(self.score(method).clients, self.classifies)
+
+    @property
+    def highest(self) -> int:
+        """Number of the method with the best overall score over inliers."""
+        mean = self.scores[:, self.inlier].mean(axis=1)
+        return int(mean.argmax() if self.classifies else mean.argmin())
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Methods within `TIED` paired standard errors of the best score, which they include."""
+        found = [self.difference(i, self.highest) for i in range(len(self.methods))]
+        return tuple(
+            name
+            for name, d in zip(self.methods, found, strict=True)
+            if abs(d.mean) <= TIED * (d.error or 0.0)
+        )
+
+    @property
+    def best(self) -> str | None:
+        """Name of the best method; None if it ties with all others."""
+        all_tie = len(self.tied) == len(self.methods)
+        return None if all_tie and len(self.methods) > 1 else self.methods[self.highest]
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        if self.best is None:
+            return (
+                "All methods tie: every difference from the best score is within two paired "
+                "standard errors."
+            )
+        others = [name for name in self.tied if name != self.best]
+        tie = f"; {', '.join(others)} within two paired standard errors of it" if others else ""
+        return f"Best over inliers: {self.best}{tie}."
+
+    @property
     def order(self) -> Array:
-        """Clients from the worst served on, by all methods."""
-        mean = np.nanmean(self.scores, axis=1).mean(axis=0)
+        """(clients,) clients by ascending quality: the mean score of all methods over inliers."""
+        used = self.owner[self.inlier]
+        total = np.bincount(
+            used, self.scores[:, self.inlier].mean(axis=0), minlength=len(self.clients)
+        )
+        mean = total / np.maximum(np.bincount(used, minlength=len(self.clients)), 1)
         return np.argsort(mean if self.classifies else -mean, kind="stable")
 
     def fell_short(self, method: int) -> bool:
-        """Whether a training of this method is not to be trusted."""
+        """Whether a training of this method did not converge or is no better than a constant."""
         return any(line.startswith(f"{self.methods[method]}, ") for line in self.shortfalls)
-
-    def worst(self, method: int) -> int:
-        """The client that a method serves worst."""
-        mean = np.nanmean(self.scores[method], axis=0)
-        return int(np.nanargmin(mean) if self.classifies else np.nanargmax(mean))
-
-    @property
-    def best(self) -> int:
-        """The method whose worst served client is served best."""
-        mean = self.scores.mean(axis=1)
-        return int(mean.min(axis=1).argmax() if self.classifies else mean.max(axis=1).argmin())
 
 
 def compare(
-    study: Study, folds: int = 5, methods: tuple[str, ...] = METHODS,
+    study: Study,
+    folds: int = 5,
+    methods: tuple[str, ...] = METHODS,
     tick: Callable[[str, int], object] = lambda _words, _steps: None,
-) -> Comparison:  # fmt: skip
-    """Every method trained on all folds but one and measured on that one, in turn.
+) -> Comparison:
+    """Train every method on all folds but one and score the rows of that fold, in turn.
 
-    `tick` is told what is done and how many trainings have begun since: with every round none.
+    Parameters
+    ----------
+    study
+        The table and its settings.
+    folds, methods
+        Number of folds, among which every client's rows are divided, and names of methods.
+    tick
+        Called with a description and the number of trainings that begin: 1, or 0 for a round.
     """
-    # The classes of all rows: a rare one may be in no fold but that held out.
+    # Classes are those of all rows: a rare one may be in a single fold.
     study, split, _ = table.task_settled(study, open_split(study))
     counts = np.diff(split.bounds)
     few = int(counts.argmin())
@@ -84,114 +161,158 @@ def compare(
             f"client {split.names[few]!r} has {counts[few]} rows, too few for {folds} folds"
         )
     fold = _folds(split, folds, study.training.seed)
-    scores: list[list[list[float]]] = [[] for _ in methods]
+    scores, inlier = np.zeros((len(methods), len(fold))), np.ones(len(fold), dtype=bool)
     classifies, short = True, list[str]()
     for k in range(folds):
         prepared = table.prepare(study, split.keep(fold != k))
-        held_out = split.keep(fold == k)
+        part = split.keep(fold == k)
         for i, name in enumerate(methods):
             what = f"fold {k + 1}, {name}"
             tick(what, 1)
-            words = study.changed(method_name=name)
-            model = table.trained(words, prepared, partial(_sign, tick, what))[0]
+            show = partial(_show_round, tick, what, count(1))
+            model = table.trained(study.changed(method_name=name), prepared, show)[0]
             classifies = model.classifies
             short += [f"{name}, fold {k + 1}: {w}" for w in (model.shortfall, model.useless) if w]
-            served = {s.name: s.score or 0.0 for s in measure(model, rows_for(model, held_out))}
-            scores[i].append([served.get(client, np.nan) for client in split.names])
-    return Comparison(methods, split.names, counts, np.array(scores), classifies, tuple(short))
+            held_out = rows_for(model, part)
+            scores[i, fold == k] = evaluation.row_scores(model, held_out)
+            if name == "dorfl":
+                inlier[fold == k] = is_inlier(model, held_out)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return Comparison(methods, split.names, owner, scores, inlier, classifies, folds, tuple(short))
 
 
-def _sign(tick: Callable[[str, int], object], what: str, seen: Round) -> None:
-    """A round's sign of life."""
-    tick(f"{what}, round {seen.round}", 0)
+def _show_round(tick: Callable[[str, int], object], what: str, rounds: Any, _: Round) -> None:
+    """Show the number of rounds of a training; those of the selection before it do not count."""
+    tick(f"{what}, round {next(rounds)}", 0)
+
+
+def trained_apart(
+    study: Study, model: Model, tick: Callable[[], object] = lambda: None
+) -> tuple[dict[str, Model], Prepared, Split]:
+    """Train the study's method and ERM on four fifths of every client's rows.
+
+    The method is trained with the outlier share, and the weights of labels, that were decided for
+    `model`; nothing is selected again. If the decided method is plain training, it is ERM and
+    trained once.
+
+    Parameters
+    ----------
+    study
+        The table and its settings.
+    model
+        The model trained on all rows.
+    tick
+        Called before every round.
+
+    Returns
+    -------
+    models, prepared, rest
+        Models by name, the study's method first; the rows that they were trained on; and the
+        held-out rows.
+    """
+    settings = study.changed(
+        data_task="classification" if model.classifies else "regression",
+        data_classes=model.classes or None,
+        method_outliers=model.facts.outliers,
+    )
+    split = open_split(settings)
+    fold, counts = _folds(split, _FIFTH, study.training.seed), np.diff(split.bounds)
+    few = counts - -(-counts // _FIFTH) < study.privacy.least  # clients that can spare no row
+    fold[np.repeat(few, counts)] = 1
+    tick()
+    training, rest = split.keep(fold != 0), split.keep(fold == 0)
+    prepared = table.prepare(settings, training)
+    mass = _label_weights(model, training, prepared.rows)
+    return _models(settings, prepared, mass, lambda _: tick()), prepared, rest
 
 
 def held_out(
-    study: Study, model: Model, tick: Callable[[], object] = lambda: None
+    study: Study,
+    model: Model,
+    tick: Callable[[], object] = lambda: None,
+    keep: Callable[[Model, Rows, Rows], object] = lambda *_: None,
 ) -> tuple[HeldOut, ...]:
-    """The study's method, plain ERM and a constant, on a fifth of the rows held out of training.
+    """Estimate how the study's method, ERM and a constant predict rows not trained with.
 
-    Of rows that may be wrong nobody knows how well they should be predicted: where the model sets
-    rows aside, those that lie far out are left out, or have a label that does not fit; none where
-    all rows are trusted. `tick` is called before every round.
+    Parameters
+    ----------
+    study
+        The table and its settings.
+    model
+        The model trained on all rows. A held-out row is an inlier if this model gives it at least
+        half of an ordinary row's weight.
+    tick
+        Called before every round.
+    keep
+        Called with the model trained on four fifths of the rows, these rows, and the held-out rows.
+
+    Returns
+    -------
+    tuple of HeldOut
+        The method, ERM unless it is the method, and the constant.
     """
-    settings = study.changed(data_task="classification" if model.classifies else "regression")
-    settings = settings.changed(data_classes=model.classes or None)
-    split = open_split(settings)
-    fold, counts = _folds(split, _PARTS, study.training.seed), np.diff(split.bounds)
-    few = counts - -(-counts // _PARTS) < study.privacy.least  # who can spare none
-    fold[np.repeat(few, counts)] = 1
-    tick()
-    prepared, rest = table.prepare(settings, split.keep(fold != 0)), split.keep(fold == 0)
-    own, state, _ = table.trained(settings, prepared, lambda _: tick())
-    name, promise = study.method.name, model.facts.promise
-    models = {f"{name}, {study.training.model}" if model.network else name: own}
-    if model.network or name != "erm":
-        plain = linear(settings).changed(method_name="erm")
-        simplest = table.trained(plain, prepared, lambda _: tick())[0]
-        models["erm, linear" if model.network else "erm"] = simplest
-    rows = rows_for(own, rest)
-    # What was decided with all rows, where the model tells; else with those trained on here.
-    share = meaning.share_of(state) if promise is None else promise.outliers
-    usual = _bulk(rows, state) if share > 0 and state.centers is not None else rows
-
-    def scored(part: Rows) -> dict[str, dict[str, float]]:
-        found = {
-            name: {served.name: served.score or 0.0 for served in measure(made, part)}
-            for name, made in models.items()
-        }
-        return found | {_CONSTANT[model.classifies]: _constant(own, prepared.rows.y, part)}
-
-    worst, few = min if model.classifies else max, len(usual.y) < len(rows.y)
-    whole = scored(rows) if few else {}
-    return tuple(
-        HeldOut(
-            name, _overall(found, usual), worst(found.values()),
-            worst(found, key=found.__getitem__), found,
-            _overall(whole[name], rows) if few else None,
-        )
-        for name, found in scored(usual).items()
-    )  # fmt: skip
+    models, prepared, rest = trained_apart(study, model, tick)
+    first = next(iter(models.values()))
+    keep(first, prepared.rows, rows_for(first, rest))
+    rows = rows_for(model, rest)
+    inlier, found = is_inlier(model, rows), []
+    for name, made in models.items():
+        own = rows_for(made, rest)
+        brier = evaluation.brier_scores(made, own) if made.classifies else None
+        found.append(_scored(name, evaluation.row_scores(made, own), brier, rows, inlier))
+    constant = evaluation.constant_scores(made, prepared.rows.y, own)
+    return (*found, _scored(_CONSTANT[model.classifies], *constant, rows, inlier))
 
 
-def _overall(score: dict[str, float], rows: Rows) -> float:
-    counts = dict(zip(rows.names, np.diff(rows.bounds).tolist(), strict=True))
-    return float(np.average(list(score.values()), weights=[counts[name] for name in score]))
+def _models(
+    study: Study, prepared: Prepared, mass: Array | None, progress: Callable[[Round], object]
+) -> dict[str, Model]:
+    """Return the study's model and that of linear ERM, by name; one model if they are the same."""
+    network, name = study.training.model != "linear", study.method.name
+    if mass is None:
+        own, state, _ = table.trained(study, prepared, progress)
+        plain = results.model_of(state)  # of a network: the linear model trained before it
+    else:
+        state, _ = table.fit(study, prepared, progress, mass=mass)
+        own = plain = results.model_of(state)
+    models = {f"{name}, {study.training.model}" if network else name: own}
+    if name == "erm" and not network:
+        return models
+    if mass is not None or not _is_plain(plain):
+        erm = linear(study)._replace(method=Words("erm"))
+        plain = table.trained(erm, prepared, progress)[0]
+    return models | {"erm, linear" if network else "erm": plain}
 
 
-def _bulk(rows: Rows, state: State) -> Rows:
-    """The rows that training did not find far out, each measured as it was there."""
-    assert state.centers is not None
-    shape, kept = meaning.shape_of(state) / (state.edge or 1.0), []
-    problem, labels = meaning.problem_of(state), state.reference
-    if labels is not None and not meaning.share_of(state) > 0:
-        shape = np.zeros_like(shape)  # labels alone were found to be wrong
-    for name, (first, stop) in zip(rows.names, pairwise(rows.bounds.tolist()), strict=True):
-        X, y = rows.X[first:stop], rows.y[first:stop]
-        bulk = suspects.is_bulk(X, y, state.centers[state.roster.index(name)], shape)
-        if labels is not None:
-            bulk &= serving.unfit(problem, labels, X, y) <= suspects.REACH
-        kept.append(first + np.flatnonzero(bulk if bulk.any() else ~bulk))
-    bounds = np.cumsum([0, *map(len, kept)])
-    left = np.concatenate(kept)
-    order = rows.order[left]
-    return replace(rows, X=rows.X[left], y=rows.y[left], order=order, bounds=bounds, gaps=None)
+def _is_plain(model: Model) -> bool:
+    """Return whether a linear model was trained by ERM: no transport, tilt, score or λ to adapt."""
+    method = model.fit.problem.method
+    free = np.isinf(method.rho) and np.isinf(method.temperature)
+    return bool(free and method.score is None and not method.mixture.adversarial)
 
 
-def _constant(model: Model, y: Array, rows: Rows) -> dict[str, float]:
-    """What always the majority class scores, or always the median."""
-    if not model.classifies:
-        unit = model.target.spread if model.target else 1.0
-        middle = float(np.median(y))
-        far = {name: np.abs(own - middle).mean() for name, (_, own) in rows.clients.items()}
-        return {name: float(unit * score) for name, score in far.items()}
-    most = int(np.bincount(y.astype(int)).argmax())
-    return {name: float((own == most).mean()) for name, (_, own) in rows.clients.items()}
+def _label_weights(model: Model, split: Split, rows: Rows) -> Array | None:
+    """Return the weights of `rows`, from `split`, by their labels; None if labels do not count."""
+    if not model.facts.reference:
+        return None
+    seen, reference = rows_for(model, split), np.array(model.facts.reference)
+    weights = serving.label_weights(model.fit.problem, reference, seen.X, seen.y)
+    places = np.argsort(seen.order)
+    return weights[places[np.searchsorted(seen.order[places], rows.order)]]
+
+
+def _scored(name: str, scores: Array, brier: Array | None, rows: Rows, inlier: Array) -> HeldOut:
+    """Return the scores of a method, of which a row that is no inlier counts in `all_rows` only."""
+    part = (evaluation.owners(rows), rows.names)
+    found = evaluation.summarise(scores, *part, inlier)
+    loss = None if brier is None else evaluation.summarise(brier, *part, inlier).overall
+    every = None if inlier.all() else evaluation.summarise(scores, *part).overall
+    return HeldOut(name, found.overall, found.clients, loss, every)
 
 
 def _folds(split: Split, folds: int, seed: int) -> Array:
-    """Which fold each row is in: the same share of every client's, drawn from its own stream."""
+    """Return (n,) the fold of each row: equal shares of each client, from its own random stream."""
     parts = []
-    for name, count in zip(split.names, np.diff(split.bounds), strict=True):
-        parts.append(stream(seed, name, 0).permutation(np.arange(count) % folds))
+    for name, rows in zip(split.names, np.diff(split.bounds), strict=True):
+        parts.append(stream(seed, name, 0).permutation(np.arange(rows) % folds))
     return np.concatenate(parts)

@@ -6,7 +6,8 @@ import re
 from typing import NamedTuple
 
 from dorfl import networks
-from dorfl.study import checks, suspects
+from dorfl.selection import outliers
+from dorfl.study import checks
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
@@ -52,11 +53,8 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
         used = {part.name for part in agreement.transform.parts}
         if not used <= set(agreement.columns):
             return "the transformation uses columns that were not agreed on"
-    trial = agreement.trial
-    if trial is not None and trial.most not in suspects.SIZES:
-        return "a trial has one of a few sizes, and this is none of them"
-    if trial is not None and trial.share not in (0.0, suspects.ASSUMED, suspects.HALF):
-        return "a trial holds one of three shares of rows for wrong, and this is none of them"
+    if agreement.row_limit not in (0, outliers.row_limit(len(study.sites))):
+        return "candidates see another number of rows than the number of sites implies"
     shown = study.privacy.epsilon
     if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"

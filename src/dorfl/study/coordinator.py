@@ -2,10 +2,10 @@
 
     enrol → columns → spreads → center → edge → round … round → finish → certify → done
 
-Where the study leaves open whether rows that lie far out are wrong, that is tried first: rounds on
-some rows, trusting all and then not, and `judge` (:mod:`dorfl.study.suspects`). A regression goes
-on from where it was with Huber's loss in the unit of `residuals`, again while that halves. A
-network is trained after that, instead of a linear model (`network`: :mod:`dorfl.study.learning`).
+If the study leaves the share of outliers open, candidates are trained first, all of them in the
+same rounds (`select`), and compared on held-out rows (`compare`): :mod:`dorfl.selection.outliers`.
+The final training starts from the selected one. A network is trained after that, instead of a
+linear model (`network`: :mod:`dorfl.study.learning`).
 
 Every step asks each site for one answer (:func:`request`); :func:`read` checks what comes back, and
 :func:`receive` makes the next state of it. Engines only carry: the same functions run in process
@@ -15,7 +15,7 @@ starts again from it asks the same question again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,9 @@ from dorfl.federation.local import Round
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import Told
+from dorfl.selection import outliers
+from dorfl.selection.defaults import cutoff_of
+from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.solvers.base import Info
 from dorfl.study import (
     ending,
@@ -40,7 +43,6 @@ from dorfl.study import (
     secure,
     settling,
     summing,
-    trying,
     vetting,
 )  # fmt: skip
 from dorfl.study.ending import AFTER, running
@@ -53,13 +55,13 @@ from dorfl.study.messages import (
     Outcome,
     Refusal,
     Reply,
+    Reports,
     Request,
     Spreads,
 )
 from dorfl.study.secure import Sum
 from dorfl.study.settings import Study, linear
 from dorfl.study.settling import scale_label, settle_label
-from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -80,20 +82,24 @@ class State(NamedTuple):
     target: Numeric | None = None
     spread: Spread | None = None
     centers: Array | None = None  # ξ̄ by site, or by site and class
-    edge: float | None = None
-    edges: tuple[float, ...] = ()  # that of the bulk, and of its nearer half if that is tried
-    reference: Array | None = None  # θ by which labels are suspect
-    scatter: float | None = None  # of residuals
-    refined: int = 0  # how often they were asked for
-    trial: Trial | None = None
-    tried: tuple[Array, ...] = ()  # θ of the trials that are over
-    spent: int = 0  # rounds of trials
-    verdict: Verdict | None = None
+    cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
+    candidates: tuple[Candidate, ...] = outliers.default_candidates()  # that are compared
+    row_limit: int = 0  # rows of a client that candidates see
+    candidate: Candidate | None = None  # whose training the state is about
+    servers: tuple[Server | None, ...] = ()  # of candidates, while they are trained
+    models: tuple[Array | None, ...] = ()  # θ of candidates that are trained
+    spent: int = 0  # rounds of candidates
+    compared: HeldOut | None = None  # of all clients: statistics of held-out losses
+    decision: Decision | None = None
+    start: Array | None = None  # θ that the final training starts from
+    reference: Array | None = None  # (θ, σ): rows with labels far from it are down-weighted
+    scatter: float | None = None  # scale of the residuals
     server: Server | None = None
     history: tuple[Round, ...] = ()
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
     told: dict[str, Told] = {}  # noqa: RUF012 - so is this
+    withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
     sum: Sum = Sum()  # of a study of secure sums
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
     sizes: tuple[float, ...] = ()  # what clients weigh, where rows do not count alike
@@ -112,12 +118,8 @@ class State(NamedTuple):
 
     @property
     def spare(self) -> bool:
-        """Whether what is under way can be done without: who refuses it ends that alone.
-
-        That is a trial, or training that begins anew to give the loss of a model a better unit.
-        """
-        anew = self.outcome is not None and self.server is not None and not self.server.last
-        return anew or self.trial is not None
+        """Whether the study can go on without the step at hand: the comparison of candidates."""
+        return self.candidate is not None or self.step in ("select", "compare")
 
     @property
     def shown(self) -> dict[str, int]:
@@ -143,8 +145,8 @@ _ANSWERS: dict[str, type] = {
     "edge": Sketch,
     "round": Report,
     "network": Report,
-    "judge": Judged,
-    "residuals": Sketch,
+    "select": Reports,
+    "compare": HeldOut,
     "finish": Finished,
     "certify": Told,
 }
@@ -160,9 +162,13 @@ def request(state: State, site: str) -> Request:
     sent, models, outcome, thin = secure.about(state)
     outcome = state.outcome if state.step in AFTER else outcome
     sent = learning.sent(state) if state.step == "network" else sent
+    broadcasts = {
+        str(k): serving.broadcast(server) for k, server in enumerate(state.servers) if server
+    }
+    compared = state.candidates if state.step in ("select", "compare") or models is not None else ()
     return Request(
         meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
-        models, thin,
+        compared, broadcasts, models, thin,
     )  # fmt: skip
 
 
@@ -192,6 +198,8 @@ def read(state: State, site: str, data: bytes) -> Answer:
 def _wrong(state: State, site: str, answer: Answer) -> str | None:
     if isinstance(answer, Report) and state.step == "network":
         return learning.wrong(state, site, answer)
+    if isinstance(answer, Reports):
+        return _wrong_reports(state, site, answer)
     if isinstance(answer, Told):
         return vetting.untold(answer, *meaning.certificates(state, meaning.thin(state)))
     rows = state.rows[state.roster.index(site)] if state.rows else 0
@@ -200,6 +208,20 @@ def _wrong(state: State, site: str, answer: Answer) -> str | None:
     return secure.wrong(state, answer) or vetting.wrong(
         answer, rows, widths, state.server, site, noisy=bool(state.study.privacy.known)
     )
+
+
+def _wrong_reports(state: State, site: str, answer: Reports) -> str | None:
+    """Return why the reports on candidates cannot be used, or None."""
+    running = {str(k): server for k, server in enumerate(state.servers) if server}
+    if set(answer.reports) != set(running):
+        return "it reports on other candidates than those asked about"
+    for place, server in running.items():
+        report = answer.reports[place]
+        if report.client != site:
+            return "reports for another site"
+        if reason := vetting.wrong(report, 0, (0, 0, 0), server, site):
+            return reason
+    return None
 
 
 def receive(
@@ -214,7 +236,7 @@ def receive(
     step = state.sum.of if state.step in secure.STEPS else state.step
     for site in state.roster:
         if isinstance(answer := answers.get(site), Refusal):
-            if step not in ("round", "network", "judge", *AFTER):
+            if step not in ("round", "select", "compare", "network", *AFTER):
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
@@ -225,7 +247,7 @@ def receive(
 def new_server(state: State) -> Server:
     """The server before the first round."""
     study, problem = linear(state.study), meaning.problem_of(state)
-    start = np.zeros(problem.size) if state.outcome is None else state.outcome.theta
+    start = meaning.start_of(problem) if state.start is None else state.start
     if study.privacy.secure_sum:
         return pooling.server_of(state, start)
     told, options = meaning.trained_on(state), meaning.options_now(state)
@@ -255,10 +277,10 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 
 def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
-    if state.spare and refused:
-        return _without(state)
+    if state.candidate is not None and refused:
+        return _decided(state, outliers.CAUTIOUS)
     if state.sum.of in secure.AFTER and len(answers) < len(state.roster):
-        return _NEXT[state.sum.of](state, {}, {})
+        return _NEXT[state.sum.of](state, {}, ending.silent(state, answers, refused))
     state, total, liars = secure.receive(state, answers, refused)
     if total is None:
         return state
@@ -269,7 +291,7 @@ def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> Stat
     state, info = pooling.round_of(state, total, refused)
     if info is None:
         return state
-    return _end(state, info) if state.trial is None else _tried(state, info.theta)
+    return _end(state, info) if state.candidate is None else _trained_alone(state, info.theta)
 
 
 def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
@@ -304,24 +326,112 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     state = state._replace(spread=spreading.measure(told, meaning.measured_of(state.study)))
     own, shape = meaning.keeps_center(state), meaning.shape_of(state)
     if not (state.study.method.scores and shape.any()):
-        return _start(trying.labels(state, told, own, shape))
-    state = state._replace(step="edge")
+        return _begin_selection(state)
+    state = state._replace(centers=spreading.centers_of(told, own, shape))
     if own and state.study.privacy.secure_sum and meaning.centered_classes(state):
-        state = state._replace(step="classes")
-    return state._replace(centers=spreading.centers_of(told, own, shape))
+        return state._replace(step="classes")
+    return state._replace(step="edge")
 
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return _start(trying.begin(state, list(answers.values())))
+    told, shares = list(answers.values()), meaning.shares_of(state)
+    cutoffs = tuple((share, cutoff_of(told, share)) for share in shares)
+    return _begin_selection(state._replace(cutoffs=cutoffs))
 
 
-def _tried(state: State, theta: Array) -> State:
-    state = trying.fitted(state, theta)
-    return state if state.step == "judge" else _start(state)
+# ── selection of the outlier share ──────────────────────────────────────────────────────────────
 
 
-def _judge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    return _start(trying.judged(state, list(answers.values())))
+def _begin_selection(state: State) -> State:
+    """Go on to the training of candidates, or to the final training if there is one candidate."""
+    if not meaning.selects(state.study):
+        return _start(state)
+    scored = [c for c in state.candidates if c.share == 0 or state.cutoffs]
+    least = state.study.privacy.least
+    if least > 1 and max(state.rows) < outliers.HELD_OUT * outliers.STRATUM:
+        return _start(
+            state._replace(decision=Decision(0.0))
+        )  # no client can report on held-out rows
+    limit = outliers.row_limit(len(state.roster))
+    state = state._replace(candidates=tuple(scored), row_limit=limit)
+    if len(scored) == 1 and not meaning.compares_labels(state):
+        return _start(state._replace(row_limit=0))
+    return _train_candidates(state, (None,) * len(scored))
+
+
+def _train_candidates(state: State, models: tuple[Array | None, ...]) -> State:
+    """Train the candidates that have no model yet: at the same time, or one by one if summed."""
+    state = state._replace(models=models)
+    left = _untrained(models)
+    if not left:
+        return state._replace(step="compare", candidate=None)
+    if state.study.privacy.secure_sum:
+        return _start(state._replace(candidate=state.candidates[left[0]]))
+    servers = tuple(
+        new_server(state._replace(candidate=candidate)) if model is None else None
+        for candidate, model in zip(state.candidates, models, strict=True)
+    )
+    return state._replace(step="select", servers=servers)
+
+
+def _select(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
+    if refused:
+        return _decided(state, outliers.CAUTIOUS)
+    servers, models = list(state.servers), list(state.models)
+    for k, server in enumerate(state.servers):
+        if server is None:
+            continue
+        reports = [answer.reports[str(k)] for answer in answers.values()]
+        after, info, heard = serving.receive(server, reports)
+        if heard.odd:  # implausible reports: no comparison can be based on them
+            line = Round(
+                server.round, info.objective, info.gap, info.risks, info.lam, *heard[:3],
+                heard.bytes_up, heard.bytes_down,
+            )  # fmt: skip
+            return _decided(state._replace(history=(*state.history, line)), outliers.CAUTIOUS)
+        servers[k] = None if info.done else after
+        models[k] = info.theta if info.done else None
+    state = state._replace(servers=tuple(servers), models=tuple(models), spent=state.spent + 1)
+    return state if _untrained(models) else state._replace(step="compare")
+
+
+def _untrained(models: Sequence[Array | None]) -> list[int]:
+    """Return the places of candidates that have no model yet."""
+    return [k for k, model in enumerate(models) if model is None]
+
+
+def _trained_alone(state: State, theta: Array) -> State:
+    """Keep the model of the candidate that was trained by itself and go on to the next."""
+    place = _untrained(state.models)[0]
+    return _train_candidates(state, (*state.models[:place], theta, *state.models[place + 1 :]))
+
+
+def _compare(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
+    if not answers:  # no site takes part in the comparison
+        return _decided(state, outliers.CAUTIOUS)
+    total = outliers.combine(list(answers.values()))
+    state, decision = state._replace(compared=total), outliers.decide(state.candidates, total)
+    winner = state.models[outliers.select(state.candidates, total)]
+    if state.decision is not None:  # labels were compared second; the first comparison stands
+        decision = state.decision._replace(labels=decision.labels, loss=decision.loss)
+    elif meaning.compares_labels(state) and (decision.rows or len(state.candidates) == 1):
+        plain = Candidate(decision.share)
+        state = state._replace(
+            decision=decision, reference=winner, candidates=(plain, plain._replace(labels=True))
+        )
+        return _train_candidates(state, (winner, None))
+    return _decided(state._replace(start=winner), decision)
+
+
+def _decided(state: State, decision: Decision) -> State:
+    """Begin the final training by the decision; one that was made before stands."""
+    known = state.decision if state.decision is not None and not decision.rows else decision
+    reference = state.reference if known.labels else None
+    return _start(
+        state._replace(
+            decision=known, reference=reference, candidate=None, servers=(), models=(), row_limit=0
+        )
+    )
 
 
 def _start(state: State) -> State:
@@ -334,8 +444,6 @@ def _start(state: State) -> State:
 
 def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     server = running(state)
-    if state.spare and refused:
-        return _without(state)
     for site in sorted(refused.keys() - server.last.keys()):
         raise ValueError(f"site {site!r} does not take part: {refused[site]}")
     number, (server, info, heard) = server.round, serving.receive(server, answers.values())
@@ -343,44 +451,17 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         number, info.objective, info.gap, info.risks, info.lam, heard.answered,
         {**refused, **heard.refused}, heard.clipped, heard.bytes_up, heard.bytes_down,
     )  # fmt: skip
-    odd = state.trial is not None and heard.odd
-    if odd or (state.trial is None and state.study.training.model == "linear"):
+    if state.study.training.model == "linear":
         state = state._replace(server=server, history=(*state.history, line))
     else:
         state = state._replace(server=server, spent=state.spent + 1)
-    if odd:  # reports that cannot be true decide nothing, but are kept
-        return _judge(state, {}, {})
-    if not (info := ending.unless_refused(state, info)).done:
-        return state
-    return _end(state, info) if state.trial is None else _tried(state, info.theta)
-
-
-def _without(state: State) -> State:
-    """On without a trial, or with the model that is there, in the unit it was trained in."""
-    if state.trial is not None:
-        return _judge(state._replace(spent=state.spent + 1), {}, {})
-    assert state.outcome is not None
-    return learning.after(state._replace(scatter=state.outcome.scatter))
+    info = ending.unless_refused(state, info)
+    return _end(state, info) if info.done else state
 
 
 def _end(state: State, info: Info) -> State:
-    asks = state.refined < meaning.REFINED and info.done != "budget"
-    state = state._replace(outcome=ending.outcome(state, info))
-    if asks and meaning.refines(state.study, meaning.problem_of(state)):
-        return state._replace(step="residuals")
-    return learning.after(state)
-
-
-def _residuals(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    known, state = state.scatter, state._replace(refined=state.refined + 1)
-    scatter = spreading.scatter(list(answers.values()))
-    # Where every row is met exactly there is nothing to refine; without all sites no unit for all.
-    enough = len(answers) == len(state.shown) and scatter > meaning.EXACT
-    if not enough or (known is not None and scatter > meaning.NEAR * known):
-        return learning.after(state)
-    # Unless a loss for far larger residuals told of them, the unit is known well enough.
-    times = meaning.REFINED if 2.0 * scatter > (known or meaning.FIRST) else state.refined
-    return _start(state._replace(scatter=scatter, refined=times))
+    outcome = ending.outcome(state, info)
+    return learning.after(state._replace(outcome=outcome, scatter=outcome.scatter))
 
 
 _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
@@ -393,8 +474,8 @@ _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
     "edge": _edge,
     "round": _round,
     "network": learning.receive,
-    "judge": _judge,
-    "residuals": _residuals,
+    "select": _select,
+    "compare": _compare,
     "finish": ending.finish,
-    "certify": lambda state, answers, _: state._replace(step="done", told=answers),
+    "certify": ending.certified,
 }

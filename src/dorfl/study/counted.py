@@ -8,8 +8,8 @@ What a site adds is made of the very answer that it would give in the open, by t
 | `spreads` | squares, or sketches of distances | the columns' units |
 | `center` | where rows lie | how far rows spread, and the centre of all |
 | `classes` | centres of classes | whether classes lie apart |
-| `edge`, `residuals` | a sketch | the same of all rows |
-| `judge` | nine sums | the same of all rows |
+| `edge` | a sketch | the same of all rows |
+| `compare` | statistics of held-out losses | the same of all rows |
 | `certify` | means over a site's rows, by its share of all | the same of the mixture by rows |
 
 Sketches are added up as :mod:`dorfl.data.histogram` says. A sum becomes the answer of one client
@@ -29,16 +29,16 @@ from dorfl.data.preprocessing import Deviation
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
 from dorfl.guarantees.bound import NO_BOUND, Told
+from dorfl.selection.outliers import HeldOut, pairs_of
 from dorfl.study import labels, meaning, summing
 from dorfl.study.messages import Agreement, Columns, Spreads, Summing
-from dorfl.study.suspects import NOTHING, Judged
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 STEPS = (
-    "columns", "middles", "spreads", "center", "classes", "edge", "judge", "residuals", "certify",
+    "columns", "middles", "spreads", "center", "classes", "edge", "compare", "certify",
 )  # fmt: skip
 PLAINLY = {"middles": "columns", "classes": "center"}  # the answers that sums are made of
 _TURNS = 8  # times that a median is looked for
@@ -66,8 +66,8 @@ def numbers(told: Any, agreement: Agreement, asked: Summing, rows: Any) -> Array
         return histogram.count(told)
     if isinstance(told, Told):
         return _means(told, min(rows.num_rows, asked.most) / max(asked.rows, 1))
-    assert isinstance(told, Judged)
-    return np.array(told, dtype=np.float64)
+    assert isinstance(told, HeldOut)
+    return np.concatenate(told)
 
 
 def _around(told: Columns, asked: Summing) -> Array:
@@ -135,12 +135,12 @@ def size(state: State) -> int:
         return meaning.centered_classes(state) * (2 + dims)
     if of == "certify":
         return sum(map(int, map(np.prod, _shapes(state))))
-    return len(NOTHING) if of == "judge" else histogram.ONE_SIDED
+    return sum(_held_out_sizes(state)) if of == "compare" else histogram.ONE_SIDED
 
 
 def told(state: State, total: Array) -> tuple[State, Any]:
     """The state, and what one client would tell that had all rows; None where more is summed."""
-    of, carried = state.step, state.sum
+    of = state.step
     if of == "columns":
         return _columns(state, total)
     if of == "middles":
@@ -151,13 +151,18 @@ def told(state: State, total: Array) -> tuple[State, Any]:
         return state, _placed(state, total)
     if of == "classes":
         return _apart(state, total), None
-    if of == "judge":
-        rows, loss, worse, squares, *counts = total.tolist()
-        return state, Judged(round(rows), loss, worse, squares, *map(round, counts))
+    if of == "compare":
+        ends = np.cumsum(_held_out_sizes(state))[:-1]
+        return state, HeldOut(*np.split(total, ends))
     if of == "certify":
         return state, _certified(state, total)
-    whole = len(carried.masked) == len(state.roster) or of != "residuals"
-    return state, histogram.read(total) if whole else None
+    return state, histogram.read(total)
+
+
+def _held_out_sizes(state: State) -> list[int]:
+    """Return the lengths of the parts of :class:`HeldOut`."""
+    pairs = len(pairs_of(len(state.candidates)))
+    return [pairs] * 5 + [len(state.candidates)]
 
 
 def _columns(state: State, total: Array) -> tuple[State, Columns | None]:
@@ -236,7 +241,7 @@ def _shapes(state: State) -> tuple[tuple[int, ...], ...]:
     """Those of what is told for the certificate."""
     _, asked = meaning.certifying(state, meaning.thin(state))
     points, shares = len(asked.points), len(asked.shares)
-    return (shares,), (points, shares), (points, shares)
+    return (points, shares), (points, shares)
 
 
 def _certified(state: State, total: Array) -> Told:
@@ -244,8 +249,8 @@ def _certified(state: State, total: Array) -> Told:
     means = np.where(total < _BOUND, total + 2.0**-32 * len(state.roster), NO_BOUND)
     shapes = _shapes(state)
     parts = np.split(means, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
-    near, loss, error = (part.reshape(s) for part, s in zip(parts, shapes, strict=True))
-    return Told(near, loss, error)
+    loss, error = (part.reshape(s) for part, s in zip(parts, shapes, strict=True))
+    return Told(loss, error)
 
 
 def _apart(state: State, total: Array) -> State:

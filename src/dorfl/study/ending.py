@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dorfl.federation import scale as scaling
 from dorfl.federation.fit import describe
 from dorfl.federation.server import Server
 from dorfl.guarantees import certificate as certifying
+from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Bound
 from dorfl.solvers.base import Info
 from dorfl.study import learning, meaning, secure
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 _REFUSED = 5  # rounds that all sites refuse before no more are asked for
-AFTER = ("residuals", "finish", "certify")  # steps that go on with whoever answers
+AFTER = ("finish", "certify")  # steps that go on with whoever answers
 
 
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
@@ -30,7 +33,9 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
         return ()
     if state.step == "network":
         return learning.waiting(state, missing, answered)
-    if state.step != "round" or not answered:
+    if state.step == "compare" and answered:  # whoever answers decides
+        return ()
+    if state.step not in ("round", "select") or not answered:
         return missing
     server, rule = running(state), state.study.absent
     evaluates = server.solver.ask(server.solving).kind == "evaluate"
@@ -55,9 +60,13 @@ def unless_refused(state: State, info: Info) -> Info:
 
 
 def outcome(state: State, info: Info) -> Outcome:
-    """What a training came to."""
-    options = meaning.options_now(state)
-    rho, doubted = meaning.problem_of(state).method.rho, running(state).doubt.aside
+    """Return what a training came to; a residual scale that was estimated is fixed."""
+    options, problem = meaning.options_now(state), meaning.problem_of(state)
+    scale, l2 = state.scatter, options.l2
+    if problem.estimates_scale:
+        problem, scale, info = scaling.settle(problem, info)
+        l2 *= scale
+    rho, doubted = problem.method.rho, running(state).doubt.aside
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     # More rounds or other units are no help against a no.
     if info.done in ("budget", "stalled", "refused"):
@@ -69,11 +78,11 @@ def outcome(state: State, info: Info) -> Outcome:
         rho=None if np.isinf(rho) else rho,
         objective=info.objective,
         gap=info.gap if np.isfinite(info.gap) else None,
-        l2=options.l2,
+        l2=l2,
         rounds=len(state.history),
         status=info.done,
         message="; ".join(words),
-        scatter=state.scatter,
+        scatter=scale,
     )
 
 
@@ -88,11 +97,40 @@ def _refusals(state: State) -> list[str]:
     ]
 
 
-def finish(state: State, answers: dict[str, Finished], _: dict[str, str]) -> State:
+def finish(state: State, answers: dict[str, Finished], refused: dict[str, str]) -> State:
     """How the model serves the sites, and on to its certificate where there is one."""
-    told = len(answers) == len(state.roster) or state.study.privacy.secure_sum
-    asks = told and meaning.certifies(state.study)
-    return state._replace(step="certify" if asks else "done", finished=answers)
+    certifies = meaning.certifies(state.study)
+    missing = {} if state.study.privacy.secure_sum else silent(state, answers, refused)
+    return state._replace(
+        step="done" if missing or not certifies else "certify",
+        finished=answers,
+        withheld=missing if certifies else {},
+    )
+
+
+def certified(state: State, answers: dict[str, Told], refused: dict[str, str]) -> State:
+    """Store the sites' parts of the certificate, and which site withheld its part and why."""
+    missing = silent(state, answers, refused)
+    if state.study.privacy.secure_sum:  # one answer for all sites, or none
+        missing = {} if answers else refused
+    return state._replace(step="done", told=answers, withheld=missing)
+
+
+def silent(state: State, answers: Mapping[str, object], refused: dict[str, str]) -> dict[str, str]:
+    """Return the sites without an answer, and the reason that each gave."""
+    return {
+        site: refused.get(site, "it did not reply in time")
+        for site in state.roster
+        if site not in answers
+    }
+
+
+def uncertified(state: State) -> tuple[str, ...]:
+    """Return a sentence for every site that withheld its part of the certificate."""
+    return tuple(
+        f"the model has no certificate, because site {site!r} withheld its part: {reason}"
+        for site, reason in state.withheld.items()
+    )
 
 
 def certificate(state: State) -> Bound | None:
@@ -106,6 +144,9 @@ def certificate(state: State) -> Bound | None:
 
 
 def running(state: State) -> Server:
-    """The server that conducts the rounds."""
-    assert state.server is not None
-    return state.server
+    """Return the server that conducts the rounds; of candidates, that of the first in training."""
+    server = state.server
+    if state.step == "select":
+        server = next(one for one in state.servers if one is not None)
+    assert server is not None
+    return server

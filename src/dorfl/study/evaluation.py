@@ -1,35 +1,56 @@
-"""How good a model's answers are: which classes it finds, and whether its probabilities hold."""
+"""Measure a model on labelled rows: accuracy with standard errors, classes, calibration.
+
+One definition holds for `dorfl train`, `evaluate` and `compare`. A row's score is 1 if its class is
+predicted and 0 if not, or its absolute error. The score of a client is the mean over its rows; the
+overall score is the mean over all rows. Standard errors are those of means of independent rows; the
+overall one is stratified by client (Cochran 1977, *Sampling Techniques*, 5.3). Every score is given
+over inliers (:func:`dorfl.study.audit.is_inlier`) and over all rows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.federation.fit import probabilities
 from dorfl.study import serving
 from dorfl.study.model import Model
+from dorfl.study.model.facts import Estimate
 from dorfl.study.rows import Rows
 from dorfl.support.types import Array
 
-_BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of the probability of the class that is said
-_BLOCK = 65_536
+_BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # edges in the probability of the predicted class
+_BLOCK = 65_536  # rows predicted at once
+
+
+class Scores(NamedTuple):
+    """Means of a quantity over all rows and over the rows of each client that has any."""
+
+    overall: Estimate
+    clients: dict[str, Estimate]
 
 
 class Bin(NamedTuple):
-    """Rows whose answer is said with a probability from `low` to `high`, and how many are right."""
+    """Rows whose class is predicted with a probability from `low` to `high`.
+
+    `said` is the mean predicted probability, `right` the share of correct predictions.
+    """
 
     low: float
     high: float
     rows: int
-    said: float  # the mean of those probabilities
+    said: float
     right: float
 
 
 class Classes(NamedTuple):
-    """Class by class: `confusion[i][j]` rows of class i are said to be j.
+    """Results by class; `confusion[i][j]` counts rows of class i that are predicted as j.
 
-    A recall of a class without rows, or a precision of one never said, is not known. `error` is how
-    far what is said is from what is right, on average over rows.
+    The recall of a class without rows, and the precision of a class that is never predicted, are
+    None. `error` is the expected calibration error: the mean of |probability − accuracy| over bins.
     """
 
     names: tuple[str, ...]
@@ -40,8 +61,122 @@ class Classes(NamedTuple):
     error: float
 
 
+def estimate(values: Array, owner: Array) -> Estimate:
+    """Return the mean of values and its standard error, stratified by owner.
+
+    Parameters
+    ----------
+    values
+        (n,) a number per row.
+    owner
+        (n,) the stratum of each row. A stratum of one row has the pooled variance.
+
+    >>> values, owner = np.array([1.0, 1.0, 1.0, 0.0]), np.array([0, 0, 1, 1])
+    >>> found = estimate(values, owner)
+    >>> found.mean, round(found.error, 4), found.rows
+    (0.75, 0.25, 4)
+    """
+    count = np.bincount(owner)
+    count, owner = count[count > 0], np.unique(owner, return_inverse=True)[1]
+    means = np.bincount(owner, values) / count
+    squares = np.bincount(owner, (values - means[owner]) ** 2)
+    rows, freedom = len(values), len(values) - len(count)
+    if not freedom:
+        return Estimate(float(values.mean()), None, rows)
+    pooled = squares.sum() / freedom
+    variances = np.where(count > 1, squares / np.maximum(count - 1, 1), pooled)
+    return Estimate(float(values.mean()), float(np.sqrt(count @ variances)) / rows, rows)
+
+
+def summarise(
+    values: Array, owner: Array, names: Sequence[str], used: Array | None = None
+) -> Scores:
+    """Return the mean of values overall and by client.
+
+    Parameters
+    ----------
+    values
+        (n,) a number per row, such as those of :func:`row_scores`.
+    owner
+        (n,) the number of each row's client, ascending.
+    names
+        Names of the clients.
+    used
+        (n,) which rows count; by default all.
+    """
+    if used is not None:
+        values, owner = values[used], owner[used]
+    ends = np.searchsorted(owner, np.arange(len(names) + 1)).tolist()
+    clients = {
+        name: estimate(values[first:stop], owner[first:stop])
+        for name, (first, stop) in zip(names, pairwise(ends), strict=True)
+        if first < stop
+    }
+    return Scores(estimate(values, owner), clients)
+
+
+def owners(rows: Rows) -> Array:
+    """Return (n,) the number of each row's client."""
+    return np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
+
+
+def row_scores(model: Model, rows: Rows) -> Array:
+    """Return (n,) 1 for a row whose class is predicted and 0 for others, or absolute errors."""
+    problem, out = model.fit.problem, _outputs(model, rows)
+    if not model.classifies:
+        unit = model.target.spread if model.target else 1.0
+        return np.asarray(unit * np.abs(out - rows.y))
+    return np.asarray(problem.loss.predict(out, problem.classes) == rows.y, dtype=float)
+
+
+def row_losses(model: Model, rows: Rows) -> Array:
+    """Return (n,) the training loss of each row where it lies."""
+    problem = model.fit.problem
+    return np.asarray(problem.loss.value(_outputs(model, rows), problem.encode(rows.y)))
+
+
+def brier_scores(model: Model, rows: Rows) -> Array:
+    """Return (n,) Brier scores of a classifier, from 0 to 2."""
+    return _brier(probabilities(_outputs(model, rows)), rows.y)
+
+
+def constant_scores(model: Model, y: Array, rows: Rows) -> tuple[Array, Array | None]:
+    """Return (n,) scores and Brier scores of a constant prediction.
+
+    Parameters
+    ----------
+    model
+        The model, for its task and unit.
+    y
+        Labels that the constant is taken from. It predicts their most frequent class with the
+        probabilities of their frequencies, or their median.
+    rows
+        The rows to predict.
+
+    Returns
+    -------
+    scores, brier
+        As in :func:`row_scores` and :func:`brier_scores`; `brier` is None for a regression.
+    """
+    if not model.classifies:
+        unit = model.target.spread if model.target else 1.0
+        return unit * np.abs(rows.y - np.median(y)), None
+    share = np.bincount(y.astype(int), minlength=len(model.classes)) / len(y)
+    scores = np.asarray(rows.y == share.argmax(), dtype=float)
+    return scores, _brier(np.tile(share, (len(rows.y), 1)), rows.y)
+
+
+def _brier(p: Array, y: Array) -> Array:
+    p[np.arange(len(y)), y.astype(int)] -= 1.0
+    return np.asarray((p**2).sum(axis=1))
+
+
+def _outputs(model: Model, rows: Rows) -> Array:
+    return serving.outputs(model.fit.problem, model.fit.theta, rows.X)
+
+
 def by_class(model: Model, rows: Rows) -> Classes:
-    """What is taken for what, and how sure the model is of it."""
+    """Return the confusion matrix, recall, precision and calibration over all rows."""
     blocks = range(0, len(rows.X), _BLOCK)
     chances = np.concatenate([model.fit.predict_proba(rows.X[k : k + _BLOCK]) for k in blocks])
     said, y, count = chances.argmax(axis=1), rows.y.astype(int), len(model.classes)
@@ -57,14 +192,15 @@ def by_class(model: Model, rows: Rows) -> Classes:
     ]
     error = sum(b.rows * abs(b.said - b.right) for b in bins) / len(y)
     hits = np.diag(confusion)
-    return Classes(
-        model.classes, confusion.tolist(), _shares(hits, confusion.sum(axis=1)),
-        _shares(hits, confusion.sum(axis=0)), bins, error,
-    )  # fmt: skip
+    recall, precision = (_shares(hits, confusion.sum(axis=axis)) for axis in (1, 0))
+    return Classes(model.classes, confusion.tolist(), recall, precision, bins, error)
 
 
 def auc(model: Model, rows: Rows) -> dict[str | None, float]:
-    """The area under the ROC curve by client, for two classes, where both occur; None: all rows."""
+    """Return the area under the ROC curve of each client, and of all rows under None.
+
+    Only for two classes, and only for clients with rows of both.
+    """
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import, training needs none
 
     problem, theta = model.fit.problem, model.fit.theta
@@ -73,16 +209,6 @@ def auc(model: Model, rows: Rows) -> dict[str | None, float]:
         for name, (X, y) in [*rows.clients.items(), (None, (rows.X, rows.y))]
         if len(model.classes) == 2 and 0 < y.sum() < len(y)
     }
-
-
-def constant(model: Model, rows: Rows) -> tuple[str, float]:
-    """The simplest answer, the same for all rows, in words; and what it scores here."""
-    if not model.classifies:
-        unit = model.target.spread if model.target else 1.0
-        return "the median", float(unit * np.abs(rows.y - np.median(rows.y)).mean())
-    counts = np.bincount(rows.y.astype(int), minlength=len(model.classes))
-    name = model.classes[int(counts.argmax())]
-    return f"the most frequent class, {name!r}", float(counts.max() / counts.sum())
 
 
 def _shares(hits: Array, of: Array) -> list[float | None]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import sparse
 
 from dorfl.data import weighing
@@ -83,6 +82,8 @@ def owners(clients: Any, count: int) -> tuple[list[str], list[Array]]:
         raise ValueError(
             f"clients: X has {count} rows, so give {count} names, not shape {given.shape}"
         )
+    import pandas as pd  # noqa: PLC0415 - half a second that a site can do without
+
     owner, found = pd.factorize(given)
     if owner.min() < 0:
         raise ValueError(

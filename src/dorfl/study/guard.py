@@ -37,8 +37,9 @@ from dorfl.data.preprocessing import Category, columns
 from dorfl.oracle.base import Evaluation
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
+from dorfl.selection import outliers
 from dorfl.solvers.base import Task
-from dorfl.study import differences, suspects
+from dorfl.study import differences
 from dorfl.study.labels import MOST_CLASSES
 from dorfl.study.ledger import Ledger, mark_of
 from dorfl.study.limits import Limits
@@ -186,6 +187,7 @@ def steep(group: Group, theta: Array, limits: Limits, secret: bytes) -> str | No
     is that of one row, and the θ at which it is refused would tell it.
     """
     pieces, count = range(0, len(group.rows), _PIECE), len(group.rows) // max(limits.behind, 1)
+    theta = theta[: group.problem.size]
     out = [group.problem.predict(theta, group.rows[k : k + _PIECE]) for k in pieces]
     outputs = np.concatenate([part.reshape(len(part), -1) for part in out])
     drawn = np.random.default_rng(list(hashlib.sha256(secret + b"blocks").digest()))
@@ -232,9 +234,9 @@ def filled(agreement: Agreement, table: columns.Table, y: Array, secret: bytes) 
             digest = hashlib.sha256(secret + name.encode()).digest()
             weight = 0.5 + int.from_bytes(digest[:6]) / 2**48
             marks[missing] += weight * (fill - float(present.min())) / width
-    if agreement.trial is not None:
+    if agreement.candidate is not None:
         labels = y if agreement.classes else None
-        marks = marks[suspects.parts(len(marks), agreement.trial.most, labels)[0]]
+        marks = marks[outliers.split_rows(len(marks), agreement.row_limit, labels)[0]]
     return marks
 
 

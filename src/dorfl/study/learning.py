@@ -61,12 +61,11 @@ def planned(agreed: Agreement | State, counts: Array, decay: float | None) -> Pl
 def due(state: State) -> bool:
     """Whether a network is to be trained, and a linear model has nothing to settle for it any more.
 
-    What it settles are trials, and the residuals that give Huber's loss its unit.
+    What it settles is the selection, and the scale that gives Huber's loss its unit.
     """
-    if state.study.training.model == "linear" or state.trial is not None:
+    if state.study.training.model == "linear" or state.candidate is not None:
         return False
-    asks = meaning.refines(state.study, meaning.problem_of(state))
-    return state.refined >= meaning.REFINED or not asks
+    return state.scatter is not None or not meaning.refines(state.study, meaning.problem_of(state))
 
 
 def after(state: State) -> State:

@@ -16,7 +16,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,12 +23,10 @@ import numpy as np
 
 from dorfl.federation.privacy import Gaussian, composed
 from dorfl.oracle.group import Group
-from dorfl.study import differences
 from dorfl.study.budget import ROUNDS, SPARE, TRIAL
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
-from dorfl.study.suspects import REACH, Before
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 from dorfl.support.text import percent
@@ -191,45 +188,6 @@ class Ledger:
         self._keep()
         return None
 
-    def trials(self, rows: str, least: int, behind: int) -> Before:
-        """What a trial's sums over rows held back have to hide beside those told before."""
-        return Before(
-            partial(self._bulk, f"bulk-{rows}", least),
-            partial(self._near, f"missed-{rows}", least),
-            partial(self._hides, f"judged{rows}", behind),
-        )
-
-    def _bulk(self, name: str, least: int, distance: Array) -> Array:
-        """The distances as they are, or of a bulk told of before that differs in a few rows."""
-        mask = distance <= REACH
-        before = self._near(name, least, mask)
-        if (before == mask).all():
-            return distance
-        few = int((~before).sum()) <= least
-        return np.where(before, 0.0, np.nan if few else np.inf)
-
-    def _near(self, name: str, least: int, mask: Array) -> Array:
-        """Rows that something was told of before, if these are all the same but for a few."""
-        for other in (kept for kept in self.kept if kept.startswith(f"{name} ")):
-            before = _unpacked(other.split()[1], len(mask))
-            if 0 < int((before != mask).sum()) < least:
-                return before
-        written = f"{name} {np.packbits(mask).tobytes().hex()}"
-        if written not in self.kept:
-            self.kept.append(written)
-            self._keep()
-        return mask
-
-    def _hides(self, rows: str, behind: int, sums: Array, codes: Array | None) -> bool:
-        """Whether sums over rows tell of enough of them, beside those of earlier trials."""
-        before = self.pulls(rows, sums.shape)
-        if any(np.array_equal(sums, old) for old in before):
-            return True
-        if differences.singles_out(sums, before, behind, codes):
-            return False
-        self.pulled(rows, sums)
-        return True
-
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -248,26 +206,25 @@ class Ledger:
         before = [finest for finest, mark in marks.items() if mark in asked]
         if before:
             return before[-1]
-        shape, each = group.problem.layout, 1 + group.problem.size
+        shape, each = group.problem.layout, 1 + group.problem.layout.size
         left = (most - self.told) * group.rows.size
         rounds = [e["numbers"] for e in self.questions.values() if e.get("about") == about]
         few = max(rounds, default=0) > each or left < ROUNDS * each
         room = left / _FREELY if few else left - ROUNDS * each
         return next(r for r in reversed(marks) if r == "none" or shape.numbers(r) <= room)
 
-    def reserve(self, agreement: Agreement, step: str, about: str) -> int:
+    def reserve(self, agreement: Agreement, step: str) -> int:
         """The trainings that there has to be room for beside what can be done without.
 
-        That is the certificate, a trial, and a better unit of the loss. What has begun goes on.
+        That is the certificate and the comparison of candidates. What has begun goes on.
         """
         if step == "certify":
             return SPARE
         rounds = [e for e in self.questions.values() if e["step"] == "round"]
         mine = {e.get("about") for e in rounds if e["run"] == agreement.run}
-        if agreement.trial is not None:
+        if agreement.candidate is not None:
             return 1 if mine else TRIAL
-        begins = agreement.scatter is not None and step == "round" and about not in mine
-        return SPARE if begins or step == "residuals" else 0
+        return 0
 
     def ask(self, mark: str, entry: dict[str, Any], most: float, ahead: float = 0.0) -> str | None:
         """Why an answer cannot be given any more, or nothing; given before, it costs nothing.

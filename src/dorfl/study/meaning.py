@@ -9,6 +9,7 @@ import numpy as np
 from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.spread import Spread
 from dorfl.federation import privacy
+from dorfl.federation import scale as scaling
 from dorfl.federation.defence import Limits, defend
 from dorfl.federation.options import Options
 from dorfl.federation.privacy import Gaussian
@@ -18,9 +19,11 @@ from dorfl.networks.layered import Layered
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.kinds import Loss
+from dorfl.objective.methods import AUTO
 from dorfl.oracle.problem import Problem
-from dorfl.study import defaults, private, suspects
-from dorfl.study.defaults import Choice
+from dorfl.selection import defaults, outliers
+from dorfl.selection.defaults import Choice
+from dorfl.study import private
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import (
     Study,
@@ -31,10 +34,6 @@ from dorfl.support.types import Array
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
-FIRST = 0.1  # the unit of Huber's loss before residuals are known, in that of the label
-REFINED = 4  # times that residuals are asked for, at most
-NEAR = 0.8  # of a unit: one that is nearer to it makes no difference
-EXACT = 1e-4  # of the label's unit: residuals that scatter less are rounding, and no unit
 BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100
 _LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
@@ -47,8 +46,8 @@ def agreed(state: State, site: str) -> Agreement:
     center = None if state.centers is None else state.centers[at]
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
-        state.apart, state.spread, center, state.edge, state.scatter, state.refined, state.trial,
-        state.verdict, state.decay, state.reference,
+        state.apart, state.spread, center, state.cutoffs, state.scatter, state.candidate,
+        state.row_limit, state.decision, state.decay, state.reference,
     )  # fmt: skip
 
 
@@ -77,19 +76,19 @@ def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None =
 
 
 def options_now(state: State) -> Options:
-    """The same for the training that a study is at: a trial is one of some rows, and short."""
+    """Return the options of the training at hand: the study's, or those of a candidate."""
     study = linear(state.study)
-    if state.trial is None:
+    if state.candidate is None:
         return options_of(study, sum(state.believed), scatter=state.scatter)
-    trial = options_of(study, sum(trained_on(state)))
-    return trial.changed(tol=suspects.TOL, max_rounds=suspects.ROUNDS)
+    options = options_of(study, sum(trained_on(state)))
+    return options.changed(tol=outliers.TOLERANCE, max_rounds=outliers.MAX_ROUNDS)
 
 
 def trained_on(state: State) -> tuple[int, ...]:
-    """How many rows of each client a training is on: all, or those that a trial leaves."""
-    if state.trial is None:
+    """Return the number of training rows of each client: all, or those that candidates see."""
+    if state.candidate is None:
         return state.rows
-    return tuple(len(suspects.parts(rows, state.trial.most)[0]) for rows in state.rows)
+    return tuple(len(outliers.split_rows(rows, state.row_limit)[0]) for rows in state.rows)
 
 
 def task_of(study: Study) -> str:
@@ -100,16 +99,29 @@ def task_of(study: Study) -> str:
     return "classification" if classifies else "regression"
 
 
-def loss_of(study: Study, classes: int, scatter: float = 1.0) -> Loss:
-    """The loss by name; "auto": logistic for two classes, softmax for more, Huber's for numbers.
+def loss_of(study: Study, classes: int, scatter: float | None = None) -> Loss:
+    """Return the loss by name; "auto" is logistic, softmax, or Huber's for a regression.
 
-    `scatter` is how far residuals spread, in the label's unit; that is 1 until they are known.
+    Parameters
+    ----------
+    study
+        The study; under differential privacy Huber's loss is in the label's unit.
+    classes
+        Number of classes; 0 for a regression.
+    scatter
+        Scale of the residuals in the label's unit. While it is unknown, it is estimated together
+        with the model.
     """
     name = study.training.loss
     if name == "auto":
         regression = not classes or study.data.task == "regression"
         name = "huber" if regression else "logistic" if classes == 2 else "softmax"
-    return losses.resolve(name).scaled(study.training.delta * scatter)
+    loss = losses.resolve(name)
+    if not loss.has_unit:
+        return loss
+    if scatter is None and _estimates_scale(study):
+        return losses.huber(study.training.delta, scale="auto", least=scaling.LEAST)
+    return loss.scaled(study.training.delta * (scatter or 1.0))
 
 
 def dtype_of(study: Study) -> type[np.floating[Any]]:
@@ -118,48 +130,70 @@ def dtype_of(study: Study) -> type[np.floating[Any]]:
 
 
 def share_of(agreed: Agreement | State) -> float:
-    """The share of rows held for wrong: as the study says, as was decided, or while it is not."""
-    given, trial, verdict = agreed.study.method.outliers, agreed.trial, agreed.verdict
+    """Return the assumed share of outliers: the candidate's, as given, or as decided."""
+    given = agreed.study.method.outliers
+    if agreed.candidate is not None:
+        return agreed.candidate.share
     if not isinstance(given, str):
         return given
-    if not _tells(agreed.study):
-        return 0.0
-    if trial is not None:
-        return trial.share
-    if verdict is None and agreed.spread is not None and not shape_of(agreed).any():
-        return 0.0  # in categories alone no row lies far out
-    return suspects.ASSUMED if verdict is None else verdict.share
+    return 0.0 if agreed.decision is None else agreed.decision.share
+
+
+def shift_of(agreed: Agreement | State) -> float | str:
+    """Return the assumed drift: the candidate's, or the study's."""
+    return agreed.study.method.shift if agreed.candidate is None else agreed.candidate.shift
+
+
+def labels_of(agreed: Agreement | State) -> bool:
+    """Whether rows with outlying labels are down-weighted."""
+    if agreed.candidate is not None:
+        return agreed.candidate.labels
+    return agreed.decision is not None and agreed.decision.labels
 
 
 def wrong_of(agreed: Agreement | State) -> float:
-    """The share of rows held for wrong, by where they lie or by their labels."""
-    return max(share_of(agreed), agreed.verdict.labels if agreed.verdict else 0.0)
+    """Return the share of outliers that the certificate assumes."""
+    return share_of(agreed)
 
 
-def assumed_of(study: Study) -> float:
-    """The share of wrong rows that units and distances are measured for."""
-    given = study.method.outliers
-    return suspects.ASSUMED if isinstance(given, str) else given
+def cutoff_of(agreed: Agreement | State) -> float | None:
+    """Return the squared distance within which inliers lie, if it was measured."""
+    return dict(agreed.cutoffs).get(share_of(agreed))
 
 
 def measured_of(study: Study) -> float:
-    """The share of the rows, nearest first, that says what a standard deviation is."""
-    return suspects.measured(assumed_of(study))
+    """Return the share of the rows, nearest first, that robust scales are measured on."""
+    given = study.method.outliers
+    return defaults.share_measured(0.0 if isinstance(given, str) else given)
 
 
-def tries(study: Study) -> bool:
-    """Whether it is tried if rows that lie far out are wrong: by a solver that needs few rounds."""
-    lies = study.defence.trim > 0 or study.defence.liars > 0  # looked for from the first round on
-    usual = study.training.solver in ("auto", "sqp") and not lies
-    return study.method.outliers == suspects.AUTO and usual
+def shares_of(state: State) -> tuple[float, ...]:
+    """Return the outlier shares that cutoffs are needed for."""
+    given = state.study.method.outliers
+    listed = [given] if not isinstance(given, str) else [c.share for c in state.candidates]
+    return tuple(dict.fromkeys(share for share in listed if share > 0))
+
+
+def selects(study: Study) -> bool:
+    """Whether candidates are compared to decide on outliers."""
+    byzantine = study.defence.trim > 0 or study.defence.liars > 0
+    usual = study.training.solver in ("auto", "sqp") and not byzantine
+    return study.method.scores and study.method.outliers == AUTO and usual and _tells(study)
+
+
+def compares_labels(state: State) -> bool:
+    """Whether down-weighting of outlying labels is a candidate: of a linear Huber regression."""
+    usual = all(candidate.shift == AUTO for candidate in state.candidates)
+    linear_model = not state.network and state.study.training.model == "linear"
+    return usual and linear_model and refines(state.study, problem_of(state))
 
 
 def unused(study: Study) -> tuple[str, ...]:
     """What the study says by hand that its method has no part for, and which has."""
     words = study.method
-    drift = {"shift": words.shift not in (suspects.AUTO, 0), "rho": words.rho is not None}
+    drift = {"shift": words.shift not in (AUTO, 0), "rho": words.rho is not None}
     rest = {
-        "outliers": words.outliers not in (suspects.AUTO, 0),
+        "outliers": words.outliers not in (AUTO, 0),
         "beta": words.beta is not None,
         "score_weight": words.score_weight is not None,
     }
@@ -184,20 +218,11 @@ def chosen(agreed: Agreement | State) -> Choice:
     worst = rule == "agnostic"
     mixture = mixing.capped(words.cap, words.by) if worst else mixing.fixed(by=words.by)
     return defaults.method_for(
-        spread, method=words.name, outliers=share_of(agreed), shift=words.shift,
+        spread, method=words.name, outliers=share_of(agreed), shift=shift_of(agreed),
         frozen=frozen_of(study, transform), loss=_loss(agreed), rho=words.rho, beta=words.beta,
-        score_weight=words.score_weight, center=words.center, mixture=mixture, edge=agreed.edge,
-        verdict=_verdict(agreed),
+        score_weight=words.score_weight, center=words.center, mixture=mixture,
+        cutoff=cutoff_of(agreed), decision=agreed.decision,
     )  # fmt: skip
-
-
-def _verdict(agreed: Agreement | State) -> suspects.Verdict | None:
-    """What was decided of rows that lie far out, where the study leaves that open."""
-    if agreed.study.method.outliers != suspects.AUTO:
-        return None
-    if agreed.trial is not None:
-        return suspects.Verdict(agreed.trial.share)
-    return agreed.verdict or suspects.Verdict(share_of(agreed))
 
 
 def problem_of(agreed: Agreement | State) -> Problem:
@@ -215,6 +240,12 @@ def problem_of(agreed: Agreement | State) -> Problem:
     return problem
 
 
+def start_of(problem: Problem) -> Array:
+    """Return where training starts: θ = 0, and a residual scale of one label unit if estimated."""
+    start = np.zeros(problem.size)
+    return np.append(start, 1.0) if problem.estimates_scale else start
+
+
 def shape_of(agreed: Agreement | State) -> Array:
     """V but for its size, in which distances from ξ̄ are measured."""
     assert agreed.transform is not None
@@ -223,8 +254,7 @@ def shape_of(agreed: Agreement | State) -> Array:
 
 
 def _loss(agreed: Agreement | State) -> Loss:
-    told = _tells(agreed.study)
-    return loss_of(agreed.study, len(agreed.classes), agreed.scatter or (FIRST if told else 1.0))
+    return loss_of(agreed.study, len(agreed.classes), agreed.scatter)
 
 
 def asks_where(study: Study) -> bool:
@@ -243,8 +273,14 @@ def centered_classes(agreed: Agreement | State) -> int:
 
 
 def refines(study: Study, problem: Problem) -> bool:
-    """Whether residuals set the unit of the loss: Huber's, unless they must not be told."""
-    return problem.loss.has_unit and _tells(study)
+    """Whether the scale of residuals is estimated: of Huber's loss, unless noise is added."""
+    return (problem.loss.has_unit or problem.loss.estimates_scale) and _estimates_scale(study)
+
+
+def _estimates_scale(study: Study) -> bool:
+    """Whether the solver can estimate a residual scale; otherwise the loss is in label units."""
+    usual = study.training.solver in ("auto", "sqp") and study.defence.trim == 0
+    return _tells(study) and usual and study.method.by != "regret"
 
 
 def certifies(study: Study) -> bool:
@@ -269,7 +305,7 @@ def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     spread = agreed.spread or Spread(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
     share, scatter = wrong_of(agreed), agreed.scatter or 1.0
-    return units, certified.ask(_loss(agreed), units, share, scatter, thin)
+    return units, certified.ask(_loss(agreed), share, scatter, thin)
 
 
 def certificates(agreed: Agreement | State, thin: int) -> tuple[Question, Question]:
@@ -328,7 +364,7 @@ def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
     asked = study.privacy
     if asked.epsilon is None:
         return None
-    if study.method.scores and study.method.outliers != suspects.AUTO:
+    if study.method.scores and study.method.outliers != AUTO:
         raise ValueError(
             "study: privacy.epsilon: where rows lie must not be told, so no row can be suspected "
             "for where it lies; leave method.outliers out, or set method.outliers = 0"

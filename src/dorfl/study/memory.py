@@ -96,10 +96,9 @@ class Memory:
 
 def _phase(agreement: Agreement) -> str:
     """What sets steps of a run apart that are about another problem."""
-    if agreement.trial is not None:
-        by = "" if agreement.reference is None else "by labels "
-        return f"trial of {agreement.trial.share:g} {by}"
-    return f"refined {agreement.refined} " if agreement.scatter is not None else ""
+    by = "" if agreement.reference is None else "by labels "
+    candidate = agreement.candidate
+    return by if candidate is None else f"candidate {candidate.share:g} {by}"
 
 
 def _mark(value: Any) -> str:

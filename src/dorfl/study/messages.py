@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
@@ -14,9 +16,9 @@ from dorfl.federation.messages import Advert, Broadcast, Report
 from dorfl.federation.pooled import Tilt
 from dorfl.guarantees.bound import Told
 from dorfl.guarantees.certificate import Part
+from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.study.constant import Learnt
 from dorfl.study.settings import Study
-from dorfl.study.suspects import Judged, Trial, Verdict
 from dorfl.support.types import Array
 
 
@@ -33,13 +35,13 @@ class Agreement(NamedTuple):
     apart: bool = True  # whether sites have rows enough for a middle of their own
     spread: Spread | None = None  # the units of the columns, where rows may drift or be suspect
     center: Array | None = None  # the site's ξ̄, where the score has one; or one a class
-    edge: float | None = None  # the squared distance from it within which the bulk of rows lies
-    scatter: float | None = None  # of residuals, once they are known: the unit of Huber's loss
-    refined: int = 0  # how often residuals were asked for
-    trial: Trial | None = None  # while it is tried whether rows that lie far out are wrong
-    verdict: Verdict | None = None  # what came of it
+    cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
+    scatter: float | None = None  # scale of the residuals, once the model is trained
+    candidate: Candidate | None = None  # while it is trained to be compared with others
+    row_limit: int = 0  # rows of a site that candidates see
+    decision: Decision | None = None  # what the comparison of candidates came to
     decay: float | None = None  # once a network is trained: ½ decay ‖θ‖² is added to its objective
-    reference: Array | None = None  # θ: labels far from what it says count less
+    reference: Array | None = None  # (θ, σ): rows with labels far from it are down-weighted
 
 
 class Outcome(NamedTuple):
@@ -55,7 +57,12 @@ class Outcome(NamedTuple):
     rounds: int
     status: str
     message: str
-    scatter: float | None = None  # of residuals, where they were the unit of its loss
+    scatter: float | None = None  # scale of the residuals, if it was estimated
+
+    @property
+    def point(self) -> Array:
+        """The unknowns that rounds asked about: θ, and the residual scale if it was estimated."""
+        return self.theta if self.scatter is None else np.append(self.theta, self.scatter)
 
 
 class Summing(NamedTuple):
@@ -85,7 +92,9 @@ class Request(NamedTuple):
     broadcast: Broadcast | None = None
     outcome: Outcome | None = None
     summing: Summing | None = None
-    models: Array | None = None  # (2, parameters): those of a trial, to be judged
+    candidates: tuple[Candidate, ...] = ()  # that are trained or compared
+    broadcasts: dict[str, Broadcast] = {}  # noqa: RUF012 - of candidates still trained, by place
+    models: Array | None = None  # (candidates, parameters): those to be compared
     thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.guarantees.bound`
 
 
@@ -143,6 +152,12 @@ class Shares(NamedTuple):
     shares: dict[str, bytes]
 
 
+class Reports(NamedTuple):
+    """Answer to `select`: the report of every candidate that is still trained, by its place."""
+
+    reports: dict[str, Report]
+
+
 class Refusal(NamedTuple):
     """Instead of an answer: why the site does not give one."""
 
@@ -150,12 +165,12 @@ class Refusal(NamedTuple):
 
 
 # Answer to `center`: a Place, where the site's rows are and how far they lie apart; to `edge`: a
-# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `judge`: sums over rows held
-# back; to `residuals`: a Sketch; to `certify`: what the site tells for the certificate. Of a secure
-# sum, to `levels`: Columns with names alone; to `sum keys`: an Advert.
+# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `select`: Reports; to
+# `compare`: HeldOut; to `certify`: what the site tells for the certificate. Of a secure sum, to
+# `levels`: Columns with names alone; to `sum keys`: an Advert.
 Answer = (
-    Enrolled | Columns | Spreads | Place | Sketch | Report | Judged | Finished | Told | Advert
-    | Dealt | Masked | Shares | Refusal
+    Enrolled | Columns | Spreads | Place | Sketch | Report | Reports | HeldOut | Finished | Told
+    | Advert | Dealt | Masked | Shares | Refusal
 )  # fmt: skip
 
 

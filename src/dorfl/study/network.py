@@ -88,7 +88,7 @@ def _served(
     served, counts, parts = [], [], []
     for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
         told = serving.served(problem, fit.theta, X, problem.encode(y), p, made.target, least=1)
-        served.append(Served(name, len(y), told.loss, told.score))
+        served.append(Served(name, len(y), told.learnt.loss, told.score))
         counts.append(told.weights)
         parts.append(told.learnt)
     return tuple(served), counts, Learnt(*constant.against(parts, fit.lam))

@@ -1,4 +1,4 @@
-"""What a person looks at after a study: a model, a comparison, suspects, as pages and figures."""
+"""Make pages and figures of a study: a model, a comparison of methods, the weights of rows."""
 
 from __future__ import annotations
 
@@ -20,71 +20,64 @@ from dorfl.report.content import (
     Series,
     Table,
     Text,
-    measured,
 )
 from dorfl.study import promise_pages
 from dorfl.study.audit import Audit
 from dorfl.study.comparison import Comparison
 from dorfl.study.model import Model, tables
-from dorfl.study.model.facts import Guarantee, Served, Weights
+from dorfl.study.model.facts import (
+    Estimate,
+    Guarantee,
+    Served,
+    Weights,
+    worst_client,
+)
 from dorfl.study.settings import Study
 
-_SHOWN = 15  # features: as many as have room for their names
-_POINTS = 5000  # of a picture
-_ROOM = promise_pages.ROOM
-_ACROSS = 3  # clients whose columns have room beside each other
-_COLOURS = 7  # that can be told apart
-_LONG = 16  # letters of a name below a picture
+_SHOWN = 15  # features of a figure: as many as have room for their names
+_POINTS = 5000  # points of a figure
+_ROOM = promise_pages.ROOM  # clients of a figure
+_COLOURS = 7  # colours that differ enough from each other
+_LONG = 16  # letters of a name below a figure
 
 
 def of_model(model: Model) -> Page:
-    """A model on one page."""
+    """Return the page of a model."""
     facts, fit = model.facts, model.fit
-    scores = [served.score for served in facts.clients if served.score is not None]
     cards = [Finding(words, "rows left out", False) for words in facts.warnings]
     for words, verdict in (
         (model.shortfall, "not converged"),
-        (model.useless, "learnt nothing"),
+        (model.useless, "no better than a constant"),
         (model.idle, "no better than a constant"),
     ):
         if words:
             cards.append(Finding(words, verdict, False))
-    sound = not cards  # what did not get there is ticked off nowhere
+    sound = not cards
     if sound:
         tick = "✓ " * (fit.status == "converged")
         cards.append(Finding(f"in {fit.rounds} exchanges of messages", tick + fit.status))
     cards.append(Finding("method", fit.problem.method.name))
-    if facts.held_out:
-        own = facts.held_out[0]
-        cards.append(
-            Finding(f"{model.measure} on rows held out of training", model.scored(own.overall))
-        )
-        cards.append(
-            Finding(f"… of the worst served client, {own.client}", model.scored(own.worst))
-        )
-    elif scores:
-        worst = min(scores) if model.classifies else max(scores)
-        cards.append(Finding(f"{model.measure} of the worst served client", model.scored(worst)))
+    cards += _score_cards(model)
     certificate, promise = facts.certificate, facts.promise
     if promise:
         card = promise_pages.promised(promise)
         cards.append(card if sound else card._replace(holds=None))
     sections = []
     if facts.held_out:
-        sections.append(Section("Rows held out of training", [tables.held_out(model)]))
+        sections.append(Section("Held-out rows", [tables.held_out(model)]))
     sections.append(Section("Clients", _clients(model)))
     if not model.network:
-        sections.append(Section("What it learnt", [_coefficients(model)]))
+        sections.append(Section("Coefficients", [_coefficients(model)]))
     if facts.weights:
-        sections.append(Section("Rows and their weights", [_rows(facts.weights)]))
-    told: list[Block] = []
+        sections.append(Section("Weights of rows", _rows(model, facts.weights)))
+    bounds: list[Block] = []
     if promise:
-        told = [Text([facts.promised, promise.assumption]), *promise_pages.curves({"": promise})]
-        told += promise_pages.certified({"": promise})
+        bounds = [Text([facts.promised, promise.assumption]), *promise_pages.curves({"": promise})]
+        bounds += promise_pages.certified({"": promise})
     if certificate:
-        told.append(Details("The certificate as the paper has it", _guarantee(certificate)))
-    if told:
-        sections.append(Section("What it guarantees", told))
+        bounds.append(Details("The certificate as the paper has it", _guarantee(certificate)))
+    if bounds:
+        sections.append(Section("What it guarantees", bounds))
     sections.append(Section("How it was made", _making(model)))
     what = f"tells apart {_few(model.classes)}" if model.classifies else "estimates a number"
     kind = "network" if model.network else "linear model"
@@ -92,61 +85,104 @@ def of_model(model: Model) -> Page:
     return Page(f"A model of {model.label}", lead, cards, sections)
 
 
+def _score_cards(model: Model) -> list[Finding]:
+    """Return the score on held-out rows, or on the rows trained with, and that of the worst."""
+    facts, classifies = model.facts, model.classifies
+    if not facts.held_out:
+        known = [served.score for served in facts.clients if served.score is not None]
+        if not known:
+            return []
+        worst = (min if classifies else max)(known)
+        claim = f"{model.measure} of the worst client, over all rows trained with"
+        return [Finding(claim, model.scored(worst))]
+    own = facts.held_out[0]
+    rows = "inliers" if own.all_rows else "rows"
+    cards = [Finding(f"{model.measure} over held-out {rows}", _with_error(model, own.overall))]
+    if own.all_rows:
+        claim = f"{model.measure} over all held-out rows"
+        cards.append(Finding(claim, _with_error(model, own.all_rows)))
+    client = worst_client(own.clients, classifies)
+    if client is not None:
+        claim = f"… of the worst client, {client}, over {own.clients[client].rows} held-out {rows}"
+        cards.append(Finding(claim, _with_error(model, own.clients[client])))
+    return cards
+
+
+def _with_error(model: Model, found: Estimate) -> str:
+    error = "" if found.error is None else f" ± {model.scored(found.error)}"
+    return model.scored(found.mean) + error
+
+
 def _clients(model: Model) -> list[Block]:
-    served = {told.name: told for told in model.facts.clients}
+    served = {one.name: one for one in model.facts.clients}
     shares = dict(zip(model.fit.clients, model.fit.lam.tolist(), strict=True))
-    table = tables.clients(model)._replace(
-        note="λ is how much a client counted: see it beside its loss.",
-    )
+    table = tables.clients(model)
+    table = table._replace(note=f"λ is the weight of a client in training. {table.note}")
     if len(shares) > _ROOM:
         return _many(table, shares, served)
-    losses = {name: told.loss for name, told in served.items() if told.loss is not None}
+    losses = {name: one.loss for name, one in served.items() if one.loss is not None}
     drawn = [
-        Figure(name, title, "", axis, [Series(axis, list(heights), list(heights.values()))], "dots",
-               alt=f"A dot for every client's {axis}.",
-               y_range=(0.0, 1.05 * max(heights.values()) or 1.0))
+        Figure(
+            name,
+            title,
+            "",
+            axis,
+            [Series(axis, list(heights), list(heights.values()))],
+            "dots",
+            alt=f"A dot for every client's {axis}.",
+            y_range=(0.0, 1.05 * max(heights.values()) or 1.0),
+        )
         for name, title, axis, heights in (
-            ("mixture", "How much each client counts", "λ", shares),
-            ("losses", "How each client is served", "loss", losses),
+            ("mixture", "Weight of each client", "λ", shares),
+            ("losses", "Loss of each client, rows weighed as in training", "loss", losses),
         )
         if heights
-    ]  # fmt: skip
+    ]
     return [*([table] if served else []), Beside(drawn)]
 
 
 def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> list[Block]:
-    """Many clients: those with the largest loss, every loss beside its weight, the rest folded."""
+    """Return the clients with the largest loss, a figure of all, and all others folded."""
     known = [name for name in shares if name in served and served[name].loss is not None]
     worst = sorted(known, key=lambda name: -(served[name].loss or 0.0))[:_ROOM]
     rows = {str(row[0]): row for row in table.rows}
     shown = table._replace(
-        name="worst-clients", title=f"{table.title}: the {len(worst)} with the largest loss",
+        name="worst-clients",
+        title=f"{table.title}: the {len(worst)} with the largest loss",
         rows=[rows[name] for name in worst],
-    )  # fmt: skip
+    )
     every = Details(f"All {len(rows)} clients", [table])
     if not worst:
         return [every]
     known.sort(key=lambda name: served[name].loss or 0.0)
     losses, lam = [served[n].loss for n in known], [shares[n] for n in known]
-    if max(lam) - min(lam) < 1e-6:  # nothing to see but rounding
+    if max(lam) - min(lam) < 1e-6:  # differences are rounding errors
         figure = Figure(
-            "losses", "Loss of every client", "clients, the best served first", "loss",
-            [Series("clients", range(1, len(known) + 1), losses, hover=known)], "points",
-            note=f"Every client counts alike, λ = {lam[0]:.3g}.",
+            "losses",
+            "Loss of every client",
+            "clients by ascending loss",
+            "loss",
+            [Series("clients", range(1, len(known) + 1), losses, hover=known)],
+            "points",
+            note=f"All clients have the same weight, λ = {lam[0]:.3g}.",
             alt="Points: the mean loss of every client, in order.",
-        )  # fmt: skip
+        )
     else:
         figure = Figure(
-            "mixture", "Loss and weight of every client", "loss", "λ",
-            [Series("clients", losses, lam, hover=known)], "points",
-            note="Further right: served worse. Higher up: counted more.",
+            "mixture",
+            "Loss and weight of every client",
+            "loss",
+            "λ",
+            [Series("clients", losses, lam, hover=known)],
+            "points",
+            note="Losses are means over rows weighed as in training.",
             alt="Points: every client's weight λ against its mean loss.",
-        )  # fmt: skip
+        )
     return [shown, figure, every]
 
 
 def _few(names: Sequence[str], most: int = 8) -> str:
-    """Names in a sentence; of many the first, and how many there are."""
+    """Return names for a sentence; of many the first ones and their number."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{len(names)} classes ({shown}, …)"
 
@@ -164,26 +200,36 @@ def _coefficients(model: Model) -> Figure:
     if many:  # features across, a class a line
         names = [name if len(name) < _LONG else f"{name[: _LONG - 1]}…" for name in names]
     return Figure(
-        "coefficients", "What pushes the answer", "feature", "coefficient", series,
+        "coefficients",
+        "What pushes the answer",
+        "feature",
+        "coefficient",
+        series,
         "heat" if many else "dots",
         note="Per robust standard deviation of a number, or for having a level; the largest first.",
         alt=f"{'A heat map' if many else 'Dots'} of the {len(names)} largest coefficients.",
-    )  # fmt: skip
+    )
 
 
-def _rows(histogram: Weights) -> Block:
-    """How much rows count, drawn where they do not all count alike."""
+def _rows(model: Model, histogram: Weights) -> list[Block]:
+    """Return how many rows are down-weighted, and a histogram unless all weights are equal."""
+    low = tables.down_weighted(model)
     if sum(rows > 0 for rows in histogram.rows) < 2:
-        return Text(["All rows count alike: nothing is held for wrong."])
+        return [Text([low or "All rows have the same weight."])]
     edges = histogram.edges
     names = [*(f"{a:g}–{b:g}" for a, b in pairwise(edges)), f"≥ {edges[-1]:g}"]
-    return Figure(
-        "weights", "How much rows count", "weight (1: an ordinary row)", "rows",
-        [Series("rows", names, histogram.rows)], "bars",
-        note="Rows near 0 are held for wrong: `dorfl outliers` lists them. "
-        "Bars of fewer than five rows are left out.",
+    figure = Figure(
+        "weights",
+        "Weights of rows",
+        "weight (1: an ordinary row)",
+        "rows",
+        [Series("rows", names, histogram.rows)],
+        "bars",
+        note="`dorfl outliers` lists the rows by weight. Bars of fewer than five rows are left "
+        "out.",
         alt="Bars of how many rows have which weight.",
-    )  # fmt: skip
+    )
+    return [*([Text([low])] if low else []), figure]
 
 
 def _guarantee(certificate: Guarantee) -> list[Block]:
@@ -208,9 +254,11 @@ def _making(model: Model) -> list[Block]:
     facts, fit = model.facts, model.fit
     words = [*facts.choice, f"{fit.message}, in {fit.rounds} exchanges of messages."]
     settings = Table(
-        "settings", "Settings", ("setting", "value"),
+        "settings",
+        "Settings",
+        ("setting", "value"),
         [(name, _shown(value)) for name, value in _flat(facts.settings).items()],
-    )  # fmt: skip
+    )
     return [
         Text([*words, *facts.notes]),
         Details("Columns", [tables.columns(model)]),
@@ -219,7 +267,7 @@ def _making(model: Model) -> list[Block]:
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by section and name, in one list."""
+    """Return settings by section and name, in one dictionary."""
     return {
         f"{section}.{name}" if isinstance(entries, dict) else section: value
         for section, entries in settings.items()
@@ -233,102 +281,122 @@ def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def compared(found: Comparison, most: int | None = None) -> Table:
-    """Every method's score, overall and by client, with its standard error over folds.
-
-    More than a few clients are rows, the worst served first; at most `most` of them.
-    """
-    percent = 100.0 if found.classifies else 1.0
-    folds = found.scores.shape[1]
-    title = "Accuracy in %" if found.classifies else "Mean absolute error"
-    title = f"{title} on rows not trained with, {folds} folds"
-    form = ".1f" if found.classifies else ".4g"
-    names = [n + " ✗" * found.fell_short(i) for i, n in enumerate(found.methods)]
-    if len(found.clients) > _ACROSS:
-        return _transposed(found, title, names, percent, form, most)
+def compared(found: Comparison) -> Table:
+    """Return every method's score over inliers and all rows, with differences from the best."""
+    classifies = found.classifies
+    both, inliers = not found.inlier.all(), int(found.inlier.sum())
+    total = f"all {len(found.inlier):,} rows"
+    names = [f"{inliers:,} inliers", total] if both else [total]
     rows: list[Sequence[Cell]] = []
-    for i, name in enumerate(names):
-        columns = np.column_stack([found.overall[i], found.scores[i]]) * percent
-        rows.append((name, *map(measured, columns.T), found.clients[found.worst(i)]))
-    columns_ = ("method", "overall", *found.clients, "worst served")
+    for i, name in enumerate(found.methods):
+        own, every = found.score(i), found.score(i, inliers=False)
+        scores = [own.overall, every.overall] if both else [own.overall]
+        best = i == found.highest
+        apart = None if best else tables.cell(found.difference(i, found.highest), classifies)
+        worst = found.worst(i)
+        rows.append(
+            (
+                name + " ✗" * found.fell_short(i),
+                *(tables.cell(score, classifies) for score in scores),
+                apart,
+                worst or "–",
+                tables.cell(own.clients.get(worst or ""), classifies),
+            )
+        )
     return Table(
-        "methods", title, columns_, rows, form,
-        best=dict.fromkeys(columns_[1:-1], "max" if found.classifies else "min"),
+        "methods",
+        f"Held-out rows of {found.folds} folds, {tables.measure(classifies)}",
+        ("method", *names, "difference", "worst client", "its inliers" if both else "its rows"),
+        rows,
+        tables.form(classifies) or ".4g",
         note=_note(found),
-    )  # fmt: skip
+    )
 
 
 def _note(found: Comparison) -> str:
-    short = (
-        " ✗ marks a method of which a training is not to be trusted." if found.shortfalls else ""
+    """Return what the numbers of a comparison are over."""
+    words = [
+        "Every row is scored by models that were not trained with it. Held-out rows may contain "
+        "outliers."
+    ]
+    if found.inlier.all():
+        words.append("No held-out row has less than half of an ordinary row's weight.")
+    else:
+        words.append("Inliers have at least half of an ordinary row's weight in dorfl's models.")
+    words.append(f"{tables.ERRORS} Differences from the best score are paired by row.")
+    words.append(tables.few_rows(found.score(0).clients))
+    if found.shortfalls:
+        words.append("✗ marks a method of which a training fell short.")
+    return " ".join(filter(None, words))
+
+
+def compared_clients(found: Comparison, most: int | None = None) -> Table:
+    """Return every client's score by method over inliers, the worst first; at most `most`."""
+    scores = [found.score(i).clients for i in range(len(found.methods))]
+    order = found.order[:most]
+    rows: list[Sequence[Cell]] = []
+    for k in order.tolist():
+        name = found.clients[k]
+        cells = [tables.cell(own.get(name), found.classifies) for own in scores]
+        rows.append((f"{name} ({found.rows[k]:,})", *cells))
+    left = len(found.clients) - len(order)
+    over = "over all rows" if found.inlier.all() else "over inliers"
+    return Table(
+        "clients",
+        f"Clients, {tables.measure(found.classifies)} {over}",
+        ("client (rows)", *found.methods),
+        rows,
+        tables.form(found.classifies) or ".4g",
+        note=f"The worst first; {left} more are not shown." if left else "The worst first.",
     )
-    return f"± is the standard error over folds.{short}"
-
-
-def _transposed(
-    found: Comparison, title: str, names: list[str], percent: float, form: str, most: int | None
-) -> Table:
-    """Methods across, clients down: all rows, then the worst, the middle and the best served."""
-    scores = percent * found.scores  # (methods, folds, clients)
-    mean, order, low = np.nanmean(scores, axis=1), found.order, 1 if found.classifies else -1
-    rows: list[Sequence[Cell]] = [("all rows", *map(measured, percent * found.overall))]
-    ranked = low * np.sort(low * mean, axis=1)
-    for what, k in (("worst", 0), ("middle", len(order) // 2), ("best", -1)):
-        rows.append((f"({what})", *ranked[:, k].tolist()))
-    for k in order[:most]:
-        rows.append((found.clients[k], *(measured(scores[i, :, k]) for i in range(len(names)))))
-    left = len(order) - len(order[:most])
-    rest = f"; {left} more are not shown." if left else "."
-    note = f"{_note(found)} Clients from the worst served on{rest}"
-    return Table("methods", title, ("client", *names), rows, form, note=note)
 
 
 def of_comparison(found: Comparison, study: Study) -> Page:
-    """A comparison on one page."""
-    mean = found.scores.mean(axis=1) * (100.0 if found.classifies else 1.0)
-    measure = found.measure + " in %" * found.classifies
-    best = found.methods[found.best]
-    cards = [Finding(words, "not to be trusted", False) for words in found.shortfalls[:3]]
-    cards.append(Finding("serves its worst served client best", best))
-    words = [
-        f"`{name}` serves `{found.clients[found.worst(i)]}` worst: "
-        f"{mean[i, found.worst(i)]:.4g} ({measure})."
-        for i, name in enumerate(found.methods)
-    ]
+    """Return the page of a comparison."""
+    cards = [Finding(words, "fell short", False) for words in found.shortfalls[:3]]
+    cards.append(Finding(found.verdict, found.best or "a tie"))
     rest: list[Block] = []
     if len(found.clients) > _ROOM:
-        every = compared(found)._replace(name="all-clients")
+        every = compared_clients(found)._replace(name="all-clients")
         rest = [Details(f"All {len(found.clients)} clients", [every])]
     sections = [
-        Section("Methods", [compared(found, most=_ROOM), _dots(found, measure), *rest]),
-        Section("Worst served", [Text(words)]),
+        Section("Methods", [compared(found)]),
+        Section("Clients", [compared_clients(found, most=_ROOM), _dots(found), *rest]),
     ]
-    label = study.data.label
-    lead = f"Five ways to learn {label} across {len(found.clients)} clients, cross-validated."
+    label, count = study.data.label, len(found.methods)
+    lead = f"{count} methods to learn {label} across {len(found.clients)} clients, cross-validated."
     return Page(f"Methods compared on {label}", lead, cards, sections)
 
 
-def _dots(found: Comparison, measure: str) -> Figure:
-    """A dot with its standard error for every method and client; of many, those served worst."""
-    scores = found.scores * (100.0 if found.classifies else 1.0)
-    mean = np.nanmean(scores, axis=1)
-    order, folds = found.order[:_ROOM], scores.shape[1]
-    names = [found.clients[k] for k in order]
-    errors = np.nanstd(scores, axis=1, ddof=1) / np.sqrt(folds) if folds > 1 else None
+def _dots(found: Comparison) -> Figure:
+    """Return a dot with its standard error for every method and client, of many the worst."""
+    unit = 100.0 if found.classifies else 1.0
+    scores = [found.score(i).clients for i in range(len(found.methods))]
+    names = [found.clients[k] for k in found.order[:_ROOM] if found.clients[k] in scores[0]]
     series = [
-        Series(name, names, mean[i, order], None if errors is None else errors[i, order])
-        for i, name in enumerate(found.methods)
+        Series(
+            method,
+            names,
+            [unit * own[name].mean for name in names],
+            [unit * (own[name].error or 0.0) for name in names],
+        )
+        for method, own in zip(found.methods, scores, strict=True)
     ]
-    which = "" if len(order) == len(found.clients) else f": the {len(names)} served worst"
+    which = "" if len(names) == len(found.clients) else f": the worst {len(names)}"
     return Figure(
-        "clients-served", f"Who is served how by which method{which}", "", measure, series, "dots",
-        note="The worst served first; ± is a standard error over folds.",
+        "client-scores",
+        f"Clients by method{which}",
+        "",
+        tables.measure(found.classifies),
+        series,
+        "dots",
+        note="The worst client first; ± is a standard error over rows.",
         alt="A dot for every method's score of every client.",
-    )  # fmt: skip
+    )
 
 
-def suspects(found: Audit) -> Figure:
-    """Rows by how far out they are and what they count; of many, the first and every k-th."""
+def weights_by_distance(found: Audit) -> Figure:
+    """Return a figure of rows by distance and weight; of many, the first and every k-th."""
     count = len(found.row)
     picked = np.arange(count)
     if count > _POINTS:
@@ -343,8 +411,13 @@ def suspects(found: Audit) -> Figure:
         for name in dict.fromkeys(found.client.tolist())
     ]
     return Figure(
-        "outliers", "What rows count, by how far out they are", "distance from the centre",
-        "weight (1: an ordinary row)", series, "points", x_log=True,
-        note="A row at the bottom was disregarded in training.",
-        alt="Points: the further out a row is, the less it counts.",
-    )  # fmt: skip
+        "outliers",
+        "Weights of rows by distance",
+        "distance from the centre",
+        "weight (1: an ordinary row)",
+        series,
+        "points",
+        x_log=True,
+        note="A row below 0.5 is down-weighted.",
+        alt="Points: the weight of rows falls with their distance from the centre.",
+    )

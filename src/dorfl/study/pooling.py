@@ -111,7 +111,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
         asks.round, info.objective, info.gap, info.risks, info.lam, alive,
         {**refused, **heard.refused}, heard.clipped, up, down,
     )  # fmt: skip
-    if state.trial is not None:
+    if state.candidate is not None:
         state = state._replace(spent=state.spent + 1)
     else:
         state = state._replace(history=(*state.history, line))

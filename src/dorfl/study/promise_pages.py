@@ -1,4 +1,4 @@
-"""What a model promises, as parts of a page: curves over drift and wrong rows, bounds by client."""
+"""Certificates as parts of a page: curves over drift and outliers, bounds by client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOM = 16  # clients in a table
 
 
 def of_promises(found: dict[str, Promise], label: str) -> Page:
-    """What models guarantee, beside each other, on one page."""
+    """Return a page with the certificates of several models."""
     words = [
         Text([f"{name}: {promise.words}", promise.assumption]) for name, promise in found.items()
     ]
@@ -33,34 +33,38 @@ def of_promises(found: dict[str, Promise], label: str) -> Page:
         Section("What is certified", [*words, *certified(found)]),
         Section("How far it reaches", curves(found)),
     ]
-    lead = "How bad it can get if some rows are wrong and the others drift: bounds, not estimates."
+    lead = "How bad it can get if some rows are outliers and others drift: bounds, not estimates."
     cards = [promised(promise, name) for name, promise in found.items()]
     return Page(f"What is guaranteed for {label}", lead, cards, sections)
 
 
 def promised(promise: Promise, name: str = "") -> Finding:
-    """The first thing to be read: what is certified under which words."""
+    """Return the headline: the bound, with its confidence, share of outliers and drift."""
     at, of = promise.overall[0], f"{name}: " if name else ""
-    terms = f"{100 * promise.outliers:.3g} % of rows wrong, drift {promise.drift:.3g}"
+    form = "in sample" if promise.confidence is None else _confidence(promise)
+    terms = f"{form}, {100 * promise.outliers:.3g} % outliers, drift {promise.drift:.3g}"
     if at.accuracy is not None:
         return Finding(f"{of}certified accuracy, {terms}", f"≥ {floored(at.accuracy)}", True)
     error = "no bound" if at.error is None else f"≤ {ceiled(at.error)}"
     return Finding(f"{of}certified mean absolute error, {terms}", error, at.error is not None)
 
 
+def _confidence(promise: Promise) -> str:
+    return f"{100 * (promise.confidence or 0.0):.4g} % confidence"
+
+
 def curves(found: dict[str, Promise]) -> list[Block]:
-    """Certified score and loss over the drift and over the share of wrong rows."""
+    """Return figures of certified score and loss over the drift and over the share of outliers."""
     first = next(iter(found.values()))
     classifies = first.overall[0].accuracy is not None
     score = "accuracy" if classifies else "mean absolute error"
     least = "accuracy at least, in %" if classifies else "mean absolute error at most"
     blocks: list[Block] = []
-    for part, x_label, scale, at, note in (
-        ("over_drift", "drift in standard deviations", 1.0,
-         f"{100 * first.outliers:.3g} % of rows wrong", ""),
-        ("over_outliers", "wrong rows in %", 100.0, f"a drift of {first.drift:.3g}",
-         "With fewer rows held for wrong, far ones count as good and as what is to come."),
-    ):  # fmt: skip
+    share, drift = f"{100 * first.outliers:.3g} % outliers", f"a drift of {first.drift:.3g}"
+    for part, x_label, scale, at in (
+        ("over_drift", "drift in standard deviations", 1.0, share),
+        ("over_outliers", "outliers in %", 100.0, drift),
+    ):
         figures = []
         for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
             series = [
@@ -70,7 +74,7 @@ def curves(found: dict[str, Promise]) -> list[Block]:
             ]
             figure = Figure(
                 f"{part.replace('_', '-')}-{kind}", f"Certified {what}, {at}", x_label, y_label,
-                series, note=note, alt=f"{y_label} against {x_label}.",
+                series, alt=f"{y_label} against {x_label}.",
             )  # fmt: skip
             figures += [figure] if series else []
         blocks.append(Beside(figures))
@@ -78,7 +82,7 @@ def curves(found: dict[str, Promise]) -> list[Block]:
 
 
 def _known(lines: Sequence[Promised], kind: str, scale: float) -> list[tuple[float, float]]:
-    """The points of a curve, where there is a bound."""
+    """Return the points of a curve at which there is a bound."""
     heights = [(scale * float(line.name), _height(line, kind)) for line in lines]
     return [(x, y) for x, y in heights if y is not None]
 
@@ -90,7 +94,7 @@ def _height(line: Promised, kind: str) -> float | None:
 
 
 def certified(found: dict[str, Promise]) -> list[Block]:
-    """The bounds of every client; of many, those with the least certified, the rest folded."""
+    """Return a table of all clients; if there are many, of the worst, with the rest folded."""
     table, room = by_client(found), ROOM
     first = next(iter(found.values()))
     if len(first.clients) <= room:
@@ -107,12 +111,16 @@ def certified(found: dict[str, Promise]) -> list[Block]:
 
 
 def by_client(found: dict[str, Promise]) -> Table:
-    """Certified score and loss of every client, and of mixtures of them."""
+    """Return a table of certified score and loss by client and for mixtures of clients."""
     first = next(iter(found.values()))
     note = (
-        f"At most {100 * first.outliers:.3g} % of rows wrong, a drift of at most "
-        f"{first.drift:.3g} standard deviations (root mean square); columns of categories and "
-        "flags do not move."
+        f"At most {100 * first.outliers:.3g} % outliers, a drift of at most {first.drift:.3g} "
+        "standard deviations (root mean square); columns of categories and flags do not move. "
+    )
+    note += (
+        "In sample: about the rows at hand, not about rows to come."
+        if first.confidence is None
+        else f"For rows to come, with {_confidence(first)}; each line by itself."
     )
     lines = {name: (*promise.clients, *promise.overall) for name, promise in found.items()}
     table = bounds("certified", "What is certified, by client", "client", lines)
@@ -120,15 +128,25 @@ def by_client(found: dict[str, Promise]) -> Table:
 
 
 def bounds(name: str, title: str, head: str, found: Mapping[str, Sequence[Promised]]) -> Table:
-    """Certified score and loss, line by line; no bound is rounded to the better."""
-    classifies = next(iter(found.values()))[0].accuracy is not None
-    measures = ("accuracy ≥" if classifies else "mean absolute error ≤", "loss ≤")
+    """Return a table of certified score and, where it is bounded, loss; bounds are rounded safely.
+
+    Parameters
+    ----------
+    name, title, head : str
+        Name and title of the table, and the head of its first column.
+    found : mapping of str to sequence of Promised
+        The lines of every model, by its name.
+    """
+    every = [line for lines in found.values() for line in lines]
+    classifies = every[0].accuracy is not None
+    score = "accuracy ≥" if classifies else "mean absolute error ≤"
+    measures = (score, "loss ≤") if any(line.loss is not None for line in every) else (score,)
     heads = [f"{what} {model}".rstrip() for model in found for what in measures]
     rows = [
-        (at[0].name, *(value for line in at for value in _rounded(line)))
+        (at[0].name, *(value for line in at for value in _rounded(line)[: len(measures)]))
         for at in zip(*found.values(), strict=True)
     ]
-    forms = {h: ".1%" if classifies and k % 2 == 0 else "" for k, h in enumerate(heads)}
+    forms = {h: ".1%" if h.startswith("accuracy") else "" for h in heads}
     return Table(name, title, (head, *heads), rows, forms)
 
 

@@ -1,54 +1,167 @@
-"""What a model guarantees in a person's words, as it is computed and written down for a study."""
+"""Certificates of a study's model: computed, and in the form in which a model folder keeps them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from dorfl.guarantees import bound
-from dorfl.guarantees.certified import DRIFT, Bounds, Certified, certify
+from dorfl.guarantees import bound, certified
+from dorfl.guarantees.certified import (
+    CONFIDENCE,
+    DRIFT,
+    Bounds,
+    Certified,
+    Confident,
+    Frame,
+    InSample,
+)
 from dorfl.study import meaning
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Promise, Promised
-from dorfl.study.rows import Rows
+from dorfl.study.rows import Rows, rows_for
+from dorfl.study.settings import Study
+from dorfl.support import wire
+
+HELD_OUT = "the model trained on four fifths of the rows"
+_SAMPLES = 64  # blocks of a file that identify it, evenly spaced
+_BLOCK = 65_536  # bytes of each
 
 
 def of_study(state: State, drift: float = DRIFT) -> Promise | None:
-    """What a finished model guarantees at the study's share of wrong rows, if every site told."""
+    """Return the in-sample certificate of a finished study; None if a site's part is missing."""
     shown = state.shown
     if not state.told or set(state.told) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
     asked, less = meaning.certificates(state, meaning.thin(state))
     told = tuple(state.told[site] for site in shown)
-    if any(len(one.near) < len(asked.shares) for one in told):
+    if any(one.loss.shape[1] < len(asked.shares) for one in told):
         told, asked = tuple(bound.shortened(one, asked, less) for one in told), less
-    found = Certified(
-        meaning.wrong_of(state), drift, tuple(shown), tuple(shown.values()), rows / rows.sum(),
-        told, asked, meaning.problem_of(state).loss,
-        1.0 if state.target is None else state.target.spread,
-    )  # fmt: skip
+    found = InSample(
+        outliers=meaning.wrong_of(state),
+        drift=drift,
+        names=tuple(shown),
+        classifies=meaning.problem_of(state).loss.classifies,
+        unit=1.0 if state.target is None else state.target.spread,
+        lam=rows / rows.sum(),
+        told=told,
+        asked=asked,
+    )
     return written(found, summed=state.study.privacy.secure_sum)
 
 
-def of_model(model: Model, rows: Rows, outliers: float, drift: float) -> Certified:
-    """What a model guarantees on rows of any clients, those of categories and flags frozen."""
+def of_model(
+    model: Model, rows: Rows, outliers: float, drift: float, confidence: float | None = CONFIDENCE
+) -> Certified:
+    """Return the certificate of a model for rows of any clients.
+
+    Parameters
+    ----------
+    model : Model
+        A linear model.
+    rows : Rows
+        Rows that the model was not trained on, unless `confidence` is None.
+    outliers, drift : float
+        The share of outliers, and the drift in standard deviations.
+    confidence : float or None
+        None for the in-sample form.
+
+    Returns
+    -------
+    Confident or InSample
+        In the units of the model's frame, if it has one.
+    """
+    frame, unit = model.facts.frame, 1.0 if model.target is None else model.target.spread
+    fit, clients = model.fit, rows.clients
+    if confidence is None or frame is None:
+        found = certified.certify(
+            fit, clients, outliers, drift, confidence=confidence, frozen=_frozen(model)
+        )
+        return replace(found, unit=unit)
+    certified.check(outliers, drift, confidence)
+    made = certified.confident(fit.problem, fit.theta, clients, frame, outliers, drift, confidence)
+    return replace(made, unit=unit)
+
+
+def frame_of(model: Model, rows: Rows) -> Frame:
+    """Return the units, centres and range of a model's certificates, from its training rows."""
+    return certified.measure(model.fit.problem, model.fit.theta, rows.clients, _frozen(model))
+
+
+def of_held_out(
+    model: Model, trained: Rows, held: Rows, outliers: float, drift: float, confidence: float
+) -> Confident:
+    """Return the certificate of a model trained on a part of a table, from the held-out rows."""
+    certified.check(outliers, drift, confidence)
+    frame = frame_of(model, trained)
+    found = certified.confident(
+        model.fit.problem, model.fit.theta, held.clients, frame, outliers, drift, confidence,
+        about=HELD_OUT,
+    )  # fmt: skip
+    return replace(found, unit=1.0 if model.target is None else model.target.spread)
+
+
+def of_table(
+    model: Model,
+    table: Path,
+    outliers: float,
+    drift: float,
+    confidence: float,
+    tick: Callable[[], object],
+) -> Confident:
+    """Return the certificate that `dorfl train` gave for this training table.
+
+    A model is trained on four fifths of the rows, as in `dorfl train`, and certified on the rest.
+    """
+    from dorfl.study import comparison  # noqa: PLC0415 - it needs this module, through the table
+
+    study = wire.read(model.facts.settings, Study, "settings", True).changed(data_file=str(table))
+    models, prepared, rest = comparison.trained_apart(study, model, tick)
+    own = next(iter(models.values()))
+    return of_held_out(own, prepared.rows, rows_for(own, rest), outliers, drift, confidence)
+
+
+def fingerprint(path: Path) -> str:
+    """Return a digest of a file's size and of blocks of its bytes: enough to recognise a copy.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    str
+        A hexadecimal digest; empty if there is no such file.
+    """
+    if not path.is_file():
+        return ""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for place in np.linspace(0, max(size - _BLOCK, 0), _SAMPLES, dtype=np.int64).tolist():
+            file.seek(place)
+            digest.update(file.read(_BLOCK))
+    return digest.hexdigest()
+
+
+def _frozen(model: Model) -> list[int]:
+    """Return the columns that cannot drift: categories, flags, and those that the study names."""
     named = model.facts.settings.get("columns", {}).get("frozen", [])
     frozen = {k for k, name in enumerate(model.transform.sources) if name in named}
-    found = certify(
-        model.fit, rows.clients, outliers, drift, frozen=sorted({*model.transform.frozen, *frozen})
-    )
-    return found if model.target is None else replace(found, unit=model.target.spread)
+    return sorted({*model.transform.frozen, *frozen})
 
 
 def written(found: Certified, *, summed: bool = False) -> Promise:
-    """A certificate as it is written down; of what is `summed`, nothing by client."""
+    """Return a certificate as a model folder keeps it, without lines by client if `summed`."""
     lines = [
         ("all clients, by their rows", found.at()),
         *([] if summed else [("every mixture of clients", found.every)]),
-        ("all, however far out", found.anywhere),
     ]
     return Promise(
         found.outliers, found.drift, found.words, found.assumption,
@@ -56,9 +169,10 @@ def written(found: Certified, *, summed: bool = False) -> Promise:
         () if summed else tuple(_line(*named) for named in found.clients.items()),
         tuple(_line(f"{drift:g}", at) for drift, at in found.over_drift()),
         tuple(_line(f"{share:g}", at) for share, at in found.over_outliers()),
+        found.confidence if isinstance(found, Confident) else None,
     )  # fmt: skip
 
 
 def _line(name: str, at: Bounds) -> Promised:
-    told = (at.loss, at.error, at.accuracy)
-    return Promised(name, *(v if v is not None and np.isfinite(v) else None for v in told))
+    figures = (at.loss, at.error, at.accuracy)
+    return Promised(name, *(v if v is not None and np.isfinite(v) else None for v in figures))

@@ -1,4 +1,4 @@
-"""What a person should know of a table's columns before trusting what is made of them."""
+"""Make notes on a table's columns and labels that affect what a model learns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dorfl.study.settings import Study
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 
-_MUCH_MISSING = 0.2
-_FEW = 30  # whole values that may be classes all the same
-_WHOLE = 2**53  # beyond it, not every whole number is a float of its own
+_MUCH_MISSING = 0.2  # share of missing or rare values from which a column is noted
+_FEW = 30  # distinct integers of a numeric label up to which it may hold classes
+_WHOLE = 2**53  # integers beyond it are not all representable as floats
 
 
 def of_columns(split: Split, transform: Transform) -> list[str]:
-    """Much that is missing or rare, text read as numbers or nearly so, numbers too large."""
-    told = getattr(split.table, "remarks", {})
-    notes = [f"column {p.name!r} {told[p.name]}" for p in transform.parts if p.name in told]
+    """Return notes on missing and rare values, text read as numbers, and huge numbers."""
+    known = getattr(split.table, "remarks", {})
+    notes = [f"column {p.name!r} {known[p.name]}" for p in transform.parts if p.name in known]
     for name in (*(part.name for part in transform.parts), *transform.ignored):
         column = split.column(name)
         if many := columns.beyond(column):
@@ -59,7 +59,7 @@ def of_columns(split: Split, transform: Transform) -> list[str]:
 
 
 def of_labels(split: Split, transform: Transform, study: Study, y: Array) -> list[str]:
-    """Classes and clients that are perhaps one, and columns that give the class away."""
+    """Return notes on similar names of classes or clients, and on columns that leak the label."""
     notes = []
     for what, names in (("classes", study.data.classes), ("clients", split.names)):
         seen: dict[str, str] = {}
@@ -85,7 +85,7 @@ def of_labels(split: Split, transform: Transform, study: Study, y: Array) -> lis
 
 
 def of_numbers(split: Split, label: str) -> list[str]:
-    """A label that was taken for a number, and may be a class."""
+    """Return a note if a numeric label may hold classes."""
     values = np.unique(columns.numbers(split.column(label), label))
     if len(values) > _FEW or (values != np.rint(values)).any():
         return []
@@ -96,7 +96,7 @@ def of_numbers(split: Split, label: str) -> list[str]:
 
 
 def explained(split: Split, transform: Transform) -> Transform:
-    """Why text is not used, with how it looks: perhaps numbers in a form that is not known."""
+    """Return the transform with examples of cells in the reasons for not using text columns."""
     reasons = dict(transform.ignored)
     for name, why in reasons.items():
         column = split.table.column(name)  # rows that are left out may have made it text

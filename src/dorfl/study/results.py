@@ -1,6 +1,6 @@
-"""What a finished study leaves: a model for the coordinator, and for every site its own results.
+"""Make the results of a finished study: the coordinator's model, and each site's own results.
 
-A model holds no row. What a site finds out about its rows stays in its folder.
+A model holds no row. The weights of a site's rows stay in the site's folder.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from dorfl.federation.fit import Fit
 from dorfl.oracle.group import Group
-from dorfl.study import constant, coordinator, learning, meaning, model, promises, serving
-from dorfl.study.audit import audit
+from dorfl.study import constant, coordinator, ending, learning, meaning, model, promises, serving
+from dorfl.study.audit import MIN_WEIGHT, audit
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Agreement, Outcome
 from dorfl.study.model import Facts, Model
@@ -25,12 +25,12 @@ from dorfl.study.updating import risks_of
 from dorfl.support import files
 from dorfl.support.types import Array
 
-_SUSPECT = 0.1  # of an ordinary row's weight
-_SHOWN = 5  # rows at least, for a bar of the weights' histogram
+_MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
+_BELOW_HALF = serving.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
 
 
 def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
-    """The model of a study that is done; what only rows could tell and was not told is left out."""
+    """Return the model of a finished study; statistics that no site reported are left out."""
     outcome, transform, centers = state.outcome, state.transform, state.centers
     assert outcome is not None
     assert transform is not None
@@ -41,27 +41,54 @@ def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...
     fit.history.extend(state.history)
     data = state.study.data
     return Model(
-        fit, transform, data.label, data.client, state.classes, state.target,
+        fit,
+        transform,
+        data.label,
+        data.client,
+        state.classes,
+        state.target,
         _facts(state, centers, notes)._replace(warnings=warnings),
-    )  # fmt: skip
+    )
 
 
 def write_site(
     folder: Path, agreement: Agreement, group: Group, outcome: Outcome, places: Array
 ) -> str:
-    """A site's results in `folder`: the model, and audit.csv with its rows, the most suspect first.
+    """Write a site's results: the model, and audit.csv with its rows by ascending weight.
 
-    `places` are the rows' places in the site's table. Returns what was found, in words.
+    Parameters
+    ----------
+    folder
+        The site's folder of this run.
+    agreement, outcome
+        The settings agreed on, and the trained model.
+    group
+        The site's rows.
+    places
+        (n,) places of the rows in the site's table.
+
+    Returns
+    -------
+    str
+        How many rows were down-weighted, in a sentence.
     """
     (name,) = group.names
     risks = risks_of(group, outcome.theta)
     fit = _fit(outcome, group.problem, group.names, np.ones(1), risks, group.centers)
     assert agreement.transform is not None
     own = Model(
-        fit, agreement.transform, agreement.study.data.label, None, agreement.classes,
-        agreement.target, Facts(rows=len(group.target), settings=agreement.study.to_json(),
-                                reference=_plain(agreement.reference)),
-    )  # fmt: skip
+        fit,
+        agreement.transform,
+        agreement.study.data.label,
+        None,
+        agreement.classes,
+        agreement.target,
+        Facts(
+            rows=len(group.target),
+            settings=agreement.study.to_json(),
+            reference=_plain(agreement.reference),
+        ),
+    )
     model.save(own, folder / "model")
     if group.problem.score.center is None and agreement.reference is None:
         return f"{agreement.run}: done, the model is in {folder}"
@@ -74,8 +101,10 @@ def write_site(
         writer = csv.writer(file)
         writer.writerow(["row", "weight", "distance", "columns"])
         writer.writerows(zip(found.row, found.weight, found.distance, found.columns, strict=True))
-    few = int((found.weight < _SUSPECT).sum())
-    return f"{agreement.run}: done, {few} of {len(y)} rows hardly counted; see {folder}"
+    return (
+        f"{agreement.run}: done, {found.low} of {len(y)} rows have less than half of an ordinary "
+        f"row's weight; see {folder}"
+    )
 
 
 def _fit(
@@ -101,7 +130,7 @@ def _fit(
 
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
-    told, rows = state.finished, state.shown
+    reports, rows = state.finished, state.shown
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
     if stood_in and state.study.privacy.secure_sum:
         notes += (f"{len(stood_in)} rounds were sums without a site that did not answer",)
@@ -109,11 +138,10 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         notes += (f"in {len(stood_in)} rounds the others stood in for a site",)
     elif stood_in:
         notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
-    if state.scatter is None and meaning.refines(state.study, meaning.problem_of(state)):
-        notes += ("Huber's loss is in the label's unit: residuals are not known of all sites",)
     notes += (
         meaning.unused(state.study)
         + _discounted(state)
+        + ending.uncertified(state)
         + ((learning.NO_CERTIFICATE,) if state.learning else ())
     )
     assert state.transform is not None
@@ -121,25 +149,37 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     if dates:
         notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
     served = [
-        Served(name, rows[name], told[name].loss, told[name].score)
-        if name in told
+        Served(name, rows[name], reports[name].learnt.loss, reports[name].score)
+        if name in reports
         else Served(name, rows[name])
         for name in rows
     ]
     weights = learnt = None
-    if set(told) == set(state.roster):
+    if set(reports) == set(state.roster):
         assert state.outcome is not None
-        weights = histogram([told[name].weights for name in state.roster])
-        parts = [told[name].learnt for name in state.roster]
+        weights = histogram([reports[name].weights for name in state.roster])
+        parts = [reports[name].learnt for name in state.roster]
         learnt = Learnt(*constant.against(parts, state.outcome.lam))
+        if weights.low and not state.here:
+            notes += (
+                f"sites report weights in blocks of at least {state.study.privacy.least} rows, so "
+                "the number of down-weighted rows is approximate",
+            )
     common = np.average(centers, axis=0, weights=list(rows.values()))
     return Facts(
-        sum(state.rows), notes, learning.described(state) + meaning.chosen(state).words,
+        sum(state.rows),
+        notes,
+        learning.described(state) + meaning.chosen(state).words,
         tuple(served),
-        tuple(common.ravel().tolist()), weights, learnt, _guarantee(state),
-        settings=state.study.to_json(), promise=promises.of_study(state),
+        tuple(common.ravel().tolist()),
+        weights,
+        learnt,
+        _guarantee(state),
+        settings=state.study.to_json(),
+        promise=promises.of_study(state),
         reference=_plain(state.reference),
-    )  # fmt: skip
+        outliers=meaning.share_of(state),
+    )
 
 
 def _plain(theta: Array | None) -> tuple[float, ...]:
@@ -147,7 +187,7 @@ def _plain(theta: Array | None) -> tuple[float, ...]:
 
 
 def _discounted(state: State) -> tuple[str, ...]:
-    """Whose rows weigh less than as many as it says, where no study named the most that counts."""
+    """Return a note for each site that counts as fewer rows than it reports."""
     if state.sizes or state.study.defence.most_rows is not None:
         return ()
     return tuple(
@@ -159,9 +199,10 @@ def _discounted(state: State) -> tuple[str, ...]:
 
 
 def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
-    """Clients' counts of rows by weight, added up; none of a few rows."""
+    """Return the sum of the clients' counts of rows by weight, without bins of few rows."""
     total = np.sum(counts, axis=0).tolist()
-    return Weights(serving.EDGES, tuple(int(n) if n >= _SHOWN else 0 for n in total))
+    shown = tuple(int(n) if n >= _MIN_BIN else 0 for n in total)
+    return Weights(serving.EDGES, shown, int(sum(total[:_BELOW_HALF])))
 
 
 def _guarantee(state: State) -> Guarantee | None:

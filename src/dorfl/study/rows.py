@@ -10,12 +10,10 @@ import numpy as np
 from dorfl.data import tables
 from dorfl.data.preprocessing import columns
 from dorfl.data.tables import DataError, Split
-from dorfl.study import labels, meaning, serving
+from dorfl.study import labels, meaning
 from dorfl.study.model import Model
-from dorfl.study.model.facts import Served
 from dorfl.study.settings import Study
 from dorfl.support.text import percent
-from dorfl.support.threads import each
 from dorfl.support.types import Array
 
 _MANY = 0.05  # of a table's rows: so many are not left out quietly
@@ -120,17 +118,3 @@ def rows_for(model: Model, split: Split) -> Rows:
     lost = left_out(split, split.order, label, None)
     warnings = () if lost is None else (lost,)
     return Rows(split.names, split.bounds, X, y, split.order, tuple(notes), warnings)
-
-
-def measure(model: Model, rows: Rows) -> list[Served]:
-    """How each client is served: rows, mean loss, and accuracy or mean absolute error."""
-    problem, theta = model.fit.problem, model.fit.theta
-
-    def one(name: str) -> Served:
-        X, y = rows.clients[name]
-        target = problem.encode(y)
-        out = serving.outputs(problem, theta, X)
-        score = serving.score_of(problem, out, target, model.target)
-        return Served(name, len(y), float(problem.loss.value(out, target).mean()), score)
-
-    return each(one, rows.names)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 STEPS = summed.STEPS
 ANSWERS: dict[str, type] = dict(zip(STEPS, (Advert, Dealt, Masked, Shares), strict=True))
 SUMMED = (*counted.STEPS, "round")
-AFTER = ("residuals", "certify")  # what is summed over all sites or left out
+AFTER = ("certify",)  # what is summed over all sites or left out
 BOX = 64 + 16  # bytes: shares of two secrets, and the seal's tag
 _VOID = 3  # sums in a row that cannot be opened
 
@@ -139,7 +139,7 @@ def about(state: State) -> Asked:
     """The models that a sum is about, from when it is asked."""
     of = state.sum.of if state.step in STEPS[2:] else state.step
     sent = serving.broadcast(state.server) if of == "round" and state.server is not None else None
-    models = np.array(state.tried) if of == "judge" else None
+    models = np.array(state.models) if of == "compare" else None
     outcome = state.outcome if of in AFTER else None
     return Asked(sent, models, outcome, meaning.thin(state))
 

@@ -17,17 +17,18 @@ from dorfl.guarantees import bound, certificate
 from dorfl.guarantees.bound import Told
 from dorfl.oracle.group import Group
 from dorfl.oracle.problem import Problem
-from dorfl.study import constant, defaults, guard, labels, meaning, suspects
+from dorfl.selection import outliers
+from dorfl.study import constant, guard, labels, meaning
 from dorfl.study.consent import Refused
 from dorfl.study.messages import Agreement, Columns, Finished, Spreads
-from dorfl.study.suspects import FRESH, Before, Judged
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
 EDGES = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of rows' weights
 _CERTIFIED = 20_000_000  # numbers; the worst case of more takes more memory than training does
 _BLOCK = 65_536
-_LEAST = 12.0  # −log of what a row counts at least
+BIWEIGHT = 4.685  # scales: Tukey's biweight with 95 % efficiency (Maronna et al. 2019, 2.3.3)
+_LEAST_WEIGHT = 1e-5  # of a row with an outlying label: a client's weights must not all vanish
 
 
 def columns(rows: pa.Table, agreement: Agreement) -> Columns:
@@ -129,45 +130,77 @@ def distances(X: Array, y: Array, center: Array, agreement: Agreement | Any) -> 
 
 
 def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
-    """The rows that a client trains with: all, but for those that a trial holds back."""
-    if agreed.trial is None:
+    """Return the rows that a client trains with: all, or the training rows of candidates."""
+    if agreed.candidate is None:
         return X, y
-    places, _ = suspects.parts(len(y), agreed.trial.most, y if agreed.classes else None)
+    places, _ = outliers.split_rows(len(y), agreed.row_limit, y if agreed.classes else None)
     return guard.settle(X[places], agreed.study.privacy.least), y[places]
 
 
 def mass(problem: Problem, X: Array, y: Array, agreed: Agreement | Any) -> Any:
-    """What rows count where labels are suspect: by how far they are from what the reference says.
-
-    As the score weighs rows: 74 % at the edge of the bulk, 30 % twice as far; a little at least.
-    """
-    if agreed.reference is None:
+    """Return the weights of rows by their labels, or None if labels are not down-weighted."""
+    if agreed.reference is None or not meaning.labels_of(agreed):
         return None
-    return counts(unfit(problem, agreed.reference, X, y))
+    return label_weights(problem, agreed.reference, X, y)
 
 
-def unfit(problem: Problem, reference: Array, X: Array, y: Array) -> Array:
-    """How far labels are from what the reference says, squared; 1 where the bulk of them ends."""
-    return suspects.far_off(np.abs(outputs(problem, reference, X) - y))
+def label_weights(problem: Problem, reference: Array, X: Array, y: Array) -> Array:
+    """Return Tukey's biweights of residuals: the reweighting step of an MM-estimator.
+
+    Parameters
+    ----------
+    problem
+        The regression's problem.
+    reference
+        θ of an M-estimate with Huber's loss, followed by its scale σ.
+    X, y
+        (n, d) rows and (n,) labels.
+
+    References
+    ----------
+    Yohai, V. J. (1987). High breakdown-point and high efficiency robust estimates for regression.
+    """
+    theta, scale = reference[:-1], float(reference[-1])
+    away = (outputs(problem, theta, X) - y) / (BIWEIGHT * scale)
+    return np.asarray(np.maximum(np.maximum(1.0 - away**2, 0.0) ** 2, _LEAST_WEIGHT))
 
 
-def counts(far: Array) -> Array:
-    """What rows count whose labels are so far, squared, from what they should be."""
-    return np.asarray(np.exp(-np.minimum(defaults.STEEPNESS * far, _LEAST)))
+def candidate_losses(
+    problem: Problem,
+    models: Array,
+    X: Array,
+    y: Array,
+    agreed: Agreement | Any,
+    center: Array | None,
+) -> list[Array]:
+    """Return the losses of every candidate on a client's held-out rows.
 
-
-def judge(
-    problem: Problem, models: Array, X: Array, y: Array, agreed: Agreement,
-    before: Before = FRESH,
-) -> Judged:  # fmt: skip
-    """What the rows that a client held back say of the two models of a trial."""
-    assert agreed.trial is not None
-    assert agreed.center is not None
-    shape, least = meaning.shape_of(agreed) / (agreed.edge or 1.0), agreed.study.privacy.least
-    return suspects.judge(
-        problem, list(models), X, y, agreed.center, shape, agreed.trial.most, least, before,
-        labels=agreed.trial.labels,
-    )  # fmt: skip
+    Parameters
+    ----------
+    problem
+        The problem of any candidate.
+    models
+        (candidates, parameters) models of the candidates.
+    X, y
+        All rows of the client, of which a third is held out.
+    agreed
+        What is agreed on: the limit on rows, cutoffs, and the least rows behind a statistic.
+    center
+        ξ̄ of the client, or of its classes; None if no row can be an outlier.
+    """
+    least = agreed.study.privacy.least
+    _, held = outliers.split_rows(len(y), agreed.row_limit, y if agreed.classes else None)
+    if agreed.cutoffs and center is not None:
+        offset = X[held].astype(np.float64) - centers.at(center, y[held])
+        away = offset**2 @ meaning.shape_of(agreed)
+        held = held[outliers.compared_rows(away, max(agreed.cutoffs)[1], least)]
+    if agreed.reference is not None:  # labels are compared: only rows whose label fits
+        fitting = label_weights(problem, agreed.reference, X[held], y[held])
+        held = held[outliers.compared_rows(1.0 - fitting, 0.5 / outliers.COMPARED, least)]
+    return [
+        outliers.held_out_losses(problem, theta[: problem.size], X[held], y[held])
+        for theta in models
+    ]
 
 
 def finish(group: Group, theta: Array, target: Numeric | None, least: int) -> list[Finished]:
@@ -222,10 +255,7 @@ def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> l
                           error=np.full_like(told.error, bound.NO_BOUND)) if cut else told
             for told, cut in zip(found, far, strict=True)
         ]  # fmt: skip
-    return [
-        Told(rounded(near, 1.0), rounded(loss, asked.loss), rounded(error, asked.error))
-        for near, loss, error in found
-    ]
+    return [Told(rounded(loss, asked.loss), rounded(error, asked.error)) for loss, error in found]
 
 
 def score_of(

@@ -23,7 +23,6 @@ import dorfl
 from dorfl.data import centers, spread, validation
 from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
-from dorfl.data.sketch import Sketch
 from dorfl.federation import training
 from dorfl.federation.client import TooFewError, enough, respond
 from dorfl.federation.messages import Broadcast, Report
@@ -32,8 +31,10 @@ from dorfl.guarantees import bound
 from dorfl.guarantees.bound import Told
 from dorfl.oracle.curvature import RESOLUTIONS, coarser
 from dorfl.oracle.group import Group
+from dorfl.selection import outliers
+from dorfl.selection.outliers import HeldOut
 from dorfl.solvers.base import Task
-from dorfl.study import guard, labels, masking, meaning, private, serving, suspects, updating
+from dorfl.study import guard, labels, masking, meaning, private, serving, updating
 from dorfl.study.budget import FINISHED, ahead_of, foresee, share_of
 from dorfl.study.consent import MOST_ROUNDS, Policy, Refused, objection
 from dorfl.study.ledger import Ledger, mark_of
@@ -47,10 +48,13 @@ from dorfl.study.messages import (
     Outcome,
     Refusal,
     Reply,
+    Reports,
     Request,
 )
 from dorfl.support import wire
 from dorfl.support.types import Array
+
+_GROUPS = 3  # problems whose rows are kept at the same time: one for each candidate
 
 
 @dataclass
@@ -81,8 +85,7 @@ class Site:
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     key: Any = field(default=None, repr=False)  # the registered private key, which secure sums need
     own: updating.Own | None = field(default=None, repr=False)  # for a network's rounds
-    _groups: dict[str, Group] = field(default_factory=dict)
-    _filled: Array = field(default_factory=lambda: np.ones(0), repr=False)  # of the group's rows
+    _groups: dict[str, tuple[Group, Array]] = field(default_factory=dict, repr=False)
     _kept: tuple[Any, ...] = ()
     _vouched: str = ""  # the transformation that was looked at
 
@@ -169,20 +172,10 @@ class Site:
             return away
         if step == "round" and request.broadcast is not None:
             return self._report(agreement, request.broadcast)
-        if step == "judge" and agreement.trial is not None and request.models is not None:
-            self._asked(agreement, *request.models)
-            X, y = self._features(agreement)
-            own = agreement._replace(center=self._centered(agreement, X, y))
-            asked = mark_of((own._replace(run="", trial=None), request.models))[:16]
-            self._unless(self.ledger.judge(self._mark, asked, self.limits.judged))
-            least = max(self.least, study.privacy.least)
-            held = f"{agreement.trial.most}-{self._mark}"
-            before = self.ledger.trials(held, least, self.limits.behind)
-            found = serving.judge(meaning.problem_of(agreement), request.models, X, y, own, before)
-            self._count(agreement, step, len(suspects.NOTHING), found, request.models)
-            return found
-        if step == "residuals" and request.outcome is not None:
-            return self._residuals(agreement, request.outcome)
+        if step == "select" and request.broadcasts:
+            return self._select(request)
+        if step == "compare" and request.models is not None:
+            return self._compare(request)
         if step == "finish" and request.outcome is not None:
             return self._finish(agreement, request.outcome)
         if step == "certify" and request.outcome is not None and meaning.certifies(study):
@@ -197,7 +190,11 @@ class Site:
             self._unless(masking.objection(agreement.study, self.name, self.key))
 
     def group(self, agreement: Agreement) -> Group:
-        """The site's rows as the agreed model sees them; made once for each agreement."""
+        """Return the site's rows as the agreed model sees them; made once for each agreement."""
+        return self._group_and_fill(agreement)[0]
+
+    def _group_and_fill(self, agreement: Agreement) -> tuple[Group, Array]:
+        """Return the group, and for every row a number that marks its imputed cells."""
         key = hashlib.sha256(wire.encode(agreement)).hexdigest()
         if key not in self._groups:
             X, y = self._features(agreement)
@@ -208,8 +205,9 @@ class Site:
             mass = serving.mass(problem, *checked[self.name], agreement)
             made = training.stack(problem, checked, center, mass=mass)
             self._unless(guard.rare(made, self.limits.support(agreement.study)))
-            self._groups = {key: made}
-            self._filled = guard.filled(agreement, self.rows(agreement), y, self.secret)
+            kept = list(self._groups.items())[-_GROUPS + 1 :]
+            filled = guard.filled(agreement, self.rows(agreement), y, self.secret)
+            self._groups = {**dict(kept), key: (made, filled)}
         return self._groups[key]
 
     def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:
@@ -226,9 +224,53 @@ class Site:
             raise Refused("the centre is not the one that this site told")
         return center if own is None else own
 
-    def _report(self, agreement: Agreement, sent: Broadcast) -> Report:
-        group, task, study = self.group(agreement), sent.task, agreement.study
-        size = group.problem.size + group.problem.constrained
+    def _select(self, request: Request) -> Reports:
+        """Return the reports on all candidates that are still trained."""
+        agreement = request.agreement
+        self._known_candidates(request)
+        for place in request.broadcasts:
+            if not (place.isdecimal() and int(place) < len(request.candidates)):
+                raise Refused("the candidates are none that the study implies")
+        return Reports(
+            {
+                place: self._report(
+                    agreement._replace(candidate=request.candidates[int(place)]),
+                    sent,
+                    f"candidate-{place}",
+                )
+                for place, sent in request.broadcasts.items()
+            }
+        )
+
+    def _compare(self, request: Request) -> HeldOut:
+        """Return the statistics of the candidates' losses on this site's held-out rows."""
+        agreement, models = request.agreement, request.models
+        assert models is not None
+        self._known_candidates(request)
+        if len(models) != len(request.candidates):
+            raise Refused("the candidates are none that the study implies")
+        self._asked(agreement, *models)
+        asked = mark_of((agreement._replace(run=""), models))[:16]
+        self._unless(self.ledger.judge(self._mark, asked, self.limits.judged))
+        X, y = self._features(agreement)
+        problem = meaning.problem_of(agreement)
+        center = self._centered(agreement, X, y) if agreement.cutoffs else None
+        losses = serving.candidate_losses(problem, models, X, y, agreement, center)
+        found = outliers.compare_losses(request.candidates, losses, agreement.study.privacy.least)
+        self._count(agreement, "compare", sum(part.size for part in found), found, models)
+        return found
+
+    def _known_candidates(self, request: Request) -> None:
+        """Refuse candidates that the selection of outliers does not have."""
+        known = outliers.default_candidates()
+        allowed = {*known, *(candidate._replace(labels=True) for candidate in known)}
+        if not (request.agreement.row_limit and set(request.candidates) <= allowed):
+            raise Refused("the candidates are none that the study implies")
+
+    def _report(self, agreement: Agreement, sent: Broadcast, of: str = "round") -> Report:
+        (group, filled), task = self._group_and_fill(agreement), sent.task
+        study = agreement.study
+        size = group.problem.layout.size
         if task.theta.shape != (size,) or task.theta.dtype != np.float64:
             raise Refused("θ has another shape than the model agreed on")
         self._unless(guard.unasked(task, study.training.curvature))
@@ -236,7 +278,7 @@ class Site:
             raise Refused("the round's number is out of range")
         # The same question may come again (a coordinator that restarted); another one under a
         # number that was used, or an earlier one that was not, is no part of a training.
-        self._unless(self.memory.asked(agreement.run, sent))
+        self._unless(self.memory.asked(agreement.run, sent, of))
         noise = self._noise(agreement)
         if noise is not None:
             return respond(group, sent, 0, noise)[0]
@@ -246,15 +288,16 @@ class Site:
         task = task._replace(curvature=self.ledger.affordable(marks, about, group, most))
         self._unless(guard.steep(group, task.theta, self.limits, self.secret))
         seen = enough(group, task, self.least)
-        pulled = guard.pull(group, seen, self._filled)
-        rows = suspects.mark(self._mark, len(group.rows), self.rows(agreement).num_rows)
+        pulled = guard.pull(group, seen, filled)
+        part = len(group.rows) < self.rows(agreement).num_rows
+        rows = f"candidates{len(group.rows)}-{self._mark}" if part else self._mark
         before = self.ledger.pulls(rows, pulled.slope.shape)
         self._unless(guard.telling(group, pulled, before, self.limits))
         if seen.curvature is None and task.curvature != "none":
             self.note(f"round {sent.round}: a few rows make up the curvature; it is left out")
             task = task._replace(curvature="none")
         report = respond(group, sent, 0, seen=seen)[0]
-        told = 1 + group.problem.size + group.problem.layout.numbers(task.curvature)
+        told = 1 + group.problem.layout.size + group.problem.layout.numbers(task.curvature)
         if self._count(agreement, "round", told, report[3:], task.theta, marks[task.curvature]):
             self.ledger.pulled(rows, pulled.marked)
         return report
@@ -292,7 +335,7 @@ class Site:
 
     def _most(self, agreement: Agreement, step: str = "round") -> float:
         """The share of its numbers that a site may have told, but for what it keeps in reserve."""
-        spare = self.ledger.reserve(agreement, step, guard.about(agreement))
+        spare = self.ledger.reserve(agreement, step)
         rows = self.rows(agreement).num_rows
         problem = self.group(agreement).problem if spare else None
         return self.limits.told - spare * share_of(agreement.study, problem, rows)
@@ -318,17 +361,6 @@ class Site:
         """What stands for the rows that take part: which of the table's they are."""
         return hashlib.sha256(self._kept[3].tobytes()).hexdigest()
 
-    def _residuals(self, agreement: Agreement, outcome: Outcome) -> Sketch:
-        group = self.group(agreement)
-        if not meaning.refines(agreement.study, group.problem):
-            raise Refused("is no question of this protocol")
-        self._asked(agreement, outcome.theta)
-        out = serving.outputs(group.problem, outcome.theta, group.rows)
-        told = spread.residuals(out, group.target, agreement.study.privacy.least)
-        numbers = len(group.rows) // agreement.study.privacy.least
-        self._count(agreement, "residuals", numbers, told, outcome.theta)
-        return told
-
     def _ended(self, agreement: Agreement, outcome: Outcome) -> Group:
         group = self.group(agreement)
         if outcome.theta.shape != (group.problem.size,):
@@ -344,7 +376,7 @@ class Site:
         hidden = agreement.study.privacy
         if hidden.epsilon is not None or hidden.secure_sum:
             raise Refused("the study is private: a site's exact figures are not sent")
-        self._asked(agreement, outcome.theta)
+        self._asked(agreement, outcome.point)
         enough(group, Task(outcome.theta, outcome.lam), self.least)
         told = serving.finish(group, outcome.theta, agreement.target, hidden.least)[0]
         self._count(agreement, "finish", FINISHED, told, outcome.theta)
@@ -353,14 +385,14 @@ class Site:
     def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
         group = self._ended(agreement, outcome)
         self._unless(None if 1 <= thin <= MOST_ROUNDS else "is no question of this protocol")
-        self._asked(agreement, outcome.theta)
+        self._asked(agreement, outcome.point)
         told = serving.certify(group, outcome.theta, agreement, thin)[0]
         less = bound.shortened(told, *meaning.certificates(agreement, thin))
-        # All of it is made of two numbers a row: its loss, and how far out it lies.
+        # All of it is made of two numbers a row: its output, and its distance from the centre.
         sizes = [min(sum(part.size for part in one), 2 * len(group.rows)) for one in (told, less)]
         try:
             self._count(agreement, "certify", sizes[0], told, outcome.theta)
-        except Refused:  # a bound that is less sharp, for one share of wrong rows
+        except Refused:  # the same bound for one share of outliers alone
             if agreement.study.privacy.secure_sum:  # answers that are summed have one form
                 raise
             self._count(agreement, "certify", sizes[1], less, outcome.theta)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ALL = "all sites"
 STEPS = ("sum keys", "sum shares", "sum masked", "sum open")
-_STATISTICS = ("middles", "spreads", "center", "classes", "edge", "judge", "residuals", "certify")
+_STATISTICS = ("middles", "spreads", "center", "classes", "edge", "compare", "certify")
 BITS = {"columns": 20, **dict.fromkeys(_STATISTICS, 32), "round": 40}  # units of 2^-bits
 _PLAIN = 4  # numbers of a column beside its levels: rows, missing, Σx, Σ|x|, or Σ1 and Σ log|x|
 

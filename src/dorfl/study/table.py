@@ -11,7 +11,6 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,10 +19,9 @@ import pyarrow as pa
 
 import dorfl
 from dorfl import networks
-from dorfl.data import preprocessing, spread, validation
+from dorfl.data import preprocessing, validation
 from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Plan, columns, summaries
-from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
@@ -32,14 +30,16 @@ from dorfl.federation import server as federated
 from dorfl.federation import training
 from dorfl.federation.client import respond
 from dorfl.federation.local import Round
+from dorfl.federation.messages import Report
 from dorfl.guarantees.certificate import paper
 from dorfl.objective import methods
 from dorfl.objective.kinds import Score
+from dorfl.oracle import scale as scaling
 from dorfl.oracle.group import Group
-from dorfl.oracle.problem import Problem
+from dorfl.selection import defaults, outliers
+from dorfl.selection.outliers import Candidate, HeldOut
 from dorfl.study import (
     coordinator,
-    defaults,
     guard,
     labels,
     meaning,
@@ -52,12 +52,11 @@ from dorfl.study import (
 )
 from dorfl.study.coordinator import State
 from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
-from dorfl.study.messages import Answer, Enrolled
+from dorfl.study.messages import Answer, Enrolled, Reports
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows, left_out, open_split
 from dorfl.study.settings import Study
 from dorfl.study.settling import scale_label, settle_label
-from dorfl.study.suspects import Judged
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
@@ -156,20 +155,75 @@ def fit(
     mass: Array | None = None,
     score: Score | None = None,
 ) -> tuple[State, Group]:
-    """The study's steps from where rows lie to the end, and the rows as the model sees them.
+    """Run the study's steps from the location of rows to the end of training.
 
-    Rows may count by their `mass`, and a `score` take the place of the study's own.
+    Parameters
+    ----------
+    study
+        The study with the method to train.
+    prepared
+        Standardised rows.
+    progress
+        Called with every round of the final training.
+    mass
+        (n,) weights of rows.
+    score
+        Outlier score in place of the study's own.
+
+    Returns
+    -------
+    state, group
+        The coordinator's state, and the rows with the model's problem.
     """
-    rows, names = prepared.rows, prepared.state.roster
-    state = prepared.state
+    names, clients = prepared.state.roster, validation.clients(prepared.rows.clients)
+    if mass is not None or score is not None:  # candidates are compared for equal weights only
+        study = study.changed(method_outliers=_given_share(study, score))
+    state = resolve(study, prepared)
+    group = _group(state, clients, mass, score)
+    noise = mechanism_of(state.study, secrets.randbits(64))
+    least, seed = state.study.privacy.least, state.study.training.seed
+    while state.step == "round":
+        assert state.server is not None
+        reports = respond(group, federated.broadcast(state.server), seed, noise, least)
+        state = coordinator.receive(state, {report.client: report for report in reports})
+        if progress is not None:
+            progress(state.history[-1])
+    if noise is not None:  # statistics of a private model would not be private
+        return coordinator.receive(state, {}), group
+    assert state.outcome is not None
+    if group.problem.estimates_scale:
+        assert state.scatter is not None
+        fixed = meaning.problem_of(state)
+        if score is not None:
+            fixed = scaling.fixed(group.problem, state.scatter)
+        group = replace(group, problem=fixed)
+    told = serving.finish(group, state.outcome.theta, state.target, least=1)
+    return coordinator.receive(state, dict(zip(names, told, strict=True))), group
+
+
+def resolve(
+    study: Study, prepared: Prepared, candidates: tuple[Candidate, ...] | None = None
+) -> State:
+    """Run the study's steps up to the final training: locations, scales, and selection.
+
+    Parameters
+    ----------
+    study
+        The study with the method to resolve.
+    prepared
+        Standardised rows.
+    candidates
+        Candidates to compare, instead of the usual outlier shares.
+    """
+    rows, names, state = prepared.rows, prepared.state.roster, prepared.state
     words = state.study._replace(method=study.method, training=study.training)
-    if mass is not None or score is not None:  # of such rows nothing is tried
-        words = words.changed(method_outliers=meaning.assumed_of(words))
-    follows = state.study.training.model != "linear"
-    state = coordinator.prepared(state._replace(study=words, network=follows))
+    state = state._replace(study=words, network=state.study.training.model != "linear")
+    if candidates is not None:
+        state = state._replace(candidates=candidates)
+    state = coordinator.prepared(state)
     clients = validation.clients(rows.clients)
 
-    def answer(one: Callable[[str], Answer]) -> State:
+    def answer(state: State, one: Callable[[str], Answer]) -> State:
         return coordinator.receive(state, dict(zip(names, each(one, names), strict=True)))
 
     if state.step == "center":
@@ -182,57 +236,90 @@ def fit(
                 prepared.places[asked] = found
             return prepared.places[asked]
 
-        state = answer(place)
+        state = answer(state, place)
     if state.step == "edge":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
-        state = answer(lambda name: serving.distances(*clients[name], known[name], state))
-    centers = np.zeros((len(names), rows.X.shape[1])) if state.centers is None else state.centers
-    noise = mechanism_of(state.study, secrets.randbits(64))
+        state = answer(state, lambda name: serving.distances(*clients[name], known[name], state))
+    return _select(state, clients)
+
+
+def _given_share(study: Study, score: Score | None) -> float:
+    """Return the outlier share of a training whose candidates cannot be compared."""
+    given = study.method.outliers
+    return given if not isinstance(given, str) else 0.1 if score is not None else 0.0
+
+
+def _select(state: State, clients: Clients) -> State:
+    """Train the candidates, all in the same rounds, and compare them on held-out rows."""
     least, seed = state.study.privacy.least, state.study.training.seed
-    while state.step == "round":
-        problem, trial = meaning.problem_of(state), state.trial
-        if score is not None:
-            tilt = min(problem.method.temperature, defaults.TEMPERATURE)  # or it says nothing
-            method = replace(problem.method, score=score, temperature=tilt)
-            problem = replace(problem, method=method)
-            problem.check()
-            tables = {name: X for name, (X, _) in clients.items()}
-            centers = find_centers(problem.method, tables, len(state.classes))
-        seen = {name: serving.seen(*pair, state) for name, pair in clients.items()}
-        count = mass
-        if state.reference is not None:
-            count = np.concatenate([serving.mass(problem, *p, state) for p in seen.values()])
-        group = training.stack(problem, seen, centers, mass=count)
-        while state.step == "round" and state.trial == trial:
-            assert state.server is not None
-            sent = federated.broadcast(state.server)
-            reports = respond(group, sent, seed, noise, least)
-            state = coordinator.receive(state, {report.client: report for report in reports})
-            if progress is not None and trial is None:
-                progress(state.history[-1])
-        if state.step == "judge":
-            state = answer(partial(_judged, group.problem, state, clients))
-        if trial is not None:
-            continue
-        assert state.outcome is not None
-        theta = state.outcome.theta
-        if state.step == "residuals":
-            state = answer(partial(_residuals, problem, theta, clients, least))
-    if noise is not None:  # what a private model comes with must not tell of its rows either
-        return coordinator.receive(state, {}), group
-    told = serving.finish(group, theta, state.target, least=1)
-    return coordinator.receive(state, dict(zip(names, told, strict=True))), group
+    while state.step == "select":
+        groups = {
+            str(k): _group(state._replace(candidate=candidate), clients)
+            for k, (candidate, server) in enumerate(
+                zip(state.candidates, state.servers, strict=True)
+            )
+            if server is not None
+        }
+        candidates = state.candidates
+        while state.step == "select" and state.candidates == candidates:
+            state = coordinator.receive(state, _reports(state, groups, seed, least))
+        if state.step == "compare":
+            state = coordinator.receive(state, dict(_compared(state, clients)))
+    return state
 
 
-def _judged(problem: Problem, state: State, clients: Clients, name: str) -> Judged:
-    agreed = meaning.agreed(state, name)
-    return serving.judge(problem, np.array(state.tried), *clients[name], agreed)
+def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
+    """Return the clients' statistics of the candidates' held-out losses.
+
+    Clients with too few held-out rows for a variance of their own are one stratum, if their rows
+    may be reported on: it is entered for the first of them.
+    """
+    models, problem = np.array(state.models), meaning.problem_of(state)
+
+    def losses(name: str) -> list[Array]:
+        center = None if state.centers is None else state.centers[state.roster.index(name)]
+        return serving.candidate_losses(problem, models, *clients[name], state, center)
+
+    found = dict(zip(state.roster, each(losses, state.roster), strict=True))
+    least = state.study.privacy.least
+    small = [name for name, own in found.items() if len(own[0]) < outliers.STRATUM]
+    if least <= 1 and len(small) > 1:
+        joined = [np.concatenate(parts) for parts in zip(*(found[n] for n in small), strict=True)]
+        found |= {name: [part[:0] for part in joined] for name in small}
+        found[small[0]] = joined
+    return {n: outliers.compare_losses(state.candidates, own, least) for n, own in found.items()}
 
 
-def _residuals(problem: Problem, theta: Array, clients: Clients, least: int, name: str) -> Sketch:
-    X, y = clients[name]
-    return spread.residuals(serving.outputs(problem, theta, X), y, least)
+def _reports(state: State, groups: dict[str, Group], seed: int, least: int) -> dict[str, Answer]:
+    """Return every client's reports on the candidates that are still trained."""
+    found: dict[str, dict[str, Report]] = {name: {} for name in state.roster}
+    for place, group in groups.items():
+        server = state.servers[int(place)]
+        if server is not None:
+            for report in respond(group, federated.broadcast(server), seed, None, least):
+                found[report.client][place] = report
+    return {name: Reports(reports) for name, reports in found.items()}
+
+
+def _group(
+    state: State, clients: Clients, mass: Array | None = None, score: Score | None = None
+) -> Group:
+    """Return the rows as the problem at hand sees them."""
+    problem = meaning.problem_of(state)
+    dims = next(iter(clients.values()))[0].shape[1]
+    centers = np.zeros((len(state.roster), dims)) if state.centers is None else state.centers
+    if score is not None:
+        temperature = min(problem.method.temperature, defaults.TEMPERATURE)
+        method = replace(problem.method, score=score, temperature=temperature)
+        problem = replace(problem, method=method)
+        problem.check()
+        tables = {name: X for name, (X, _) in clients.items()}
+        centers = find_centers(problem.method, tables, len(state.classes))
+    used = {name: serving.seen(*pair, state) for name, pair in clients.items()}
+    if meaning.labels_of(state) and state.reference is not None:
+        mass = np.concatenate([serving.mass(problem, *pair, state) for pair in used.values()])
+    return training.stack(problem, used, centers, mass=mass)
 
 
 def prepare(study: Study, split: Split) -> Prepared:

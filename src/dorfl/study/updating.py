@@ -46,7 +46,7 @@ class Own(NamedTuple):
 def answer(site: Site, request: Request) -> Answer:
     """The answer to a question about a network."""
     agreement, step = request.agreement, request.step
-    if agreement.study.training.model == "linear" or agreement.trial is not None:
+    if agreement.study.training.model == "linear" or agreement.candidate is not None:
         raise Refused("a network is not what the study trains now")
     if step == "network" and request.broadcast is not None:
         return _report(site, agreement, request.broadcast)

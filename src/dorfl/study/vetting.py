@@ -18,8 +18,8 @@ from dorfl.federation import server as serving
 from dorfl.federation.messages import Report
 from dorfl.federation.server import Server
 from dorfl.guarantees.bound import NO_BOUND, Question, Told
+from dorfl.selection.outliers import HeldOut, pairs_of
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
-from dorfl.study.suspects import Judged
 from dorfl.support import wire
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def wrong(
     if isinstance(answer, Report):
         assert server is not None
         return serving.refuse(server, serving.broadcast(server), serving.bare(answer))
-    if isinstance(answer, Judged):
-        return _judged(answer, rows)
+    if isinstance(answer, HeldOut):
+        return _held_out(answer, rows)
     if isinstance(answer, Finished):
         last = server.last.get(site) if server is not None else None
         return _finished(answer, rows, None if last is None else last[1])
@@ -79,7 +79,7 @@ def unsound(told: Any, rows: int) -> str | None:
         far = [*told.spreads.values(), *([told.label] if told.label else [])]
         odd = any(not 0 <= part.rows <= rows for part in far)
         return "a column has more or fewer values than there are rows" if odd else None
-    return _judged(told, rows) if isinstance(told, Judged) else None
+    return _held_out(told, rows) if isinstance(told, HeldOut) else None
 
 
 def longest(state: State) -> int:
@@ -192,17 +192,17 @@ def _finished(told: Finished, rows: int, last: Report | None) -> str | None:
     return None
 
 
-def _judged(told: Judged, rows: int) -> str | None:
-    counts = (told.far, told.unfit, told.against)
-    odd = [count for count in counts if not 0 <= count <= told.seen]
-    if odd or not abs(told.missed) <= told.rows <= told.seen <= rows:
-        return "its rows held back do not add up"
-    if not 0.0 <= told.loss <= _RISK or abs(told.worse) > _RISK or not 0.0 <= told.squares <= _RISK:
-        return "what its rows held back say is out of range"
-    # No loss is negative, and no mean of squares is less than the square of the mean.
-    if told.worse < -1.01 * told.loss or told.worse**2 > 1.01 * told.rows * told.squares:
-        return "what its rows held back say does not add up"
-    return None
+def _held_out(told: HeldOut, rows: int) -> str | None:
+    pairs, count = told.rows.shape, len(told.losses)
+    shaped = {part.shape for part in told[:5]} == {pairs} and len(told.rows) == len(pairs_of(count))
+    if not shaped or {part.dtype for part in told} != {np.dtype(float)}:
+        return "its held-out statistics do not fit the candidates"
+    if min(part.min(initial=0.0) for part in told[:2]) < 0.0 or (told.rows > rows).any():
+        return "its number of held-out rows is out of range"
+    if (told.freedom > told.rows).any() or (np.r_[told.variances, told.errors] < 0.0).any():
+        return "its held-out statistics do not add up"
+    largest = max(np.abs(part).max(initial=0.0) for part in told)
+    return "its held-out losses are out of range" if largest > _RISK else None
 
 
 def untold(told: Told, asked: Question, less: Question) -> str | None:
@@ -210,14 +210,12 @@ def untold(told: Told, asked: Question, less: Question) -> str | None:
 
     Nor what is enough of who may tell `less`.
     """
-    if told.near.shape == (len(less.shares),):
+    if told.loss.shape == (len(less.points), len(less.shares)):
         asked = less
     shape = (len(asked.points), len(asked.shares))
-    if told.near.shape != shape[1:] or told.loss.shape != shape or told.error.shape != shape:
+    if told.loss.shape != shape or told.error.shape != shape:
         return "its part of the certificate does not answer what was asked"
-    if told.near.min() < 0.0 or max(abs(part).max() for part in told) > NO_BOUND:
-        return "its part of the certificate is out of range"
-    if asked.points[0] == (None, 0.0) and min(told.loss[0].min(), told.error[0].min()) < 0.0:
+    if not all((part >= 0.0).all() and (part <= NO_BOUND).all() for part in told):
         return "its part of the certificate is out of range"
     return None
 

@@ -42,20 +42,22 @@ def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
 
 
 def certified(found: dict[str, Any]) -> Section:
-    """What models guarantee in plain words, over the drift and over the share of wrong rows."""
+    """Return the certificates of models over the drift and over the share of outliers."""
     blocks: list[Block] = [
         Text(
             [
-                "What no population breaks that is within the drift of all but the wrong rows, and "
-                "lies no further out: accuracy at least and loss at most. One row in ten is wrong. "
-                "A lower price ρ in training flattens the model, so that its loss grows more "
-                "slowly with the drift; an error rate depends on where the boundary lies alone."
+                "One row in ten is an outlier, and models have an intercept. Accuracy: at least "
+                "this, with 95 % confidence, for rows to come within the drift of the inliers, "
+                "from 8,000 rows that no model was trained on. Loss: at most this, in sample, on "
+                "the training rows. A lower price ρ in training flattens the model, so that its "
+                "loss grows more slowly with the drift; an error rate depends on where the "
+                "boundary lies alone."
             ]
         )
     ]
     for key, x_label, scale in (
         ("drift", "drift in standard deviations", 1.0),
-        ("share", "wrong rows in %", 100.0),
+        ("share", "outliers in %", 100.0),
     ):
         figures = []
         for k, y_label, unit in ((1, "accuracy at least, in %", 100.0), (2, "loss at most", 1.0)):
@@ -65,7 +67,7 @@ def certified(found: dict[str, Any]) -> Section:
                 for name, one in found.items()
             ]  # fmt: skip
             what = "accuracy" if k == 1 else "loss"
-            at = "10 % of rows wrong" if key == "drift" else "a drift of 0.1"
+            at = "10 % outliers" if key == "drift" else "a drift of 0.1"
             figures.append(
                 Figure(f"certified-{what}-over-{key}", f"Certified {what}, {at}", x_label, y_label,
                        series, alt=f"{y_label} against {x_label}, of ERM and DOR-FL.")
@@ -76,12 +78,12 @@ def certified(found: dict[str, Any]) -> Section:
 
 
 def certificate(found: dict[str, Any]) -> Finding:
-    """What is certified for DOR-FL without any drift, and whether its true accuracy is as high."""
+    """Return the accuracy certified for DOR-FL without drift, beside that on the inliers."""
     one = found["DOR-FL"]
     _, least, _ = one["drift"][0]
     return Finding(
-        "certified accuracy on the right rows, without knowing which they are, one in ten wrong; "
-        f"it really is {100 * one['accuracy']:.1f} %",
+        "certified accuracy on inliers to come, with 95 % confidence, one row in ten being an "
+        f"outlier; on the inliers it is {100 * one['accuracy']:.1f} %",
         f"≥ {100 * least:.1f} %",
         least <= one["accuracy"],
         "ours",

@@ -2,7 +2,7 @@
 
 from dorfl.federation.saving import ModelError
 from dorfl.study.model.facts import Facts
-from dorfl.study.model.folder import load, save
+from dorfl.study.model.folder import load, save, save_evaluation
 from dorfl.study.model.model import Model
 
-__all__ = ["Facts", "Model", "ModelError", "load", "save"]
+__all__ = ["Facts", "Model", "ModelError", "load", "save", "save_evaluation"]

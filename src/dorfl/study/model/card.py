@@ -1,4 +1,4 @@
-"""The model card: what a person should know before trusting a model, in Markdown."""
+"""Write the model card in Markdown: data, scores, settings, certificate and use of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dorfl.study.model.model import Model
 
 
 def write(model: Model) -> str:
-    """The card of a model."""
+    """Return the card of a model."""
     facts, fit = model.facts, model.fit
     lines = [f"# A model of {_code(model.label)}", "", _summary(model), ""]
     red = (*facts.warnings, model.shortfall, model.useless, model.idle)
@@ -29,22 +29,18 @@ def write(model: Model) -> str:
     lines += [f"- {note}" for note in facts.notes]
     lines += [f"- {_code(n)} is not used: {why}" for n, why in model.transform.ignored.items()]
     if facts.held_out:
-        lines += ["", "## Rows held out of training", "", *_table(tables.held_out(model))]
+        lines += ["", "## Held-out rows", "", *_table(tables.held_out(model))]
     lines += ["", "## Clients", ""]
     lines += _table(tables.clients(model))
-    lines += [
-        "",
-        f"λ is how much each client counted{_why(model)}. The loss is that on the rows trained "
-        "with, every row counted once, the wrong ones too.",
-        "",
-        "## Settings",
-        "",
-    ]
+    lines += ["", f"λ is the weight of each client{_why(model)}."]
+    if low := tables.down_weighted(model):
+        lines += ["", low]
+    lines += ["", "## Settings", ""]
     lines += [f"- {line}" for line in facts.choice]
     lines += [f"- {line}" for line in _method(model)]
     lines += ["", "## Training", "", f"{fit.message}; {fit.rounds} exchanges of messages.", ""]
     if facts.promise:
-        lines += ["## Certificate", "", facts.promised, "", facts.promise.assumption, ""]
+        lines += ["## Certificate", "", facts.promise.words, "", facts.promise.assumption, ""]
     if facts.certificate:
         lines += ["## The paper's certificate", "", facts.certificate.words, ""]
     lines += [

@@ -1,20 +1,33 @@
-"""What is known of a model beside its numbers: data, choice, clients, guarantee. One record.
+"""Record what is known of a model beside its parameters: data, choice, clients, guarantee.
 
-A table's model and a federation's have the same; what only rows can tell and nobody was told is
-left out. It is written into `model.json` and comes back with every field checked.
+Models of tables and of federations have the same record; statistics that sites did not report are
+left out. It is written into `model.json` and checked field by field when it is read.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dorfl.guarantees.certified import Frame
 from dorfl.support import wire
-from dorfl.support.text import scored
+
+MIN_ROWS = 20  # rows below which no client is named the worst: 50 % ± 11 points at 20 rows
 
 
 class Served(NamedTuple):
-    """How a client is served on the rows trained with: mean loss, and accuracy or mean error."""
+    """A client's statistics on the rows trained with.
+
+    Attributes
+    ----------
+    name, rows
+        The client and its number of rows.
+    loss
+        Mean loss, rows weighed as in training: outliers hardly count.
+    score
+        Accuracy, or mean absolute error, over all rows; outliers count like other rows.
+    """
 
     name: str
     rows: int
@@ -23,14 +36,23 @@ class Served(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """How many rows have which weight, 1 being that of an ordinary row; from which edge on."""
+    """Histogram of the rows' weights, in units of an ordinary row's weight.
+
+    Attributes
+    ----------
+    edges, rows
+        Lower edges of the bins and their counts; bins of fewer than five rows are left out.
+    low
+        Number of down-weighted rows: those below half of an ordinary row's weight.
+    """
 
     edges: tuple[float, ...]
     rows: tuple[int, ...]
+    low: int | None = None
 
 
 class Learnt(NamedTuple):
-    """The loss training weighed rows for, and that of the best constant prediction."""
+    """Loss of the model and of the best constant prediction, rows weighed as in training."""
 
     loss: float
     constant: float
@@ -47,23 +69,56 @@ class Guarantee(NamedTuple):
     curve: tuple[tuple[float, float], ...] = ()
 
 
-class HeldOut(NamedTuple):
-    """What a method scores on rows it was not trained with: overall, at worst, and by client.
+class Estimate(NamedTuple):
+    """A mean over rows, its standard error (None if unknown) and the number of rows."""
 
-    Where a share of the rows may be wrong, so many of every client's are left out, those furthest
-    out, and `all_rows` is the score with them.
+    mean: float
+    error: float | None
+    rows: int
+
+
+class HeldOut(NamedTuple):
+    """Scores of a method on rows it was not trained with.
+
+    A score is the accuracy, or the mean absolute error. An inlier is a row that the saved model
+    gives at least half of an ordinary row's weight.
+
+    Attributes
+    ----------
+    method
+        Name of the method.
+    overall
+        Score over inliers; the error is that of a sample stratified by client.
+    clients
+        Score of each client over inliers.
+    loss
+        Mean Brier score over inliers; None for a regression, and in older models.
+    all_rows
+        Score over all held-out rows; None if all of them are inliers.
     """
 
     method: str
-    overall: float
-    worst: float
-    client: str  # whose is the worst
-    clients: dict[str, float]
-    all_rows: float | None = None
+    overall: Estimate
+    clients: dict[str, Estimate]
+    loss: Estimate | None = None
+    all_rows: Estimate | None = None
+
+
+def worst_client(clients: Mapping[str, Estimate], classifies: bool) -> str | None:
+    """Return the client with the worst score among those with at least `MIN_ROWS` rows.
+
+    >>> scores = {"a": Estimate(0.9, 0.05, 40), "b": Estimate(0.8, 0.06, 40)}
+    >>> worst_client({**scores, "few": Estimate(0.5, 0.2, 6)}, classifies=True)
+    'b'
+    """
+    known = {name: found.mean for name, found in clients.items() if found.rows >= MIN_ROWS}
+    if not known:
+        return None
+    return (min if classifies else max)(known, key=known.__getitem__)
 
 
 class Promised(NamedTuple):
-    """The most a mean loss and an error can be, the least an accuracy can; nothing: no bound."""
+    """Upper bounds of mean loss and error, lower bound of the accuracy; None: no bound."""
 
     name: str
     loss: float | None
@@ -72,10 +127,11 @@ class Promised(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What the model guarantees in a person's words: see :class:`dorfl.Certified`.
+    """A certificate: see :class:`dorfl.Certified`.
 
-    `overall` has the bounds of the mixture, of every mixture at once, and of the mixture with
-    nothing assumed; the curves' lines are named by the drift and by the share of wrong rows.
+    `overall` has the bounds of all clients by their rows and of every mixture at once. The lines of
+    the curves are named by the drift and by the share of outliers. `confidence` is that of the
+    statement for rows to come; None for the in-sample form.
     """
 
     outliers: float
@@ -86,6 +142,7 @@ class Promise(NamedTuple):
     clients: tuple[Promised, ...]
     over_drift: tuple[Promised, ...]
     over_outliers: tuple[Promised, ...]
+    confidence: float | None = None
 
 
 class Facts(NamedTuple):
@@ -103,47 +160,44 @@ class Facts(NamedTuple):
     held_out: tuple[HeldOut, ...] = ()
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
     promise: Promise | None = None
-    reference: tuple[float, ...] = ()  # θ by which labels were found not to fit, where they were
+    reference: tuple[float, ...] = ()  # (θ, σ) by which rows with outlying labels are down-weighted
+    outliers: float | None = None  # share of outliers that training assumed, as given or decided
+    frame: Frame | None = None  # units, centres and range of certificates, from the training rows
+    table: str = ""  # fingerprint of the training table
 
     @property
     def promised(self) -> str:
-        """What is certified; and where rows held out are served worse, that it is of others.
-
-        It is about the rows trained with, which a model of many columns may know by heart.
-        """
+        """The statement of the certificate, with a warning if it is about the training rows."""
         if self.promise is None:
             return ""
-        at, words = self.promise.overall[0], self.promise.words
-        seen = self.held_out[0].overall if self.held_out else None
-        if seen is None or (at.accuracy is None and at.error is None):
-            return words
-        if at.accuracy is not None:
-            worse, what, more = seen < at.accuracy, "accuracy", "no more"
-        else:
-            worse, what, more = seen > (at.error or 0.0), "the mean absolute error", "no less"
-        if not worse:
-            return words
-        return (
-            f"{words} That is about the rows trained with: on rows held out {what} is "
-            f"{scored(seen, at.accuracy is not None)}, so expect {more} of new ones."
-        )
+        if self.promise.confidence is not None:
+            return self.promise.words
+        return f"{self.promise.words} This is not a statement about rows to come."
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the record as plain JSON."""
         plain: dict[str, Any] = json.loads(wire.encode(self))
         return plain
 
 
+_RECORDS: dict[str, Any] = {
+    "weights": Weights,
+    "certificate": Guarantee,
+    "learnt": Learnt,
+    "promise": Promise,
+}
+
+
 def from_json(written: Any) -> Facts:
-    """The facts written down, by this version or an older one; ValueError where damaged."""
+    """Return the facts that this version or an older one wrote; ValueError if damaged."""
     if not isinstance(written, dict):
         raise ValueError("its facts are damaged")
     plain = {**written, **_entry(written.get("data"))}
     plain["clients"] = [_with(Served, entry) for entry in plain.get("clients") or []]
-    for name, kind in (("weights", Weights), ("certificate", Guarantee), ("learnt", Learnt)):
+    plain["held_out"] = [_held_out(entry) for entry in plain.get("held_out") or []]
+    for name, kind in _RECORDS.items():
         plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
     settings = _entry(plain.pop("settings", {}))
-    plain.setdefault("promise", None)
     known = {name: hint for name, hint in wire.hints(Facts).items() if name in plain}
     read = {name: wire.read(plain[name], hint, name, True) for name, hint in known.items()}
     return Facts(**read, settings=settings)
@@ -153,8 +207,26 @@ def _entry(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _held_out(written: Any) -> dict[str, Any]:
+    """Return scores as they are written now; older models have no standard errors."""
+    entry = _entry(written)
+    if not isinstance(entry.get("overall"), int | float):
+        return {**HeldOut._field_defaults, **entry}
+
+    def known(mean: Any) -> dict[str, Any] | None:
+        return None if mean is None else {"mean": mean, "error": None, "rows": 0}
+
+    return {
+        "method": entry.get("method"),
+        "overall": known(entry["overall"]),
+        "clients": {name: known(mean) for name, mean in _entry(entry.get("clients")).items()},
+        "loss": None,
+        "all_rows": known(entry.get("all_rows")),
+    }
+
+
 def _with(kind: Any, written: Any) -> dict[str, Any]:
-    """A record as it is written now: what an older version left out as by default."""
+    """Return a record as it is written now; fields that older versions lack have defaults."""
     entry = _entry(written)
     if kind is Guarantee:
         entry = {"firm": entry.get("error") is not None, **entry}

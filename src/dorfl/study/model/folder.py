@@ -1,8 +1,11 @@
-"""The model folder: `model.json`, `card.md`, `score.py`. Plain text, versioned, never pickle.
+"""Read and write the model folder: plain text, versioned, never pickle.
 
-`model.json` is the model; the other two are made from it. It is written last and in one step, so a
-folder holds the model before or the model after, whatever happens in between. The numbers of a
-network are in `model.safetensors`, whose checksum `model.json` has.
+- `model.json` is the model. It is written once, last and in one step, so a folder holds the old
+  model or the new one, whatever interrupts the writing.
+- `evaluation.json` holds what is computed after the model is saved: certificates and scores on
+  held-out rows. It names the SHA-256 of its `model.json`, and is ignored beside another one.
+- `card.md` and `score.py` are made from these.
+- `model.safetensors` holds the numbers of a neural network; `model.json` has its SHA-256.
 """
 
 from __future__ import annotations
@@ -29,13 +32,40 @@ from dorfl.support.plain import number, text, whole
 from dorfl.support.types import Array
 
 FORMAT, VERSION = "dorfl.model", 1
-NAME, NUMBERS = "model.json", "model.safetensors"
+NAME, NUMBERS, EVALUATION = "model.json", "model.safetensors", "evaluation.json"
+_LATER = (
+    "certificate",
+    "promise",
+    "held_out",
+    "frame",
+    "table",
+)  # facts that `evaluation.json` may hold
 _WIDEST = 100_000  # hidden units of a layer
 REPORT = "report.html"  # that `dorfl report` puts beside it
 
 
 def save(model: Model, folder: str | Path) -> Path:
-    """Write the model into `folder`, which is new, empty, or holds a model already."""
+    """Write the model with all its facts into a folder.
+
+    Parameters
+    ----------
+    model
+        The model.
+    folder
+        A new or empty folder, or one that holds a model, which is replaced.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    ModelError
+        If the path is a file, or a folder that holds other things.
+    OSError
+        If the model cannot be written.
+    """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{folder}: is a file; give a folder for the model")
@@ -54,12 +84,33 @@ def save(model: Model, folder: str | Path) -> Path:
         files.write_whole(folder / NAME, f"{written}\n".encode())
         if numbers is None:
             (folder / NUMBERS).unlink(missing_ok=True)
-        (folder / REPORT).unlink(missing_ok=True)  # of the model that was here before
+        for old in (REPORT, EVALUATION):  # of the model that was here before
+            (folder / old).unlink(missing_ok=True)
     except OSError as error:
         raise OSError(
             error.errno, f"cannot write the model: {error.strerror}", str(folder)
         ) from None
     return folder
+
+
+def save_evaluation(model: Model, folder: str | Path) -> None:
+    """Write what was computed after the model was saved, beside a `model.json` that stays as it is.
+
+    Parameters
+    ----------
+    model
+        The model in the folder, with its certificates and its scores on held-out rows.
+    folder
+        The folder that :func:`save` wrote the model into.
+    """
+    folder, known = Path(folder), model.facts.to_json()
+    about = {
+        "model": hashlib.sha256((folder / NAME).read_bytes()).hexdigest(),
+        "facts": {name: known[name] for name in _LATER},
+    }
+    written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
+    files.write_whole(folder / "card.md", card.write(model).encode())
+    files.write_whole(folder / EVALUATION, f"{written}\n".encode())
 
 
 def load(folder: str | Path) -> Model:
@@ -74,9 +125,24 @@ def load(folder: str | Path) -> Model:
         raise ModelError(f"{folder}: holds no {NAME}; is it a folder that `dorfl train` wrote?")
     written = saving.read(path)
     try:
+        if isinstance(written, dict) and isinstance(written.get("facts"), dict):
+            written["facts"] |= _evaluation(path)
         return from_json(written, path.parent)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise ModelError(f"{path}: {problem}") from None
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    """Return the facts in `evaluation.json`; none if it is missing or belongs to another model."""
+    beside = path.with_name(EVALUATION)
+    if not beside.is_file():
+        return {}
+    found = saving.read(beside)
+    if not isinstance(found, dict) or not isinstance(found.get("facts"), dict):
+        raise ValueError(f"{EVALUATION} is damaged")
+    if found.get("model") != hashlib.sha256(path.read_bytes()).hexdigest():
+        return {}
+    return {name: value for name, value in found["facts"].items() if name in _LATER}
 
 
 def to_json(model: Model) -> dict[str, Any]:

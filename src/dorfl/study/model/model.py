@@ -1,4 +1,4 @@
-"""What a table was turned into: a fit, the transformation before it, and what is known of both."""
+"""The model of a table: a fit, the transformation of columns before it, and facts on both."""
 
 from __future__ import annotations
 
@@ -17,11 +17,22 @@ from dorfl.support.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that takes tables.
+    """A model that predicts rows of tables.
 
-    `label` and `client` are the columns it was trained with. The fit tells apart 0, 1, …, which
-    stand for `classes`, text in order; a regression has none, and `target` is how its label was
-    scaled. `facts` is what the card says of data, settings, clients and certificate.
+    Attributes
+    ----------
+    fit
+        Parameters for standardised columns; its classes are 0, 1, ….
+    transform
+        How columns are standardised.
+    label, client
+        The columns with the label and with the client.
+    classes
+        Names of the classes in order; empty for a regression.
+    target
+        How the label of a regression is scaled.
+    facts
+        Data, settings, scores and certificates.
     """
 
     fit: Fit
@@ -34,72 +45,81 @@ class Model:
 
     @property
     def classifies(self) -> bool:
-        """Whether it tells classes apart rather than estimate a number."""
+        """Whether it predicts classes; otherwise numbers."""
         return self.fit.problem.loss.classifies
 
     @property
     def measure(self) -> str:
-        """What its answers are scored by."""
+        """Name of its score."""
         return "accuracy" if self.classifies else "mean absolute error"
 
     @property
     def network(self) -> bool:
-        """Whether it is a network rather than a linear model."""
+        """Whether it is a neural network; otherwise a linear model."""
         return isinstance(self.fit.problem, Layered)
 
     @property
     def relative_gap(self) -> float:
-        """How far the training ended from the best possible, in units of the objective."""
+        """Optimality gap at the end of training, relative to the objective."""
         return self.fit.relative_gap
 
     @property
     def shortfall(self) -> str | None:
-        """Why the training is not to be trusted, if it ended short of its tolerance."""
+        """Return a warning if training ended above its tolerance, else None."""
         return None if self.fit.status in ("converged", "spent", "trained") else self.fit.message
 
     @property
     def useless(self) -> str | None:
-        """Why the model is not worth keeping: it predicts no better than a constant would."""
+        """Return a warning if a constant fits the rows trained with as well, else None."""
         found = self.facts.learnt
         if found is None or found.loss < found.constant * (1.0 - 1e-9):
             return None
         return (
-            f"the model learnt nothing: its loss on the rows trained with is {found.loss:.4g}, "
-            f"that of the best constant prediction {found.constant:.4g}"
+            "the model learnt nothing: its loss on the rows trained with, weighed as in training, "
+            f"is {found.loss:.4g}, that of the best constant prediction {found.constant:.4g}"
         )
 
     @property
     def idle(self) -> str | None:
-        """Why the model is of no use on rows it has not seen: a constant does as well there."""
-        found = self.facts.held_out
-        if not found:
+        """Return a warning if a constant predicts held-out rows as well as the model, else None.
+
+        Classifiers are compared by the Brier score: with a rare class, accuracy hardly differs
+        between a constant and a model that ranks rows well.
+        """
+        if not self.facts.held_out:
             return None
-        own, constant = found[0], found[-1]
-        better = own.overall > constant.overall
-        if better if self.classifies else own.overall < constant.overall:
+        own, constant = self.facts.held_out[0], self.facts.held_out[-1]
+        name, a, b = self.measure, own.overall.mean, constant.overall.mean
+        better, scores = a < b, (self.scored(a), self.scored(b))
+        if own.loss is not None and constant.loss is not None:
+            name, a, b = "Brier score", own.loss.mean, constant.loss.mean
+            better, scores = a < b, (f"{a:.4g}", f"{b:.4g}")
+        elif self.classifies:
+            better = a > b
+        if better:
             return None
         return (
-            f"on rows held out the model ({self.scored(own.overall)}) does no better than always "
-            f"the {constant.method} ({self.scored(constant.overall)}): whatever is certified, it "
-            "learnt nothing that holds for others"
+            f"on held-out rows the model is no better than a constant prediction, the "
+            f"{constant.method} ({name} {scores[0]} against {scores[1]}): it learnt nothing that "
+            "holds for other rows, whatever is certified"
         )
 
     def scored(self, value: float) -> str:
-        """An accuracy in per cent, an error in the unit of the label."""
+        """Format an accuracy in per cent, or an error in the unit of the label."""
         return scored(value, self.classifies)
 
     def outputs(self, table: Any) -> Array:
-        """θᵀx of every row, or a network's outputs: (n,), or (n, classes) for more than two."""
+        """Return the outputs for rows of a table: (n,), or (n, classes) for more than two."""
         return self.fit.problem.predict(self.fit.theta, self.transform.apply(table).X)
 
     def probabilities(self, table: Any) -> Array:
-        """The probability of every class (n, classes)."""
+        """Return (n, classes) probabilities for rows of a table."""
         if not self.classifies:
             raise ValueError("probabilities: this model estimates a number, not classes")
         return self.fit.predict_proba(self.transform.apply(table).X)
 
     def predict(self, table: Any) -> Array:
-        """The class of every row, as text, or the number in the label's own unit."""
+        """Return (n,) classes as text, or numbers in the unit of the label."""
         if self.classifies:
             names = np.array(self.classes, dtype=object)
             return self.fit.problem.loss.predict(self.outputs(table), names)

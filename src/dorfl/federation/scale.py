@@ -1,0 +1,96 @@
+"""The scale σ of residuals as an unknown of training: where it starts, how a fit reports it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dorfl.objective.losses import ConcomitantHuber
+from dorfl.oracle import scale as scaling
+from dorfl.oracle.group import Group
+from dorfl.oracle.problem import Problem
+from dorfl.solvers.base import Info
+from dorfl.support.types import Array
+
+LEAST = 1e-4  # of the scale of labels: residuals that scatter less are rounding
+
+
+class Settled(NamedTuple):
+    """A training in θ and σ, told as one in θ with the scale that was found.
+
+    Attributes
+    ----------
+    problem : Problem
+        That of Huber's loss with δ = εσ; price, score and temperature are multiplied by σ.
+    scale : float
+        σ.
+    info : Info
+        The last round's, with θ alone; objective, gap and risks are those of `problem`.
+    """
+
+    problem: Problem
+    scale: float
+    info: Info
+
+
+def settle(problem: Problem, info: Info) -> Settled:
+    """Split (θ, σ) and fix the scale.
+
+    At the σ that was found, θ and λ also solve the problem with that scale fixed and a ridge of
+    `l2` · σ. Its risks are σ times those that clients reported, less a constant.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was trained, with a :class:`~dorfl.objective.losses.ConcomitantHuber` loss.
+    info : Info
+        What the last round showed; `theta` has σ as its last entry.
+    """
+    scale = float(info.theta[-1])
+    level = scaling.level(problem, scale)
+    info = info._replace(
+        theta=info.theta[:-1],
+        objective=scale * (info.objective - level),
+        gap=scale * info.gap,
+        risks=scale * (info.risks - level),
+    )
+    return Settled(scaling.fixed(problem, scale), scale, info)
+
+
+def prepared(
+    group: Group, theta: Array | None = None, scale: float | None = None
+) -> tuple[Group, Array]:
+    """Return the clients with a lower bound of the scale set, and where (θ, σ) start.
+
+    Parameters
+    ----------
+    group : Group
+        Clients whose problem has a :class:`~dorfl.objective.losses.ConcomitantHuber` loss.
+    theta : Array, optional
+        (parameters,) where θ starts; by default the constant model of the labels' median.
+    scale : float, optional
+        Where σ starts; by default the scale of residuals at `theta`.
+    """
+    problem, target = group.problem, group.target
+    loss = problem.loss
+    assert isinstance(loss, ConcomitantHuber)
+    middle = np.quantile(target, 0.5, weights=group.mass, method="inverted_cdf")
+    unit = _scale(target - middle, loss, group.mass) or abs(float(middle)) or 1.0
+    if theta is None:
+        theta = problem.start.copy()
+        theta[problem.dims :] = middle  # the intercept, if there is one
+    if scale is None:
+        residuals = target - problem.predict(theta, group.rows)
+        scale = _scale(residuals, loss, group.mass) or unit
+    if not loss.least:
+        changed = replace(problem, loss=replace(loss, least=LEAST * unit))
+        group = replace(group, problem=changed)
+    return group, np.append(theta, scale)
+
+
+def _scale(residuals: Array, loss: ConcomitantHuber, mass: Array | None) -> float:
+    """Return the scale of residuals: Proposal 2, or if that is 0 the root mean square."""
+    found = scaling.proposal2(residuals, loss, mass)
+    return found or float(np.sqrt(np.average(residuals**2, weights=mass)))

@@ -1,0 +1,383 @@
+"""Decide from held-out rows which outlier share, if any, training should assume.
+
+Candidates are ordered from plain to cautious: outlier share 0 (plain training), 0.1 and 0.25. All
+of them are trained at the same time on two thirds of every client's rows. The remaining third
+compares them in pairs. For a pair, d_j is the difference of the two candidates' losses on held-out
+row j: the Brier score of a classifier, the absolute error of a regression (at most two units of the
+label). Yuen's test for trimmed means decides whether the mean of d is positive. Each client is a
+stratum: it reports n, the trimmed mean and the winsorised variance of its d_j.
+
+    The plainest candidate that no other candidate beats is selected.
+
+A candidate beats another if the test says so at 5 % and the difference exceeds one standard error
+of its own mean loss (the one-standard-error rule): with many rows a difference can be significant
+and yet too small to matter.
+
+Held-out rows contain outliers too. Only rows within twice the cutoff distance of the most cautious
+candidate are compared: rows that no candidate takes for outliers. Outliers harm the predictions of
+such rows if a model trusts them; rows that are merely rare do not. A tenth of the differences is
+trimmed at each end.
+
+References
+----------
+Yuen, K. K. (1974). The two-sample trimmed t for unequal population variances. Biometrika 61.
+Breiman, L. et al. (1984). Classification and Regression Trees, section 3.4.
+Wilcox, R. R. (2012). Introduction to Robust Estimation and Hypothesis Testing, chapter 4.
+
+>>> import numpy as np
+>>> rng = np.random.default_rng(0)
+>>> plain, robust = rng.uniform(0.3, 0.5, size=300), rng.uniform(0.1, 0.3, size=300)
+>>> candidates = (Candidate(0.0), Candidate(0.1))
+>>> select(candidates, compare_losses(candidates, [plain, robust]))
+1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtr
+
+from dorfl.federation.fit import probabilities
+from dorfl.oracle.problem import Problem
+from dorfl.support.types import Array
+
+SHARES = (0.0, 0.1, 0.25)  # candidate outlier shares, from plain to cautious
+TRIMMING = 0.1  # share of differences trimmed at each end (Wilcox 2012, 4.3: 10 to 20 %)
+SIGNIFICANCE = 0.05  # level of the one-sided test
+LARGEST_ERROR = 2.0  # label units: a larger absolute error counts as this one, as a Brier score
+COMPARED = 4.0  # squared distance of compared rows, in cutoffs of the most cautious candidate
+HELD_OUT = 3  # one row in three is held out
+SUPPORT = 5  # training rows of a class, if a client has as many
+MAX_ROWS = 20_000  # rows of all clients that candidates see; more change no decision, only time
+TOLERANCE = 1e-3  # relative optimality gap at which the training of a candidate ends
+MAX_ROUNDS = 30  # rounds after which it ends in any case
+STRATUM = 10  # held-out rows of a client that is a stratum of its own
+_DIGITS = 4  # significant digits of reported statistics
+_FEWEST_LEFT = 2  # rows that trimming must leave for a variance
+
+
+class Candidate(NamedTuple):
+    """Settings that are compared with others.
+
+    Attributes
+    ----------
+    share
+        Assumed share of outliers among the rows.
+    shift
+        Assumed drift in robust standard deviations, or "auto".
+    labels
+        Whether rows with outlying labels are down-weighted (regression only).
+    """
+
+    share: float
+    shift: float | str = "auto"
+    labels: bool = False
+
+
+class HeldOut(NamedTuple):
+    """Statistics of held-out losses that add up over clients.
+
+    With n held-out rows, trimmed mean m and squared standard error v of a pair's differences, a
+    client reports n, n m and n² v. Pairs are in the order of :func:`pairs_of`.
+
+    Attributes
+    ----------
+    rows
+        (pairs,) number of held-out rows; 0 if a client has too few for the pair's trimming.
+    freedom
+        (pairs,) degrees of freedom of the variances.
+    differences
+        (pairs,) n times the trimmed mean of the plainer minus the more cautious candidate's loss.
+    variances
+        (pairs,) n² times the squared standard error of that trimmed mean.
+    errors
+        (pairs,) n² times the squared standard error of the trimmed mean loss of the candidate with
+        the smaller one.
+    losses
+        (candidates,) n times the trimmed mean loss of each candidate.
+    """
+
+    rows: Array
+    freedom: Array
+    differences: Array
+    variances: Array
+    errors: Array
+    losses: Array
+
+
+class Decision(NamedTuple):
+    """The selected outlier share and the evidence for it.
+
+    Attributes
+    ----------
+    share
+        Assumed share of outliers; 0 means that no row is down-weighted.
+    labels
+        Whether rows with outlying labels are down-weighted.
+    rows
+        Number of held-out rows; 0 if the comparison was inconclusive.
+    loss
+        Trimmed mean held-out loss of the selected candidate.
+    plain
+        Trimmed mean held-out loss of plain training.
+    """
+
+    share: float
+    labels: bool = False
+    rows: int = 0
+    loss: float = 0.0
+    plain: float = 0.0
+
+
+CAUTIOUS = Decision(SHARES[1])  # if a client cannot take part in the comparison
+
+
+def default_candidates() -> tuple[Candidate, ...]:
+    """Return the candidates of a study that leaves `outliers` open."""
+    return tuple(Candidate(share) for share in SHARES)
+
+
+def pairs_of(count: int) -> list[tuple[int, int]]:
+    """Return the pairs (plainer, more cautious) of `count` ordered candidates."""
+    return list(combinations(range(count), 2))
+
+
+def row_limit(clients: int) -> int:
+    """Return the number of rows of one client that candidates see."""
+    return max(MAX_ROWS // clients, 20 * HELD_OUT)
+
+
+def split_rows(rows: int, limit: int, labels: Array | None = None) -> tuple[Array, Array]:
+    """Split the rows of a client into training and held-out rows.
+
+    Rows are drawn at random with a fixed seed and ordered by class; every third one is held out. So
+    classes are in proportion, and the sizes depend on `rows` and `limit` alone.
+
+    Parameters
+    ----------
+    rows
+        Number of rows of the client.
+    limit
+        Number of rows to use at most.
+    labels
+        (rows,) classes, or None for a regression.
+
+    Returns
+    -------
+    training, held_out
+        Indices of rows, ascending.
+
+    >>> [len(part) for part in split_rows(3000, limit=900)]
+    [600, 300]
+    """
+    order = np.random.default_rng(0).permutation(rows)[:limit]
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    held_out = np.zeros(len(order), dtype=bool)
+    held_out[HELD_OUT - 1 :: HELD_OUT] = True
+    if labels is not None:
+        _support_rare_classes(held_out, labels[order])
+    return np.sort(order[~held_out]), np.sort(order[held_out])
+
+
+def _support_rare_classes(held_out: Array, labels: Array) -> None:
+    """Exchange held-out rows of rare classes for rows of the largest class, in place.
+
+    A class keeps at least SUPPORT training rows if it has as many: a site does not report on fewer.
+    """
+    codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    counts = np.bincount(codes[~held_out], minlength=int(codes.max(initial=0)) + 1)
+    for rare in np.flatnonzero(counts < SUPPORT).tolist():
+        largest = int(counts.argmax())
+        room = max(int(counts[largest]) - SUPPORT, 0)
+        wanted = np.flatnonzero(held_out & (codes == rare))[: SUPPORT - int(counts[rare])][:room]
+        given = np.flatnonzero(~held_out & (codes == largest))[: len(wanted)]
+        held_out[wanted], held_out[given] = False, True
+        counts[largest] -= len(wanted)
+
+
+def held_out_losses(problem: Problem, theta: Array, X: Array, y: Array) -> Array:
+    """Return the loss of every row by which candidates are compared.
+
+    Parameters
+    ----------
+    problem
+        The model's problem; its loss says whether it classifies.
+    theta
+        Parameters of the model.
+    X
+        (n, d) rows.
+    y
+        (n,) labels as the problem decodes them, or values.
+
+    Returns
+    -------
+    Array
+        (n,) Brier scores, or absolute errors up to two units of the label; all in [0, 2].
+    """
+    out = problem.predict(theta, X)
+    if not problem.loss.classifies:
+        return np.asarray(np.minimum(np.abs(out - y), LARGEST_ERROR))
+    p = probabilities(out)
+    codes = np.searchsorted(problem.classes, y)
+    p[np.arange(len(y)), codes] -= 1.0
+    return np.asarray((p**2).sum(axis=1))
+
+
+def compare_losses(
+    candidates: Sequence[Candidate], losses: Sequence[Array], least: int = 1
+) -> HeldOut:
+    """Return a client's statistics of the candidates' held-out losses.
+
+    Parameters
+    ----------
+    candidates
+        Ordered candidates.
+    losses
+        For each candidate, (n,) losses on the client's held-out rows.
+    least
+        Number of rows below which nothing is reported.
+    """
+    pairs = pairs_of(len(candidates))
+    rows, freedom, differences, variances, errors = np.zeros((5, len(pairs)))
+    count = len(losses[0])
+    if count < max(least, 1):
+        return HeldOut(rows, freedom, differences, variances, errors, np.zeros(len(candidates)))
+    for k, (a, b) in enumerate(pairs):
+        mean, variance, left = trimmed_mean(losses[a] - losses[b], TRIMMING)
+        if left >= _FEWEST_LEFT:
+            rows[k], freedom[k] = count, left - 1
+            differences[k], variances[k] = count * mean, count**2 * variance
+            errors[k] = count**2 * trimmed_mean(losses[b if mean > 0 else a], TRIMMING)[1]
+    means = np.array([trimmed_mean(one, TRIMMING)[0] for one in losses])
+    return HeldOut(
+        rows,
+        freedom,
+        _rounded(differences),
+        _rounded(variances),
+        _rounded(errors),
+        _rounded(count * means),
+    )
+
+
+def combine(reports: Sequence[HeldOut]) -> HeldOut:
+    """Return the sum of the clients' statistics, which is that of a stratified sample."""
+    return HeldOut(*(np.sum(part, axis=0) for part in zip(*reports, strict=True)))
+
+
+def select(candidates: Sequence[Candidate], total: HeldOut) -> int:
+    """Return the index of the plainest candidate that no other beats.
+
+    Parameters
+    ----------
+    candidates
+        Ordered candidates.
+    total
+        Statistics of all clients, from :func:`combine`.
+    """
+    beaten = np.zeros(len(candidates), dtype=bool)
+    for k, (a, b) in enumerate(pairs_of(len(candidates))):
+        p = p_value(total, k)
+        matters = abs(total.differences[k]) > np.sqrt(total.errors[k])
+        beaten[a] |= matters and p < SIGNIFICANCE
+        beaten[b] |= matters and p > 1.0 - SIGNIFICANCE
+    left = np.flatnonzero(~beaten)
+    return int(left[0]) if len(left) else 0
+
+
+def p_value(total: HeldOut, pair: int) -> float:
+    """Return the one-sided p-value for "the more cautious candidate of the pair is no better"."""
+    if not total.rows[pair] > 0:
+        return 0.5
+    mean, variance = total.differences[pair], total.variances[pair]
+    if not variance > 0:
+        return 0.5 if mean == 0 else float(mean < 0)
+    return float(stdtr(total.freedom[pair], -mean / np.sqrt(variance)))
+
+
+def decide(candidates: Sequence[Candidate], total: HeldOut) -> Decision:
+    """Return the decision of :func:`select` with its evidence."""
+    winner = candidates[select(candidates, total)]
+    rows = float(total.rows.max(initial=0.0))
+    if not rows > 0:
+        return Decision(candidates[0].share, candidates[0].labels)
+    loss = float(total.losses[candidates.index(winner)] / rows)
+    return Decision(winner.share, winner.labels, round(rows), loss, float(total.losses[0] / rows))
+
+
+def trimmed_mean(values: Array, trimming: float) -> tuple[float, float, int]:
+    """Return the trimmed mean, its squared standard error and the number of rows left.
+
+    The standard error is Yuen's, from the winsorised variance. With fewer than two rows left it is
+    infinite.
+
+    >>> mean, variance, left = trimmed_mean(np.array([0.0, 1.0, 2.0, 3.0, 1e9]), 0.2)
+    >>> mean, left
+    (2.0, 3)
+    """
+    ordered = np.sort(values)
+    count, cut = len(ordered), int(trimming * len(ordered))
+    left = count - 2 * cut
+    mean = float(ordered[cut : count - cut].mean())
+    if left < _FEWEST_LEFT:
+        return mean, np.inf, left
+    winsorised = np.clip(ordered, ordered[cut], ordered[count - cut - 1])
+    squares = (count - 1) * float(winsorised.var(ddof=1))
+    return mean, squares / (left * (left - 1)), left
+
+
+def compared_rows(distances: Array, cutoff: float, least: int = 1) -> Array:
+    """Return which held-out rows are compared: those within twice the cutoff distance.
+
+    If fewer than `least` rows are beyond, the `least` furthest are left out, so that statistics
+    with and without single rows never differ by fewer.
+
+    Parameters
+    ----------
+    distances
+        (n,) squared distances from the centre.
+    cutoff
+        Squared cutoff of the most cautious candidate.
+    least
+        Least number of rows behind a statistic.
+
+    >>> compared_rows(np.array([1.0, 9.0, 2.0, 3.0, 0.5]), cutoff=1.0, least=2).tolist()
+    [True, False, True, False, True]
+    """
+    kept = np.asarray(distances <= COMPARED * cutoff)
+    beyond = int((~kept).sum())
+    if 0 < beyond < least:
+        kept[np.argsort(-distances, kind="stable")[:least]] = False
+    return kept
+
+
+def _rounded(values: Array) -> Array:
+    """Round to a few significant digits, so that reports show no single row's digits."""
+    return np.array([float(f"{value:.{_DIGITS}g}") for value in values])
+
+
+def describe(decision: Decision) -> str:
+    """Return the decision and its reason in one sentence."""
+    if not decision.rows and decision.share > 0:
+        return (
+            f"Up to {100 * decision.share:.3g} % of the rows are assumed to be outliers: not all "
+            "clients took part in a comparison on held-out rows."
+        )
+    if not decision.rows:
+        return "All rows are trusted: too few rows could be held out to compare candidates."
+    compared = (
+        f"held-out loss {decision.loss:.3g} instead of {decision.plain:.3g}, "
+        f"on {decision.rows:,} rows"
+    )
+    if decision.share > 0:
+        return f"Up to {100 * decision.share:.3g} % of the rows are taken for outliers: {compared}."
+    if decision.labels:
+        return f"No row is down-weighted for where it lies, but outlying labels are: {compared}."
+    return (
+        f"All rows are trusted: no assumed outlier share lowers the held-out loss "
+        f"({decision.plain:.3g} on {decision.rows:,} rows) significantly."
+    )

@@ -1,0 +1,501 @@
+"""Run a study on rows that are in memory: `dorfl.train` with an open method, and the estimators.
+
+The rows become the table of a study, so that they go through the same steps as a file or the rows
+of sites: robust locations and scales, selection of the outlier share, training on standardised
+columns. The fit is given back in the units of the rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
+
+from dorfl.data import validation, weighing
+from dorfl.data.preprocessing import Numeric, Transform
+from dorfl.data.preprocessing import columns as columnar
+from dorfl.data.tables import Split
+from dorfl.data.validation import Clients
+from dorfl.federation import training
+from dorfl.federation.diagnostics import FitWarning, diagnose
+from dorfl.federation.fit import Fit
+from dorfl.federation.local import Round
+from dorfl.federation.options import Options
+from dorfl.objective import losses, methods, scores
+from dorfl.objective.costs import squared
+from dorfl.objective.kinds import Loss, Score
+from dorfl.objective.methods import AUTO, AutoMethod, Method
+from dorfl.objective.mixture import Mixture
+from dorfl.objective.scores import Quadratic
+from dorfl.oracle.group import Group
+from dorfl.oracle.problem import Problem
+from dorfl.selection.defaults import RULES, Choice
+from dorfl.study import checks, given, meaning, results
+from dorfl.study import table as engine
+from dorfl.study.coordinator import State
+from dorfl.study.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
+from dorfl.study.table import Prepared
+from dorfl.support.types import Array
+
+LABEL = "(label)"
+TOLERANCE = Training().tol  # relative optimality gap of an open method, as in a study
+
+# Options that a study has no setting for: a method is resolved first and trained as given then.
+_DIRECT = ("theta_radius", "batch", "participation", "tolerance", "limits", "privacy", "intercept")
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A study that was run on rows in memory.
+
+    Attributes
+    ----------
+    state
+        The coordinator's last state.
+    group
+        The standardised rows with the model's problem.
+    prepared
+        The rows and how they were standardised.
+    weights
+        (n,) relative weight of each given row: 1 counts in full, 0 not at all.
+    """
+
+    state: State
+    group: Group
+    prepared: Prepared
+    weights: Array
+
+    @property
+    def defects(self) -> list[str]:
+        """Warnings about the fit: see :func:`dorfl.federation.diagnostics.diagnose`."""
+        outcome = self.state.outcome
+        assert outcome is not None
+        weights = self.group.sample_weights(outcome.theta)
+        return diagnose(self.group, outcome.theta, outcome.lam, weights)
+
+
+def train(
+    clients: Any,
+    method: AutoMethod,
+    options: Options | None = None,
+    *,
+    progress: Callable[[Round], object] | None = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    start: Any = None,
+    absent: Any = None,
+    tamper: Any = None,
+    **given_options: Any,
+) -> Fit:
+    """Train an open method; parameters and returns are those of :func:`dorfl.train`."""
+    merged = (options or Options()).changed(**given_options)
+    direct = [name for name in _DIRECT if getattr(merged, name) != getattr(Options(), name)]
+    direct += [n for n, v in (("start", start), ("absent", absent), ("tamper", tamper)) if v]
+    if options is None and "tol" not in given_options and not direct:
+        merged = merged.changed(tol=TOLERANCE)
+    if direct or method.cost is not None or _has_weights(method.mixture):
+        chosen = choose(clients, method, loss=merged.loss).method
+        return training.train(
+            clients, chosen, merged, start=start, absent=absent, tamper=tamper, progress=progress,
+            sample_weight=sample_weight, class_weight=class_weight,
+        )  # fmt: skip
+    own_ridge = options is not None or "l2" in given_options
+    loss, rows = losses.resolve(merged.loss), _Stacked(clients, merged.loss, sample_weight)
+    study = _study(method, merged, loss, merged.l2 if own_ridge else None)
+    weights = rows.weights
+    if class_weight is not None:
+        base = np.ones(len(rows.y)) if weights is None else weights
+        weights = base * weighing.by_class(rows.y, base, class_weight)
+    score = method.score if isinstance(method.score, Score) else None
+    table, used = table_of(rows.X, rows.labels, frozen=None, weights=weights)
+    fitted = run(
+        study._replace(columns=used), table, rows.owners, weights, score, progress=progress
+    )
+    fit = in_given_units(fitted, rows.classes, rows.X.shape[1])
+    if fit.status not in ("converged", "stopped"):
+        warnings.warn(fit.message, stacklevel=3)
+    for defect in fitted.defects:
+        warnings.warn(defect, FitWarning, stacklevel=3)
+    by_client = {name: fitted.weights[at] for name, at in rows.places.items()}
+    shares = {name: w / w.sum() for name, w in by_client.items()}
+    return replace(fit, sample_weights=shares)
+
+
+def choose(
+    clients: Any,
+    method: AutoMethod | str = "dorfl",
+    *,
+    loss: str | Loss = "logistic",
+    frozen: Sequence[int] | None = None,
+    **parts: Any,
+) -> Choice:
+    """Resolve an open method for these clients.
+
+    Parameters
+    ----------
+    clients
+        A list of (X, y), or a mapping of client name to (X, y); columns in any unit.
+    method
+        An open method from :func:`dorfl.methods.dorfl`, or the name of a method: "dorfl", "erm",
+        "afl", "wafl", "gdrfl".
+    loss
+        The loss of the training.
+    frozen
+        Columns that cannot drift and have no outlying values. By default those with two values.
+    **parts
+        Parts of the open method by name (`outliers`, `shift`, `rho`, `beta`, `score`, `mixture`).
+
+    Returns
+    -------
+    Choice
+        The method in the units of the rows, with the reasons for it.
+
+    >>> import dorfl
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> choice = dorfl.defaults.choose(data.clients)
+    >>> choice.decision.share
+    0.1
+    >>> choice.method.score.name
+    'quadratic'
+    """
+    if isinstance(method, str):
+        if method not in RULES:
+            raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(RULES)}")
+        parts = {"mixture": RULES[method], **parts}
+        method = AutoMethod(method)
+    if parts:
+        method = replace(method, **parts)
+        methods.check_outliers(method.outliers)
+        methods.check_shift(method.shift)
+    study, prepared = prepared_for(clients, method, loss=loss, frozen=frozen)
+    state = engine.resolve(study, prepared)
+    choice = meaning.chosen(state)
+    scale = _Units(state, len(state.columns))
+    made = scale.method(choice.method, _centers(state))
+    if isinstance(method.score, Score) or method.score is None:
+        made = replace(made, score=method.score)
+    if method.cost is not None:
+        made = replace(made, cost=method.cost)
+    if isinstance(method.mixture, Mixture):
+        made = replace(made, mixture=method.mixture)
+    return Choice(made, choice.words, choice.decision)
+
+
+def prepared_for(
+    clients: Any, method: AutoMethod, *, loss: str | Loss, frozen: Sequence[int] | None = None
+) -> tuple[Study, Prepared]:
+    """Return the study of an open method, and the clients' rows standardised for it."""
+    chosen, rows = losses.resolve(loss), _Stacked(clients, loss, None)
+    study = _study(method, Options(loss=chosen, tol=TOLERANCE), chosen, None)
+    table, used = table_of(rows.X, rows.labels, frozen=frozen)
+    study = study._replace(columns=used)
+    return study, _prepare(study, table, rows.owners, None)[0]
+
+
+def table_of(
+    X: Array,
+    labels: Any,
+    *,
+    frozen: Sequence[int | str] | None,
+    names: Sequence[str] = (),
+    weights: Array | None = None,
+    plain: bool = False,
+) -> tuple[pa.Table, Used]:
+    """Return numeric rows as a table with columns x0, x1, …, and how a study uses them.
+
+    Parameters
+    ----------
+    X
+        (n, d) numbers.
+    labels
+        What is predicted, as a column of the table.
+    frozen
+        Columns that cannot drift, by place or name. By default those with two values, which are
+        read as categories, as in a file.
+    names
+        Names of the columns, by which `frozen` may refer to them.
+    weights
+        (n,) weights; a column counts as two-valued if its rows of positive weight are.
+    plain
+        Whether two-valued columns are read as numbers too.
+    """
+    two = given.two_valued(X if weights is None else X[weights > 0])
+    places = given.frozen(np.flatnonzero(two) if frozen is None else frozen, list(names))
+    for place in places:
+        if not 0 <= place < X.shape[1]:
+            raise ValueError(f"frozen: there is no column {place}; X has {X.shape[1]} columns")
+    category = np.zeros_like(two) if plain or frozen is not None else two
+    numeric = tuple(f"x{k}" for k in np.flatnonzero(~category))
+    table = pa.table({**{f"x{k}": X[:, k] for k in range(X.shape[1])}, LABEL: labels})
+    return table, Used(numeric=numeric, frozen=tuple(f"x{k}" for k in places))
+
+
+def run(
+    study: Study,
+    table: columnar.Table,
+    clients: Any,
+    weights: Array | None = None,
+    score: Score | None = None,
+    progress: Callable[[Round], object] | None = None,
+) -> Fitted:
+    """Run a study on the rows of a table.
+
+    Parameters
+    ----------
+    study
+        Settings; the label is the column ``LABEL``.
+    table
+        Rows with their label.
+    clients
+        (n,) the client of each row, or None for one client.
+    weights
+        (n,) weights of rows; an integer k is equivalent to k copies of the row.
+    score
+        Outlier score on standardised columns, in place of the study's own.
+    progress
+        Called with every round of the final training.
+    """
+    prepared, mass = _prepare(study, table, clients, weights)
+    state, group = engine.fit(linear(study), prepared, progress, mass=mass, score=score)
+    assert state.outcome is not None
+    counts = group.lots if mass is not None else np.repeat(group.counts, group.counts)
+    relative = np.zeros(table.num_rows)
+    relative[prepared.rows.order] = (
+        np.concatenate(group.sample_weights(state.outcome.theta)) * counts
+    )
+    for note in meaning.unused(study):
+        warnings.warn(note, UserWarning, stacklevel=4)
+    return Fitted(state, group, prepared, relative)
+
+
+def _prepare(
+    study: Study, table: columnar.Table, clients: Any, weights: Array | None
+) -> tuple[Prepared, Array | None]:
+    """Return standardised rows, and their weights unless all are equal."""
+    count = table.num_rows
+    owners, places = given.owners(clients, count)
+    copies = None
+    if weights is not None:  # copies stand for weights where quantiles are taken
+        places = [rows[weights[rows] > 0] for rows in places]
+        owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
+        copies = np.zeros(count, dtype=np.int64)
+        copies[weights > 0] = weighing.copies(weights[weights > 0])
+        places = [np.repeat(rows, copies[rows]) for rows in places if len(rows)]
+    fewest = min(len(rows) for rows in places)
+    # Rows stay in this process: clients below the minimum of a study report on single rows.
+    privacy = Privacy() if fewest >= Privacy().minimum_rows else Privacy(least=1)
+    study = study._replace(privacy=privacy)
+    checks.check(study)
+    order = np.concatenate(places)
+    bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
+    prepared = engine.prepare(study, Split(table, tuple(owners), bounds, order))
+    if weights is None or copies is None:
+        return prepared, None
+    mass = (weights / np.maximum(copies, 1))[prepared.rows.order]  # copies share the row's weight
+    sizes = np.add.reduceat(mass, prepared.rows.bounds[:-1]).tolist()
+    prepared = replace(prepared, state=prepared.state._replace(sizes=tuple(sizes)))
+    return prepared, None if (mass == mass[0]).all() else mass
+
+
+def in_given_units(fitted: Fitted, classes: Array, dims: int) -> Fit:
+    """Return the fit in the units of the given rows.
+
+    Parameters
+    ----------
+    fitted
+        A study that was run.
+    classes
+        The labels in their order; empty for a regression.
+    dims
+        Number of columns of the given rows.
+    """
+    state = fitted.state
+    fit = results.model_of(state).fit
+    fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
+    units, old = _Units(state, dims), fit.problem
+    theta = units.theta(fit.theta)
+    loss = old.loss if old.loss.classifies else old.loss.scaled(old.loss.steep * units.label)
+    problem = Problem(units.method(old.method, fit.centers), loss, dims, classes, True)
+    return replace(
+        fit,
+        theta=theta.reshape(problem.shape),
+        problem=problem,
+        centers=units.centers(fit.centers),
+        risks=fit.risks * units.loss,
+        objective=fit.objective * units.loss,
+        gap=fit.gap * units.loss,
+        rho=problem.method.rho,
+        scales=units.scales,
+    )
+
+
+def coefficients(theta: Array, transform: Transform, dims: int) -> tuple[Array, Array]:
+    """Return (outputs, d) coefficients and (outputs,) intercepts for columns x0, x1, … as given.
+
+    Parameters
+    ----------
+    theta
+        (outputs, features + 1) parameters for standardised columns, the intercept last.
+    transform
+        How columns were standardised.
+    dims
+        Number of given columns.
+    """
+    coef, intercept = np.zeros((len(theta), dims)), theta[:, -1].copy()
+    first = 0
+    for part in transform.parts:
+        own = theta[:, first : first + len(part.features)]
+        first += len(part.features)
+        if isinstance(part, Numeric):
+            slope, at, there = own[:, 0] / part.spread, part.center, np.zeros(len(own))
+        else:  # a line through what both values add
+            at, to = map(float, part.levels)
+            slope, there = (own[:, 1] - own[:, 0]) / (to - at), own[:, 0]
+        coef[:, int(part.name[1:])] = slope
+        intercept += there - slope * at
+    return coef, intercept
+
+
+class _Units:
+    """Conversion of a model of standardised columns to the units of the given columns."""
+
+    def __init__(self, state: State, dims: int) -> None:
+        assert state.transform is not None
+        self.transform: Transform = state.transform
+        self.dims, self.clients = dims, state.roster
+        self.label = 1.0 if state.target is None else state.target.spread
+        self.middle = 0.0 if state.target is None else state.target.center
+        self.loss = self.label**2  # squared and Huber's losses are in squared units of the label
+        self.scales = np.ones(dims)
+        self.locations = np.zeros(dims)
+        self.features = np.full(dims, -1)  # the feature that a numeric column became
+        first = 0
+        for part in self.transform.parts:
+            column = int(part.name[1:])
+            if isinstance(part, Numeric):
+                self.scales[column], self.locations[column] = part.spread, part.center
+                self.features[column] = first
+            first += len(part.features)
+
+    def theta(self, theta: Array) -> Array:
+        """Return (outputs, d + 1) parameters, the intercept last, in the given units."""
+        coef, intercept = coefficients(np.atleast_2d(theta), self.transform, self.dims)
+        return np.column_stack([self.label * coef, self.label * intercept + self.middle])
+
+    def centers(self, centers: Array) -> Array:
+        """Return (clients, …, d) centres in the given units; 0 for columns without a scale."""
+        out = np.zeros((*centers.shape[:-1], self.dims))
+        known = self.features >= 0
+        out[..., known] = centers[..., self.features[known]]
+        return np.asarray(np.where(known, out * self.scales + self.locations, 0.0))
+
+    def method(self, method: Method, centers: Array) -> Method:
+        """Return the method with ρ, V and ξ̄ in the given units."""
+        known, features = self.features >= 0, self.features
+        weights = method.cost.weights(len(self.transform.names))
+        price, frozen = np.ones(self.dims), ~known
+        finite = np.isfinite(weights[features]) & known
+        price[finite] = weights[features[finite]] / self.scales[finite] ** 2
+        frozen = ~finite
+        score = method.score
+        if isinstance(score, Quadratic):
+            shape = np.zeros(self.dims)
+            diagonal = score.shape(len(self.transform.names))
+            shape[known] = diagonal[features[known]] / self.scales[known] ** 2
+            own = self.centers(centers)
+            center: Any = own[0] if len(own) == 1 or (own == own[0]).all() else None
+            named = dict(zip(self.clients, own, strict=True)) if center is None else center
+            score = scores.quadratic(score.weight * self.loss, named, shape)
+        return replace(
+            method,
+            rho=method.rho * self.loss,
+            temperature=method.temperature * self.loss,
+            cost=squared(price.tolist(), frozen=np.flatnonzero(frozen).tolist()),
+            score=score,
+        )
+
+
+class _Stacked:
+    """Clients as one table: rows, labels, and which client each row belongs to."""
+
+    def __init__(self, clients: Any, loss: str | Loss, sample_weight: Any) -> None:
+        listed = clients.values() if isinstance(clients, Mapping) else clients
+        if any(sparse.issparse(pair[0]) for pair in listed if isinstance(pair, tuple | list)):
+            raise ValueError(
+                "clients: a sparse X cannot be standardised, which an open method needs; give a "
+                "method with numbers, such as dorfl.methods.erm() or methods.method(rho=…)"
+            )
+        checked: Clients = validation.clients(clients)
+        chosen = losses.resolve(loss)
+        self.classes = validation.classes(checked, chosen)
+        sizes = [len(y) for _, y in checked.values()]
+        self.X = np.concatenate([X for X, _ in checked.values()])
+        self.y = np.concatenate([y for _, y in checked.values()])
+        self.owners = np.repeat(np.array(list(checked), dtype=object), sizes)
+        ends = np.cumsum([0, *sizes])
+        self.places = {
+            name: slice(int(a), int(b))
+            for name, a, b in zip(checked, ends[:-1], ends[1:], strict=True)
+        }
+        self.weights: Array | None = None
+        if sample_weight is not None:
+            weighed = weighing.weigh(checked, sample_weight)
+            assert weighed.mass is not None
+            mass = weighed.mass
+            self.weights = np.concatenate([weighed.spread(name, mass[name]) for name in checked])
+
+    @property
+    def labels(self) -> Any:
+        """The label as a column: classes as text in their own order, or numbers."""
+        if not len(self.classes):
+            return np.asarray(self.y, dtype=np.float64)
+        return coded_labels(np.searchsorted(self.classes, self.y), len(self.classes))
+
+
+def coded_labels(codes: Array, count: int) -> pa.DictionaryArray:
+    """Return class numbers as text whose alphabetical order is the classes' order."""
+    names = [f"class {k:06d}" for k in range(count)]
+    return pa.DictionaryArray.from_arrays(pa.array(np.minimum(codes, count - 1)), pa.array(names))
+
+
+def _study(method: AutoMethod, options: Options, loss: Loss, l2: float | None) -> Study:
+    """Return the study that an open method and options describe."""
+    numbers = {n: None if v == AUTO else v for n, v in vars(method).items() if n in ("rho", "beta")}
+    task = "classification" if loss.classifies else "regression"
+    chosen = np.isfinite(loss.steep) and not loss.classifies and not isinstance(options.loss, str)
+    delta = loss.steep if chosen else Training().delta
+    rule = given.mixture(method.mixture) if not _has_weights(method.mixture) else {}
+    share = 0.0 if method.score is None else method.outliers
+    return Study(
+        Data(LABEL, task=task),
+        method=Words(
+            name=method.name, outliers=given.number(share), shift=given.number(method.shift),
+            rho=numbers["rho"], beta=numbers["beta"],
+        ),
+        training=Training(
+            loss=loss.name, delta=delta, solver=_solver_name(options), tol=options.tol,
+            max_rounds=options.max_rounds, curvature=options.curvature,
+            bytes_per_round=int(options.bytes_per_round), l2=l2, seed=options.seed,
+        ),
+        defence=Defence(liars=options.liars, trim=options.trim),
+    ).changed(**rule)  # fmt: skip
+
+
+def _solver_name(options: Options) -> str:
+    return options.solver if isinstance(options.solver, str) else options.solver.name
+
+
+def _has_weights(rule: str | Mixture) -> bool:
+    return isinstance(rule, Mixture) and rule.weights is not None
+
+
+def _centers(state: State) -> Array:
+    if state.centers is not None:
+        return state.centers
+    assert state.transform is not None
+    return np.zeros((len(state.roster), len(state.transform.names)))
