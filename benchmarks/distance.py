@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from ot import emd
 
-from dorfl.guarantees.distance import unbalanced_wasserstein
+from dorfl.certificates.distance import unbalanced_wasserstein
 
 
 def seconds(call: Callable[[], object]) -> float:

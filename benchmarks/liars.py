@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dorfl
-from dorfl.federation.defence import Limits, bounds, defend
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.training import prepare
-from dorfl.oracle import curvature
-from dorfl.oracle.group import Group
+from dorfl.federated.defence import Limits, bounds, defend
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.training import prepare
+from dorfl.linear import curvature
+from dorfl.linear.group import Group
 
 Lie = Callable[[Broadcast, Report], Report]
 Attack = Callable[[Group, tuple[str, ...]], Lie]

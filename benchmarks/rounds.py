@@ -27,8 +27,8 @@ from rich.table import Table
 from scipy.special import expit
 
 import dorfl
-from dorfl.federation.training import prepare
-from dorfl.oracle.hessian import curvature
+from dorfl.federated.training import prepare
+from dorfl.linear.hessian import curvature
 
 SIZES = ((800, 5), (32_561, 108), (100_000, 100))
 CLASSES = ((60_000, 784, 10), (70_000, 300, 8), (20_000, 50, 5))  # n, d, classes

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 import dorfl
-from dorfl.federation.defence import Limits, bounds, defend
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.training import prepare
-from dorfl.oracle.group import Group
+from dorfl.federated.defence import Limits, bounds, defend
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.training import prepare
+from dorfl.linear.group import Group
 
 LIMITS = Limits(row=6.0)  # the synthetic columns have unit variance: an honest row is about 3 long
 CAP, TRIM = 0.26, 0.5  # hardly more than a quarter each; the median. Chosen on seeds 0 to 7

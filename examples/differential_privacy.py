@@ -14,7 +14,7 @@ import numpy as np
 
 import dorfl
 from dorfl.data.datasets import Dataset
-from dorfl.federation.fit import Fit
+from dorfl.federated.fit import Fit
 from dorfl.study import coordinator, local, settings, toml
 from dorfl.study.ledger import Limits
 from dorfl.study.site import Site

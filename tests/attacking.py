@@ -13,7 +13,7 @@ from scipy.special import expit, logit
 
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, Numeric, Transform
-from dorfl.federation.messages import Broadcast
+from dorfl.federated.messages import Broadcast
 from dorfl.selection.outliers import Decision, default_candidates
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, toml

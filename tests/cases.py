@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import dorfl
 import reference
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
+from dorfl.linear.group import Group
 from dorfl.objective.methods import Method
-from dorfl.oracle.group import Group
 
 
 def slowly(examples: int) -> settings:

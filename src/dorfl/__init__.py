@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from dorfl import solvers
+from dorfl.certificates import certificate, theory
+from dorfl.certificates.certificate import Certificate, WorstCase, saddle_gap, worst_case
+from dorfl.certificates.certified import Certified, certify
+from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.data import datasets
-from dorfl.federation import privacy, saving
-from dorfl.federation.diagnostics import FitWarning
-from dorfl.federation.fit import Fit
-from dorfl.federation.options import Options
-from dorfl.federation.training import risk
-from dorfl.federation.training import train as _train_linear
-from dorfl.guarantees import certificate, theory
-from dorfl.guarantees.certificate import Certificate, WorstCase, saddle_gap, worst_case
-from dorfl.guarantees.certified import Certified, certify
-from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
+from dorfl.federated import privacy, saving
+from dorfl.federated.diagnostics import FitWarning
+from dorfl.federated.fit import Fit
+from dorfl.federated.options import Options
+from dorfl.federated.training import risk
+from dorfl.federated.training import train as _train_linear
+from dorfl.linear.group import Risk
 from dorfl.networks import resolution as _resolution
 from dorfl.objective import costs, losses, methods, mixture, scores
-from dorfl.oracle.group import Risk
 
 if TYPE_CHECKING:
     from dorfl import defaults
@@ -114,19 +114,19 @@ def train(
     ----------
     clients
         A list of (X, y), or a mapping of client name to (X, y): X is (n, d), y is (n,). Columns may
-        be in any units if the method is open. Or an :class:`~dorfl.oracle.base.Oracle`.
+        be in any units if the method is open. Or an :class:`~dorfl.linear.base.Oracle`.
     method
         A method from :mod:`dorfl.methods`. By default ``dorfl.methods.dorfl()``, whose parameters
         are chosen from the clients' data, as ``dorfl train`` and the estimators do.
     options
-        An :class:`~dorfl.federation.options.Options`, or for a network a
+        An :class:`~dorfl.federated.options.Options`, or for a network a
         :class:`~dorfl.networks.Plan`.
     model
         A `torch.nn.Module`, or a function that makes one; see :func:`dorfl.networks.train`. By
         default a linear model is trained.
     **given
         Options by name (`loss`, `l2`, `tol`, `max_rounds`, …), `sample_weight`, `class_weight`,
-        `start`, `absent`, `tamper` and `progress`, as :func:`dorfl.federation.training.train`
+        `start`, `absent`, `tamper` and `progress`, as :func:`dorfl.federated.training.train`
         documents them. For an open method `l2` is 1 / n of standardised columns and `tol` 1e-4.
 
     Returns

@@ -21,9 +21,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from dorfl.certificates.certificate import Certificate, paper
 from dorfl.data import validation
-from dorfl.federation.fit import Fit
-from dorfl.guarantees.certificate import Certificate, paper
+from dorfl.federated.fit import Fit
 from dorfl.report.looks import COLOURS, GREY
 from dorfl.support.types import Array
 

@@ -10,12 +10,12 @@ from scipy.special import logsumexp
 import dorfl
 from cases import few
 from dorfl import costs, losses, methods
+from dorfl.certificates import bound as bounding
+from dorfl.certificates.bound import Question, Units, _loss, error_terms, reduced, units_of
+from dorfl.certificates.certificate import group_of
 from dorfl.data.spread import Spread
-from dorfl.guarantees import bound as bounding
-from dorfl.guarantees.bound import Question, Units, _loss, error_terms, reduced, units_of
-from dorfl.guarantees.certificate import group_of
-from dorfl.oracle.group import Group
-from dorfl.oracle.problem import Problem
+from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 
 LOSSES = {"logistic": 2, "softmax": 3, "huber": 0, "squared": 0}
 

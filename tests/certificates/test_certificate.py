@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import dorfl
 from cases import slowly
 from dorfl import costs, methods, scores
-from dorfl.guarantees.certificate import combine, group_of, parts
-from dorfl.guarantees.distance import unbalanced_wasserstein
+from dorfl.certificates.certificate import combine, group_of, parts
+from dorfl.certificates.distance import unbalanced_wasserstein
 
 pytestmark = pytest.mark.portable
 
@@ -77,7 +77,7 @@ def test_no_distribution_within_the_radius_is_worse_than_certified(seed):
         return
     fit = dorfl.train([(X, y)], methods.paper(4, 0.5, scores.quadratic(0.1)))
     certificate = dorfl.certificate.paper(fit, [(X, y)])
-    group = dorfl.guarantees.certificate.group_of(fit, [(X, y)])
+    group = dorfl.certificates.certificate.group_of(fit, [(X, y)])
     Z = X + rng.normal(size=X.shape) * 10 ** rng.uniform(-2, 0.5)
     weights = rng.dirichlet(np.ones(12))
     apart = 0.5 * ((Z[:, None] - X[None]) ** 2).sum(axis=2) + 1e6 * (y[:, None] != y[None])

@@ -12,9 +12,9 @@ from scipy.stats import binom
 
 import dorfl
 from dorfl import methods
-from dorfl.guarantees.bound import error_terms
-from dorfl.guarantees.certified import Confident, Frame, InSample
-from dorfl.guarantees.confidence import binomial_upper, mean_upper, stake
+from dorfl.certificates.bound import error_terms
+from dorfl.certificates.certified import Confident, Frame, InSample
+from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.support import wire
 
 TASKS = {"binary": ("logistic", 2), "softmax": ("softmax", 3), "regression": ("huber", 0)}

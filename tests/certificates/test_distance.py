@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cases import slowly
-from dorfl.guarantees.distance import Transport, unbalanced_wasserstein, wasserstein
+from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.support.types import Array
 
 pytestmark = pytest.mark.portable

@@ -7,9 +7,9 @@ import pytest
 
 import dorfl
 from cases import few
+from dorfl.certificates import bound as bounding
+from dorfl.certificates.certificate import group_of
 from dorfl.data import spread
-from dorfl.guarantees import bound as bounding
-from dorfl.guarantees.certificate import group_of
 
 SHAPES = {
     "eight classes": {"rows": 240, "classes": 8, "clients": 3},

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dorfl import datasets, methods, scores
-from dorfl.federation.training import prepare, train
-from dorfl.guarantees.theory import rate, supremum
+from dorfl.certificates.theory import rate, supremum
+from dorfl.federated.training import prepare, train
 from dorfl.paper import theory as study
 
 pytestmark = pytest.mark.portable

@@ -8,8 +8,8 @@ import pytest
 
 import dorfl
 from dorfl import methods, mixture
-from dorfl.federation import apart, training
-from dorfl.oracle.curvature import Shape
+from dorfl.federated import apart, training
+from dorfl.linear.curvature import Shape
 
 
 def _load():

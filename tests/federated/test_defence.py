@@ -14,16 +14,16 @@ import cases
 import dorfl
 from dorfl import methods, mixture, scores
 from dorfl.data import centers
-from dorfl.federation import server as serving
-from dorfl.federation.client import enough, respond
-from dorfl.federation.defence import Limits, bounds, clip, contradicts, defend
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.server import Server
-from dorfl.federation.training import prepare
-from dorfl.oracle import curvature as packing
-from dorfl.oracle import hessian
-from dorfl.oracle.curvature import Shape
-from dorfl.oracle.problem import Problem
+from dorfl.federated import server as serving
+from dorfl.federated.client import enough, respond
+from dorfl.federated.defence import Limits, bounds, clip, contradicts, defend
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.server import Server
+from dorfl.federated.training import prepare
+from dorfl.linear import curvature as packing
+from dorfl.linear import hessian
+from dorfl.linear.curvature import Shape
+from dorfl.linear.problem import Problem
 from dorfl.solvers import Optimistic, Sqp
 from dorfl.solvers.base import Setting, Task, trimmed_mean
 

@@ -5,12 +5,12 @@ import pytest
 
 import dorfl
 from dorfl import methods
-from dorfl.federation import server as serving
-from dorfl.federation.client import respond
-from dorfl.federation.messages import Report
-from dorfl.federation.server import Server
-from dorfl.federation.training import prepare
-from dorfl.oracle.curvature import Shape
+from dorfl.federated import server as serving
+from dorfl.federated.client import respond
+from dorfl.federated.messages import Report
+from dorfl.federated.server import Server
+from dorfl.federated.training import prepare
+from dorfl.linear.curvature import Shape
 from dorfl.solvers import Optimistic, Sqp
 from dorfl.solvers.base import Setting
 

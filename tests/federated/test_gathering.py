@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import dorfl
 from dorfl import losses, methods
-from dorfl.federation import pooled
-from dorfl.federation.gathering import gathered
-from dorfl.federation.messages import Report
-from dorfl.oracle import curvature
-from dorfl.oracle.curvature import Shape
+from dorfl.federated import pooled
+from dorfl.federated.gathering import gathered
+from dorfl.federated.messages import Report
+from dorfl.linear import curvature
+from dorfl.linear.curvature import Shape
 from dorfl.solvers.base import Task
 
 SHAPE = Shape(2, 3)

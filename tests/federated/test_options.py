@@ -7,7 +7,7 @@ import pytest
 
 import dorfl
 from dorfl import Options, methods
-from dorfl.federation.options import about
+from dorfl.federated.options import about
 from dorfl.study.settings import Training
 
 

@@ -15,12 +15,12 @@ from scipy.stats import norm
 import cases
 import dorfl
 from dorfl import methods, mixture, privacy, scores
-from dorfl.federation import server as serving
-from dorfl.federation.client import respond
-from dorfl.federation.defence import Limits
-from dorfl.federation.messages import Broadcast
-from dorfl.federation.server import Server
-from dorfl.federation.training import prepare
+from dorfl.federated import server as serving
+from dorfl.federated.client import respond
+from dorfl.federated.defence import Limits
+from dorfl.federated.messages import Broadcast
+from dorfl.federated.server import Server
+from dorfl.federated.training import prepare
 from dorfl.solvers import Noisy
 from dorfl.solvers.base import Setting, Task
 

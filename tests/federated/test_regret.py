@@ -7,9 +7,9 @@ import pytest
 
 import dorfl
 from dorfl import methods, mixture, scores
-from dorfl.federation import regret
-from dorfl.federation.regret import FOLDS
-from dorfl.federation.training import prepare
+from dorfl.federated import regret
+from dorfl.federated.regret import FOLDS
+from dorfl.federated.training import prepare
 
 
 def two_clients(noise=0.35, seed=0):

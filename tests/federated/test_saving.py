@@ -8,9 +8,9 @@ import pytest
 
 import dorfl
 from dorfl import costs, losses, methods, mixture, scores
-from dorfl.federation.saving import ModelError
+from dorfl.federated.saving import ModelError
+from dorfl.linear.base import Terms
 from dorfl.objective.kinds import Loss
-from dorfl.oracle.base import Terms
 
 
 def saved(tmp_path, *given, **options):

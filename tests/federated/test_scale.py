@@ -13,15 +13,15 @@ from sklearn.linear_model import HuberRegressor
 
 import dorfl
 from dorfl import losses, methods, mixture, scores
-from dorfl.federation import local, scale, server, training
-from dorfl.federation.client import enough, respond, with_unknowns
-from dorfl.federation.messages import Broadcast
-from dorfl.federation.options import Options
-from dorfl.federation.pooled import Tilt, combine, terms
-from dorfl.federation.training import prepare, serve
+from dorfl.federated import local, scale, server, training
+from dorfl.federated.client import enough, respond, with_unknowns
+from dorfl.federated.messages import Broadcast
+from dorfl.federated.options import Options
+from dorfl.federated.pooled import Tilt, combine, terms
+from dorfl.federated.training import prepare, serve
+from dorfl.linear.curvature import Shape
+from dorfl.linear.scale import Scaled, proposal2
 from dorfl.objective.written import read_loss, write_loss
-from dorfl.oracle.curvature import Shape
-from dorfl.oracle.scale import Scaled, proposal2
 from dorfl.solvers.base import Task
 
 pytestmark = pytest.mark.portable
@@ -470,7 +470,7 @@ def test_a_client_that_is_away_does_not_end_it():
         ({"solver": "optimistic"}, "use solver 'sqp'"),
         ({"batch": 10}, "use solver 'sqp'"),
         ({"theta_radius": 2.0}, "use solver 'sqp'"),
-        ({"limits": dorfl.federation.defence.Limits(9.0, 9.0)}, "scale is unknown"),
+        ({"limits": dorfl.federated.defence.Limits(9.0, 9.0)}, "scale is unknown"),
         ({"privacy": dorfl.privacy.gaussian(1.0, 1e-5, clip=1.0, rounds=5)}, "∂F/∂σ"),
     ],
 )

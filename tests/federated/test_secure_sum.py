@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cases import slowly
-from dorfl.federation import secure_sum as sums
+from dorfl.federated import secure_sum as sums
 
 BITS = 40
 

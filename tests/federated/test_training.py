@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import dorfl
 from dorfl import losses, methods, mixture, scores
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 
 pytestmark = pytest.mark.portable
 
@@ -167,7 +167,7 @@ def test_a_fresh_process_does_not_compile_again():
     """The disk cache serves every kernel: the second process compiles nothing."""
     script = """
 import dorfl
-from dorfl.oracle import kernels
+from dorfl.linear import kernels
 dorfl.train(dorfl.datasets.synthetic(seed=0).clients, dorfl.methods.paper())
 stats = kernels.one_pass.stats
 softmax = len(kernels.softmax_pass.signatures)

@@ -6,7 +6,7 @@ from scipy import sparse
 
 import dorfl
 from dorfl import costs, methods, mixture, privacy, scores
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 
 METHODS = {
     "erm": methods.erm(),

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import dorfl
 from cases import ASCENT, LogCosh, make, slowly
-from dorfl.federation.training import prepare
-from dorfl.oracle.inner import ascend
+from dorfl.federated.training import prepare
+from dorfl.linear.inner import ascend
 
 pytestmark = pytest.mark.portable
 

@@ -5,7 +5,7 @@ import pytest
 
 import dorfl
 from dorfl import costs, methods, scores
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 
 DIMS = 3
 

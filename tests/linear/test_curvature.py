@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 import dorfl
 from cases import slowly
 from dorfl import costs, methods, scores
-from dorfl.federation.options import Options
-from dorfl.federation.training import prepare, serve
-from dorfl.oracle import curvature as packing
-from dorfl.oracle import hessian, kernels
-from dorfl.oracle.curvature import BUDGET, RESOLUTIONS, Shape
+from dorfl.federated.options import Options
+from dorfl.federated.training import prepare, serve
+from dorfl.linear import curvature as packing
+from dorfl.linear import hessian, kernels
+from dorfl.linear.curvature import BUDGET, RESOLUTIONS, Shape
 from dorfl.support import wire
 
 METHODS = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import dorfl
 from cases import SCORES, cases, make, slowly
 from dorfl import methods
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 
 pytestmark = pytest.mark.portable
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import dorfl
 import reference
 from cases import PAIRS, Case, cases, centred_top, make, slowly
-from dorfl.federation.training import prepare
-from dorfl.oracle.inner import geometry
+from dorfl.federated.training import prepare
+from dorfl.linear.inner import geometry
 
 pytestmark = pytest.mark.portable
 

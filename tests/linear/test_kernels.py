@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.federation.training import prepare
-from dorfl.oracle.kernels import (
+from dorfl.federated.training import prepare
+from dorfl.linear.kernels import (
     _AT_ONCE,
     _NARROW,
     _exp,

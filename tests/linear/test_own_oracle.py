@@ -8,12 +8,12 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import methods
-from dorfl.federation import local
-from dorfl.federation.client import enough, respond
-from dorfl.federation.messages import Broadcast
-from dorfl.federation.training import prepare, serve
+from dorfl.federated import local
+from dorfl.federated.client import enough, respond
+from dorfl.federated.messages import Broadcast
+from dorfl.federated.training import prepare, serve
+from dorfl.linear.base import Evaluation, Terms
 from dorfl.objective.mixture import tilted_mean
-from dorfl.oracle.base import Evaluation, Terms
 from dorfl.solvers.base import Task
 
 
@@ -127,7 +127,7 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="its own method"):
         dorfl.train(oracle, methods.afl())
     with pytest.raises(ValueError, match="limits"):
-        dorfl.train(oracle, limits=dorfl.federation.defence.Limits(3.0))
+        dorfl.train(oracle, limits=dorfl.federated.defence.Limits(3.0))
     with pytest.raises(ValueError, match="clipped"):
         dorfl.train(oracle, privacy=dorfl.privacy.gaussian(2.0, 1e-5, rounds=2, seed=1))
     with pytest.raises(NotImplementedError, match="outputs"):
@@ -139,13 +139,13 @@ class Count:
 
     def __init__(self, monkeypatch):
         self.passes = 0
-        plain = dorfl.oracle.group.Group._pass
+        plain = dorfl.linear.group.Group._pass
 
         def counted(group, *args, **options):
             self.passes += 1
             return plain(group, *args, **options)
 
-        monkeypatch.setattr(dorfl.oracle.group.Group, "_pass", counted)
+        monkeypatch.setattr(dorfl.linear.group.Group, "_pass", counted)
 
 
 @pytest.mark.parametrize("radius", [None, 0.1])

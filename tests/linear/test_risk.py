@@ -9,7 +9,7 @@ from scipy.special import logsumexp, softmax
 import dorfl
 import reference
 from cases import ASCENT, PAIRS, SCORES, cases, make, slowly
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 from dorfl.support import threads as threading
 
 pytestmark = pytest.mark.portable

@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_info
 
 import dorfl
 from cases import centred_top, make
-from dorfl.federation.training import prepare
-from dorfl.oracle import kernels
+from dorfl.federated.training import prepare
+from dorfl.linear import kernels
 from dorfl.support.threads import one_blas_thread
 
 

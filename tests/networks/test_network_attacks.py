@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacking import COLUMNS, Attacker, patients, victim
-from dorfl.federation.messages import Broadcast
+from dorfl.federated.messages import Broadcast
 from dorfl.networks import tabular
 from dorfl.networks.layered import Layered
 from dorfl.networks.model import Network

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.cli import app
-from dorfl.federation.messages import Broadcast, Report
+from dorfl.federated.messages import Broadcast, Report
 from dorfl.solvers.base import Task
 from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
 from dorfl.study.limits import Limits

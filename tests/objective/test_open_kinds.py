@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import losses, methods, scores
-from dorfl.federation import local
-from dorfl.federation.training import prepare, serve
+from dorfl.federated import local
+from dorfl.federated.training import prepare, serve
 from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.written import read_loss, read_method, write_loss, write_method
 
@@ -233,7 +233,7 @@ def test_separable_rows_leave_a_hinge_its_minimiser():
 
 
 def test_reports_of_it_have_bounds():
-    limits = dorfl.federation.defence.Limits(row=6.0, target=6.0)
+    limits = dorfl.federated.defence.Limits(row=6.0, target=6.0)
     for loss in LOSSES:
         clients = make_clients(loss)
         fit = dorfl.train(clients, METHODS["dorfl"], loss=loss, l2=0.01, limits=limits)

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from browser import CHROMIUM, browser
-from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
+from dorfl.certificates.distance import unbalanced_wasserstein, wasserstein
 from dorfl.paper import ambiguity
 from dorfl.paper.pages import ambiguity as told
 from dorfl.report.content import Page

@@ -10,8 +10,8 @@ from sklearn.preprocessing import StandardScaler
 
 import dorfl
 from dorfl import RobustClassifier, RobustRegressor
-from dorfl.federation import server
-from dorfl.federation.messages import Broadcast
+from dorfl.federated import server
+from dorfl.federated.messages import Broadcast
 from dorfl.selection import outliers
 from dorfl.selection.outliers import Candidate, HeldOut, pairs_of
 from dorfl.solvers.base import Task

@@ -18,8 +18,8 @@ from scipy.special import expit, logsumexp
 
 import dorfl
 from dorfl import costs, methods, scores
-from dorfl.federation.training import prepare
-from dorfl.oracle.base import Priced
+from dorfl.federated.training import prepare
+from dorfl.linear.base import Priced
 
 TOL, ROUNDS = 1e-6, 40
 FAIR, FULL = (pytest.param(name, marks=pytest.mark.portable) for name in ("afl", "dorfl"))

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 import dorfl
 from cases import slowly
 from dorfl import losses, methods, mixture, scores
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 from dorfl.solvers.base import Setting
 from dorfl.solvers.bound import is_bounded, lower_bound
 

@@ -5,8 +5,8 @@ import pytest
 
 import dorfl
 from dorfl import costs, methods, mixture, scores
-from dorfl.oracle import hessian
-from dorfl.oracle.curvature import Shape, is_plausible
+from dorfl.linear import hessian
+from dorfl.linear.curvature import Shape, is_plausible
 
 pytestmark = pytest.mark.portable
 
@@ -147,7 +147,7 @@ def test_label_prices_with_softmax_report_a_curvature_the_server_takes():
     X = rng.normal(size=(100, 4))
     y = (X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(100, 3))).argmax(1)
     method = methods.paper(cost=costs.squared(label_price=0.01))
-    group = dorfl.federation.training.prepare([(X, y)], method, "softmax")
+    group = dorfl.federated.training.prepare([(X, y)], method, "softmax")
     theta = rng.normal(size=group.problem.size)
     assert (group.atoms(theta).target != group.target).any()
     shape = Shape(group.problem.outputs, group.problem.dims + group.problem.intercept)

@@ -13,9 +13,9 @@ from scipy import sparse
 
 import dorfl
 from dorfl import costs, methods, scores
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
+from dorfl.linear.curvature import Shape
 from dorfl.objective.mixture import agnostic
-from dorfl.oracle.curvature import Shape
 from dorfl.solvers import sqp
 from dorfl.solvers.base import Pieces, Setting
 

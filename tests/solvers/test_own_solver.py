@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import Options, methods, solvers
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
 from dorfl.solvers import Needs
 from dorfl.solvers.base import Info, Setting, Task, pieces
 from dorfl.study import checkpoint, coordinator, local

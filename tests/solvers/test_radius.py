@@ -6,10 +6,10 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import methods
-from dorfl.federation.training import prepare
+from dorfl.federated.training import prepare
+from dorfl.linear.base import Priced
+from dorfl.linear.curvature import Shape, bordered
 from dorfl.objective.mixture import agnostic
-from dorfl.oracle.base import Priced
-from dorfl.oracle.curvature import Shape, bordered
 from dorfl.solvers import Radius
 from dorfl.solvers.base import Answers, Setting
 

@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 import dorfl
 from cases import slowly
 from dorfl import methods, mixture, scores
-from dorfl.federation.training import prepare
-from dorfl.oracle.curvature import Shape, pack
+from dorfl.federated.training import prepare
+from dorfl.linear.curvature import Shape, pack
 from dorfl.solvers import Optimistic, Paper, program, sqp
 from dorfl.solvers.base import Setting
 from dorfl.solvers.program import Tangents

@@ -9,8 +9,8 @@ import pytest
 
 from attacking import ATTACKS, COLUMNS, OPEN, Attacker, against, patients, victim
 from dorfl.data import centers
-from dorfl.federation import privacy
-from dorfl.federation.training import prepare
+from dorfl.federated import privacy
+from dorfl.federated.training import prepare
 from dorfl.objective import methods
 from dorfl.study import coordinator, differences, guard, ledger, local
 from dorfl.study.ledger import Ledger

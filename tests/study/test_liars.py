@@ -7,10 +7,10 @@ import pytest
 
 import dorfl
 from cases import few
+from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.sketch import Sketch
-from dorfl.federation.messages import Report
-from dorfl.guarantees.certificate import Part
+from dorfl.federated.messages import Report
 from dorfl.study import coordinator, settling, vetting
 from dorfl.study.messages import Columns, Enrolled, Finished, Refusal, Reports, Spreads
 from dorfl.support import wire

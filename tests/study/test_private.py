@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.federation.messages import Broadcast
+from dorfl.federated.messages import Broadcast
 from dorfl.solvers.base import Task
 from dorfl.study import coordinator, ledger, local, meaning, private, table, toml
 from dorfl.study.messages import Refusal, Reply, Request

@@ -6,7 +6,7 @@ import pytest
 
 import dorfl
 from cases import few
-from dorfl.guarantees import bound
+from dorfl.certificates import bound
 from dorfl.study import coordinator, local, meaning, promises, results, table, vetting
 from dorfl.study.model.facts import from_json
 from dorfl.study.settings import Data, Study

@@ -9,9 +9,9 @@ from scipy import stats
 
 import dorfl
 from cases import few
-from dorfl.federation import pooled, training
-from dorfl.federation import server as serving
-from dorfl.federation.secure_sum import threshold
+from dorfl.federated import pooled, training
+from dorfl.federated import server as serving
+from dorfl.federated.secure_sum import threshold
 from dorfl.solvers import Sqp
 from dorfl.solvers.base import Needs
 from dorfl.study import (

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
+from dorfl.certificates import bound
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.guarantees import bound
-from dorfl.oracle.group import Group
+from dorfl.linear.group import Group
 from dorfl.study import coordinator, local, meaning, promises
 from dorfl.study.ledger import mark_of
 from dorfl.study.limits import DEFAULT

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dorfl.federation.messages import Broadcast, Report
+from dorfl.federated.messages import Broadcast, Report
 from dorfl.solvers.base import Task
 from dorfl.study.messages import Reply
 from dorfl.support import wire

@@ -22,7 +22,7 @@ from typing import Any
 from cryptography import x509
 
 from dorfl.carriers import keys
-from dorfl.oracle.curvature import RESOLUTIONS
+from dorfl.linear.curvature import RESOLUTIONS
 from dorfl.study.limits import DEFAULT, Limits
 from dorfl.support.files import write_whole
 

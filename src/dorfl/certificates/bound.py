@@ -28,9 +28,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.data.spread import Spread
+from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 from dorfl.objective import costs, methods
-from dorfl.oracle.group import Group
-from dorfl.oracle.problem import Problem
 from dorfl.support.threads import each, one_blas_thread
 from dorfl.support.types import Array
 

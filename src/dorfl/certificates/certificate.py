@@ -21,12 +21,12 @@ import numpy as np
 from scipy.special import xlogy
 
 from dorfl.data import validation
-from dorfl.federation.fit import Fit
-from dorfl.federation.training import stack, train
+from dorfl.federated.fit import Fit
+from dorfl.federated.training import stack, train
+from dorfl.linear.base import Atoms
+from dorfl.linear.group import Group
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed, tilted_mean
-from dorfl.oracle.base import Atoms
-from dorfl.oracle.group import Group
 from dorfl.support.later import optimize
 from dorfl.support.types import Array
 

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.certificates import bound as bounding
+from dorfl.certificates.bound import SHARES, Question, Told, Units
+from dorfl.certificates.certificate import group_of
+from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import spread, validation
-from dorfl.federation.fit import Fit
-from dorfl.guarantees import bound as bounding
-from dorfl.guarantees.bound import SHARES, Question, Told, Units
-from dorfl.guarantees.certificate import group_of
-from dorfl.guarantees.confidence import binomial_upper, mean_upper, stake
+from dorfl.federated.fit import Fit
+from dorfl.linear.problem import Problem
 from dorfl.objective.kinds import Loss
 from dorfl.objective.mixture import fixed
-from dorfl.oracle.problem import Problem
 from dorfl.support.text import scored
 from dorfl.support.types import Array
 

@@ -9,7 +9,7 @@ they are. β = ∞ is the plain Wasserstein distance.
 Every answer is certified. Only the rows of γ are constrained, so a plan rescaled to them is
 feasible and its objective is an upper bound. Every ψ gives a lower bound, the semi-dual objective
 Σ_i p_i min_j (C_ij − ψ_j) − β log Σ_j q_j e^{−ψ_j/β}. Both are evaluated here as they stand; how
-:mod:`dorfl.guarantees.interior_point` found γ and ψ does not matter.
+:mod:`dorfl.certificates.interior_point` found γ and ψ does not matter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dorfl.support import extras
 from dorfl.support.later import Later
 from dorfl.support.types import Array
 
-_inner = Later("dorfl.guarantees.interior_point")
+_inner = Later("dorfl.certificates.interior_point")
 
 Sample = ArrayLike | tuple[ArrayLike, ArrayLike]  # points (n, d), or (points, weights)
 CostLike = str | ArrayLike | Callable[[Array, Array], ArrayLike]

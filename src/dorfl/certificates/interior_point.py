@@ -1,4 +1,4 @@
-"""Interior-point solver for semi-relaxed transport, of :mod:`dorfl.guarantees.distance`.
+"""Interior-point solver for semi-relaxed transport, of :mod:`dorfl.certificates.distance`.
 
 Its dual is max ⟨p, φ⟩ − β Σ_j q_j (e^{−ψ_j/β} − 1) subject to s_ij = C_ij − φ_i − ψ_j ≥ 0. At the
 optimum γ_ij s_ij = 0 and ψ_j = −β log(γᵀ1/q)_j. A primal–dual method with predictor and corrector,

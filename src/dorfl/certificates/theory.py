@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dorfl.oracle.group import Group
-from dorfl.oracle.inner import apply
+from dorfl.linear.group import Group
+from dorfl.linear.inner import apply
 from dorfl.support.later import Later
 from dorfl.support.types import Array
 

@@ -11,7 +11,7 @@ from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from dorfl.guarantees.certified import Certified
+    from dorfl.certificates.certified import Certified
     from dorfl.study.model import Model
     from dorfl.study.model.facts import Promise
     from dorfl.study.rows import Rows
@@ -169,8 +169,8 @@ def _show(screen: Screen, found: dict[str, Promise]) -> None:
 
 def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> None:
     """Proposition 2 as the paper has it."""
+    from dorfl.certificates.certificate import paper  # noqa: PLC0415
     from dorfl.data.tables import DataError  # noqa: PLC0415
-    from dorfl.guarantees.certificate import paper  # noqa: PLC0415
     from dorfl.report.content import Table  # noqa: PLC0415
 
     strange = [name for name in rows.names if name not in loaded.fit.clients]

@@ -15,7 +15,7 @@ import typer
 
 from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
-from dorfl.oracle.curvature import RESOLUTIONS, coarser
+from dorfl.linear.curvature import RESOLUTIONS, coarser
 from dorfl.support.text import one_line_each
 
 if TYPE_CHECKING:

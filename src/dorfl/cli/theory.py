@@ -20,7 +20,7 @@ def theory(
 
     Ends with exit code 1 when a statement fails. Example: dorfl theory --out results/theory
     """
-    from dorfl.guarantees import distance  # noqa: PLC0415 - slow to import
+    from dorfl.certificates import distance  # noqa: PLC0415 - slow to import
     from dorfl.paper import theory as statements  # noqa: PLC0415
     from dorfl.report import tables  # noqa: PLC0415
     from dorfl.report.figures import draw  # noqa: PLC0415

@@ -161,7 +161,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
     """Return the model with its figures on held-out rows, as far as there is time for them."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from dorfl.guarantees.certified import CONFIDENCE  # noqa: PLC0415 - slow to import
+    from dorfl.certificates.certified import CONFIDENCE  # noqa: PLC0415 - slow to import
     from dorfl.study import comparison, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None

@@ -14,13 +14,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dorfl.certificates.certificate import Certificate, paper
+from dorfl.certificates.certified import CONFIDENCE, Certified, certify
 from dorfl.data.preprocessing import Transform
 from dorfl.data.validation import Clients
 from dorfl.estimators import frames
-from dorfl.federation.diagnostics import FitWarning
-from dorfl.federation.fit import Fit
-from dorfl.guarantees.certificate import Certificate, paper
-from dorfl.guarantees.certified import CONFIDENCE, Certified, certify
+from dorfl.federated.diagnostics import FitWarning
+from dorfl.federated.fit import Fit
 from dorfl.networks.layered import NO_CERTIFICATE
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture

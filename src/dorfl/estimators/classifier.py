@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from dorfl.data import weighing
 from dorfl.estimators.base import Robust
-from dorfl.federation.fit import probabilities
+from dorfl.federated.fit import probabilities
 from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture
 from dorfl.study import given

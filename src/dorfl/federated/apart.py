@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation.options import Options
+from dorfl.federated.options import Options
+from dorfl.linear import curvature
+from dorfl.linear.curvature import Base, Shape
 from dorfl.objective.mixture import Mixture
-from dorfl.oracle import curvature
-from dorfl.oracle.curvature import Base, Shape
 from dorfl.support.types import Array
 
 _FAR = 3.0  # times as far as others are, if there are many of them

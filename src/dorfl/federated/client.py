@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.privacy import Gaussian
-from dorfl.oracle.base import Evaluation, Oracle, Priced
-from dorfl.oracle.scale import Scaled
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.privacy import Gaussian
+from dorfl.linear.base import Evaluation, Oracle, Priced
+from dorfl.linear.scale import Scaled
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
@@ -75,7 +75,7 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
     curvature that rests on fewer is left out.
 
     >>> import dorfl
-    >>> from dorfl.federation.training import prepare
+    >>> from dorfl.federated.training import prepare
     >>> task = Task(np.zeros(2), np.ones(1))
     >>> few = prepare({"a": ([[0.0], [1.0]], [0, 1])}, dorfl.methods.erm())
     >>> enough(few, task)  # doctest: +ELLIPSIS

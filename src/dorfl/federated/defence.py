@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation.messages import Report
-from dorfl.oracle import curvature
-from dorfl.oracle.curvature import Shape
-from dorfl.oracle.problem import Problem
+from dorfl.federated.messages import Report
+from dorfl.linear import curvature
+from dorfl.linear.curvature import Shape
+from dorfl.linear.problem import Problem
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
@@ -175,7 +175,7 @@ def _sizes(defence: Defence, center: Array) -> _Sizes:
 
 
 def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> float:
-    """The most that an entry of the diagonal of :func:`dorfl.oracle.hessian.curvature` can be.
+    """The most that an entry of the diagonal of :func:`dorfl.linear.hessian.curvature` can be.
 
     With ‖E‖ ≤ e that is e (|z_k| + |g| ‖Q_k‖)² + g² z_k² / ρβ + g² κ⁻¹ at a row that has moved
     by no more than |g| ‖Q‖ ≤ G κ⁻¹ ω; several classes add a mean of their own.

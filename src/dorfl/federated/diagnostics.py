@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import entr
 
-from dorfl.oracle.group import Group
+from dorfl.linear.group import Group
 from dorfl.support.types import Array
 
 NO_BETTER = 1e-6  # relative margin by which a model must beat a constant prediction

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from dorfl.data import validation
-from dorfl.federation.local import Round
-from dorfl.oracle.problem import Problem
+from dorfl.federated.local import Round
+from dorfl.linear.problem import Problem
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 
@@ -118,7 +118,7 @@ class Fit(Exchanged):
         >>> bool((again.theta == fit.theta).all()), again.message == fit.message
         (True, True)
         """
-        from dorfl.federation import saving  # noqa: PLC0415 - which knows what a fit is
+        from dorfl.federated import saving  # noqa: PLC0415 - which knows what a fit is
 
         return saving.save(self, path)
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dorfl.oracle import curvature
-from dorfl.oracle.curvature import RESOLUTIONS, Shape
+from dorfl.linear import curvature
+from dorfl.linear.curvature import RESOLUTIONS, Shape
 from dorfl.support.types import Array
 
 

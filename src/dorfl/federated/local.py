@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation import server as serving
-from dorfl.federation.client import respond
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.privacy import Gaussian
-from dorfl.federation.server import Server
-from dorfl.oracle.base import Oracle
+from dorfl.federated import server as serving
+from dorfl.federated.client import respond
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.privacy import Gaussian
+from dorfl.federated.server import Server
+from dorfl.linear.base import Oracle
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 

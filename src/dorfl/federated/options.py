@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federation.defence import Limits
-from dorfl.federation.privacy import Gaussian
+from dorfl.federated.defence import Limits
+from dorfl.federated.privacy import Gaussian
+from dorfl.linear.curvature import BUDGET, RESOLUTIONS
 from dorfl.objective.kinds import Loss
-from dorfl.oracle.curvature import BUDGET, RESOLUTIONS
 from dorfl.solvers.base import Solver
 
 _RENAMED = {"epsilon": "tolerance", "rounds": "max_rounds"}
@@ -61,7 +61,7 @@ class Options:
     limits: Limits | None = _option(
         None,
         "clip reports to what rows within these can give, and leave out clients that contradict "
-        "themselves: see :mod:`dorfl.federation.defence`",
+        "themselves: see :mod:`dorfl.federated.defence`",
     )
     liars: float = _option(
         0.0,

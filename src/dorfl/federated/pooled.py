@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation.messages import Report
-from dorfl.oracle import curvature as packing
-from dorfl.oracle.curvature import Shape
+from dorfl.federated.messages import Report
+from dorfl.linear import curvature as packing
+from dorfl.linear.curvature import Shape
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 

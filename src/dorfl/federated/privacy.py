@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.oracle.problem import Problem
+from dorfl.linear.problem import Problem
 from dorfl.solvers.noisy import Noisy
 from dorfl.support import extras
 from dorfl.support.later import optimize

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from dorfl.federation import training
+from dorfl.federated import training
+from dorfl.linear.group import Group
 from dorfl.objective import mixture
 from dorfl.objective.mixture import tilted_mean
-from dorfl.oracle.group import Group
 from dorfl.support.types import Array
 
 FOLDS = 5
@@ -30,7 +30,7 @@ def own_best(group: Group) -> Array:
     far better served alone than it is. Nobody is worse off alone than with no model at all (θ = 0).
 
     >>> import dorfl
-    >>> from dorfl.federation.training import prepare
+    >>> from dorfl.federated.training import prepare
     >>> data = dorfl.datasets.synthetic(seed=0)
     >>> rule = dorfl.mixture.agnostic(by="regret")
     >>> group = prepare(data.clients, dorfl.methods.method(mixture=rule))

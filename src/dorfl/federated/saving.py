@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federation.fit import Fit
-from dorfl.federation.local import Round
+from dorfl.federated.fit import Fit
+from dorfl.federated.local import Round
+from dorfl.linear.problem import Problem
 from dorfl.objective.written import read_loss, read_method, write_loss, write_method
-from dorfl.oracle.problem import Problem
 from dorfl.support import files
 from dorfl.support.plain import number, short, text, whole
 from dorfl.support.types import Array
@@ -29,7 +29,7 @@ class ModelError(ValueError):
 
 
 def save(fit: Fit, path: str | Path) -> Path:
-    """Write a fit into one file; see :meth:`~dorfl.federation.fit.Fit.save`."""
+    """Write a fit into one file; see :meth:`~dorfl.federated.fit.Fit.save`."""
     if not isinstance(fit.problem, Problem):
         raise ModelError("save: a linear model is written down; this one is its oracle's own")
     labels = fit.problem.classes.tolist()

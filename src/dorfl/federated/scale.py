@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.linear import scale as scaling
+from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 from dorfl.objective.losses import ConcomitantHuber
-from dorfl.oracle import scale as scaling
-from dorfl.oracle.group import Group
-from dorfl.oracle.problem import Problem
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 

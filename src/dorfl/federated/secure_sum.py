@@ -42,7 +42,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from dorfl.federation.messages import Advert
+from dorfl.federated.messages import Advert
 from dorfl.support.types import Array
 
 LEAST = 3  # sites: of two, each would know the other's part

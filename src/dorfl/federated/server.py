@@ -5,10 +5,10 @@ uses it; of a report whose curvature alone is wrong, the rest is used. A client 
 answer, or whose report is refused, is represented by its last good report, extended along its
 gradient to the new θ: by convexity never more than its true risk.
 
-With a :class:`~dorfl.federation.defence.Defence` reports are also clipped to what honest ones can
+With a :class:`~dorfl.federated.defence.Defence` reports are also clipped to what honest ones can
 be, and a client whose reports contradict each other is left out from then on. It is represented by
 the mean of the others, which pulls at no mixture: the mean is never above the worst. The same goes
-for clients that pull apart from the others (:mod:`~dorfl.federation.apart`), where some may lie.
+for clients that pull apart from the others (:mod:`~dorfl.federated.apart`), where some may lie.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.federation import apart
-from dorfl.federation import defence as defending
-from dorfl.federation.apart import Doubt
-from dorfl.federation.defence import Defence
-from dorfl.federation.gathering import gathered
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.oracle import curvature
-from dorfl.oracle.curvature import RESOLUTIONS, Shape
+from dorfl.federated import apart
+from dorfl.federated import defence as defending
+from dorfl.federated.apart import Doubt
+from dorfl.federated.defence import Defence
+from dorfl.federated.gathering import gathered
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.linear import curvature
+from dorfl.linear.curvature import RESOLUTIONS, Shape
 from dorfl.solvers.base import Answers, Info, Solver, Task
 from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array

@@ -14,25 +14,25 @@ from dorfl.data import validation, weighing
 from dorfl.data.centers import find_centers
 from dorfl.data.validation import Clients
 from dorfl.data.weighing import Weighed
-from dorfl.federation import local, regret
-from dorfl.federation import privacy as keeping
-from dorfl.federation import scale as scaling
-from dorfl.federation.apart import doubting
-from dorfl.federation.defence import defend
-from dorfl.federation.diagnostics import FitWarning, diagnose
-from dorfl.federation.fit import Fit, describe
-from dorfl.federation.local import Round
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.options import Options
-from dorfl.federation.privacy import Gaussian
-from dorfl.federation.server import Server
+from dorfl.federated import local, regret
+from dorfl.federated import privacy as keeping
+from dorfl.federated import scale as scaling
+from dorfl.federated.apart import doubting
+from dorfl.federated.defence import defend
+from dorfl.federated.diagnostics import FitWarning, diagnose
+from dorfl.federated.fit import Fit, describe
+from dorfl.federated.local import Round
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.options import Options
+from dorfl.federated.privacy import Gaussian
+from dorfl.federated.server import Server
+from dorfl.linear.curvature import coarser
+from dorfl.linear.group import Group, Risk
+from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods
 from dorfl.objective.kinds import Loss
 from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.methods import Method
-from dorfl.oracle.curvature import coarser
-from dorfl.oracle.group import Group, Risk
-from dorfl.oracle.problem import Problem
 from dorfl.solvers import Radius, Scale, Solver
 from dorfl.solvers.base import Setting
 from dorfl.support.types import Array
@@ -56,14 +56,14 @@ def train(
     Args:
         clients: a list of (X, y), or a mapping of client name to (X, y); X is (n, d), y is (n,).
             X may be sparse (SciPy): it stays so, and the supremum is exact all the same. Or, for a
-            model that is not linear, an :class:`~dorfl.oracle.base.Oracle`, which has its own
+            model that is not linear, an :class:`~dorfl.linear.base.Oracle`, which has its own
             method and loss.
         method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        options: how it is trained: see :class:`~dorfl.federation.options.Options`.
+        options: how it is trained: see :class:`~dorfl.federated.options.Options`.
         start: a fit or a θ to go on from.
         absent: `absent(round, client)` says who does not answer; the last report stands in for it.
         tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
-        progress: called with every :class:`~dorfl.federation.local.Round` as it ends; True from it
+        progress: called with every :class:`~dorfl.federated.local.Round` as it ends; True from it
             ends the training.
         sample_weight: how much rows count, (n,) for each client, in a list or by name. They are the
             parts of P̂_i, inside the log-mean-exp: see :mod:`dorfl.data.weighing`.
@@ -72,7 +72,7 @@ def train(
         **given: options by name, as in `train(clients, method, l2=0.1, tol=1e-4)`.
 
     Returns:
-        A :class:`~dorfl.federation.fit.Fit`: θ, λ, risks, gap and history.
+        A :class:`~dorfl.federated.fit.Fit`: θ, λ, risks, gap and history.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
@@ -260,7 +260,7 @@ def risk(
         X: (n, d) rows.
         y: (n,) labels or values.
         method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        loss: as in :class:`~dorfl.federation.options.Options`.
+        loss: as in :class:`~dorfl.federated.options.Options`.
         classes: the labels, where `y` does not have them all.
         tolerance: how far from its worst place a row may be left; 0: solved exactly.
         sample_weight: (n,) how much rows count in P̂; see :mod:`dorfl.data.weighing`.

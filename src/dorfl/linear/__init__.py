@@ -2,4 +2,4 @@
 
 from dorfl.support.later import Later
 
-kernels = Later("dorfl.oracle.kernels")
+kernels = Later("dorfl.linear.kernels")

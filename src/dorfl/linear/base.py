@@ -2,8 +2,8 @@
 
 An oracle stands for the clients that live in one process. Its `problem` is what server and clients
 agree on before the first round, and has no data in it. Linear models are
-:class:`dorfl.oracle.group.Group`. Solvers, server and engines know only what is written here, and
-`dorfl.train(oracle)` trains whatever has it: `tests/oracle/test_own_oracle.py` has a whole one.
+:class:`dorfl.linear.group.Group`. Solvers, server and engines know only what is written here, and
+`dorfl.train(oracle)` trains whatever has it: `tests/linear/test_own_oracle.py` has a whole one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dorfl.linear import curvature as packing
+from dorfl.linear.curvature import RESOLUTIONS, Shape, coarser
 from dorfl.objective.methods import Method
-from dorfl.oracle import curvature as packing
-from dorfl.oracle.curvature import RESOLUTIONS, Shape, coarser
 from dorfl.support.types import Array
 
 _MORE = 1e-6  # of ρ: what it is changed by to see what that does
@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
 
 
 class ChunkSums(NamedTuple):
-    """What a pass sums up in every chunk of rows; see :func:`dorfl.oracle.kernels.one_pass`."""
+    """What a pass sums up in every chunk of rows; see :func:`dorfl.linear.kernels.one_pass`."""
 
     level: Array  # (chunks, 3): the top of f/ρβ, Σ (w − 1) or Σ f, Σ w g · shift
     moment: Array
@@ -200,7 +200,7 @@ class Oracle(Protocol):
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
         """F_i and ∇F_i of every client at θ.
 
-        `curvature` is one of :data:`~dorfl.oracle.curvature.RESOLUTIONS`: ∇²F_i as fine as that, or
+        `curvature` is one of :data:`~dorfl.linear.curvature.RESOLUTIONS`: ∇²F_i as fine as that, or
         none where there is none to tell. With `rows` also the weights p of the rows and, with a
         curvature, the largest share that one row has in it.
         """

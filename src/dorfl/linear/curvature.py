@@ -24,7 +24,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dspmv, dtrsv, sspmv, strsv
 from scipy.linalg.lapack import dtpttr, stpttr
 
-from dorfl.oracle import kernels
+from dorfl.linear import kernels
 from dorfl.support.types import Array
 
 RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine

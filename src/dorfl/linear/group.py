@@ -21,12 +21,12 @@ import numpy as np
 from scipy import sparse
 from scipy.special import xlogy
 
+from dorfl.linear import hessian, kernels, rowwise
+from dorfl.linear.base import NO_ROOM, Atoms, ChunkSums, Evaluation, Kept, Ready, room
+from dorfl.linear.inner import apply, check_finite, is_concave
+from dorfl.linear.problem import Problem
 from dorfl.objective.losses import HuberInUnit
 from dorfl.objective.mixture import tilted_mean
-from dorfl.oracle import hessian, kernels, rowwise
-from dorfl.oracle.base import NO_ROOM, Atoms, ChunkSums, Evaluation, Kept, Ready, room
-from dorfl.oracle.inner import apply, check_finite, is_concave
-from dorfl.oracle.problem import Problem
 from dorfl.support.threads import together
 from dorfl.support.types import Array
 
@@ -191,7 +191,7 @@ class Group:
     def at_scale(self, scale: float) -> Group:
         """Return the clients with Huber's loss for a fixed scale σ, labels in units of √σ.
 
-        See :mod:`dorfl.oracle.scale`. What does not depend on loss or labels is computed once.
+        See :mod:`dorfl.linear.scale`. What does not depend on loss or labels is computed once.
         """
         root = float(np.sqrt(scale))
         _ = self.anchors, self.standing, self.offsets, self.problem.geometry, self.problem.threshold
@@ -229,7 +229,7 @@ class Group:
         With `keep`, the evaluation has what the pass kept of every row.
 
         >>> import dorfl
-        >>> from dorfl.federation.training import prepare
+        >>> from dorfl.federated.training import prepare
         >>> group = prepare([([[1.0], [-2.0]], [1, 0])], dorfl.methods.erm(), intercept=False)
         >>> found = group.evaluate(np.zeros(1), "full", rows=True)
         >>> found.values.round(6), found.gradients, found.curvature, found.weights

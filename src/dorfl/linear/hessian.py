@@ -1,7 +1,7 @@
-"""∇²F_i, the curvature of a client's robust risk, as :mod:`dorfl.oracle.curvature` packs it.
+"""∇²F_i, the curvature of a client's robust risk, as :mod:`dorfl.linear.curvature` packs it.
 
 A row's supremum f(W) = max_x l(W x) − ½ (x − m)ᵀ K (x − m) has, at its maximiser z and with
-g = ∂l/∂t, D = ∂²l/∂t² there, Q = W K⁻¹ and S = Q Wᵀ (m, K: see :mod:`dorfl.oracle.inner`),
+g = ∂l/∂t, D = ∂²l/∂t² there, Q = W K⁻¹ and S = Q Wᵀ (m, K: see :mod:`dorfl.linear.inner`),
 
     ∇²f = E ⊗ z zᵀ + (g ⊗ Qᵀ E)(· ⊗ zᵀ) + (· ⊗ z)(g ⊗ Qᵀ E)ᵀ + g gᵀ ⊗ (K⁻¹ + Qᵀ E Q),
     E = (D⁻¹ − S)⁻¹,
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
-from dorfl.oracle import curvature as packing
-from dorfl.oracle import kernels, rowwise
-from dorfl.oracle.inner import apply
+from dorfl.linear import curvature as packing
+from dorfl.linear import kernels, rowwise
+from dorfl.linear.inner import apply
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.oracle.base import Kept
-    from dorfl.oracle.group import Group
+    from dorfl.linear.base import Kept
+    from dorfl.linear.group import Group
 
 _PIECE = 4096  # rows moved and weighted at once …
 _NUMBERS = 16_000_000  # … and numbers in them
@@ -58,7 +58,7 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
     """∇²F_i of every client at θ, packed: (clients, numbers); `kept` is what a pass there found.
 
     >>> import dorfl
-    >>> from dorfl.federation.training import prepare
+    >>> from dorfl.federated.training import prepare
     >>> group = prepare([([[1.0], [-2.0]], [0, 1])], dorfl.methods.erm(), intercept=False)
     >>> curvature(group, np.zeros(1), "full")           # mean of σ'(0) x² = (1 + 4) / 2 / 4
     array([[0.625]])
@@ -92,7 +92,7 @@ def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
     is nearly one, ∇²F is that row times itself.
 
     >>> import dorfl
-    >>> from dorfl.federation.training import prepare
+    >>> from dorfl.federated.training import prepare
     >>> group = prepare([([[0.0], [9.0], [9.0]], [0, 1, 1])], dorfl.methods.erm(), intercept=False)
     >>> heaviest(group, np.array([2.0])).round(6)      # of the other rows the model is certain
     array([1.])

@@ -3,7 +3,7 @@
 Cost and quadratic score together are one quadratic in the row, −½ (x − m)ᵀ K (x − m) − penalty(ζ),
 with K = ρ W + 2ρ₂ V. Its centre m = A ζ + (I − A) ξ̄ is one affine map for every row, so neither
 centres nor moved rows are ever stored: the model is applied to ζ with the weights A θ instead.
-:class:`Geometry` holds A, K⁻¹ and the penalty; :mod:`dorfl.oracle.kernels` solves the
+:class:`Geometry` holds A, K⁻¹ and the penalty; :mod:`dorfl.linear.kernels` solves the
 rest, exactly.
 
 Losses and scores without a closed form go through :func:`ascend`, which reports how accurate it

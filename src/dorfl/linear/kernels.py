@@ -5,7 +5,7 @@ A linear model sees a row only through its outputs t = W x, so the inner supremu
     f(ζ) = sup_x  l(W x, y) − h(x) − ρ c(x, ζ)
 
 collapses to a problem in as many unknowns as the model has outputs. With a = W m the outputs at
-the row's centre m and S = W K⁻¹ Wᵀ (see :mod:`dorfl.oracle.inner` for m and K),
+the row's centre m and S = W K⁻¹ Wᵀ (see :mod:`dorfl.linear.inner` for m and K),
 
     f(ζ) = max_t  l(t, y) − ½ (t − a)ᵀ S⁻¹ (t − a)  −  penalty(ζ),       t − a = S g,  g = ∂l/∂t.
 

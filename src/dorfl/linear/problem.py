@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
+from dorfl.linear.base import Agreed
+from dorfl.linear.curvature import Shape
+from dorfl.linear.inner import Geometry, geometry
 from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Nothing
-from dorfl.oracle.base import Agreed
-from dorfl.oracle.curvature import Shape
-from dorfl.oracle.inner import Geometry, geometry
 from dorfl.support.types import Array
 
 INTERCEPT_RIDGE = 1e-3  # of l2: changes no prediction that matters, and makes the gap a bound
@@ -155,7 +155,7 @@ class Problem(Agreed):
 
     @cached_property
     def geometry(self) -> Geometry:
-        """The quadratic that cost and score make; see :mod:`dorfl.oracle.inner`."""
+        """The quadratic that cost and score make; see :mod:`dorfl.linear.inner`."""
         weights = self.method.cost.weights(self.dims)
         return geometry(self.method.rho, weights, self.score.bend(self.dims))
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dorfl.oracle.base import Atoms
-from dorfl.oracle.inner import ascend
+from dorfl.linear.base import Atoms
+from dorfl.linear.inner import ascend
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.oracle.group import Group
+    from dorfl.linear.group import Group
 
 _NUMBERS = 4_000_000  # made dense at once
 

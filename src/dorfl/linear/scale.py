@@ -13,7 +13,7 @@ With g = ∂l/∂t = clip(r/σ, ±ε) at the maximiser z, S = θᵀK⁻¹θ, and
 
     ∂f/∂σ = −g²/2,    ∂²f/∂σ² = g² E,    ∂²f/∂σ∂θ = −g E (z + g K⁻¹θ).
 
-The tilt adds Cov_p(∇f)/ρβ to the curvature, as it does in :mod:`dorfl.oracle.hessian`.
+The tilt adds Cov_p(∇f)/ρβ to the curvature, as it does in :mod:`dorfl.linear.hessian`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dorfl.linear import curvature as packing
+from dorfl.linear import rowwise
+from dorfl.linear.base import Evaluation
+from dorfl.linear.curvature import coarser
+from dorfl.linear.inner import apply
+from dorfl.linear.problem import Problem
 from dorfl.objective.losses import ConcomitantHuber
-from dorfl.oracle import curvature as packing
-from dorfl.oracle import rowwise
-from dorfl.oracle.base import Evaluation
-from dorfl.oracle.curvature import coarser
-from dorfl.oracle.inner import apply
-from dorfl.oracle.problem import Problem
 from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.oracle.group import Group
+    from dorfl.linear.group import Group
 
 _MOST = 10.0  # times D: the largest E, as in `hessian._stretched`
 
@@ -77,7 +77,7 @@ class Scaled:
         theta : Array
             (parameters + 1,): θ and σ.
         curvature : str
-            One of :data:`~dorfl.oracle.curvature.RESOLUTIONS`.
+            One of :data:`~dorfl.linear.curvature.RESOLUTIONS`.
         rows : bool
             Whether to return the weights of rows and the largest share of one row in the curvature.
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dorfl.oracle.problem import Problem
+from dorfl.linear.problem import Problem
 from dorfl.support.types import Array
 
 NO_CERTIFICATE = (

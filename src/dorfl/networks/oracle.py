@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dorfl.linear.base import Evaluation, Terms
 from dorfl.networks.client import Fleet
 from dorfl.networks.model import Network
 from dorfl.networks.rows import Climb
 from dorfl.objective.mixture import tilted_mean
-from dorfl.oracle.base import Evaluation, Terms
 from dorfl.support.types import Array
 
 _BLOCK = 4096  # rows at a time

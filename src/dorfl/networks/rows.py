@@ -3,7 +3,7 @@
     f(θ, ζ) = sup_x  l(θ, x, y) − h(x, y) − ρ c(x, ζ)
 
 Cost and quadratic score are one quadratic −½ |u|² − penalty(ζ) in x = m + R u, as for linear models
-(:mod:`dorfl.oracle.inner`); what is left is found by gradient ascent in u, all rows at once.
+(:mod:`dorfl.linear.inner`); what is left is found by gradient ascent in u, all rows at once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dorfl.linear.inner import geometry
 from dorfl.networks.model import Network
 from dorfl.objective.costs import Cost
-from dorfl.oracle.inner import geometry
 from dorfl.support.types import Array
 
 RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # outputs (n, k), labels (n,) → (n,)

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.data.validation import Clients
-from dorfl.federation.local import Round
+from dorfl.federated.local import Round
+from dorfl.linear.problem import Problem
 from dorfl.networks import oracle
 from dorfl.networks.client import Fleet
 from dorfl.networks.layered import Layered, layered
@@ -38,7 +39,6 @@ from dorfl.networks.rules import adam, sgd
 from dorfl.networks.training import NetworkFit, prepare, train
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Quadratic
-from dorfl.oracle.problem import Problem
 from dorfl.support.types import Array
 
 DECAY = 3.0  # l2 in units of 1 / rows

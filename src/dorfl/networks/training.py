@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.data.centers import find_centers
-from dorfl.federation.diagnostics import FitWarning
-from dorfl.federation.fit import Exchanged
-from dorfl.federation.local import Round
+from dorfl.federated.diagnostics import FitWarning
+from dorfl.federated.fit import Exchanged
+from dorfl.federated.local import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server

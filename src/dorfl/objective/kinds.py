@@ -51,7 +51,7 @@ class Loss(Kind):
 
     Class attributes:
         classifies: whether y is one of several classes. With one output there are two.
-        supremum: the closed form of :mod:`dorfl.oracle.kernels` for it; "": it is found by ascent.
+        supremum: the closed form of :mod:`dorfl.linear.kernels` for it; "": it is found by ascent.
         curvature: a bound on ∂²l/∂t² (in the largest direction). With S = θᵀK⁻¹θ the spread of the
             model, the supremum is strictly concave when S · curvature < 1.
         steep: the largest ‖∂l/∂t‖; reports can be bounded only where it is finite.

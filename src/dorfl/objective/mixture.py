@@ -147,7 +147,7 @@ def capped(cap: float, by: str = "risk") -> Mixture:
     from the score's centre then looks *better* served than it is. by="loss" measures every client
     on its own rows weighed by the score, which takes the score's level out of the comparison.
     by="regret" compares F_i − F_i*, with F_i* what the client's own model would give it on rows it
-    has not seen (:mod:`dorfl.federation.regret`): how much a client gives up by sharing a model.
+    has not seen (:mod:`dorfl.federated.regret`): how much a client gives up by sharing a model.
     """
     if not 0.0 < cap <= 1.0:
         raise ValueError(f"capped(cap={cap}): must be above 0 and at most 1")

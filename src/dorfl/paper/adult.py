@@ -8,7 +8,7 @@ from typing import Any
 from dorfl.data.datasets import Dataset, adult
 from dorfl.data.datasets.adult import SUSPECT_GAIN
 from dorfl.data.datasets.base import Clients
-from dorfl.federation.fit import Fit
+from dorfl.federated.fit import Fit
 from dorfl.objective import costs, methods, mixture, scores
 from dorfl.paper.tuning import (
     RULES,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
+from dorfl.certificates.distance import unbalanced_wasserstein, wasserstein
 from dorfl.objective.mixture import tilted_mean
 from dorfl.support.types import Array
 

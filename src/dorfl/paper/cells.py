@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 # they say what was found, not what is
 _BESIDE = ("cli/", "report/", "paper/pages/", "paper/study.py", "study/pages.py", "flower/")
 _NETWORKS = ("networks/", "paper/benchmark.py", "paper/tables.py")  # what the benchmark stands on
-_BELOW = ("support/", "objective/", "data/", "oracle/", "federation/")
+_BELOW = ("support/", "objective/", "data/", "linear/", "federated/")
 
 
 class Cell(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from dorfl.certificates.certificate import paper
+from dorfl.certificates.certified import Bounds, certify
 from dorfl.data.datasets import synthetic
-from dorfl.federation.training import train
-from dorfl.guarantees.certificate import paper
-from dorfl.guarantees.certified import Bounds, certify
+from dorfl.federated.training import train
 from dorfl.objective import methods, scores
 from dorfl.paper.tuning import Candidate, fit
 from dorfl.solvers import Paper

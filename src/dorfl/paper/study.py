@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dorfl
+from dorfl.certificates import distance
 from dorfl.data.datasets.cardio import cardio_table
 from dorfl.data.datasets.fashion import find_folder
 from dorfl.data.datasets.packages import UnavailableError
-from dorfl.guarantees import distance
 from dorfl.paper import Part, cells, fashion, theory
 from dorfl.paper.cells import Cell
 from dorfl.paper.pages import adult as adult_page

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.certificates.certificate import group_of, paper, saddle_gap, worst_case
+from dorfl.certificates.distance import unbalanced_wasserstein, wasserstein
+from dorfl.certificates.theory import rate, supremum
 from dorfl.data.datasets import synthetic
 from dorfl.data.datasets.base import Clients
-from dorfl.federation.fit import Fit
-from dorfl.federation.training import prepare, train
-from dorfl.guarantees.certificate import group_of, paper, saddle_gap, worst_case
-from dorfl.guarantees.distance import unbalanced_wasserstein, wasserstein
-from dorfl.guarantees.theory import rate, supremum
+from dorfl.federated.fit import Fit
+from dorfl.federated.training import prepare, train
+from dorfl.linear import rowwise
 from dorfl.objective import methods, scores
-from dorfl.oracle import rowwise
 from dorfl.report.content import Figure, Series, Table, plain
 from dorfl.support.types import Array
 

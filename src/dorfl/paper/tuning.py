@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.data.datasets.base import Clients, Dataset, hold_out
-from dorfl.federation.fit import Fit
-from dorfl.federation.training import train
+from dorfl.federated.fit import Fit
+from dorfl.federated.training import train
 from dorfl.objective import methods
 from dorfl.objective.costs import Cost
 from dorfl.objective.methods import Method

@@ -41,8 +41,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
-from dorfl.federation.fit import probabilities
-from dorfl.oracle.problem import Problem
+from dorfl.federated.fit import probabilities
+from dorfl.linear.problem import Problem
 from dorfl.support.types import Array
 
 SHARES = (0.0, 0.1, 0.25)  # candidate outlier shares, from plain to cautious

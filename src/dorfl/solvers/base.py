@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dorfl.linear import curvature as packing
+from dorfl.linear.curvature import Shape
 from dorfl.objective.mixture import Mixture
-from dorfl.oracle import curvature as packing
-from dorfl.oracle.curvature import Shape
 from dorfl.support.types import Array
 
 
@@ -56,7 +56,7 @@ class Task(NamedTuple):
     """What clients are asked to do with θ in a round.
 
     `evaluate`: send F_i and ∇F_i, where asked also ∇²F_i at one of the resolutions of
-    :mod:`dorfl.oracle.curvature`. `local`: take `steps` gradient steps of length `rate` on your own
+    :mod:`dorfl.linear.curvature`. `local`: take `steps` gradient steps of length `rate` on your own
     F_i and send where you end. `paper`: one step of Algorithm 1.
     """
 

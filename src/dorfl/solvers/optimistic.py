@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.oracle import curvature as packing
+from dorfl.linear import curvature as packing
 from dorfl.solvers.base import (
     Answers,
     Info,

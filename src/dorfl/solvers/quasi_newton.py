@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.oracle import curvature as packing
-from dorfl.oracle.curvature import Base, Sizes
+from dorfl.linear import curvature as packing
+from dorfl.linear.curvature import Base, Sizes
 from dorfl.support.later import Later
 from dorfl.support.types import Array
 

@@ -1,6 +1,6 @@
 """The scale form: the scale σ of residuals is an unknown too, the last entry of θ.
 
-Clients report F_i(θ, σ), which is jointly convex (:mod:`dorfl.oracle.scale`), so that
+Clients report F_i(θ, σ), which is jointly convex (:mod:`dorfl.linear.scale`), so that
 :class:`~dorfl.solvers.sqp.Sqp` solves the problem like any other with one more parameter.
 
 Along σ alone, at the scale σ₀, F is about a + ½ b (σ + s²σ₀²/σ) with s² = 1 − (2/b) ∂F/∂σ. That

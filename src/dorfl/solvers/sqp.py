@@ -1,7 +1,7 @@
 """`sqp`: a bundle method with Newton's curvature, the default for full-batch linear models.
 
 Each round the server asks every client for F_i and ∇F_i at one trial point, and, if the model
-needs it, for ∇²F_i as finely as the byte budget admits (:mod:`dorfl.oracle.curvature`). The next
+needs it, for ∇²F_i as finely as the byte budget admits (:mod:`dorfl.linear.curvature`). The next
 trial point is the step of :mod:`~dorfl.solvers.program` from the best point so far, the centre.
 
 - A fixed mixture has one smooth risk: the step is Newton's, damped where it is too long.
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.oracle import curvature as packing
+from dorfl.linear import curvature as packing
 from dorfl.solvers import program
 from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
 from dorfl.solvers.bound import is_bounded, lower_bound

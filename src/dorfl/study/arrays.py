@@ -21,19 +21,19 @@ from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.data.preprocessing import columns as columnar
 from dorfl.data.tables import Split
 from dorfl.data.validation import Clients
-from dorfl.federation import training
-from dorfl.federation.diagnostics import FitWarning, diagnose
-from dorfl.federation.fit import Fit
-from dorfl.federation.local import Round
-from dorfl.federation.options import Options
+from dorfl.federated import training
+from dorfl.federated.diagnostics import FitWarning, diagnose
+from dorfl.federated.fit import Fit
+from dorfl.federated.local import Round
+from dorfl.federated.options import Options
+from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods, scores
 from dorfl.objective.costs import squared
 from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic
-from dorfl.oracle.group import Group
-from dorfl.oracle.problem import Problem
 from dorfl.selection.defaults import RULES, Choice
 from dorfl.study import checks, given, meaning, results
 from dorfl.study import table as engine
@@ -72,7 +72,7 @@ class Fitted:
 
     @property
     def defects(self) -> list[str]:
-        """Warnings about the fit: see :func:`dorfl.federation.diagnostics.diagnose`."""
+        """Warnings about the fit: see :func:`dorfl.federated.diagnostics.diagnose`."""
         outcome = self.state.outcome
         assert outcome is not None
         weights = self.group.sample_weights(outcome.theta)

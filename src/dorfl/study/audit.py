@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl import networks
+from dorfl.certificates.certificate import group_of
 from dorfl.data.centers import at
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.data.preprocessing.transform import Part
-from dorfl.federation.fit import Fit
-from dorfl.guarantees.certificate import group_of
+from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
 from dorfl.objective.kinds import Score
 from dorfl.study import serving

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dorfl.data import preprocessing
-from dorfl.oracle.curvature import RESOLUTIONS
-from dorfl.oracle.problem import Problem
+from dorfl.linear.curvature import RESOLUTIONS
+from dorfl.linear.problem import Problem
 from dorfl.study import labels, meaning
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dorfl.federation.server import Server
+from dorfl.federated.server import Server
 from dorfl.study.coordinator import State, new_server
 from dorfl.support import wire
 from dorfl.support.files import write_whole

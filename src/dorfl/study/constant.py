@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import entr
 
-from dorfl.oracle.problem import Problem
+from dorfl.linear.problem import Problem
 from dorfl.support.types import Array
 
 

@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.certificates.bound import Told
 from dorfl.data import preprocessing
 from dorfl.data import spread as spreading
 from dorfl.data.preprocessing import Numeric, Transform, in_order
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
-from dorfl.federation import apart, training
-from dorfl.federation import server as serving
-from dorfl.federation.local import Round
-from dorfl.federation.messages import Report
-from dorfl.federation.server import Server
-from dorfl.guarantees.bound import Told
+from dorfl.federated import apart, training
+from dorfl.federated import server as serving
+from dorfl.federated.local import Round
+from dorfl.federated.messages import Report
+from dorfl.federated.server import Server
 from dorfl.selection import outliers
 from dorfl.selection.defaults import cutoff_of
 from dorfl.selection.outliers import Candidate, Decision, HeldOut

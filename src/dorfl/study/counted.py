@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dorfl.certificates.bound import NO_BOUND, Told
 from dorfl.data import histogram
 from dorfl.data import spread as spreading
 from dorfl.data.preprocessing import Deviation
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
-from dorfl.guarantees.bound import NO_BOUND, Told
 from dorfl.selection.outliers import HeldOut, pairs_of
 from dorfl.study import labels, meaning, summing
 from dorfl.study.messages import Agreement, Columns, Spreads, Summing

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.federation import scale as scaling
-from dorfl.federation.fit import describe
-from dorfl.federation.server import Server
-from dorfl.guarantees import certificate as certifying
-from dorfl.guarantees.bound import Told
-from dorfl.guarantees.certificate import Bound
+from dorfl.certificates import certificate as certifying
+from dorfl.certificates.bound import Told
+from dorfl.certificates.certificate import Bound
+from dorfl.federated import scale as scaling
+from dorfl.federated.fit import describe
+from dorfl.federated.server import Server
 from dorfl.solvers.base import Info
 from dorfl.study import learning, meaning, secure
 from dorfl.study.messages import Finished, Outcome

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation.fit import probabilities
+from dorfl.federated.fit import probabilities
 from dorfl.study import serving
 from dorfl.study.model import Model
 from dorfl.study.model.facts import Estimate

@@ -34,9 +34,9 @@ import numpy as np
 
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, columns
-from dorfl.oracle.base import Evaluation
-from dorfl.oracle.curvature import RESOLUTIONS, coarser
-from dorfl.oracle.group import Group
+from dorfl.linear.base import Evaluation
+from dorfl.linear.curvature import RESOLUTIONS, coarser
+from dorfl.linear.group import Group
 from dorfl.selection import outliers
 from dorfl.solvers.base import Task
 from dorfl.study import differences
@@ -277,7 +277,7 @@ def influence(group: Group, pulled: Pull) -> float:
     """The largest share that one row has in F, in an entry of ∇F, or in ∇F as a vector.
 
     >>> import dorfl
-    >>> from dorfl.federation.training import prepare
+    >>> from dorfl.federated.training import prepare
     >>> group = prepare({"a": ([[0.0], [0.0], [1.0]], [0, 1, 1])}, dorfl.methods.erm())
     >>> seen = group.evaluate(np.zeros(2), rows=True)
     >>> influence(group, pull(group, seen, np.ones(3)))      # of the slope, one row is all

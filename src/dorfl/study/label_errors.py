@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.federation import training
+from dorfl.federated import training
 from dorfl.objective import methods
 from dorfl.objective.kinds import Loss
 from dorfl.selection import outliers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dorfl.federation.messages import Broadcast, Report
+from dorfl.federated.messages import Broadcast, Report
 from dorfl.networks.layered import Layered, layered
 from dorfl.solvers.base import Task
 from dorfl.study import meaning

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dorfl.federation.privacy import Gaussian, composed
-from dorfl.oracle.group import Group
+from dorfl.federated.privacy import Gaussian, composed
+from dorfl.linear.group import Group
 from dorfl.study.budget import ROUNDS, SPARE, TRIAL
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorfl.federation import pooled
-from dorfl.federation.messages import Advert, Report
+from dorfl.federated import pooled
+from dorfl.federated.messages import Advert, Report
 from dorfl.study import counted
 from dorfl.study import summing as summed
 from dorfl.study.messages import (
@@ -65,7 +65,7 @@ def _names(site: Site, request: Request) -> Columns:
 
 def answer(site: Site, request: Request) -> Answer:
     """The answer to a step of a secure sum; Unsafe says why there is none."""
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     agreement, summing = request.agreement, request.summing
     if request.step == "levels":
@@ -102,7 +102,7 @@ def _signed(site: Site, advert: Advert, context: bytes) -> Advert:
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     text = secure_sum.signed(advert, site.name, context)
     return advert._replace(signature=site.key.sign(text, ec.ECDSA(hashes.SHA256())))
@@ -110,7 +110,7 @@ def _signed(site: Site, advert: Advert, context: bytes) -> Advert:
 
 def _check(site: Site, study: Study, summing: Summing, context: bytes) -> None:
     """Raise unless all keys are signed by who the study says, and they are enough."""
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     listed = study.privacy.peers
     peers = summed.peers_of(listed)
@@ -159,7 +159,7 @@ def _open_once(site: Site, request: Request, summing: Summing, least: int) -> No
 
 def _numbers(site: Site, request: Request, summing: Summing) -> Array:
     """What the site adds: what it would answer, by the same rules, as integers."""
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     agreement, of = request.agreement, summing.of
     told = site.plainly(request._replace(step=counted.PLAINLY.get(of, of), summing=None))

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dorfl.certificates import bound, certified
+from dorfl.certificates.bound import Question, Units
 from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.spread import Spread
-from dorfl.federation import privacy
-from dorfl.federation import scale as scaling
-from dorfl.federation.defence import Limits, defend
-from dorfl.federation.options import Options
-from dorfl.federation.privacy import Gaussian
-from dorfl.guarantees import bound, certified
-from dorfl.guarantees.bound import Question, Units
+from dorfl.federated import privacy
+from dorfl.federated import scale as scaling
+from dorfl.federated.defence import Limits, defend
+from dorfl.federated.options import Options
+from dorfl.federated.privacy import Gaussian
+from dorfl.linear.problem import Problem
 from dorfl.networks.layered import Layered
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.kinds import Loss
 from dorfl.objective.methods import AUTO
-from dorfl.oracle.problem import Problem
 from dorfl.selection import defaults, outliers
 from dorfl.selection.defaults import Choice
 from dorfl.study import private

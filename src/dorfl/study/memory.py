@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dorfl.federation.messages import Broadcast
+from dorfl.federated.messages import Broadcast
 from dorfl.study.messages import Agreement
 from dorfl.support import wire
 from dorfl.support.files import write_whole

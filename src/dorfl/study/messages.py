@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dorfl.certificates.bound import Told
+from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place, Spread
-from dorfl.federation.messages import Advert, Broadcast, Report
-from dorfl.federation.pooled import Tilt
-from dorfl.guarantees.bound import Told
-from dorfl.guarantees.certificate import Part
+from dorfl.federated.messages import Advert, Broadcast, Report
+from dorfl.federated.pooled import Tilt
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.study.constant import Learnt
 from dorfl.study.settings import Study
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 class Summing(NamedTuple):
-    """What goes with the steps of a secure sum: :mod:`dorfl.federation.secure_sum`.
+    """What goes with the steps of a secure sum: :mod:`dorfl.federated.secure_sum`.
 
     But for `boxes` and `alive` it is the same for all sites, which their masks make sure of.
     """
@@ -95,7 +95,7 @@ class Request(NamedTuple):
     candidates: tuple[Candidate, ...] = ()  # that are trained or compared
     broadcasts: dict[str, Broadcast] = {}  # noqa: RUF012 - of candidates still trained, by place
     models: Array | None = None  # (candidates, parameters): those to be compared
-    thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.guarantees.bound`
+    thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.certificates.bound`
 
 
 class Enrolled(NamedTuple):

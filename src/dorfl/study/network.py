@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.federation.fit import Fit
-from dorfl.federation.local import Round
+from dorfl.federated.fit import Fit
+from dorfl.federated.local import Round
 from dorfl.networks.layered import Layered, layered
 from dorfl.study import constant, learning, results, serving
 from dorfl.study.model import Model

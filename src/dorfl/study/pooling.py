@@ -1,6 +1,6 @@
 """What the coordinator makes of a round's sum: the report of one client, and steps of multipliers.
 
-The mathematics is in :mod:`dorfl.federation.pooled`, how a sum comes about in
+The mathematics is in :mod:`dorfl.federated.pooled`, how a sum comes about in
 :mod:`dorfl.study.secure`.
 """
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.federation import pooled, training
-from dorfl.federation import server as serving
-from dorfl.federation.local import Round
-from dorfl.federation.messages import Broadcast
-from dorfl.federation.pooled import Levels, Stage, Tilt
-from dorfl.federation.server import Server
+from dorfl.federated import pooled, training
+from dorfl.federated import server as serving
+from dorfl.federated.local import Round
+from dorfl.federated.messages import Broadcast
+from dorfl.federated.pooled import Levels, Stage, Tilt
+from dorfl.federated.server import Server
 from dorfl.objective import mixture as mixing
 from dorfl.solvers.base import Info
 from dorfl.study import meaning, secure

@@ -10,7 +10,7 @@ thing is told of all K such columns together:
 
 In these units each sum moves by 1 at most, and all K by √K: with Gaussian noise of z √K units that
 is one Gaussian mechanism of multiplier z. It gets a share of what (ε, δ) allows (`meaning.BEFORE`),
-training the rest: 1/z² of Gaussian mechanisms adds up exactly (:mod:`dorfl.federation.privacy`).
+training the rest: 1/z² of Gaussian mechanisms adds up exactly (:mod:`dorfl.federated.privacy`).
 What is made of the noisy sums costs nothing more: the mean distance of all sites' rows is the unit
 of the column, but for a factor, and no less than a twentieth of (b − a)/2. Squares would need some
 ten times the noise.
@@ -27,7 +27,7 @@ import numpy as np
 
 from dorfl.data.preprocessing import Category, Column, Deviation
 from dorfl.data.preprocessing import columns as reading
-from dorfl.federation.privacy import Gaussian
+from dorfl.federated.privacy import Gaussian
 from dorfl.study.messages import Agreement, Columns, Spreads
 from dorfl.study.settings import Known, Study
 from dorfl.support.types import Array

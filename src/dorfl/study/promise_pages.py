@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dorfl.guarantees.certified import ceiled, down, floored, up
+from dorfl.certificates.certified import ceiled, down, floored, up
 from dorfl.report.content import (
     Beside,
     Block,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dorfl.guarantees import bound, certified
-from dorfl.guarantees.certified import (
+from dorfl.certificates import bound, certified
+from dorfl.certificates.certified import (
     CONFIDENCE,
     DRIFT,
     Bounds,

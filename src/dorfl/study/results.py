@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federation.fit import Fit
-from dorfl.oracle.group import Group
+from dorfl.federated.fit import Fit
+from dorfl.linear.group import Group
 from dorfl.study import constant, coordinator, ending, learning, meaning, model, promises, serving
 from dorfl.study.audit import MIN_WEIGHT, audit
 from dorfl.study.coordinator import State

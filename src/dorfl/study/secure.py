@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dorfl.federation import pooled
-from dorfl.federation import server as serving
-from dorfl.federation.messages import Advert
-from dorfl.federation.pooled import Levels, Tilt
+from dorfl.federated import pooled
+from dorfl.federated import server as serving
+from dorfl.federated.messages import Advert
+from dorfl.federated.pooled import Levels, Tilt
 from dorfl.study import counted, meaning, vetting
 from dorfl.study import summing as summed
 from dorfl.study.limits import DEFAULT
@@ -168,7 +168,7 @@ def wrong(state: State, answer: Answer) -> str | None:
 
 def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     """Whom the step cannot end without: before training all; later, who was away too long."""
-    from dorfl.federation.secure_sum import threshold  # noqa: PLC0415
+    from dorfl.federated.secure_sum import threshold  # noqa: PLC0415
 
     if state.sum.of in AFTER:  # the model is there: of all sites, or not at all
         return ()
@@ -201,7 +201,7 @@ def receive(
     state: State, answers: dict[str, Any], refused: dict[str, str] | None = None
 ) -> tuple[State, Array | None, tuple[str, ...]]:
     """One step's answers into the next state; at the end the sum, and who lied about shares."""
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     carried = state.sum._replace(refused={**state.sum.refused, **(refused or {})})
     state, least = state._replace(sum=carried), secure_sum.threshold(len(state.roster))
@@ -242,7 +242,7 @@ def _total(
     told: dict[str, dict[str, bytes]],
     least: int,
 ) -> tuple[Array, tuple[str, ...]]:
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     carried = state.sum
     digest = summed.question_of(agreement, summing, about(state))

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dorfl.certificates import bound, certificate
+from dorfl.certificates.bound import Told
 from dorfl.data import centers, preprocessing, sketch, spread
 from dorfl.data.preprocessing import Numeric, Transform, cells, summaries
 from dorfl.data.preprocessing.columns import numbers
 from dorfl.data.sketch import Sketch
 from dorfl.data.spread import Place
-from dorfl.guarantees import bound, certificate
-from dorfl.guarantees.bound import Told
-from dorfl.oracle.group import Group
-from dorfl.oracle.problem import Problem
+from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 from dorfl.selection import outliers
 from dorfl.study import constant, guard, labels, meaning
 from dorfl.study.consent import Refused

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from dorfl import solvers
-from dorfl.federation.options import Options, about
-from dorfl.oracle.curvature import BUDGET, RESOLUTIONS
+from dorfl.federated.options import Options, about
+from dorfl.linear.curvature import BUDGET, RESOLUTIONS
 from dorfl.support import wire
 
 MODELS = ("linear", "mlp")
@@ -87,7 +87,7 @@ class Words(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Options of :func:`dorfl.train` that a study can set: :mod:`dorfl.federation.options`.
+    """Options of :func:`dorfl.train` that a study can set: :mod:`dorfl.federated.options`.
 
     A study decides by itself what to minimise, and how much of l2 that takes; rows nobody looked
     at do not deserve a finer tolerance.
@@ -117,7 +117,7 @@ class Privacy(NamedTuple):
     With `epsilon`, the rounds are differentially private: see :mod:`dorfl.privacy`, also for
     `clip`, and `highest`, the most that a row's loss counts for; with `known` of every column, what
     comes before them too: see :mod:`dorfl.study.private`. With `secure_sum` the coordinator
-    learns sums over sites, and no site's own numbers: see :mod:`dorfl.federation.secure_sum`.
+    learns sums over sites, and no site's own numbers: see :mod:`dorfl.federated.secure_sum`.
     """
 
     minimum_rows: Annotated[int, "how many rows a client needs"] = 10

@@ -20,17 +20,17 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
+from dorfl.certificates import bound
+from dorfl.certificates.bound import Told
 from dorfl.data import centers, spread, validation
 from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
-from dorfl.federation import training
-from dorfl.federation.client import TooFewError, enough, respond
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.federation.privacy import Gaussian
-from dorfl.guarantees import bound
-from dorfl.guarantees.bound import Told
-from dorfl.oracle.curvature import RESOLUTIONS, coarser
-from dorfl.oracle.group import Group
+from dorfl.federated import training
+from dorfl.federated.client import TooFewError, enough, respond
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.privacy import Gaussian
+from dorfl.linear.curvature import RESOLUTIONS, coarser
+from dorfl.linear.group import Group
 from dorfl.selection import outliers
 from dorfl.selection.outliers import HeldOut
 from dorfl.solvers.base import Task

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dorfl.data.preprocessing import Column, columns
-from dorfl.federation import pooled
-from dorfl.federation.messages import Broadcast, Report
-from dorfl.oracle.curvature import Shape
+from dorfl.federated import pooled
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.linear.curvature import Shape
 from dorfl.study.messages import Agreement, Columns, Outcome, Summing
 from dorfl.support import wire
 from dorfl.support.types import Array
@@ -188,7 +188,7 @@ def disagree(named: dict[str, Columns]) -> str | None:
 
 def report(told: Report, log_weight: float, sent: Broadcast, summing: Summing, shape: Shape) -> Any:
     """A site's numbers for a round, or that they are out of range, which is not said of whom."""
-    from dorfl.federation import secure_sum  # noqa: PLC0415
+    from dorfl.federated import secure_sum  # noqa: PLC0415
 
     bits, sites = BITS["round"], len(summing.adverts)
     try:

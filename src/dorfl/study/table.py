@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl import networks
+from dorfl.certificates.certificate import paper
 from dorfl.data import preprocessing, validation
 from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Plan, columns, summaries
@@ -26,16 +27,15 @@ from dorfl.data.spread import Place
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.data.validation import Clients
-from dorfl.federation import server as federated
-from dorfl.federation import training
-from dorfl.federation.client import respond
-from dorfl.federation.local import Round
-from dorfl.federation.messages import Report
-from dorfl.guarantees.certificate import paper
+from dorfl.federated import server as federated
+from dorfl.federated import training
+from dorfl.federated.client import respond
+from dorfl.federated.local import Round
+from dorfl.federated.messages import Report
+from dorfl.linear import scale as scaling
+from dorfl.linear.group import Group
 from dorfl.objective import methods
 from dorfl.objective.kinds import Score
-from dorfl.oracle import scale as scaling
-from dorfl.oracle.group import Group
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
 from dorfl.study import (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorfl.data.validation import Clients
-from dorfl.federation.messages import Broadcast, Report
+from dorfl.federated.messages import Broadcast, Report
+from dorfl.linear.group import Group
 from dorfl.networks.layered import Layered
-from dorfl.oracle.group import Group
 from dorfl.study import guard, learning, serving
 from dorfl.study.consent import Refused
 from dorfl.study.ledger import mark_of

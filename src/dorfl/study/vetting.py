@@ -1,7 +1,7 @@
 """What is wrong with what a site tells of its rows, before anything is made of it.
 
 Types and finiteness are the wire's business; here is whether the numbers can be true of a site with
-so many rows. A report of a round is vetted by :func:`dorfl.federation.server.refuse`.
+so many rows. A report of a round is vetted by :func:`dorfl.federated.server.refuse`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dorfl.certificates.bound import NO_BOUND, Question, Told
 from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.sketch import BLOCKS, Sketch
 from dorfl.data.spread import LOOK, Place
-from dorfl.federation import server as serving
-from dorfl.federation.messages import Report
-from dorfl.federation.server import Server
-from dorfl.guarantees.bound import NO_BOUND, Question, Told
+from dorfl.federated import server as serving
+from dorfl.federated.messages import Report
+from dorfl.federated.server import Server
 from dorfl.selection.outliers import HeldOut, pairs_of
 from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 from dorfl.support import wire

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dorfl.guarantees.certified import Frame
+from dorfl.certificates.certified import Frame
 from dorfl.support import wire
 
 MIN_ROWS = 20  # rows below which no client is named the worst: 50 % ± 11 points at 20 rows

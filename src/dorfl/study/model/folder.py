@@ -20,9 +20,9 @@ import numpy as np
 
 import dorfl
 from dorfl.data.preprocessing import Numeric, Transform, columns
-from dorfl.federation import saving
-from dorfl.federation.fit import Fit
-from dorfl.federation.saving import ModelError
+from dorfl.federated import saving
+from dorfl.federated.fit import Fit
+from dorfl.federated.saving import ModelError
 from dorfl.networks import tensors
 from dorfl.networks.layered import Layered
 from dorfl.study.model import card, facts

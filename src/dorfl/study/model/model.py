@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.data.preprocessing import Numeric, Transform
-from dorfl.federation.fit import Fit
+from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
 from dorfl.study.model.facts import Facts
 from dorfl.support.text import scored
