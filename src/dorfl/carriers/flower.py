@@ -56,13 +56,14 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Push requests to nodes that are online, and pull replies."""
         self._unsent += requests
-        end, missing, found = time.monotonic() + patience, set(awaited), Exchanged([], [])
+        end, missing = time.monotonic() + patience, set(awaited)
+        replies, events = list[Incoming](), list[dict[str, str | int]]()
         while True:
             self._push()
-            self._pull(found)
-            missing -= {reply.id for reply in found.replies}
+            self._pull(replies, events)
+            missing -= {reply.id for reply in replies}
             if not missing or time.monotonic() > end:
-                return found
+                return Exchanged(tuple(replies), tuple(events))
             time.sleep(LOOK_SECONDS)
 
     def _push(self) -> None:
@@ -87,22 +88,23 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
             for id_ in self._grid.push_messages([message]):
                 self._open[id_] = (sent, node, time.monotonic())
 
-    def _pull(self, found: Exchanged) -> None:
+    def _pull(self, replies: list[Incoming], events: list[dict[str, str | int]]) -> None:
         if not self._open:
             return
         for reply in self._grid.pull_messages(list(self._open)):
             sent, node, when = self._open.pop(reply.metadata.reply_to_message_id)
             if reply.has_error() or reply.metadata.src_node_id != node:
                 self._unsent.append(sent)  # the node went away, or its app failed
-                found.events.append({"event": "asked again", "site": sent.site})
+                events.append({"event": "asked again", "site": sent.site})
                 continue
             content = _reply_of(reply)
             if len(content) > sent.limit:
-                event = {"event": "answer too long", "site": sent.site, "bytes": len(content)}
-                found.events.append(event)
+                events.append(
+                    {"event": "answer too long", "site": sent.site, "bytes": len(content)}
+                )
                 continue
             seconds = time.monotonic() - when
-            found.replies.append(Incoming(sent.id, sent.site, content, seconds))
+            replies.append(Incoming(sent.id, sent.site, content, seconds))
 
 
 def _reply_of(message: Any) -> bytes:
