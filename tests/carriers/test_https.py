@@ -47,6 +47,7 @@ from dorfl.carriers.https_site import (
     ServerAwayError,
     clocks,
 )
+from dorfl.study import toml
 from study_cases import METHODS, make_study
 
 pytestmark = pytest.mark.xdist_group("carriers")
@@ -548,10 +549,10 @@ def test_ctrl_c_is_safe_and_a_run_is_resumed_by_its_name(deployed, tmp_path):
 def _interrupted(deployed, study, stack):
     import subprocess  # noqa: PLC0415
 
-    from deployments import DORFL, text_of  # noqa: PLC0415
+    from deployments import DORFL  # noqa: PLC0415
 
     file = deployed.root / "stopped.toml"
-    file.write_text(text_of(study))
+    file.write_text(toml.to_toml(study))
     before = set(deployed.federation.runs())
     words = [*DORFL, "run", str(deployed.federation.path), str(file)]
     child = stack.enter_context(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))

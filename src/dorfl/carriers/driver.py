@@ -59,13 +59,15 @@ class Exchanged(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Move envelopes between a coordinator and its sites.
+    """Move envelopes between a coordinator and its sites."""
 
-    `rejoin_seconds` is how long a site that failed may take to be reachable again. A step waits
-    at least so long for its replies.
-    """
+    @property
+    def rejoin_seconds(self) -> float:
+        """Seconds that a site which failed may take to be reachable again.
 
-    rejoin_seconds: float
+        A step waits at least so long for its replies.
+        """
+        ...
 
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Send requests and return replies.
