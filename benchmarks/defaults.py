@@ -28,7 +28,7 @@ wrong ones the share that it names.
 
 `--fresh` takes 27 other tables, and `--unseen` ten that were named before the first run.
 
-    python benchmarks/defaults.py [--splits 3] [--outliers 0.1]
+    PYTHONPATH=. python benchmarks/defaults.py [--splits 3] [--outliers 0.1]
         [--labels | --audit | --fresh | --unseen] [table ...]
 """
 
@@ -49,9 +49,9 @@ from sklearn.preprocessing import StandardScaler
 import public_tables
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data.datasets.adult import adult_table
-from dorfl.data.datasets.cardio import cardio_table, plausible
 from dorfl.objective import losses
 from dorfl.study import label_errors
+from experiments.data.cardio import cardio_table, plausible
 
 KINDS = ("clean", "×−8", "×−8σ", "×−8σ, ¼", "flip10", "flip20", "cluster")
 FACTOR, SHARE, FAR, TRAINED, TESTED = -8.0, 0.1, 10.0, 3_000, 10_000

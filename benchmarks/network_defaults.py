@@ -11,7 +11,7 @@ contaminated cell is met if the default keeps 80 % of what outliers cost the bet
 AFL. Cells that cost them less than a point show "–".
 
     pip install 'dorfl[torch]' scikit-learn
-    python benchmarks/network_defaults.py [--seeds 3] [--data digits]
+    PYTHONPATH=. python benchmarks/network_defaults.py [--seeds 3] [--data digits]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sklearn.datasets import load_digits
 
 import dorfl
 from dorfl import methods, networks
+from experiments.data import fashion_mnist
 
 SPLITS = ("random", "one class each", "Dirichlet 0.5")
 OUTLIERS = 0.1  # share of rows that are multiplied by −8
@@ -63,7 +64,7 @@ def digits(seed: int, *, standardised: bool = False) -> Rows:
 
 def fashion(seed: int) -> Rows:
     """T-shirt, pullover and shirt: 700 training and 500 test rows of each, drawn anew."""
-    data = dorfl.datasets.fashion_mnist()
+    data = fashion_mnist()
     rng, parts = np.random.default_rng(seed), []
     for k, (X, _) in enumerate(data.clients.values()):
         drawn = X[rng.choice(len(X), 1_200, replace=False)]

@@ -10,7 +10,8 @@ from dorfl.data.datasets.adult import SUSPECT_GAIN
 from dorfl.data.datasets.base import Clients
 from dorfl.federated.fit import Fit
 from dorfl.objective import costs, methods, mixture, scores
-from dorfl.paper.tuning import (
+from dorfl.solvers import Paper
+from experiments.tuning import (
     RULES,
     Candidate,
     accuracies,
@@ -20,7 +21,6 @@ from dorfl.paper.tuning import (
     plain_grids,
     validation,
 )
-from dorfl.solvers import Paper
 
 STEPS = 1000  # the paper's budget of gradient steps
 RATES = tuple(factor / STEPS**0.5 for factor in (1.0, 10.0, 100.0))

@@ -1,4 +1,4 @@
-"""The benchmark of networks: its data, and its cells. `dorfl benchmark` runs them.
+"""The benchmark of networks: its data, and its cells. `python -m experiments benchmark` runs them.
 
 A cell tunes one method on one kind of training rows, or trains it there with what tuning chose.
 """
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.data.datasets import fashion_mnist, mnist, public
 from dorfl.data.datasets.base import Clients, pooled
-from dorfl.networks import benchmark, benchmark_rows
-from dorfl.networks.benchmark import CLEAN, NAMES, Setup
-from dorfl.networks.benchmark_rows import PLAIN, SHARES, Columns, Task
-from dorfl.paper import cells, tables
-from dorfl.paper.cells import Cell
-from dorfl.paper.fashion import THREE
+from experiments import candidates, cells, corruption, tables
+from experiments.candidates import CLEAN, NAMES, Setup
+from experiments.cells import Cell
+from experiments.corruption import PLAIN, SHARES, Columns, Task
+from experiments.data import fashion_mnist, mnist, public
+from experiments.fashion import THREE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +57,7 @@ def _fashion(classes: Sequence[int]) -> Loaded:
 
 def _dirichlet(seed: int) -> Loaded:
     data = fashion_mnist(range(10))
-    return Loaded(benchmark_rows.spread(data.clients, seed), benchmark_rows.spread(data.test, seed))
+    return Loaded(corruption.spread(data.clients, seed), corruption.spread(data.test, seed))
 
 
 def _compas() -> pd.DataFrame:
@@ -114,7 +113,7 @@ SETS: dict[str, Data] = {
     "mnist": Data(
         "MNIST as WAFL was shown: 100 clients with three digits each, multinomial logistic "
         "regression, one client in ten a round, two local epochs",
-        lambda seed: Loaded(*benchmark_rows.three_labels(mnist().clients, seed)), _PROTOCOL, 200,
+        lambda seed: Loaded(*corruption.three_labels(mnist().clients, seed)), _PROTOCOL, 200,
         tuning=10, curve=20,
     ),
     "compas": _table(
@@ -140,7 +139,7 @@ def _loaded(data: str, seed: int) -> Loaded:
 def task(data: str, kind: str, seed: int) -> Task:
     """The rows of a cell."""
     found = _loaded(data, seed)
-    return benchmark_rows.make(
+    return corruption.make(
         found.clients, found.test, kind, seed, shift=SETS[data].shift, columns=found.columns
     )
 
@@ -149,7 +148,7 @@ def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[
     """Which candidate of a method is best on rows held out of those to train on."""
     with _quietly():
         rows = task(data, kind, seed)
-        return benchmark.tune(
+        return candidates.tune(
             method, rows, SETS[data].setup, seed, max(1, rounds // SETS[data].tuning)
         )
 
@@ -157,10 +156,10 @@ def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[
 def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int) -> dict[str, Any]:
     """The chosen candidate on all training rows, measured on test rows."""
     of, rows = SETS[data], task(data, kind, seed)
-    tried = benchmark.candidates(method, of.setup, rows.columns)
+    tried = candidates.candidates(method, of.setup, rows.columns)
     curve = range(of.curve, rounds, of.curve) if of.curve else ()
     with _quietly():
-        return benchmark.measure(
+        return candidates.measure(
             tried[chosen], rows, of.setup, seed, rounds, clean=method == CLEAN, curve=curve
         )
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from dorfl.data.datasets.base import Clients, hold_out
-from dorfl.networks.benchmark_rows import PLAIN, Columns, Task
 from dorfl.networks.data import gather
 from dorfl.networks.model import mlp
 from dorfl.networks.plan import Plan
@@ -30,6 +29,7 @@ from dorfl.objective import methods, mixture
 from dorfl.objective.costs import Cost, squared
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
+from experiments.corruption import PLAIN, Columns, Task
 
 TRIES = 6  # candidates of every method
 TEMPERATURE = 20.0  # of DOR-FL's tilt, and the bound on its loss

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.data.datasets import Dataset, cardio
+from dorfl.data.datasets import Dataset
 from dorfl.objective import costs, methods, scores
-from dorfl.paper import peers
-from dorfl.paper.tuning import (
+from experiments import peers
+from experiments.data import cardio
+from experiments.tuning import (
     NAMES,
     RULES,
     Candidate,

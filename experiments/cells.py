@@ -1,8 +1,8 @@
 """A study is many small cells: each runs once, on any core, and is kept as a file.
 
-A cell is a function of this package with plain arguments and a plain result. What it found is
-written as JSON under its name; asked for again, it is read, not run, as long as neither its
-arguments nor the code it stands on have changed.
+A cell is a function of a module of this package with plain arguments and a plain result. Its result
+is written as JSON under its name. It is read and not run again as long as neither its arguments
+nor the code it depends on have changed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import dorfl
 from dorfl.support.files import write_whole
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_ROOTS = {"dorfl": Path(dorfl.__file__).parent, "experiments": Path(__file__).parent}
 # they say what was found, not what is
-_BESIDE = ("cli/", "report/", "paper/pages/", "paper/study.py", "study/pages.py", "flower/")
-_NETWORKS = ("networks/", "paper/benchmark.py", "paper/tables.py")  # what the benchmark stands on
-_BELOW = ("support/", "objective/", "data/", "linear/", "federated/")
+_BESIDE = (
+    *("dorfl/cli/", "dorfl/report/", "dorfl/study/pages.py", "dorfl/flower/"),
+    *("experiments/commands/", "experiments/pages/", "experiments/study.py"),
+)
+_BENCHMARK = tuple(f"experiments/{name}.py" for name in ("benchmark", "candidates", "corruption"))
+_NETWORKS = ("dorfl/networks/", *_BENCHMARK, "experiments/tables.py")  # what the benchmark needs
+_BELOW = (
+    *(f"dorfl/{name}/" for name in ("support", "objective", "data", "linear", "federated")),
+    "experiments/data/",
+)
 
 
 class Cell(NamedTuple):
-    """`function` of `dorfl.paper.<part>`, called with `arguments` and nothing else."""
+    """`function` of the module `experiments.<part>`, called with `arguments` and nothing else."""
 
     part: str
     function: str
@@ -82,7 +90,7 @@ def run(
 
 def compute(cell: Cell, folder: Path) -> Any:
     """Run one cell here and now, and keep what it found."""
-    function = getattr(importlib.import_module(f"dorfl.paper.{cell.part}"), cell.function)
+    function = getattr(importlib.import_module(f"experiments.{cell.part}"), cell.function)
     result = json.loads(json.dumps(function(**cell.arguments)))  # as it will be read again
     record = {"arguments": cell.arguments, "code": fingerprint(cell.part), "result": result}
     write_whole(_path(cell, folder), json.dumps(record, indent=1).encode())
@@ -93,14 +101,18 @@ def compute(cell: Cell, folder: Path) -> Any:
 def fingerprint(part: str = "") -> str:
     """Changes whenever the code that results of a part of the study depend on does."""
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        place = path.relative_to(_PACKAGE).as_posix()
+    files = {
+        f"{name}/{path.relative_to(root).as_posix()}": path
+        for name, root in _ROOTS.items()
+        for path in root.rglob("*.py")
+    }
+    for place in sorted(files):
         if part == "benchmark":
             counts = place.startswith((*_NETWORKS, *_BELOW))
         else:
             counts = not place.startswith((*_NETWORKS, *_BESIDE))
         if counts:
-            digest.update(place.encode() + b"\0" + path.read_bytes() + b"\0")
+            digest.update(place.encode() + b"\0" + files[place].read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.data.datasets import fashion_mnist
 from dorfl.data.datasets.base import Clients
 from dorfl.objective import methods
-from dorfl.paper.tuning import Candidate, accuracies, fit
 from dorfl.solvers.base import relative
+from experiments.data import fashion_mnist
+from experiments.tuning import Candidate, accuracies, fit
 
 L2 = 1e-5
 THREE = (0, 2, 6)  # T-shirt, pullover, shirt: the classes of Mohri, Sivek and Suresh

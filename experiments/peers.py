@@ -11,8 +11,8 @@ import warnings
 import numpy as np
 
 from dorfl.data.datasets.base import Clients, pooled
-from dorfl.paper.tuning import by_client
 from dorfl.support.types import Array
+from experiments.tuning import by_client
 
 POOLED = "scikit-learn, pooled"
 TRIMMED = "trimming, pooled"

@@ -12,8 +12,8 @@ from dorfl.certificates.certified import Bounds, certify
 from dorfl.data.datasets import synthetic
 from dorfl.federated.training import train
 from dorfl.objective import methods, scores
-from dorfl.paper.tuning import Candidate, fit
 from dorfl.solvers import Paper
+from experiments.tuning import Candidate, fit
 
 Curve = list[tuple[float, Bounds]]
 STEPS = 10_000  # of Algorithm 1: more than it is ever given, to see where it goes

@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import dorfl
 from dorfl.certificates import distance
-from dorfl.data.datasets.cardio import cardio_table
-from dorfl.data.datasets.fashion import find_folder
-from dorfl.data.datasets.packages import UnavailableError
-from dorfl.paper import Part, cells, fashion, theory
-from dorfl.paper.cells import Cell
-from dorfl.paper.pages import adult as adult_page
-from dorfl.paper.pages import ambiguity as ambiguity_page
-from dorfl.paper.pages import cardio as cardio_page
-from dorfl.paper.pages import fashion as fashion_page
-from dorfl.paper.pages import showcase as showcase_page
-from dorfl.paper.pages import synthetic as synthetic_page
-from dorfl.paper.tuning import NAMES
 from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
 from dorfl.support import extras
+from experiments import Part, cells, fashion, theory
+from experiments.cells import Cell
+from experiments.data.cardio import cardio_table
+from experiments.data.fashion import find_folder
+from experiments.data.packages import UnavailableError
+from experiments.pages import adult as adult_page
+from experiments.pages import ambiguity as ambiguity_page
+from experiments.pages import cardio as cardio_page
+from experiments.pages import fashion as fashion_page
+from experiments.pages import showcase as showcase_page
+from experiments.pages import synthetic as synthetic_page
+from experiments.tuning import NAMES
 
 _FIRST = 3  # cards at the top; the rest is in a table
 BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
@@ -181,7 +181,7 @@ def _fashion(_: int) -> Plan:
 
 
 def _networks(_: int) -> Plan:
-    """The benchmark of networks, much reduced: `dorfl benchmark` has the whole of it."""
+    """The benchmark of networks, much reduced; `python -m experiments benchmark` has all of it."""
     reason = ""
     try:
         find_folder()
@@ -190,10 +190,10 @@ def _networks(_: int) -> Plan:
     if find_spec("torch") is None:
         reason = f"It needs PyTorch: {extras.install('torch')}."
     if reason:
-        words = f"Left out. {reason} `dorfl benchmark` then makes it."
+        words = f"Left out. {reason} `python -m experiments benchmark` then makes it."
         return _left_out("Networks, tuned alike", words)
-    from dorfl.paper import benchmark  # noqa: PLC0415 - it needs PyTorch
-    from dorfl.paper.pages import benchmark as told  # noqa: PLC0415
+    from experiments import benchmark  # noqa: PLC0415 - it needs PyTorch
+    from experiments.pages import benchmark as told  # noqa: PLC0415
 
     def tell(found: list[Any]) -> Made:
         results = {pair: [run] for pair, run in zip(benchmark.REDUCED.pairs(), found, strict=True)}

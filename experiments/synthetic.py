@@ -17,10 +17,10 @@ from dorfl.data.datasets.synthetic import MEANS
 from dorfl.objective import methods, mixture, scores
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
-from dorfl.paper import peers
-from dorfl.paper.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
 from dorfl.study import arrays
 from dorfl.support.types import Array
+from experiments import peers
+from experiments.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
 OURS = "DOR-FL, dorfl's defaults"

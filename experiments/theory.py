@@ -10,7 +10,6 @@ import numpy as np
 
 from dorfl.certificates.certificate import group_of, paper, saddle_gap, worst_case
 from dorfl.certificates.distance import unbalanced_wasserstein, wasserstein
-from dorfl.certificates.theory import rate, supremum
 from dorfl.data.datasets import synthetic
 from dorfl.data.datasets.base import Clients
 from dorfl.federated.fit import Fit
@@ -19,6 +18,7 @@ from dorfl.linear import rowwise
 from dorfl.objective import methods, scores
 from dorfl.report.content import Figure, Series, Table, plain
 from dorfl.support.types import Array
+from experiments.suprema import rate, supremum
 
 LOSSES = ("logistic", "softmax", "squared")
 

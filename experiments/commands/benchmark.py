@@ -1,4 +1,4 @@
-"""`dorfl benchmark`: the field's methods on the same network, rows, rounds and tuning."""
+"""`python -m experiments benchmark`: methods on the same network, rows, rounds and tuning."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def benchmark(
     What has been run before is not run again: stop it when you like, and go on later. Needs
     PyTorch; pictures come from Debian's dataset-fashion-mnist or by npm, tables by pip.
 
-    Example: dorfl benchmark --data three --wrong negate --method AFL --method DOR-FL
+    Example: python -m experiments benchmark --data three --wrong negate --method AFL
     """
     from dorfl.networks import require  # noqa: PLC0415 - slow to import
 
     require()
-    from dorfl.paper import benchmark as bench  # noqa: PLC0415
-    from dorfl.paper.pages import benchmark as told  # noqa: PLC0415
     from dorfl.report.content import Table, blocks  # noqa: PLC0415
     from dorfl.report.export import export  # noqa: PLC0415
     from dorfl.report.page import write  # noqa: PLC0415
+    from experiments import benchmark as bench  # noqa: PLC0415
+    from experiments.pages import benchmark as told  # noqa: PLC0415
 
     screen = Screen()
     asked = bench.ask(data, wrong or (), method or (), seeds, rounds)

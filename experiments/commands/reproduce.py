@@ -1,4 +1,4 @@
-"""`dorfl reproduce`: the paper's study, and what lies beyond it, on one page."""
+"""`python -m experiments reproduce`: the paper's study, and what lies beyond it, on one page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dorfl.cli.screen import Screen
-from dorfl.paper import Part
+from experiments import Part
 
 _MAIN = ("synthetic", "adult", "cardio", "fashion")  # the tables worth a look in the terminal
 
@@ -24,12 +24,12 @@ def reproduce(
 
     What has been run before is not run again: stop it when you like, and go on later.
 
-    Example: dorfl reproduce synthetic --seeds 10 --out results
+    Example: python -m experiments reproduce synthetic --seeds 10 --out results
     """
-    from dorfl.paper import study  # noqa: PLC0415 - slow to import
     from dorfl.report.content import Table, blocks  # noqa: PLC0415
     from dorfl.report.export import export  # noqa: PLC0415
     from dorfl.report.page import write  # noqa: PLC0415
+    from experiments import study  # noqa: PLC0415 - slow to import
 
     screen = Screen()
     out.mkdir(parents=True, exist_ok=True)

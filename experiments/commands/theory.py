@@ -1,4 +1,4 @@
-"""`dorfl theory`: do the paper's statements hold?"""
+"""`python -m experiments theory`: do the paper's statements hold?"""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ def theory(
 ) -> None:
     """Check every statement of the paper on random instances, and draw what they look like.
 
-    Ends with exit code 1 when a statement fails. Example: dorfl theory --out results/theory
+    Ends with exit code 1 when a statement fails.
+
+    Example: python -m experiments theory --out results/theory
     """
     from dorfl.certificates import distance  # noqa: PLC0415 - slow to import
-    from dorfl.paper import theory as statements  # noqa: PLC0415
     from dorfl.report import tables  # noqa: PLC0415
     from dorfl.report.figures import draw  # noqa: PLC0415
     from dorfl.support.files import write_whole  # noqa: PLC0415
+    from experiments import theory as statements  # noqa: PLC0415
 
     screen = Screen()
     distance.require()

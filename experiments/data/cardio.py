@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.data.datasets import packages
 from dorfl.data.datasets.base import Dataset, seventy_percent
-from dorfl.data.datasets.packages import UnavailableError
 from dorfl.support.types import Array
+from experiments.data import packages
+from experiments.data.packages import UnavailableError
 
 if TYPE_CHECKING:
     import pandas as pd

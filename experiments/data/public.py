@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorfl.data.datasets import packages
+from experiments.data import packages
 
 if TYPE_CHECKING:
     import pandas as pd

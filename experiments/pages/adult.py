@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.paper.adult import STEPS
-from dorfl.paper.pages.common import percent, percents, tuning_table
-from dorfl.paper.tuning import NAMES
 from dorfl.report.content import (
     Beside,
     Block,
@@ -25,6 +22,9 @@ from dorfl.report.content import (
     Text,
     measured,
 )
+from experiments.adult import STEPS
+from experiments.pages.common import percent, percents, tuning_table
+from experiments.tuning import NAMES
 
 GROUPS = ("overall", "White", "Black", "Other")
 PAPER = {  # Table 2 of the paper: accuracy in % and "excess risk"

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.paper import ambiguity
-from dorfl.paper.ambiguity import BETA, DIRECTIONS, GOOD, KINDS, RADIUS, SHARE, WRONG
 from dorfl.report.content import Block, Figure, Live, Section, Series, Slider, Text
+from experiments import ambiguity
+from experiments.ambiguity import BETA, DIRECTIONS, GOOD, KINDS, RADIUS, SHARE, WRONG
 
 
 def section(found: dict[str, Any]) -> Section:

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dorfl.networks.benchmark import CLEAN, LEFT_OUT, TRIES, WORSE
-from dorfl.networks.benchmark_rows import ABOUT
-from dorfl.paper.benchmark import SETS, Asked, Results
-from dorfl.paper.pages.common import percent
-from dorfl.paper.pages.fashion import PUBLISHED
 from dorfl.report.content import (
     Beside,
     Block,
@@ -23,9 +18,14 @@ from dorfl.report.content import (
     Text,
     measured,
 )
+from experiments.benchmark import SETS, Asked, Results
+from experiments.candidates import CLEAN, LEFT_OUT, TRIES, WORSE
+from experiments.corruption import ABOUT
+from experiments.pages.common import percent
+from experiments.pages.fashion import PUBLISHED
 
 TITLE = "Networks, tuned alike"
-COMMAND = "dorfl benchmark"
+COMMAND = "python -m experiments benchmark"
 
 
 class Published(NamedTuple):

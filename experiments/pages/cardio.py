@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.paper.cardio import ORACLE
-from dorfl.paper.pages.common import percents, tuning_table
-from dorfl.paper.tuning import NAMES
 from dorfl.report.content import Cell, Details, Finding, Section, Table, Text
+from experiments.cardio import ORACLE
+from experiments.pages.common import percents, tuning_table
+from experiments.tuning import NAMES
 
 GROUPS = ("overall", "under 45", "45 to 50", "50 to 55", "55 to 60", "over 60")
 _RULE = "contaminated"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.paper.tuning import RULES
 from dorfl.report.content import Cell, Measured, Series, Table, Values, measured
 from dorfl.support.types import Array
+from experiments.tuning import RULES
 
 
 def percent(values: Sequence[float] | Array) -> Measured:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dorfl.paper.fashion import L2
 from dorfl.report.content import Beside, Cell, Figure, Finding, Section, Series, Table, Text
+from experiments.fashion import L2
 
 TITLE = "Fashion-MNIST, one class per client"
 PUBLISHED = {  # accuracy of the worst client on the three classes, in %

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.paper.pages.common import curve, percent, percents, tuning_table
-from dorfl.paper.synthetic import (
+from dorfl.report.content import Beside, Block, Cell, Figure, Finding, Section, Series, Table, Text
+from experiments.pages.common import curve, percent, percents, tuning_table
+from experiments.synthetic import (
     BAYES,
     FACTORS,
     FORMS,
@@ -19,8 +20,7 @@ from dorfl.paper.synthetic import (
     SHARES,
     TOLD,
 )
-from dorfl.paper.tuning import NAMES, RULES
-from dorfl.report.content import Beside, Block, Cell, Figure, Finding, Section, Series, Table, Text
+from experiments.tuning import NAMES, RULES
 
 COLUMNS = ("overall", "client 1", "client 2", "client 3")
 PAPER = {  # Table 1 of the paper: accuracy in %

@@ -3,8 +3,8 @@
 import numpy as np
 
 from dorfl.data.datasets import adult
-from dorfl.paper.adult import grids
-from dorfl.paper.tuning import fit, log_losses
+from experiments.adult import grids
+from experiments.tuning import fit, log_losses
 
 
 def test_a_test_loss_does_not_depend_on_where_training_starts():

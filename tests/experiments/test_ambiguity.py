@@ -6,10 +6,10 @@ from scipy.optimize import minimize
 
 from browser import CHROMIUM, browser
 from dorfl.certificates.distance import unbalanced_wasserstein, wasserstein
-from dorfl.paper import ambiguity
-from dorfl.paper.pages import ambiguity as told
 from dorfl.report.content import Page
 from dorfl.report.page import write
+from experiments import ambiguity
+from experiments.pages import ambiguity as told
 
 PLACES = np.vstack([ambiguity.KINDS, ambiguity.WRONG])
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dorfl.cli import app
 from dorfl.data.datasets.base import pooled
-from dorfl.networks import benchmark as bench
-from dorfl.networks import benchmark_rows as rows
-from dorfl.networks.benchmark import CLEAN, NAMES, Setup
-from dorfl.paper import benchmark as cells
-from dorfl.paper.cells import fingerprint
+from experiments import benchmark as cells
+from experiments import candidates as bench
+from experiments import corruption as rows
+from experiments.__main__ import app
+from experiments.candidates import CLEAN, NAMES, Setup
+from experiments.cells import fingerprint
 
 SMALL = Setup(hidden=(4,))
 

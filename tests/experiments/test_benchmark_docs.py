@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dorfl.paper.benchmark import KINDS, SETS
-from dorfl.paper.pages.benchmark import WORST
+from experiments.benchmark import KINDS, SETS
+from experiments.pages.benchmark import WORST
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -1,9 +1,9 @@
 """The benchmark on the study's page."""
 
-from dorfl.paper import Part, study
-from dorfl.paper import benchmark as bench
 from dorfl.report.content import Table, blocks
 from dorfl.report.tables import as_markdown
+from experiments import Part, study
+from experiments import benchmark as bench
 
 
 def run(worst, mean=0.9, **more):
@@ -39,7 +39,7 @@ def test_what_does_not_hold_is_said(monkeypatch, tmp_path):
 
 
 def test_curves_are_drawn_where_there_are_any():
-    from dorfl.paper.pages import benchmark as pages  # noqa: PLC0415
+    from experiments.pages import benchmark as pages  # noqa: PLC0415
 
     asked = bench.ask("mnist", ["clean"], ["FedAvg"], seeds=2)
     runs = [run(0.5, 0.8, curve=[[20, m, 0.1]], rounds=200) for m in (0.6, 0.7)]

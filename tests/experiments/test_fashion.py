@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.data.datasets import fashion_mnist, read_idx
-from dorfl.data.datasets.packages import UnavailableError
-from dorfl.paper import Part, cells, fashion, study
-from dorfl.paper.pages import fashion as fashion_page
 from dorfl.report.content import Table
+from experiments import Part, cells, fashion, study
+from experiments.data import fashion_mnist, read_idx
+from experiments.data.packages import UnavailableError
+from experiments.pages import fashion as fashion_page
 
 
 def idx(array):

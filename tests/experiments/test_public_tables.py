@@ -5,7 +5,7 @@ import pytest
 
 import dorfl
 import public_tables
-from dorfl.data.datasets.packages import UnavailableError
+from experiments.data.packages import UnavailableError
 
 
 def load(name):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from browser import CHROMIUM, browser
-from dorfl.paper import Part, cardio, cells, study, synthetic
-from dorfl.paper.cells import Cell
 from dorfl.report.content import Table, blocks
 from dorfl.report.page import write
+from experiments import Part, cardio, cells, study, synthetic
+from experiments.cells import Cell
 
 
 def results(function, seeds):

@@ -1,9 +1,9 @@
 """The first screen says what this is, and a claim that does not hold says whose it was."""
 
-from dorfl.paper import Part, study
-from dorfl.paper.cells import Cell
-from dorfl.paper.study import Made, Plan
 from dorfl.report.content import Figure, Finding, Section, Series, Text
+from experiments import Part, study
+from experiments.cells import Cell
+from experiments.study import Made, Plan
 
 
 def test_three_figures_first_and_what_does_not_hold_on_top_of_the_claims(tmp_path, monkeypatch):
@@ -28,4 +28,4 @@ def test_networks_are_left_out_with_a_word_where_pytorch_is_missing(monkeypatch,
     page = study.reproduce([plan], tmp_path)
     said = page.sections[0].blocks[0].paragraphs[0]
     assert "pip install" in said
-    assert "dorfl benchmark" in said
+    assert "python -m experiments benchmark" in said

@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
 from dorfl import datasets, methods, scores
-from dorfl.certificates.theory import rate, supremum
 from dorfl.federated.training import prepare, train
-from dorfl.paper import theory as study
+from experiments import theory as study
+from experiments.suprema import rate, supremum
 
 pytestmark = pytest.mark.portable
 
@@ -82,8 +83,8 @@ def test_rate_says_what_it_needs():
 @pytest.mark.slow
 def test_the_command_draws_and_judges(tmp_path):
     out = subprocess.run(
-        [sys.executable, "-m", "dorfl", "theory", "--out", str(tmp_path / "t")],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "experiments", "theory", "--out", str(tmp_path / "t")],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert out.returncode == 0, out.stdout
     assert "statements fail" not in out.stdout
