@@ -24,7 +24,7 @@ from dorfl.paper.pages import showcase as showcase_page
 from dorfl.paper.pages import synthetic as synthetic_page
 from dorfl.paper.tuning import NAMES
 from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
-from dorfl.support import extras
+from dorfl.support import lazy
 
 _FIRST = 3  # cards at the top; the rest is in a table
 BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
@@ -188,7 +188,7 @@ def _networks(_: int) -> Plan:
     except UnavailableError as error:
         reason = str(error)
     if find_spec("torch") is None:
-        reason = f"It needs PyTorch: {extras.install('torch')}."
+        reason = f"It needs PyTorch: {lazy.install_command('torch')}."
     if reason:
         words = f"Left out. {reason} `dorfl benchmark` then makes it."
         return _left_out("Networks, tuned alike", words)

@@ -1,7 +1,7 @@
-"""A word while kernels are compiled: the one time on a machine that nothing else is to be seen.
+"""A log message when Numba compiles kernels.
 
-Numba keeps what it has compiled, so a first training takes half a minute longer than all others. A
-person who waits is told so, once in a process, as a warning of the logger "dorfl".
+Numba caches compiled kernels on disk, so the first training on a machine takes half a minute longer
+than later ones. The logger "dorfl" warns about the delay once per process.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import logging
 from numba.core import event
 
 
-class _Told(event.Listener):
-    """Says at the first function of `module` that is compiled, not loaded, what takes so long."""
+class _CompilationListener(event.Listener):
+    """Warn at the first function of `module` that is compiled rather than loaded from the cache."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -21,16 +21,16 @@ class _Told(event.Listener):
         if event_.data["dispatcher"].py_func.__module__ == self.module:
             event.unregister("numba:compile", self)  # type: ignore[no-untyped-call]
             logging.getLogger("dorfl").warning(
-                "dorfl compiles its kernels: once on this machine, half a minute or so."
+                "dorfl compiles its kernels: once per machine, about half a minute."
             )
 
     def on_end(self, event_: event.Event) -> None:
         pass
 
 
-def tell(module: str) -> None:
-    """Tell when functions of `module` are compiled in this process.
+def announce(module: str) -> None:
+    """Log a warning when a function of `module` is first compiled in this process.
 
-    >>> tell("a_module_without_kernels")
+    >>> announce("a_module_without_kernels")
     """
-    event.register("numba:compile", _Told(module))  # type: ignore[no-untyped-call]
+    event.register("numba:compile", _CompilationListener(module))  # type: ignore[no-untyped-call]
