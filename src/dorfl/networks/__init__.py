@@ -19,7 +19,7 @@ from dorfl.support import lazy
 _PUBLIC = {
     "NetworkFit": "training",
     "Plan": "plan",
-    "adam": "rules",
+    "adam": "optimizers",
     "distance": "scores",
     "eight_bits": "compression",
     "load": "saving",
@@ -27,7 +27,7 @@ _PUBLIC = {
     "oracle": "training",
     "reference": "scores",
     "save": "saving",
-    "sgd": "rules",
+    "sgd": "optimizers",
     "top": "compression",
     "train": "training",
 }
