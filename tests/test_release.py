@@ -91,7 +91,7 @@ def test_an_empty_environment_trains_with_the_wheel(released, tmp_path):
     said = run(bin_ / "dorfl", "train", "records.csv", *words)
     assert "accuracy" in said and (tmp_path / "model" / "model.json").is_file()
     assert "harbour" in run(bin_ / "dorfl", "evaluate", "model", "records-new.csv")
-    for command, named in ((["demo", "federation"], "flower"), (["theory"], "POT>=")):
+    for command, named in ((["demo", "federation"], "aiohttp>="), (["theory"], "POT>=")):
         missing = subprocess.run(
             [bin_ / "dorfl", *command], cwd=tmp_path, capture_output=True, text=True, check=False
         )
