@@ -24,6 +24,7 @@ from study_cases import METHODS, make_study, synthetic_tables
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "deployment"
 NAMES, TABLES = ("site-1",), synthetic_tables()
 STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
 
@@ -34,10 +35,37 @@ def place():
         yield Path(found)
 
 
+# What systemd does for `ProtectSystem=strict`, `ProtectHome=yes` and its writable directories.
+SANDBOX = """
+mount --make-rprivate /
+while [ "$1" != -- ]; do mkdir -p "$1" && mount --bind "$1" "$1"; shift; done
+mount -o remount,bind,ro /
+shift; exec "$@"
+"""
+WRITABLE = {
+    "StateDirectory=flower": "state",
+    "RuntimeDirectory=dorfl": "run",
+    "CacheDirectory=dorfl": "cache",
+}
+
+
+def sandboxed(text, places):
+    """Return what to put before a unit's command, so that it can write where its unit says."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        return []
+    assert {"ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes"} <= {*text.splitlines()}
+    allowed = [places["tmp"], *re.findall(r"^ReadWritePaths=(.+)$", text, re.MULTILINE)]
+    allowed += [places[name] for line, name in WRITABLE.items() if f"\n{line}\n" in text]
+    words = ["unshare", "--mount", *(["--net"] if "PrivateNetwork=yes" in text else [])]
+    return [*words, "sh", "-ec", SANDBOX, "sh", *map(str, allowed), "--"]
+
+
 @contextlib.contextmanager
 def unit(file, **places):
-    """Run a unit as systemd would: its environment, its credentials and its command."""
+    """Run a unit as systemd would: its environment, credentials, command and file system."""
     text = file.read_text().replace("\\\n", " ")
+    places |= {"tmp": file.parent / f"{file.name}.tmp", "cache": file.parent / f"{file.name}.cache"}
+    places["tmp"].mkdir(exist_ok=True)
     for old, new in places.items():
         text = text.replace(places_of(old), str(new))
     text = text.replace("--port 9094", f"--port {free_port()}")  # which may be taken here
@@ -56,8 +84,10 @@ def unit(file, **places):
     words[0] = shutil.which(Path(words[0]).name, path=path_of()) or words[0]
     with file.with_suffix(".log").open("ab") as log:
         child = subprocess.Popen(
-            words, env={**os.environ, "PATH": path_of(), **env}, stdout=log, stderr=log,
-            start_new_session=True,
+            [*sandboxed(text, places), *words],
+            env={**os.environ, "HOME": "/nonexistent", "TMPDIR": str(places["tmp"]),
+                 "PATH": path_of(), **env},
+            stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
         yield child
@@ -71,9 +101,14 @@ def unit(file, **places):
 
 
 def places_of(name):
-    return {"state": "/var/lib/flower", "run": "/run/dorfl", "host": "HOST:PORT", "data": "DATA"}[
-        name
-    ]
+    return {
+        "state": "/var/lib/flower",
+        "run": "/run/dorfl",
+        "cache": "/var/cache/dorfl",
+        "host": "HOST:PORT",
+        "data": "DATA",
+        "tmp": "/no/unit/names/this",
+    }[name]
 
 
 def path_of():
@@ -160,3 +195,31 @@ def test_the_page_as_it_is_written(place):
     pair = {name: TABLES[name] for name in NAMES}
     study = make_study(pair, method=METHODS["erm"], training="rounds = 2")
     assert same(models.load(made).fit, alone(study, pair))
+    assert [*(place / "site-1" / "flower" / "dorfl-site.service.cache").rglob("*.nbc")]
+    assert [*(flower / "dorfl-coordinator.service.cache").rglob("*.nbi")]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_understands_every_line_of_the_units(place):
+    def run(*words):
+        done = subprocess.run(
+            [*words], cwd=place, env={**os.environ, "PATH": path_of()}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    dorfl_ = (sys.executable, "-m", "dorfl")
+    run(*dorfl_, "server", "init", "fed", "--host", "fl.example.org")
+    run(*dorfl_, "site", "init", "site-1", "--name", "site-1")
+    run(*dorfl_, "flower", "init", "fed")
+    run(*dorfl_, "flower", "init", "site-1", "--ca", "fed/keys/ca.crt")
+    units = [*place.glob("*/flower/*.service")]
+    for file in EXAMPLES.glob("*.service"):
+        text = file.read_text().replace(
+            "/opt/dorfl/bin/dorfl", shutil.which("dorfl", path=path_of())
+        )
+        (place / file.name.replace("dorfl", "https")).write_text(text)
+    units += place.glob("https-*.service")
+    assert len(units) == 6
+    assert run("systemd-analyze", "verify", *map(str, units)) == ""
