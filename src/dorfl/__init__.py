@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from dorfl import solvers
-from dorfl.certificates import certificate, theory
+from dorfl.certificates import certificate
 from dorfl.certificates.certificate import Certificate, WorstCase, saddle_gap, worst_case
 from dorfl.certificates.certified import Certified, certify
 from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
@@ -64,7 +64,6 @@ __all__ = [
     "saddle_gap",
     "scores",
     "solvers",
-    "theory",
     "train",
     "tune",
     "unbalanced_wasserstein",
@@ -73,7 +72,7 @@ __all__ = [
 ]
 
 # Folders go by what a thing is about; `from dorfl.methods import …` stays true all the same.
-for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, scores, theory):
+for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, scores):
     sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
 
 

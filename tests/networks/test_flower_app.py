@@ -27,7 +27,9 @@ from dorfl.networks.training import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:on the way of")  # ReLU has kinks, rows are few
 NODES = (71, 39, 7, 99)  # Flower's are random, and so not in the order of the clients
-PLAN = Plan(batch=16, epochs=1, at_once=1)  # one client at a time, as a node of Flower has
+PLAN = Plan(
+    batch_size=16, local_epochs=1, max_parameters=1
+)  # one client at a time, as a node of Flower has
 
 
 @pytest.fixture(autouse=True)
@@ -96,8 +98,16 @@ def named(clients):
     [
         (methods.erm(), {}),
         (methods.afl(), {"participation": 0.67}),
-        (methods.wafl(5.0), {"steps": 2, "epochs": 0, "server": adam(0.05), "local": sgd(1.0)}),
-        (methods.gdrfl(5.0), {"drift": True, "compression": eight_bits()}),
+        (
+            methods.wafl(5.0),
+            {
+                "local_steps": 2,
+                "local_epochs": 0,
+                "server_optimizer": adam(0.05),
+                "optimizer": sgd(1.0),
+            },
+        ),
+        (methods.gdrfl(5.0), {"scaffold": True, "compression": eight_bits()}),
         (methods.paper(5, 4), {"average": 0.5, "compression": top(0.2)}),
         (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
     ],
@@ -119,8 +129,8 @@ def test_the_app_gives_the_model_of_train_bit_for_bit(method, given):
 def test_what_clients_agree_on_travels_once_and_gives_the_same_model():
     clients, tilted = named(blobs()), methods.method(temperature=5.0, mixture="agnostic")
     for score in (distance(5.0), distance(5.0, components=1)):
-        here = train(clients, tilted, model, PLAN.changed(rounds=3, most=5.0), score=score)
-        there = app(clients, tilted, PLAN.changed(most=5.0), score=score)
+        here = train(clients, tilted, model, PLAN.changed(rounds=3, max_loss=5.0), score=score)
+        there = app(clients, tilted, PLAN.changed(max_loss=5.0), score=score)
         assert np.array_equal(there.theta, here.theta)
         told = [(node, ask["number"]) for node, ask, keys in there.grid.asked
                 if ask["step"] == "train" and "agreed" in keys]  # fmt: skip
@@ -129,8 +139,8 @@ def test_what_clients_agree_on_travels_once_and_gives_the_same_model():
 
 def test_clients_together_are_the_app_up_to_rounding():
     clients = named(blobs())
-    together = train(clients, methods.paper(5, 4), model, Plan(batch=16, rounds=3))
-    there = app(clients, methods.paper(5, 4), Plan(batch=16))
+    together = train(clients, methods.paper(5, 4), model, Plan(batch_size=16, rounds=3))
+    there = app(clients, methods.paper(5, 4), Plan(batch_size=16))
     assert there.theta == pytest.approx(together.theta, abs=1e-4)
 
 
@@ -328,7 +338,7 @@ def test_client_and_server_must_have_the_same_plan():
     module = make(model, 0)
     rows = next(iter(blobs().values()))
     grid = Loopback(
-        [rows], lambda m, c, r: client.train(m, c, r, methods.afl(), module, Plan(batch=8))
+        [rows], lambda m, c, r: client.train(m, c, r, methods.afl(), module, Plan(batch_size=8))
     )
     strategy = RobustStrategy(methods.afl(), module, PLAN, min_available_nodes=1)
     with pytest.raises(ValueError, match="no client takes part"):

@@ -26,7 +26,7 @@ def cnn(*extra):
 
 
 def fit(model=cnn, method=None, clients=CLIENTS, **given):
-    given = {"rounds": 2, "batch": 4, **given}
+    given = {"rounds": 2, "batch_size": 4, **given}
     return dorfl.train(clients, method or methods.afl(), model=model, **given)
 
 
@@ -212,7 +212,7 @@ def sentences(seed):
 @pytest.mark.parametrize(
     ("model", "clients", "given"),
     [
-        (Words, {"a": sentences(0), "b": sentences(1)}, {"at": "table"}),
+        (Words, {"a": sentences(0), "b": sentences(1)}, {"inner_layer": "table"}),
         (Pair, {"a": (pictures()[0][:, 0, 0], pictures()[1])}, {}),
     ],
     ids=["embedding", "two-inputs"],

@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 def training(config):
     """The method and the plan, from the run's configuration."""
-    plan = Plan(batch=32, epochs=1, local=sgd(0.05), seed=int(config["seed"]))
+    plan = Plan(batch_size=32, local_epochs=1, optimizer=sgd(0.05), seed=int(config["seed"]))
     return METHODS[str(config["method"])], plan
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dorfl.carriers.runs import Watch
 from dorfl.study.coordinator import State
-from dorfl.support import extras
+from dorfl.support import lazy
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
         from tensorboardX import SummaryWriter  # noqa: PLC0415 - an extra
     except ImportError:
         raise ValueError(
-            f"--tensorboard needs a package more: {extras.install('tensorboard')}"
+            f"--tensorboard needs a package more: {lazy.install_command('tensorboard')}"
         ) from None
 
     with SummaryWriter(str(folder)) as board:

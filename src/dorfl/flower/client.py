@@ -50,7 +50,7 @@ def train(
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    at: str | None = None,
+    inner_layer: str | None = None,
     name: str | None = None,
 ) -> Message:
     """The reply to any message of a :class:`~dorfl.flower.strategy.RobustStrategy`.
@@ -62,10 +62,10 @@ def train(
         method: as the server has it; so are `plan` and `score`.
         model: the network, or a function that makes one; its parameters are the server's.
         plan: how it is trained; see :class:`~dorfl.networks.Plan`.
-        loss: as for :func:`dorfl.networks.train`; so are `score` and `at`.
+        loss: as for :func:`dorfl.networks.train`; so are `score` and `inner_layer`.
         score: h, where it is not the method's own.
         classes: the labels; without, they are 0, 1, …, as many as the model puts out.
-        at: the submodule whose output transport moves.
+        inner_layer: the submodule whose output transport moves.
         name: the client's, which the server sees; without, "client-1" and so on by the node's
             `partition-id`, or its number in Flower.
     """
@@ -85,7 +85,16 @@ def train(
         if step == "train":
             agreed = _agreed(message, context) if seeking is not None else None
             _load(module, message)
-            fleet = prepare(data, method, module, plan, score=score, at=at, agreed=agreed, **words)
+            fleet = prepare(
+                data,
+                method,
+                module,
+                plan,
+                score=score,
+                inner_layer=inner_layer,
+                agreed=agreed,
+                **words,
+            )
             content = _train(message, context, fleet)
         elif step == "tell":
             content = _tell(message, seeking, _rows(module, data, **words))
@@ -124,7 +133,7 @@ def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
     if _RESIDUAL in state:
         kept = kept._replace(residual=_row(unpack(state, _RESIDUAL, like)["values"]))
     pull = None
-    if fleet.plan.drift:
+    if fleet.plan.scaffold:
         pull = _row(unpack(message.content, "pull", like)["values"])
     answer = fleet.answer(theta, number, [0], kept, pull)
     state[_OWN] = MetricRecord({"seen": answer.kept.seen[0].tolist()})

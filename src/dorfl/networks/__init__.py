@@ -14,12 +14,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from dorfl.support import extras
+from dorfl.support import lazy
 
 _PUBLIC = {
     "NetworkFit": "training",
     "Plan": "plan",
-    "adam": "rules",
+    "adam": "optimizers",
     "distance": "scores",
     "eight_bits": "compression",
     "load": "saving",
@@ -27,7 +27,7 @@ _PUBLIC = {
     "oracle": "training",
     "reference": "scores",
     "save": "saving",
-    "sgd": "rules",
+    "sgd": "optimizers",
     "top": "compression",
     "train": "training",
 }
@@ -49,5 +49,5 @@ def require() -> None:
         importlib.import_module("torch")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"networks need PyTorch; install it with: {extras.install('torch')}"
+            f"networks need PyTorch; install it with: {lazy.install_command('torch')}"
         ) from None

@@ -82,7 +82,7 @@ class Fleet:
 
         `pull` (clients, P) is added to the gradients: what drift correction asks for.
         """
-        most = max(1, self.plan.at_once // self.network.size)
+        most = max(1, self.plan.max_parameters // self.network.size)
         order = in_order(who, self.rows.counts)
         for first in range(0, len(order), most):
             some = order[first : first + most]
@@ -112,7 +112,7 @@ class Fleet:
         """Where the clients' steps lead, their risks before, and the running means after."""
         plan, batches = self.plan, self._batches(number, who)
         own = theta.expand(len(who), -1).clone()
-        carried = plan.local.start(own)
+        carried = plan.used_optimizer.start(own)
         risks = seen
         for step in range(batches.numbers.shape[1]):
             index, there = batches.numbers[:, step], batches.there[:, step]
@@ -127,10 +127,10 @@ class Fleet:
                 gradient.add_(pull)
             working = there.any(1, keepdim=True)
             if bool(working.all()):
-                plan.local.step(own, gradient, carried, step + 1)
+                plan.used_optimizer.step(own, gradient, carried, step + 1)
             else:  # some have no rows left in this round: they stay where they are
                 stay = own.clone()
-                plan.local.step(own, gradient, carried, step + 1)
+                plan.used_optimizer.step(own, gradient, carried, step + 1)
                 own = torch.where(working, own, stay)
         return torch.sub(theta, own, out=own), risks, seen
 
@@ -146,7 +146,7 @@ class Fleet:
         robust = self.robust
         if robust.place.still:  # no row has moved for its loss
             return climb.level
-        if self.network.at is not None:  # a score is on the inputs, which then do not move
+        if self.network.layer is not None:  # a score is on the inputs, which then do not move
             robust = replace(robust, place=Place(torch.zeros(())))
         return robust.bare(*self._given(who, index)).detach()
 
@@ -178,13 +178,13 @@ class Fleet:
     def _batches(self, number: int, who: list[int]) -> Batches:
         """Row numbers for this round: every client has a random stream of its own."""
         plan, counts = self.plan, self.rows.counts[who]
-        batch = int(min(plan.batch, counts.max()))
-        steps = plan.steps or plan.epochs * -(-int(counts.max()) // batch)
+        batch = int(min(plan.batch_size, counts.max()))
+        steps = plan.local_steps or plan.local_epochs * -(-int(counts.max()) // batch)
         index = np.zeros((len(who), steps * batch), dtype=np.int64)
         there = np.zeros((len(who), steps * batch), dtype=np.float32)
         for row, (i, count) in enumerate(zip(who, counts.tolist(), strict=True)):
             rng = np.random.default_rng([plan.seed, number, self.first + i])
-            drawn = _order(rng, count, batch, plan.epochs, steps if plan.steps else 0)
+            drawn = _order(rng, count, batch, plan.local_epochs, steps if plan.local_steps else 0)
             places = np.flatnonzero(drawn >= 0)
             index[row, places] = self.rows.bounds[i] + drawn[places]
             there[row, places] = 1.0

@@ -51,7 +51,7 @@ def diagnose(
         found.append(
             f"the network is no better than a constant prediction: its mean loss on inliers is "
             f"{loss:.4g}, the constant's {constant:.4g}. Try more rounds (rounds=), standardised "
-            "inputs, or a lower rate of the server (server=networks.adam(0.001))."
+            "inputs, or a lower rate of the server (server_optimizer=networks.adam(0.001))."
         )
     found += _ignored_clients(fleet, method, lam, mean, losses)
     if not len(rows.classes):
@@ -147,5 +147,5 @@ def _ignored_classes(fleet: Fleet, method: Method, relative: Array) -> list[str]
     return [
         f"all rows of {len(few)} class(es) ({named}) have nearly no weight: the score treats them "
         "as outliers, or the tilt follows much larger losses of other rows. Try dorfl.methods."
-        "dorfl(), a smaller outlier share, standardised inputs, or a bound on the loss (most=)."
+        "dorfl(), a smaller outlier share, standardised inputs, or a bound on the loss (max_loss=)."
     ]

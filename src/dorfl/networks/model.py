@@ -34,10 +34,10 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
 class Network:
     """A module whose trainable parameters are one vector; see :meth:`outputs`.
 
-    `at` names a submodule: what it puts out is then what transport moves, instead of the inputs.
+    `layer` names a submodule: what it puts out is then what transport moves, instead of the inputs.
     """
 
-    def __init__(self, module: nn.Module, at: str | None = None) -> None:
+    def __init__(self, module: nn.Module, layer: str | None = None) -> None:
         self.module = copy.deepcopy(module)
         trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not trained:
@@ -58,8 +58,8 @@ class Network:
         self.shapes = tuple(tuple(p.shape) for p in trained.values())
         self.sizes = tuple(p.numel() for p in trained.values())
         self.size = sum(self.sizes)
-        self.at = at
-        self._place = None if at is None else self.module.get_submodule(at)
+        self.layer = layer
+        self._place = None if layer is None else self.module.get_submodule(layer)
         self._one_by_one = False  # clients: where `vmap` cannot batch what the module does
 
     def start(self) -> Tensor:
@@ -75,7 +75,7 @@ class Network:
     def outputs(self, theta: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
         """What the model puts out for rows (clients, n, …), each client at its own θ (clients, P).
 
-        One θ for all is given as (1, P). `shift` is added to what the submodule `at` puts out.
+        One θ for all is given as (1, P). `shift` is added to what the submodule `layer` puts out.
         """
         clients, count = x.shape[:2]
         if len(theta) == 1:
@@ -90,7 +90,7 @@ class Network:
         return torch.stack([self._call(*own) for own in zip(*given, strict=True)])
 
     def embed(self, x: Tensor) -> Tensor:
-        """What the submodule `at` puts out for rows (clients, n, …); without one, the rows."""
+        """What the submodule `layer` puts out for rows (clients, n, …); without one, the rows."""
         if self._place is None:
             return x
         seen: list[Tensor] = []

@@ -119,16 +119,17 @@ class Climb(NamedTuple):
 class Robust:
     """f(θ, ζ) of rows for a method: everything but θ and the rows.
 
-    `most` bounds the loss: a tilt would otherwise follow the one row whose loss has no bound.
+    `max_loss` bounds the loss: a tilt would otherwise follow the one row whose loss has no bound.
     `bounds` keep inputs in a box, and a row that lies outside no farther than it is.
     """
 
     loss: RowLoss
     place: Place
     score: RowScore | None = None
-    most: float = np.inf
+    max_loss: float = np.inf
     steps: int = 7
-    accuracy: float = 0.0
+    lr: float = 1.0
+    tol: float = 0.0
     bounds: tuple[float, float] | None = None
 
     def losses(
@@ -137,7 +138,7 @@ class Robust:
         """l of rows (clients, n, …), each client at its θ (clients, P)."""
         out = network.outputs(theta, x, shift)
         loss = self.loss(out.flatten(0, 1), y.flatten()).view(y.shape)
-        return loss.clamp(max=self.most) if np.isfinite(self.most) else loss
+        return loss.clamp(max=self.max_loss) if np.isfinite(self.max_loss) else loss
 
     def scores(self, x: Tensor, y: Tensor) -> Tensor:
         """h of rows (clients, n, …), but for a quadratic one, which is part of the place."""
@@ -159,7 +160,7 @@ class Robust:
         there anyway), so it is no longer than what must gain wherever the problem is concave.
         Without a network there is no loss.
         """
-        theta, here = theta.detach(), network is None or network.at is None
+        theta, here = theta.detach(), network is None or network.layer is None
         start, penalty = self.place.middle(x, center)
         if self.place.still or (network is None and self.score is None):
             rest = x.new_zeros(y.shape)
@@ -185,12 +186,12 @@ class Robust:
         u = torch.zeros_like(start if network is None or here else network.embed(x))
         value, gradient = height(u)
         slope = 0.5 * _dot(gradient, gradient)
-        length, bend = torch.ones_like(value), torch.full_like(value, np.inf)
+        length, bend = torch.full_like(value, self.lr), torch.full_like(value, np.inf)
         tiny = 2.0 * torch.finfo(value.dtype).eps
         small = max(1e3 * tiny, 1e-6) ** 2
         wide = (...,) + (None,) * (u.ndim - 2)
         for step in range(1, self.steps + 1):
-            last = step == self.steps or bool((slope <= self.accuracy * bend.clamp(1e-3, 1)).all())
+            last = step == self.steps or bool((slope <= self.tol * bend.clamp(1e-3, 1)).all())
             stride = length.clamp(max=1.0) if last else length
             trial = torch.addcmul(u, stride[wide], gradient)
             if box is not None:

@@ -86,12 +86,12 @@ def begin(setting: Setting, theta: Tensor) -> State:
     """The state before the first round."""
     count = len(setting.names)
     unknown = np.full(count, np.nan)
-    drift = torch.zeros(count, len(theta), dtype=theta.dtype) if setting.plan.drift else None
+    drift = torch.zeros(count, len(theta), dtype=theta.dtype) if setting.plan.scaffold else None
     return State(
         round=0,
         theta=theta.clone(),
         mean=theta.clone(),
-        carried=setting.plan.server.start(theta),
+        carried=setting.plan.used_server_optimizer.start(theta),
         lam=setting.method.mixture.start(setting.names, setting.counts),
         risks=unknown,
         before=unknown,
@@ -134,7 +134,7 @@ def hear(
     weights = asked.shares[who] / asked.draw.chance[who]
     heard.way += torch.from_numpy(weights).to(heard.way) @ ways
     if state.controls is not None and asked.pull is not None:
-        steps = _steps(setting, who).to(ways)[:, None] * setting.plan.local.rate
+        steps = _steps(setting, who).to(ways)[:, None] * setting.plan.used_optimizer.lr
         state.controls[who] = ways / steps - asked.pull[who]
     heard.risks[who] = risks
     heard.who += who
@@ -148,19 +148,21 @@ def step(
     """The state after a round. Who was asked and not heard is stood in for by those who were."""
     method, plan, number, told = setting.method, setting.plan, asked.number, heard.risks
     if not (bool(heard.way.isfinite().all()) and np.isfinite(told[heard.who]).all()):
-        raise ValueError(f"round {number}: the training diverged; lower the rates, or bound `most`")
+        raise ValueError(
+            f"round {number}: the training diverged; lower the rates, or bound `max_loss`"
+        )
     way, who = heard.way, asked.draw.who
     if len(heard.who) < len(who):
         weights = asked.shares / asked.draw.chance
         there = float(weights[heard.who].sum())
         way = way * (float(weights[who].sum()) / there) if there > 0.0 else way
     carried = [tensor.clone() for tensor in state.carried]
-    theta = plan.server.step(state.theta.clone(), way, carried, number)
+    theta = plan.used_server_optimizer.step(state.theta.clone(), way, carried, number)
     memory = min(plan.average, state.round / number)  # a plain mean until there is enough
     mean = torch.lerp(theta, state.mean, memory)
     risks = np.where(np.isnan(told), state.risks, told)
     lam = _climb(plan, method.mixture, asked.draw, state, told)
-    down = len(who) * theta.numel() * theta.element_size() * (1 + plan.drift)
+    down = len(who) * theta.numel() * theta.element_size() * (1 + plan.scaffold)
     after = replace(
         state, round=number, theta=theta, mean=mean, carried=carried, lam=lam, risks=risks,
         before=state.risks,
@@ -263,7 +265,7 @@ def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) 
     rise = _known(np.where(heard, last + (told - last) / draw.chance, last))
     if plan.optimistic and not np.isnan(state.before).all():
         rise = rise + (_known(np.where(heard, told, state.risks)) - _known(state.risks))
-    grown = state.lam * np.exp(plan.ascent * (rise - rise.max()))
+    grown = state.lam * np.exp(plan.mixture_lr * (rise - rise.max()))
     lam = np.maximum(grown / grown.sum(), 1e-12)  # nobody is lost for good
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())
 
@@ -271,5 +273,7 @@ def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) 
 def _steps(setting: Setting, who: list[int]) -> Tensor:
     """How many local steps each of these takes in a round."""
     plan, counts = setting.plan, setting.counts[who]
-    steps = plan.steps or plan.epochs * -(-counts // np.minimum(plan.batch, counts))
+    steps = plan.local_steps or plan.local_epochs * -(
+        -counts // np.minimum(plan.batch_size, counts)
+    )
     return torch.from_numpy(np.broadcast_to(steps, counts.shape).copy())

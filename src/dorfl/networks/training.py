@@ -92,7 +92,7 @@ def train(
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    at: str | None = None,
+    inner_layer: str | None = None,
     checkpoint: str | Path | None = None,
     progress: Callable[[Round], object] | None = None,
     **given: Any,
@@ -109,10 +109,10 @@ def train(
             gives one number per row; it gets class numbers where `classes` is given, else values.
         score: h as a function of (rows, labels) on tensors, instead of the method's.
         classes: the labels, where the clients do not have them all.
-        at: the submodule whose output transport moves, instead of the inputs.
+        inner_layer: the submodule whose output transport moves, instead of the inputs.
         checkpoint: a file to write after every round, and to go on from where it exists.
         progress: called with every round as it ends.
-        **given: words of the plan by name, as in `train(…, rounds=10, batch=32)`.
+        **given: options of the plan by name, as in `train(…, rounds=10, batch_size=32)`.
 
     >>> import dorfl
     >>> from dorfl.networks import mlp, train
@@ -122,7 +122,16 @@ def train(
     (2, (3,))
     """
     plan = (plan or Plan()).changed(**given)
-    fleet = prepare(clients, method, model, plan, loss=loss, score=score, classes=classes, at=at)
+    fleet = prepare(
+        clients,
+        method,
+        model,
+        plan,
+        loss=loss,
+        score=score,
+        classes=classes,
+        inner_layer=inner_layer,
+    )
     method = fleet.method
     setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
     state, kept = server.begin(setting, fleet.network.start()), fleet.begin()
@@ -186,7 +195,7 @@ def prepare(
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    at: str | None = None,
+    inner_layer: str | None = None,
     agreed: Agreed | None = None,
 ) -> Fleet:
     """Clients checked, their centres found, the model made: ready for the first round.
@@ -195,7 +204,7 @@ def prepare(
     """
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
-    network = Network(models.make(model, plan.seed), at)
+    network = Network(models.make(model, plan.seed), inner_layer)
     dtype = network.start().dtype
     own = not isinstance(loss, str)
     classify = loss in ("softmax", "logistic") or (own and classes is not None)
@@ -205,24 +214,27 @@ def prepare(
         _check_outputs(network, rows, loss, moving=False)
         method, notes = _resolve(method or dorfl(), network, rows, loss, score is not None)
     check(method)
-    _check_outputs(network, rows, loss, moving=at is None and bool(method.rho < np.inf))
+    _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
     bend = None
     if score is None and method.score is not None:
         bend = method.score.bend(rows.dims)
-    if at is not None and bend is not None:
-        raise ValueError("at: a quadratic score is on the inputs, transport is not; give `score`")
-    moving = rows.dims if at is None else int(network.embed(rows.x[None, :1]).numel())
+    if inner_layer is not None and bend is not None:
+        raise ValueError(
+            "inner_layer: a quadratic score is on the inputs, transport is not; give `score`"
+        )
+    moving = rows.dims if inner_layer is None else int(network.embed(rows.x[None, :1]).numel())
     robust = Robust(
         LOSSES[loss] if isinstance(loss, str) else loss,
         place(method.rho, method.cost, bend, moving, dtype),
         row_score(method.score if score is None else score, rows, agreed),
-        plan.most,
-        plan.climb,
-        plan.accuracy,
-        plan.bounds,
+        plan.max_loss,
+        plan.inner_steps,
+        plan.inner_lr,
+        plan.inner_tol,
+        plan.input_bounds,
     )
     centers = None if bend is None else _centers(method, rows, agreed)
-    tilt = Tilt(method.temperature, plan.memory, plan.trim)
+    tilt = Tilt(method.temperature, plan.risk_momentum, plan.trim)
     scored = robust.score is not None or centers is not None
     by_loss = scored and method.mixture.by == "loss"
     return Fleet(network, rows, robust, tilt, plan, method, notes, centers, by_loss=by_loss)
@@ -241,7 +253,7 @@ def _resolve(
         regression_loss="squared" if loss == "squared" else "huber",
         measurable=_measurable(network, rows),
         own_score=own_score,
-        at=network.at,
+        inner_layer=network.layer,
     )
 
 
@@ -284,7 +296,11 @@ def oracle(
     >>> small.evaluate(small.problem.start).gradients.shape
     (3, 18)
     """
-    named = {word: given.pop(word) for word in ("loss", "score", "classes", "at") if word in given}
+    named = {
+        word: given.pop(word)
+        for word in ("loss", "score", "classes", "inner_layer")
+        if word in given
+    }
     fleet = prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
     theta = fleet.network.start().double().numpy()
     return NetworkOracle(Agreement(fleet.method, theta, fleet.network), fleet)
@@ -348,7 +364,7 @@ def _check_outputs(
     if moving and not out.requires_grad:
         raise ValueError(
             "rho: what the model puts out has no gradient by its inputs, so transport cannot move "
-            "them; name a submodule whose output it can move (at=), or do without (rho=inf)"
+            "them; name a submodule whose output can move (inner_layer=), or do without (rho=inf)"
         )
     if not isinstance(loss, str):
         _check_loss(loss, out, y)

@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dorfl.support.plain import number
 from dorfl.support.types import Array
+from dorfl.support.wire import number
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dorfl.objective.kinds import Score
-from dorfl.support.plain import number, whole
 from dorfl.support.types import Array
+from dorfl.support.wire import number, whole
 
 
 @dataclass(frozen=True, eq=False)

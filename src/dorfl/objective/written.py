@@ -15,7 +15,7 @@ from dorfl.objective import costs, losses, mixture, scores
 from dorfl.objective.kinds import Kind, Loss, Score
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
-from dorfl.support.plain import number, short, text, whole
+from dorfl.support.wire import number, short, text, whole
 
 
 def write_method(method: Method) -> dict[str, Any]:

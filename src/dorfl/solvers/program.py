@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dorfl.objective.mixture import Mixture
-from dorfl.support.later import Later
+from dorfl.support.lazy import LazyModule
 from dorfl.support.types import Array
 
-clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
+clarabel, sparse = LazyModule("clarabel"), LazyModule("scipy.sparse")
 
 FREE = 48  # tangents in a quadratic program, beside those with a weight below the cap
 ACCURACY = 0.01  # duality gap of the program, as a share of the predicted decrease

@@ -13,10 +13,10 @@ import numpy as np
 
 from dorfl.linear import curvature as packing
 from dorfl.linear.curvature import Base, Sizes
-from dorfl.support.later import Later
+from dorfl.support.lazy import LazyModule
 from dorfl.support.types import Array
 
-_loops = Later("dorfl.solvers.recursion")
+_loops = LazyModule("dorfl.solvers.recursion")
 MEMORY = 60  # secants kept; sqp rarely makes half as many
 
 

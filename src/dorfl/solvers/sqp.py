@@ -33,7 +33,7 @@ from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, piec
 from dorfl.solvers.bound import is_bounded, lower_bound
 from dorfl.solvers.program import Step, Tangents
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
-from dorfl.support.later import optimize
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 SERIOUS = 0.1  # share of the predicted decrease that makes a step serious (Kiwiel's m_L)

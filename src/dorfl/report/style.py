@@ -1,0 +1,113 @@
+"""Style of a series: a method has the same colour in every figure.
+
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart; dashes and markers
+tell lines apart without any colour.
+
+>>> looks(["DOR-FL", "dorfl (per client)"])[1].colour == looks(["DOR-FL"])[0].colour
+True
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from colorsys import hls_to_rgb
+from typing import NamedTuple
+
+from dorfl.report.content import Series
+
+GREY = "#7a7a7a"
+METHODS = {
+    "dorfl": "#0072b2",
+    "erm": "#e69f00",
+    "afl": "#009e73",
+    "wafl": "#cc79a7",
+    "gdrfl": "#d55e00",
+}
+REFERENCES = ("oracle", "bayesrule", "paper", "chance")
+_ALIASES = {"cleanrowsonly": "oracle"}
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5", "#117733", "#999933", "#aa4466", "#44555f")
+MARKED = 12  # most points of a line that have a marker
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_OPACITIES = (1.0, 0.6, 0.35)
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross")
+
+
+class Look(NamedTuple):
+    """Style of a series; dash and marker have the names of Plotly.
+
+    Attributes
+    ----------
+    colour : str
+        Hexadecimal colour.
+    dash, marker : str
+        Pattern of the line, symbol of its points.
+    width : float
+        Of the line, in pixels.
+    alpha : float
+        Opacity of bars.
+    """
+
+    colour: str
+    dash: str
+    marker: str
+    width: float
+    alpha: float
+
+
+def looks(labels: Sequence[str]) -> list[Look]:
+    """Return a style for each label.
+
+    Methods have fixed colours, references are grey, and other labels get a free colour. Text after
+    a colon names a variant, for methods also text after a comma or a bracket: variants share the
+    colour and differ in dash, marker and opacity.
+
+    Parameters
+    ----------
+    labels
+        Labels of all series of a figure.
+    """
+    heads = [_head(label) for label in labels]
+    taken = {METHODS[head] for head in heads if head in METHODS}
+    free = [colour for colour in (*COLOURS, *_MORE) if colour not in taken]
+    free = list(dict.fromkeys(free))
+    others = list(dict.fromkeys(h for h in heads if h not in METHODS and h not in REFERENCES))
+    free += [_hue(k) for k in range(len(others) - len(free))]
+    found = []
+    for place, head in enumerate(heads):
+        variant = heads[:place].count(head)
+        width = 2.0
+        if head in REFERENCES:
+            colour, width, first = GREY, 1.6, 1 + REFERENCES.index(head)
+        elif head in METHODS:
+            colour, first = METHODS[head], list(METHODS).index(head)
+            width = 3.2 if head == "dorfl" else 2.0
+        else:
+            first = others.index(head)
+            colour = free[first]
+        weaker = variant + (first - 1 if head in REFERENCES else 0)
+        dash = _DASHES[(first + variant) % len(_DASHES)]
+        marker = _MARKERS[(first + variant) % len(_MARKERS)]
+        found.append(Look(colour, dash, marker, width, _OPACITIES[weaker % len(_OPACITIES)]))
+    return found
+
+
+def _hue(place: int) -> str:
+    """Return a colour for the k-th label; steps of the golden angle keep neighbours distinct."""
+    light, angle = (0.42, 0.6)[place % 2], (0.11 + 0.618033988749895 * place) % 1.0
+    return "#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(angle, light, 0.55))
+
+
+def has_markers(series: Series) -> bool:
+    """Return whether a line has markers: not if it is a reference or a closed outline."""
+    ends = [(series.x[k], series.y[k]) for k in (0, -1)]
+    closed = len(series.x) > 2 and ends[0] == ends[1]
+    return not closed and _head(series.label) not in REFERENCES
+
+
+def _head(label: str) -> str:
+    """Return the name without its variant, spelled alike: 'DOR-FL (ρ = 20)' is 'dorfl'."""
+    short = re.sub(r"[^a-z0-9]", "", re.split(r"[,:(]", label.casefold())[0])
+    short = _ALIASES.get(short, short)
+    return short if short in METHODS or short in REFERENCES else label.partition(":")[0]
