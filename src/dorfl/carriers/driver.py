@@ -116,8 +116,7 @@ def conduct(
         no longer waited for.
     keep
         Called with every new state and the seconds that each site took, before the next request.
-
-    Note:
+    note : callable
         Called as `note(event, **details)`.
 
     Returns

@@ -170,8 +170,7 @@ async def attend(
         An open connection.
     name
         The site's name, for notes.
-
-    Note:
+    note : callable
         Called with lines for the site's log.
 
     Raises

@@ -35,8 +35,7 @@ async def attend_socket(
         Where to make the socket; an older one is replaced.
     respond
         Answers an envelope, one at a time.
-
-    Note:
+    note : callable
         Called with lines for the site's log.
     """
 
