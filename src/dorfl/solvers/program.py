@@ -220,4 +220,4 @@ def quadratic_program(
             zero[np.argmax(gain)] = False
         else:
             full[np.argmin(loss)] = False
-    return weights * (start.sum() / weights.sum())
+    return np.asarray(weights * (start.sum() / weights.sum()))
