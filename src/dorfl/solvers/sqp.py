@@ -500,8 +500,10 @@ def _sharpest(state: SqpState, tangents: Tangents, weights: Array) -> Array:
     near = np.argsort(-tangents.values, kind="stable")[: 2 * program.FREE]
     near = np.union1d(near, np.flatnonzero(weights))
     slopes = tangents.slopes[near] / np.sqrt(penalty)
+    quadratic = slopes @ slopes.T
+    ahead = tangents.values[near] - quadratic @ weights[near]
     found = program.quadratic_program(
-        slopes @ slopes.T, tangents.values[near], mixture.cap, tangents.owner[near]
+        quadratic, ahead, weights[near], mixture.cap, tangents.owner[near]
     )
     out = np.zeros_like(weights)
     out[near] = found
