@@ -11,7 +11,7 @@ import numpy as np
 
 from dorfl import solvers
 from dorfl.data import validation, weighing
-from dorfl.data.centers import find_centers
+from dorfl.data.robust import find_centers
 from dorfl.data.validation import Clients
 from dorfl.data.weighing import Weighed
 from dorfl.federated import local, regret

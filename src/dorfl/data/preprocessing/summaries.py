@@ -138,7 +138,7 @@ def deviation_of(present: Array, part: Numeric, plan: Plan) -> Deviation:
         return Deviation()
     if plan.scaling == "standard":
         return Deviation(len(present), squares=sums.exact((present - part.center) ** 2))
-    return Deviation(len(present), distances=sketch.around(present, part.center, plan.least))
+    return Deviation(len(present), distances=sketch.of_distances(present, part.center, plan.least))
 
 
 def _levels(found: columns.Levels, kind: str, plan: Plan) -> Column:
