@@ -165,8 +165,8 @@ class Refusal(NamedTuple):
 
 
 # Answer to `center`: a LocationReport; to `edge`: a Sketch of squared distances from ξ̄; to
-# `round`: a Report; to `select`: Reports; to `compare`: HeldOut; to `certify`: what the site tells for the certificate. Of a secure sum, to
-# `levels`: Columns with names alone; to `sum keys`: an Advert.
+# `round`: a Report; to `select`: Reports; to `compare`: HeldOut; to `certify`: the site's part of
+# the certificate. Of a secure sum, to `levels`: Columns with names alone; to `sum keys`: an Advert.
 Answer = (
     Enrolled | Columns | Spreads | LocationReport | Sketch | Report | Reports | HeldOut | Finished
     | Told | Advert | Dealt | Masked | Shares | Refusal
