@@ -9,7 +9,7 @@ from torch import nn
 
 import dorfl
 from dorfl import methods, scores
-from dorfl.data.centers import find_centers
+from dorfl.data.robust import find_centers
 from dorfl.networks.oracle import evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.training import oracle, prepare

@@ -222,7 +222,7 @@ def test_labels_and_predictions_are_the_loss_s_business():
     X, y = clients["north"]
     assert set(fit.predict(X)) == {"no", "yes"}
     assert fit.score(X, y) > 0.75
-    with pytest.raises(ValueError, match="tells two classes apart, y has 3"):
+    with pytest.raises(ValueError, match="is for two classes, y has 3"):
         dorfl.train(make_clients(OneAgainstAll()), methods.afl(), loss=SmoothHinge())
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import torch  # noqa: F401 - for the example above
 
-from dorfl.data import centers
+from dorfl.data import robust
 from dorfl.networks.data import Rows
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
@@ -50,20 +50,22 @@ class Search(Protocol):
 
 
 class Center:
-    """ξ̄ of a quadratic score, common to all clients: :mod:`dorfl.data.centers`."""
+    """ξ̄ of a quadratic score, common to all clients: :mod:`dorfl.data.robust`."""
 
     stages = ("center",)
 
     def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
         """The mean of the rows that do not lie far out."""
         del stage, agreed
-        kept, mean = centers.summarise(rows.x.flatten(1).numpy(), LEAST)
+        kept, mean = robust.local_center(rows.x.flatten(1).numpy(), LEAST)
         return Told(mean, np.array([kept], dtype=float))
 
     def agree(self, stage: str, told: Sequence[Told]) -> Array:
         """The mean of these."""
         del stage
-        return centers.combine([centers.Summary(float(one.weight[0]), one.values) for one in told])
+        return robust.average_centers(
+            [robust.LocalCenter(float(one.weight[0]), one.values) for one in told]
+        )
 
 
 def search(method: Method, score: Any = None) -> Search | None:

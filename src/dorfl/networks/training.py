@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dorfl.data.centers import find_centers
+from dorfl.data.robust import find_centers
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Exchanged
 from dorfl.federated.local import Round
