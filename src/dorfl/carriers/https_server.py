@@ -321,14 +321,10 @@ async def _listen(
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
             reuse_address=True,
         )
-    except PermissionError:
-        raise ValueError(
-            f"port {federation.port} needs more rights; use one above 1023 (port in "
-            "federation.toml)"
-        ) from None
     except OSError as error:
         raise ValueError(
-            f"port {federation.port} at {address}: {error.strerror}; port is in federation.toml"
+            f"port {federation.port} at {address}: {error.strerror}; federation.toml sets the "
+            "port (one below 1024 needs special rights)"
         ) from None
 
 
