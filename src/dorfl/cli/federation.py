@@ -84,7 +84,7 @@ def status(folder: Folder) -> None:
     """
     screen, found = Screen(), _status(opened(folder))
     screen.give(found)
-    screen.say(f"server: {'up' if found['server'] else 'down'} ({found['address']})")
+    screen.say(f"HTTPS server: {'up' if found['server'] else 'down'} ({found['address']})")
     for site, presence in found["sites"].items():
         screen.say(f"site {site}: {presence}")
     last = found["run"]

@@ -63,9 +63,7 @@ _TOLD = {
 
 
 @app.command()
-def init(
-    folder: Folder, name: Annotated[str, typer.Option(help="The site's name.")]
-) -> None:
+def init(folder: Folder, name: Annotated[str, typer.Option(help="The site's name.")]) -> None:
     """Make the site's key and certificate. Send the .crt file to the coordinator; the .key stays.
 
     Example: dorfl site init site-1/ --name site-1
