@@ -116,8 +116,9 @@ def test_a_site_that_stays_away_is_extrapolated_and_on_record(deployed, able):
         folder = deployed.run(study, {2: lambda: deployed.pause_site("site-3")})
     finally:
         deployed.go_on_site("site-3")
-    missed = deployed.record(folder)["stood in"]
-    assert set(missed) == {"site-3"} and missed["site-3"] == [3, 4, 5, 6]
+    record = deployed.record(folder)
+    assert record["rounds"] >= 3
+    assert record["stood in"] == {"site-3": [*range(3, record["rounds"] + 1)]}
 
 
 def test_a_second_run_is_refused_and_leaves_nothing_behind(deployed):
@@ -181,7 +182,9 @@ def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
     with deployed.hosting("site-2", flood):
         folder = deployed.run(study)
     assert "answer too long" in events_of(folder)
-    assert deployed.record(folder)["stood in"] == {"site-2": [2, 3, 4, 5, 6]}
+    record = deployed.record(folder)
+    assert record["rounds"] >= 3
+    assert record["stood in"] == {"site-2": [*range(2, record["rounds"] + 1)]}
 
 
 def test_words_of_a_site_forge_no_lines_of_the_log(deployed, able):

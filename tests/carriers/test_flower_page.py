@@ -8,15 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deployments import alone, same, until
+from deployments import alone, rounds_of, same, until
 from pyarrow import csv
 from test_flower import nginx
 
+from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import free_port
 from dorfl.study import model as models
 from study_cases import METHODS, make_study, synthetic_tables
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deployment"
 NAMES, TABLES = ("site-1",), synthetic_tables()
-STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
+STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 3\n'
 
 
 @pytest.fixture
@@ -188,12 +188,19 @@ def test_the_page_as_it_is_written(place):
             )  # fmt: skip
             text = (own / "flower-supernode.service").read_text()
             assert "User=flower" in text and "SupplementaryGroups=dorfl-socket" in text
-        shown = run(running)
-        time.sleep(0.5)
-    assert "model:" in shown, shown
+        first = subprocess.Popen(["bash", "-ec", running], cwd=place, env=env)
+        until(lambda: any(rounds_of(made) for made in (place / "fed" / "runs").glob("*")))
+        (number,) = re.findall(r'"run-id": "?(\d+)', run("flwr ls here --format json"))
+        run(f"flwr stop {number} here")
+        first.wait(60)
+        assert "round (" in run(f"flwr log {number} here --show")
+        until(lambda: Federation.open(place / "fed").noted("run") is None)
+        assert "interrupted" in run("dorfl status fed/")
+        shown = run(resuming)
+    assert "done (done)" in shown, shown
     (made,) = (place / "fed" / "runs").glob("*/model")
     pair = {name: TABLES[name] for name in NAMES}
-    study = make_study(pair, method=METHODS["erm"], training="rounds = 2")
+    study = make_study(pair, method=METHODS["erm"], training="rounds = 3")
     assert same(models.load(made).fit, alone(study, pair))
     assert [*(place / "site-1" / "flower" / "dorfl-site.service.cache").rglob("*.nbc")]
     assert [*(flower / "dorfl-coordinator.service.cache").rglob("*.nbi")]

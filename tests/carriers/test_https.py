@@ -481,7 +481,7 @@ def test_a_certificate_is_renewed_while_the_server_runs(deployed):
     before = serial()
 
     def renew():
-        assert "holds until" in dorfl("server", "renew", deployed.federation.path).stdout
+        assert "is now valid until" in dorfl("server", "renew", deployed.federation.path).stdout
 
     study = make_study(TABLES, training=LONGER)
     folder = deployed.run(study, {1: renew})

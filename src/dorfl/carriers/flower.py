@@ -6,13 +6,13 @@ ClientApp forwards each envelope to the Unix socket of the site's own process, w
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import secrets
 import shutil
 import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from importlib import resources
@@ -33,6 +33,7 @@ REJOIN_SECONDS = 90.0  # a SuperNode that was killed is let in again after up to
 RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could not carry
 LOOK_SECONDS = 0.1  # between looks for replies; `Grid.send_and_receive` looks every 3 s
 MESSAGE_SECONDS = 600.0  # after which Flower drops a message
+PROTOBUF = "application/protobuf"
 SUPERLINK_PORT = 8000  # of the loopback, behind nginx
 SOCKET = "/run/dorfl/site.sock"  # where a site's service answers
 
@@ -178,21 +179,14 @@ def control_answers(address: str, ca: Path) -> bool:
     ValueError
         If nothing answers there, or not by the coordinator's certificate.
     """
-    asked = urllib.request.Request(
-        f"https://{address}/v1/control/list-runs",
-        data=b"",
-        headers={"content-type": "application/protobuf"},
-    )
     try:
         context = ssl.create_default_context(cafile=str(ca))
-        with urllib.request.urlopen(asked, timeout=15, context=context) as response:
-            status = response.status
-    except urllib.error.HTTPError as error:
-        status = error.code
-        error.close()
-    except OSError as error:
-        raise ValueError(f"{address}: {getattr(error, 'reason', error)}") from None
-    return status not in (403, 404)
+        line = http.client.HTTPSConnection(address, timeout=15, context=context)
+        with contextlib.closing(line):
+            line.request("POST", "/v1/control/list-runs", b"", {"content-type": PROTOBUF})
+            return line.getresponse().status not in (403, 404)
+    except (OSError, http.client.HTTPException) as error:
+        raise ValueError(f"{address}: {error}") from None
 
 
 def write_coordinator(federation: Federation, superlink: int = SUPERLINK_PORT) -> Path:

@@ -1,7 +1,7 @@
 """The HTTPS carrier's server: aiohttp with mutual TLS, and a Unix socket for the coordinator.
 
 A registered site fetches its request by a long poll and posts its reply. Its certificate, which TLS
-has verified, says which site it is. `dorfl run` hands over requests and takes replies by a Unix
+has verified, identifies the site. `dorfl run` hands over requests and takes replies by a Unix
 socket that only the owner of the federation's folder can open.
 """
 
@@ -279,7 +279,7 @@ async def _serve(federation: Federation, address: str, ready: Callable[[], objec
         public = await _runner(stack, public_app(federation, mailbox))
         listener = await _listen(federation, address, public, trusted.context)
         stack.callback(listener.close)
-        # The note says that a server is up, so it is written last.
+        # `noted("server")` means that sites can connect, so it is written last.
         with federation.holding("server", {}):
             control = await _runner(stack, control_app(mailbox))
             federation.socket.unlink(missing_ok=True)
@@ -321,14 +321,10 @@ async def _listen(
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
             reuse_address=True,
         )
-    except PermissionError:
-        raise ValueError(
-            f"port {federation.port} needs more rights; use one above 1023 (port in "
-            "federation.toml)"
-        ) from None
     except OSError as error:
         raise ValueError(
-            f"port {federation.port} at {address}: {error.strerror}; port is in federation.toml"
+            f"port {federation.port} at {address}: {error.strerror}; federation.toml sets the "
+            "port (one below 1024 needs special rights)"
         ) from None
 
 
@@ -445,8 +441,8 @@ def _refusal(kind: type[web.HTTPException], reason: str) -> web.HTTPException:
 
 
 def _write_presence(federation: Federation, mailbox: Mailbox) -> None:
-    told = {site: {"since": known.since} for site, known in mailbox.present.items()}
-    write_whole(federation.path / "state" / "sites.json", json.dumps(told).encode())
+    present = {site: {"since": known.since} for site, known in mailbox.present.items()}
+    write_whole(federation.path / "state" / "sites.json", json.dumps(present).encode())
 
 
 def _current_study(federation: Federation) -> str | None:
