@@ -15,6 +15,7 @@ can still pretend to be badly served; :func:`dorfl.mixture.capped` bounds what t
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 import time
@@ -89,7 +90,7 @@ class RobustStrategy(FedAvg):
         self.fraction_train = self.plan.participation
         self.history: list[Round] = []
         self._module = models.make(model, self.plan.seed)
-        self._search, self._timeout = search(method, score), 3600.0
+        self._score, self._search, self._timeout = score, search(method, score), 3600.0
         self._state: server.State | None = None
 
     @property
@@ -288,7 +289,7 @@ class RobustStrategy(FedAvg):
     def _question(self, step: str, **words: str | int) -> RecordDict:
         told = {
             "step": step,
-            "terms": terms(self.method, self.plan),
+            "terms": json.dumps(terms(self.method, self.plan, self._score)),
             "arrays": self.arrayrecord_key,
         }
         return RecordDict({ASK: ConfigRecord({**told, **words})})
