@@ -69,7 +69,13 @@ class Setup:
                 "server_optimizer": adam(rate),
                 "average": 0.99,
             }
-        return {**steps, "inner_steps": 3, "participation": self.participation, **self.plan}
+        return {
+            **steps,
+            "inner_steps": 3,
+            "participation": self.participation,
+            "weighting": "unbiased",
+            **self.plan,
+        }
 
     @property
     def pair(self) -> tuple[float, float]:
@@ -219,10 +225,11 @@ def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
     """
     rows = gather(held.test, torch.float32, classify=True)
     score = _distance(1.0, held.columns, slack=0.0, most=np.inf)
-    far = torch.zeros(len(rows.y)) if score is None else score.find(rows)(rows.x, rows.y)
+    measured = None if score is None else score.find(rows)
     kept = {}
     for i, (name, (X, y)) in enumerate(held.test.items()):
-        near = far[rows.client(i)].argsort(stable=True).numpy()
+        far = torch.zeros(len(y)) if measured is None else measured(*rows.known(i))
+        near = far.argsort(stable=True).numpy()
         near = near[: max(1, round((1.0 - LEFT_OUT) * len(y)))]
         kept[name] = (X[near], y[near])
     return kept

@@ -33,7 +33,8 @@ def model():
 
 
 def quick(clients, method, **given):
-    return train(clients, method, model, **{"rounds": 5, "batch_size": 16, **given})
+    given = {"model": model, "rounds": 5, "batch_size": 16, **given}
+    return train(clients, method, **given)
 
 
 @pytest.mark.filterwarnings("ignore:on the way of")  # ReLU has kinks, and a few rows are many here
@@ -105,7 +106,7 @@ def test_sampling_is_unbiased():
     counts, steps, rises = np.zeros(4), np.zeros(4), np.zeros(4)
     risks = np.array([1.0, 2.0, 3.0, 4.0])
     for number in range(4000):
-        draw = _draw(plan, state, number)
+        draw = _draw(plan, mixture.agnostic(), state, number)
         assert len(draw.who) == 2
         counts[draw.who] += 1
         steps[draw.who] += lam[draw.who] / draw.chance[draw.who]

@@ -11,6 +11,7 @@ tilt and the residual of its compression are in `context.state`, which Flower ke
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,17 +20,18 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
 from dorfl.networks.agreement import LEAST, Agreed, Search, search
 from dorfl.networks.client import Fleet
-from dorfl.networks.data import Rows, gather, inputs
+from dorfl.networks.data import Rows, gather
+from dorfl.networks.device import array
+from dorfl.networks.identity import differing
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import RowLoss
-from dorfl.networks.training import check, prepare, terms
+from dorfl.networks.training import check, prepare, takes_integers, terms
 from dorfl.objective.methods import Method
 
 _OWN, _RESIDUAL, _AGREED = "dorfl.own", "dorfl.residual", "dorfl.agreed"  # in context.state
@@ -93,12 +95,13 @@ def train(
         classes = _classes(module, rows, loss)
     options: dict[str, Any] = {"loss": loss, "classes": classes}
     own = name or _name(context)
-    data = {own: rows.dataset if isinstance(rows, DataLoader) else rows}
+    data = {own: rows}
     seeking = search(method, score)
     try:
         step = read_header(message.content, ConfigRecord, "step", str)
-        if read_header(message.content, ConfigRecord, "terms", str) != terms(method, plan):
-            raise Refusal("method or plan differ between server and client")
+        theirs = json.loads(read_header(message.content, ConfigRecord, "terms", str))
+        if others := differing(terms(method, plan, score), theirs):
+            raise Refusal(f"the server has another {' and '.join(others)} than this client")
         if step == "train":
             agreed = _agreed(message, context) if seeking is not None else None
             _load(module, message)
@@ -118,7 +121,7 @@ def train(
         else:
             for key in (_OWN, _RESIDUAL, _AGREED):  # of an earlier training
                 context.state.pop(key, None)
-            count = len(_rows(module, data, **options).y)
+            count = int(_rows(module, data, **options).counts[0])
             content = RecordDict({HEADER: ConfigRecord({"name": own, "rows": count})})
     except Refusal as refusal:
         content = RecordDict({HEADER: ConfigRecord({"refusal": str(refusal)})})
@@ -130,7 +133,7 @@ def _report_statistics(message: Message, seeking: Search | None, rows: Rows) -> 
     stage = read_header(message.content, ConfigRecord, "stage", str)
     if seeking is None or stage not in seeking.stages:
         raise Refusal("the score differs between server and client")
-    if len(rows.y) < LEAST:
+    if rows.counts[0] < LEAST:
         raise Refusal(f"fewer than {LEAST} rows: statistics of so few would reveal single rows")
     statistics = seeking.tell(stage, rows, unpack(message.content, "agreed"))
     return RecordDict({"told": pack(statistics._asdict())})
@@ -141,7 +144,7 @@ def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
     state, theta = context.state, fleet.network.start()
     fleet = replace(fleet, first=read_header(message.content, ConfigRecord, "stream", int))
     number = read_header(message.content, ConfigRecord, "number", int)
-    like = {"values": Form((len(theta),), theta.numpy().dtype)}
+    like = {"values": Form((len(theta),), array(theta).dtype)}
     kept = fleet.begin()
     own = state.get(_OWN, MetricRecord())
     assert isinstance(own, MetricRecord)
@@ -156,7 +159,8 @@ def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
     state[_OWN] = MetricRecord({"seen": answer.kept.seen[0].tolist()})
     if answer.kept.residual is not None:
         state[_RESIDUAL] = pack({"values": answer.kept.residual[0]})
-    figures = MetricRecord({"risk": float(answer.risks[0]), "num-examples": len(fleet.rows.y)})
+    count = int(fleet.rows.counts[0])
+    figures = MetricRecord({"risk": float(answer.risks[0]), "num-examples": count})
     return RecordDict({"ways": pack({k: v[0] for k, v in answer.parts.items()}), HEADER: figures})
 
 
@@ -174,7 +178,7 @@ def _agreed(message: Message, context: Context) -> Agreed:
 def _load(module: nn.Module, message: Message) -> None:
     """Set the model's parameters to the server's."""
     own = module.state_dict()
-    like = {k: Form(tuple(v.shape), v.numpy().dtype) for k, v in own.items()}
+    like = {k: Form(tuple(v.shape), array(v).dtype) for k, v in own.items()}
     found = unpack(message.content, read_header(message.content, ConfigRecord, "arrays", str), like)
     module.load_state_dict({k: torch.from_numpy(v) for k, v in found.items()})
 
@@ -185,11 +189,11 @@ def _classes(module: nn.Module, rows: Any, loss: str | RowLoss) -> Any:
         return np.arange(2)
     if loss != "softmax":
         return None
-    rows = rows.dataset if isinstance(rows, DataLoader) else rows
-    first = rows[0][0][None] if isinstance(rows, Dataset) else rows[0][:1]
     network = Network(module)
+    first = gather([rows], network.start().dtype, classify=False)
+    x = replace(first, integers=takes_integers(network.module, first)).read(0, np.arange(1))[0]
     with torch.no_grad(), network.evaluating():
-        return np.arange(network.module(inputs(first, network.start().dtype)).shape[-1])
+        return np.arange(models.call(network.module, x).shape[-1])
 
 
 def _rows(module: nn.Module, data: dict[str, Any], *, loss: str | RowLoss, classes: Any) -> Rows:

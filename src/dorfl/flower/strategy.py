@@ -15,6 +15,7 @@ high risk; :func:`dorfl.mixture.capped` bounds the effect of that.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 import time
@@ -100,7 +101,7 @@ class RobustStrategy(FedAvg):
         self.fraction_train = self.plan.participation
         self.history: list[Round] = []
         self._module = models.make(model, self.plan.seed)
-        self._search, self._timeout = search(method, score), 3600.0
+        self._score, self._search, self._timeout = score, search(method, score), 3600.0
         self._state: server.State | None = None
 
     @property
@@ -303,7 +304,7 @@ class RobustStrategy(FedAvg):
     def _request(self, step: str, **settings: str | int) -> RecordDict:
         header = {
             "step": step,
-            "terms": terms(self.method, self.plan),
+            "terms": json.dumps(terms(self.method, self.plan, self._score)),
             "arrays": self.arrayrecord_key,
         }
         return RecordDict({HEADER: ConfigRecord({**header, **settings})})

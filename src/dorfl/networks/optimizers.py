@@ -11,6 +11,9 @@ Any object with the two methods of :class:`Optimizer` will do, such as the proxi
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -22,7 +25,7 @@ from torch import Tensor
 class Optimizer(Protocol):
     """Steps along a gradient. Vectors have the shape (P,) at the server, (clients, P) at clients.
 
-    `lr` is the learning rate, which a schedule multiplies with :func:`dataclasses.replace`.
+    `lr` is the learning rate, which a schedule multiplies on a copy of the object.
     """
 
     @property
@@ -79,6 +82,41 @@ class Adam:
         scale = (1.0 - self.beta2**count) ** 0.5
         lr = self.lr * scale / (1.0 - self.beta1**count)
         return theta.addcdiv_(mean, square.sqrt().add_(self.eps * scale), value=-lr)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """See :func:`cosine`."""
+
+    rounds: int
+    warmup: int
+
+    def __call__(self, number: int) -> float:
+        """Return the factor for round `number`, from 1."""
+        if number <= self.warmup:
+            return number / self.warmup
+        done = min(1.0, (number - self.warmup) / max(1, self.rounds - self.warmup))
+        return max(0.5 * (1.0 + math.cos(math.pi * done)), 1e-3)
+
+
+def cosine(rounds: int, warmup: int = 0) -> Cosine:
+    """Return a schedule: linear warm-up, then a cosine down to 0.001 of the rate at `rounds`.
+
+    >>> [round(cosine(10, warmup=2)(number), 3) for number in (1, 2, 6, 10)]
+    [0.5, 1.0, 0.5, 0.001]
+    """
+    return Cosine(int(rounds), int(warmup))
+
+
+def at_round(
+    optimizer: Optimizer, schedule: Callable[[int], float] | None, number: int
+) -> Optimizer:
+    """Return the optimizer with the learning rate of a round."""
+    if schedule is None:
+        return optimizer
+    made = copy.copy(optimizer)
+    object.__setattr__(made, "lr", optimizer.lr * float(schedule(number)))
+    return made
 
 
 def sgd(lr: float, momentum: float = 0.0) -> SGD:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from dorfl.networks.aggregation import Aggregator
 from dorfl.networks.compression import Compression
 from dorfl.networks.optimizers import SGD, Adam, Optimizer, adam, sgd
 
@@ -20,6 +23,7 @@ RENAMED = {
     "num_rounds": "rounds", "max_rounds": "rounds", "fraction_train": "participation",
     "fraction_fit": "participation",
 }  # fmt: skip
+WEIGHTING = (None, "renormalised", "unbiased")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,13 @@ class Plan:
     server_optimizer
         The server's step along the aggregated update Σ λ_i (θ − θ_i). By default ``adam(0.01)``
         for one local step, otherwise ``sgd(1.0)``, which averages the clients' models.
+    lr_schedule, server_lr_schedule
+        Functions of the round's number, from 1, that give a factor of the learning rate, such as
+        :func:`~dorfl.networks.cosine`. With one local step only the server's has an effect.
+    aggregator
+        What the server makes of the clients' updates, such as
+        :func:`~dorfl.networks.trimmed_mean`; see :mod:`dorfl.networks.aggregation`. By default
+        their weighted mean.
     average
         Decay rate of the running mean of θ that is the trained model. 0 takes the last θ.
     mixture_lr
@@ -61,8 +72,12 @@ class Plan:
     fairness
         q of q-fair learning (Li et al., 2020), λ_i ∝ λ_i F_i^q, for a fixed mixture. 0: none.
     participation
-        Share of clients asked in a round. Clients with a larger λ are asked more often and counted
-        less, so that the step is the same on average.
+        Share of clients asked in a round.
+    weighting
+        How clients count if some are asked. "renormalised": drawn evenly, with their λ scaled to
+        sum 1, as FedAvg is reported. "unbiased": clients with a larger λ are asked more often and
+        counted by 1 / chance, so that the step is the same on average. By default "renormalised"
+        for a fixed mixture and "unbiased" for a worst one, which needs it.
     scaffold
         Correct for client drift in the local steps (SCAFFOLD, Karimireddy et al., 2020).
     compression
@@ -80,6 +95,10 @@ class Plan:
         Upper bound on the loss of one row.
     risk_momentum
         Decay rate of the running mean that a tilt is normalised by.
+    row_risk
+        What a client makes of the losses of its rows, in place of their mean or the method's tilt:
+        a function of losses and mask, (clients, n) each, that returns risks (clients,) and weights
+        of rows (clients, n). See ``examples/term.py``.
     trim
         Share of each batch that is left out, largest loss first (DORO, Zhai et al., 2021).
     l2
@@ -88,6 +107,8 @@ class Plan:
         Seed of all random streams.
     max_parameters
         Number of parameters of clients that are held at a time; bounds the memory of a round.
+    device
+        Where the model is trained: "cpu", "cuda", "mps", or "auto", the first accelerator there is.
 
     Raises
     ------
@@ -102,11 +123,15 @@ class Plan:
     lr: float | None = None
     optimizer: Optimizer | None = None
     server_optimizer: Optimizer | None = None
+    lr_schedule: Callable[[int], float] | None = None
+    server_lr_schedule: Callable[[int], float] | None = None
+    aggregator: Aggregator | None = None
     average: float = 0.9
     mixture_lr: float = 0.03
     optimistic: bool = False
     fairness: float = 0.0
     participation: float = 1.0
+    weighting: str | None = None
     scaffold: bool = False
     compression: Compression | None = None
     inner_steps: int = 7
@@ -115,10 +140,12 @@ class Plan:
     input_bounds: tuple[float, float] | None = None
     max_loss: float = np.inf
     risk_momentum: float = 0.9
+    row_risk: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     trim: float = 0.0
     l2: float = 0.0
     seed: int = 0
     max_parameters: int = 2_000_000
+    device: str = "cpu"
 
     def __new__(cls, *_: Any, **given: Any) -> Plan:
         """Refuse options that do not exist, with a hint."""
@@ -138,6 +165,7 @@ class Plan:
             ("average", 0 <= self.average < 1, "must be from 0 to below 1"),
             ("fairness", self.fairness >= 0, "must be a number ≥ 0"),
             ("participation", 0 < self.participation <= 1, "must be above 0 and at most 1"),
+            ("weighting", self.weighting in WEIGHTING, f"must be one of {WEIGHTING}"),
             ("inner_steps", self.inner_steps >= 1, "must be at least 1 step"),
             ("inner_lr", self.inner_lr > 0, "must be positive"),
             ("max_loss", self.max_loss > 0, "must be positive (infinity: no bound)"),
