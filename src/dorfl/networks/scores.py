@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dorfl.networks.agreement import LEAST, Agreed, Told, find
 from dorfl.networks.data import Rows
 from dorfl.networks.rows import RowScore
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.support.types import Array
 
 
