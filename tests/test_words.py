@@ -8,6 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
+    "objective",
     "data/preprocessing",
     "data/robust.py",
     "data/sketch.py",

@@ -24,7 +24,7 @@ from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import robust, validation
 from dorfl.federated.fit import Fit
 from dorfl.linear.problem import Problem
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.mixture import fixed
 from dorfl.support.text import scored
 from dorfl.support.types import Array

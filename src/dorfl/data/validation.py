@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy import sparse
 
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.support.types import Array
 
 Clients = dict[str, tuple[Array, Array]]

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from dorfl.data import validation
 from dorfl.estimators.base import Robust
 from dorfl.federated.fit import probabilities
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
 from dorfl.study import given
 from dorfl.study.arrays import LABEL, coded_labels

@@ -29,7 +29,7 @@ from dorfl.linear.curvature import coarser
 from dorfl.linear.group import Group, Risk
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.methods import Method
 from dorfl.solvers import Radius, Scale, Solver

@@ -36,7 +36,7 @@ from dorfl.data import robust
 from dorfl.data.robust import ColumnScales, row_centers
 from dorfl.data.sketch import Sketch
 from dorfl.objective import costs, methods, mixture, scores
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.selection.outliers import Decision, describe

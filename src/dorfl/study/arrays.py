@@ -29,8 +29,8 @@ from dorfl.federated.options import Options
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods, scores
+from dorfl.objective.base import Loss, Score
 from dorfl.objective.costs import squared
-from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic

@@ -20,7 +20,7 @@ from dorfl.data.preprocessing.transform import Part
 from dorfl.data.robust import row_centers
 from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.study import serving
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows

@@ -19,7 +19,7 @@ from dorfl.linear.problem import Problem
 from dorfl.networks.layered import Layered
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO
 from dorfl.selection import defaults, outliers
 from dorfl.selection.defaults import Choice

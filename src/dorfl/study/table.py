@@ -34,7 +34,7 @@ from dorfl.federated.messages import Report
 from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
 from dorfl.study import (
