@@ -199,6 +199,16 @@ def test_outlying_labels_are_down_weighted():
     assert off[0] < off[1]
 
 
+def test_clients_without_held_out_rows_do_not_keep_labels_from_being_compared():
+    frame, truth, _ = numbers(0.2)
+    places = np.arange(len(frame))
+    wards = np.where(places < 880, frame["ward"], places.astype(str))  # twenty of one row each
+    X, y = frame[["x0", "x1", "x2"]], frame["y"]
+    models = [RobustRegressor(outliers=o).fit(X, y, clients=wards) for o in ("auto", 0)]
+    ours, plain = (np.abs(model.predict(X) - truth).mean() for model in models)
+    assert ours < 1.05 * plain and "held-out loss" in models[0].choice_[0]
+
+
 def test_sites_weigh_labels_as_a_table_does_and_name_them(tmp_path):
     frame, truth, _ = numbers(0.2)
     frame.to_csv(tmp_path / "t.csv", index=False)
