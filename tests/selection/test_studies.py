@@ -176,6 +176,16 @@ def test_a_regression_does_as_well_as_huber_regressor(wrong):
     assert np.abs(ours.predict(X[1400:]) - truth).mean() < 1.03 * other
 
 
+def test_plain_regression_is_that_of_huber_regressor():
+    """The same threshold, although the scales of residuals differ by a factor."""
+    frame, _, _ = numbers(0.2)
+    X, y = StandardScaler().fit_transform(frame[["x0", "x1", "x2"]]), frame["y"].to_numpy()
+    theirs = HuberRegressor(alpha=1e-8, max_iter=1000).fit(X, y)
+    ours = RobustRegressor("erm", l2=1e-8, tol=1e-8).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=2e-3, atol=2e-3)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=2e-3)
+
+
 def numbers(wrong, seed=3, rows=900):
     """Three wards with a numeric label; in some rows it is mirrored and eight times as far."""
     rng = np.random.default_rng(seed)
@@ -199,8 +209,32 @@ def test_outlying_labels_are_down_weighted():
     assert off[0] < off[1]
 
 
-def test_sites_weigh_labels_as_a_table_does_and_name_them(tmp_path):
+def test_clients_without_held_out_rows_do_not_keep_labels_from_being_compared():
     frame, truth, _ = numbers(0.2)
+    places = np.arange(len(frame))
+    wards = np.where(places < 880, frame["ward"], places.astype(str))  # twenty of one row each
+    X, y = frame[["x0", "x1", "x2"]], frame["y"]
+    models = [RobustRegressor(outliers=o).fit(X, y, clients=wards) for o in ("auto", 0)]
+    ours, plain = (np.abs(model.predict(X) - truth).mean() for model in models)
+    assert ours < 1.05 * plain and "held-out loss" in models[0].choice_[0]
+
+
+def test_labels_are_compared_if_no_row_can_lie_far_out():
+    """All columns are flags, so that there is no share of outliers to compare first."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((900, 3)) < 0.5).astype(float)
+    y = X @ [3.0, -1.0, 0.5] + 0.2 * rng.normal(size=900)
+    y[::5] += 40.0
+    model = RobustRegressor().fit(X, y)
+    found = re.search(
+        r"outlying labels are: held-out loss (\S+) instead of (\S+), on", model.choice_[0]
+    )
+    assert found and float(found[1]) < float(found[2])
+    assert model.sample_weights_[::5].max() < 0.01
+
+
+def test_sites_weigh_labels_as_a_table_does_and_name_them(tmp_path):
+    frame, _, _ = numbers(0.2)
     frame.to_csv(tmp_path / "t.csv", index=False)
     words = f'[data]\nfile = "{tmp_path}/t.csv"\nlabel = "y"\nclient = "ward"'
     made, rows = table.run(toml.parse(words))
@@ -212,7 +246,8 @@ def test_sites_weigh_labels_as_a_table_does_and_name_them(tmp_path):
     found = audit.audit(made, rows)
     assert "the model of the other rows predicts" in found.columns[0]
     first = found.row[:50] - 1
-    assert np.abs(frame["y"].to_numpy() - truth)[first].min() > 5 and found.weight[50] < 0.01
+    signal = frame[["x0", "x1", "x2"]].to_numpy() @ [3.0, -1.0, 0.5]
+    assert np.abs(frame["y"].to_numpy() - signal)[first].min() > 5 and found.weight[50] < 0.01
 
 
 def test_the_reference_of_label_weights_is_a_model_of_the_run():

@@ -100,13 +100,13 @@ def test_the_estimate_uses_the_decision_of_the_model(tmp_path, monkeypatch):
     """A decision to trust all rows makes the held-out model ERM, whatever four fifths would say."""
     wards(tmp_path, 0.1)
     study = Study(Data("ill", file=str(tmp_path / "rows.csv"), client="ward"))
-    decided, _ = table.run(study)
+    decided, rows = table.run(study)
     assert decided.facts.outliers in (0.1, 0.25)
     trusting, _ = table.run(study.changed(method_outliers=0.0))
     assert trusting.facts.outliers == 0.0
-    own, erm, _ = comparison.held_out(study, trusting)
+    own, erm, _ = comparison.held_out(study, trusting, rows)
     assert own.overall == erm.overall and own.all_rows is None
-    own, erm, _ = comparison.held_out(study, decided)
+    own, erm, _ = comparison.held_out(study, decided, rows)
     assert own.overall.mean > erm.overall.mean + 2 * own.overall.error
 
 
@@ -166,7 +166,7 @@ def test_a_decision_about_labels_holds_for_the_estimate_too(tmp_path, trainings)
     reference = (*theta.tolist(), float(np.std(seen @ theta - y)))
     labelled = replace(made, facts=made.facts._replace(reference=reference))
     trainings.clear()
-    own, erm, median = comparison.held_out(study, labelled)
+    own, erm, median = comparison.held_out(study, labelled, rows)
     assert trainings == ["training", "training"]
     assert own.overall.mean < 0.9 * erm.overall.mean and own.overall.mean < median.overall.mean
     assert own.overall.rows < 0.9 * own.all_rows.rows and own.overall.mean < own.all_rows.mean

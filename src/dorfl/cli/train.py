@@ -90,7 +90,8 @@ def train(
             save(made, out)
             step("the model is saved" + "; certifying" * (not made.network))
 
-        model, rows = run(study, tell, keep)
+        # The certificate from held-out rows, if there is time for it, takes the place of this one.
+        model, rows = run(study, tell, keep, certify=not budget)
     model = _framed(study, model, rows)
     for note in (*model.facts.notes, *not_used(model)):
         screen.note(note)
@@ -148,11 +149,11 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
     """Return the model with what later certificates need of its training rows."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from dorfl.study import promises  # noqa: PLC0415 - slow to import
+    from dorfl.study import meaning, promises  # noqa: PLC0415 - slow to import
 
     if study.privacy.epsilon is not None:
         return model
-    frame = None if model.facts.promise is None else promises.frame_of(model, rows)
+    frame = promises.frame_of(model, rows) if meaning.certifies(study) else None
     table = promises.fingerprint(Path(study.data.file or ""))
     return replace(model, facts=model.facts._replace(frame=frame, table=table))
 
@@ -161,8 +162,8 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
     """Return the model with its figures on held-out rows, as far as there is time for them."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from dorfl.certificates.certified import CONFIDENCE  # noqa: PLC0415 - slow to import
-    from dorfl.study import comparison, promises, table  # noqa: PLC0415
+    from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
+    from dorfl.study import comparison, meaning, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
@@ -182,21 +183,20 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
             def certify(own: Model, trained: Rows, held: Rows) -> None:
                 nonlocal model
-                before = model.facts.promise
-                if before is None or not len(held.y):
+                if not (meaning.certifies(study) and len(held.y)):
                     return
-                found = promises.of_held_out(
-                    own, trained, held, before.outliers, before.drift, CONFIDENCE
-                )
+                share = model.facts.outliers or 0.0
+                found = promises.of_held_out(own, trained, held, share, DRIFT, CONFIDENCE)
                 promise = promises.written(found)
                 model = replace(model, facts=model.facts._replace(promise=promise))
 
-            found = comparison.held_out(study, model, tick, certify)
+            found = comparison.held_out(study, model, rows, tick, certify)
             model = replace(model, facts=model.facts._replace(held_out=found))
         except TimeoutError:
             screen.note(
-                f"scores on held-out rows take more than {_HELD_OUT_SHARE * seconds:.0f} s: not "
-                "measured; --budget allows more, dorfl compare measures all methods"
+                f"held-out rows take more than {_HELD_OUT_SHARE * seconds:.0f} s: scores are not "
+                "measured; --budget allows more, dorfl compare measures all methods, dorfl certify "
+                "certifies the model"
             )
         try:
             step("the certificate's curve")

@@ -29,7 +29,9 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
             `torch.nn.Module`; or a function that makes one, given how many inputs and outputs
             there are if it takes them. All but the first need PyTorch.
         loss: "huber" or "squared".
-        epsilon: where Huber's loss turns from square to linear, in the unit of the residuals.
+        epsilon: where Huber's loss turns from square to linear, in standard deviations of the
+            residuals. The default is where scikit-learn's `HuberRegressor` has it, whose own scale
+            is smaller.
         outliers: the share of rows that may be wrong; "auto": decided from the data.
         shift: how far rows may drift, in standard deviations; "auto": 0.25, but 0 where dorfl
             trusts all rows.
@@ -60,7 +62,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         *,
         model: Any = "linear",
         loss: str = "huber",
-        epsilon: float = 1.345,
+        epsilon: float = 0.92,
         outliers: float | str = "auto",
         shift: float | str = "auto",
         frozen: Sequence[int | str] | None = None,

@@ -39,7 +39,7 @@ from dorfl.objective import costs, methods, mixture, scores
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO, Method
 from dorfl.objective.mixture import Mixture
-from dorfl.selection.outliers import Decision, describe
+from dorfl.selection.outliers import SHARES, Decision, describe
 from dorfl.support.types import Array
 
 STEEPNESS = 0.3  # −log of a row's relative weight at the cutoff (benchmarks/defaults.py)
@@ -47,11 +47,8 @@ REFERENCE_NORM = {True: 8.0, False: 40.0}  # ‖θ‖ that moves a row by `shift
 SHIFT = 0.25  # drift assumed if outliers are down-weighted, in robust standard deviations
 TEMPERATURE = REFERENCE_NORM[True] / SHIFT  # ρβ with β = 1 at the default shift
 MAX_PULL = 0.1  # largest ratio of the score's curvature 2ρ₂V to the price ρ
-MIN_MEASURED = 0.1  # outlier share that scales are robust to in any case
 
-INLIER_DISTANCE = (
-    float(np.log(2.0)) / STEEPNESS
-)  # squared, in cutoffs: where the weight is one half
+INLIER_DISTANCE = np.log(2.0) / STEEPNESS  # squared, in cutoffs: where the weight is one half
 
 RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
 _MIXTURE_WORDS = {
@@ -86,8 +83,8 @@ def share_kept(outliers: float) -> float:
 
 
 def share_measured(outliers: float) -> float:
-    """Return the share of rows that robust scales are measured on."""
-    return share_kept(max(outliers, MIN_MEASURED))
+    """Return the share of rows that robust scales are measured on: 80 %, or less if need be."""
+    return share_kept(max(outliers, SHARES[1]))
 
 
 def cutoff_of(distances: Sequence[Sketch], outliers: float) -> float:

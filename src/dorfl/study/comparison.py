@@ -164,7 +164,7 @@ def compare(
     scores, inlier = np.zeros((len(methods), len(fold))), np.ones(len(fold), dtype=bool)
     classifies, short = True, list[str]()
     for k in range(folds):
-        prepared = table.prepare(study, split.keep(fold != k))
+        prepared = table.prepare(study, split.keep(fold != k), remark=False)
         part = split.keep(fold == k)
         for i, name in enumerate(methods):
             what = f"fold {k + 1}, {name}"
@@ -187,7 +187,10 @@ def _show_round(tick: Callable[[str, int], object], what: str, rounds: Any, _: R
 
 
 def trained_apart(
-    study: Study, model: Model, tick: Callable[[], object] = lambda: None
+    study: Study,
+    model: Model,
+    tick: Callable[[], object] = lambda: None,
+    rows: Rows | None = None,
 ) -> tuple[dict[str, Model], Prepared, Split]:
     """Train the study's method and ERM on four fifths of every client's rows.
 
@@ -203,6 +206,8 @@ def trained_apart(
         The model trained on all rows.
     tick
         Called before every round.
+    rows
+        The rows that `model` was trained on, if they are still in memory with their table.
 
     Returns
     -------
@@ -215,13 +220,13 @@ def trained_apart(
         data_classes=model.classes or None,
         method_outliers=model.facts.outliers,
     )
-    split = open_split(settings)
+    split = rows.split if rows is not None and rows.split is not None else open_split(settings)
     fold, counts = _folds(split, _FIFTH, study.training.seed), np.diff(split.bounds)
     few = counts - -(-counts // _FIFTH) < study.privacy.least  # clients that can spare no row
     fold[np.repeat(few, counts)] = 1
     tick()
     training, rest = split.keep(fold != 0), split.keep(fold == 0)
-    prepared = table.prepare(settings, training)
+    prepared = table.prepare(settings, training, remark=False)
     mass = _label_weights(model, training, prepared.rows)
     return _models(settings, prepared, mass, lambda _: tick()), prepared, rest
 
@@ -229,6 +234,7 @@ def trained_apart(
 def held_out(
     study: Study,
     model: Model,
+    trained: Rows,
     tick: Callable[[], object] = lambda: None,
     keep: Callable[[Model, Rows, Rows], object] = lambda *_: None,
 ) -> tuple[HeldOut, ...]:
@@ -241,6 +247,8 @@ def held_out(
     model
         The model trained on all rows. A held-out row is an inlier if this model gives it at least
         half of an ordinary row's weight.
+    trained
+        The rows that `model` was trained on.
     tick
         Called before every round.
     keep
@@ -251,13 +259,13 @@ def held_out(
     tuple of HeldOut
         The method, ERM unless it is the method, and the constant.
     """
-    models, prepared, rest = trained_apart(study, model, tick)
+    models, prepared, rest = trained_apart(study, model, tick, trained)
     first = next(iter(models.values()))
-    keep(first, prepared.rows, rows_for(first, rest))
-    rows = rows_for(model, rest)
+    own = rows_for(first, rest)  # as all of these models see them
+    keep(first, prepared.rows, own)
+    rows = trained.only(own)
     inlier, found = is_inlier(model, rows), []
     for name, made in models.items():
-        own = rows_for(made, rest)
         brier = evaluation.brier_scores(made, own) if made.classifies else None
         found.append(_scored(name, evaluation.row_scores(made, own), brier, rows, inlier))
     constant = evaluation.constant_scores(made, prepared.rows.y, own)

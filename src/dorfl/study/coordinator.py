@@ -411,8 +411,10 @@ def _compare(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     total = outliers.combine(list(answers.values()))
     state, decision = state._replace(compared=total), outliers.decide(state.candidates, total)
     winner = state.models[outliers.select(state.candidates, total)]
-    if state.decision is not None:  # labels were compared second; the first comparison stands
-        decision = state.decision._replace(labels=decision.labels, loss=decision.loss)
+    first = state.decision
+    if first is not None:  # labels were compared second, and the share of outliers stands
+        if first.rows and (first.share > 0 or not decision.labels):
+            decision = first._replace(labels=decision.labels)
     elif meaning.compares_labels(state) and (decision.rows or len(state.candidates) == 1):
         plain = Candidate(decision.share)
         state = state._replace(

@@ -24,7 +24,8 @@ class Rows:
     """Clients' rows, one after the other: client i has bounds[i] … bounds[i + 1].
 
     `y` holds class numbers or, for a regression, scaled labels; `order` is each row's place in the
-    file, and `gaps` says of every client and column how many values are missing, if known.
+    file, and `gaps` says of every client and column how many values are missing, if known. `split`
+    is the table that the rows are from, if it is still open.
     """
 
     names: tuple[str, ...]
@@ -35,6 +36,13 @@ class Rows:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     gaps: Array | None = None
+    split: Split | None = None
+
+    def only(self, part: Rows) -> Rows:
+        """Return the rows that `part` has, in its order, as numbers of these columns."""
+        places = np.argsort(self.order)
+        places = places[np.searchsorted(self.order[places], part.order)]
+        return Rows(part.names, part.bounds, self.X[places], self.y[places], part.order)
 
     @property
     def places(self) -> list[slice]:

@@ -75,6 +75,8 @@ def gaps(table: Any, transform: Transform, bounds: Array) -> Array:
     """
     found = np.zeros((len(bounds) - 1, len(transform.names)), dtype=np.int64)
     for at, part in _numeric(transform):
+        if not part.missing:
+            continue
         column = cells.without(table.column(part.name), transform.missing)
         missing = np.isnan(numbers(column, part.name))
         found[:, at] = np.add.reduceat(missing, bounds[:-1], dtype=int)
@@ -281,7 +283,7 @@ def score_of(
 
 def outputs(problem: Problem, theta: Array, X: Array) -> Array:
     """The model's outputs, some rows at a time: no second table in float64."""
-    blocks = [X[start : start + _BLOCK] for start in range(0, len(X), _BLOCK)]
+    blocks = [X[start : start + _BLOCK] for start in range(0, max(len(X), 1), _BLOCK)]
     return np.concatenate([problem.predict(theta, block) for block in blocks])
 
 

@@ -76,11 +76,29 @@ class Prepared:
 
 
 def run(
-    study: Study, progress: Progress | None = None, keep: Callable[[Model], object] | None = None
+    study: Study,
+    progress: Progress | None = None,
+    keep: Callable[[Model], object] | None = None,
+    *,
+    certify: bool = True,
 ) -> tuple[Model, Rows]:
-    """Read, prepare, choose, train, certify: the model and the rows it was trained on.
+    """Train on a table.
 
-    `keep` is given the model once it is trained: before it is certified, which may take a while.
+    Parameters
+    ----------
+    study
+        The table and its settings.
+    progress
+        Called with every round of the final training.
+    keep
+        Called with the trained model before it is certified, which may take a while.
+    certify
+        Whether to certify the model in sample.
+
+    Returns
+    -------
+    model, rows
+        The model and the rows it was trained on.
     """
     loading = threading.Thread(target=_load_kernels)
     loading.start()
@@ -88,16 +106,17 @@ def run(
         prepared = _opened(study)
     finally:
         loading.join()  # a process that ends under a thread at work in compiled code is aborted
-    return model_of(study, prepared, progress, keep), prepared.rows
+    return model_of(study, prepared, progress, keep, certify=certify), prepared.rows
 
 
 def _opened(study: Study) -> Prepared:
-    """The study's table, prepared; what it was read into is let go of."""
+    """The study's table, prepared."""
     split = open_split(study)
     prepared = prepare(study, split)
     rows, data = prepared.rows, study.data
     lost = None if study.sites else left_out(split, rows.order, data.label, data.client)
-    return prepared if lost is None else replace(prepared, rows=replace(rows, warnings=(lost,)))
+    warnings = () if lost is None else (lost,)
+    return replace(prepared, rows=replace(rows, warnings=warnings, split=split))
 
 
 def model_of(
@@ -105,12 +124,14 @@ def model_of(
     prepared: Prepared,
     progress: Progress | None = None,
     keep: Callable[[Model], object] | None = None,
+    *,
+    certify: bool = True,
 ) -> Model:
     """The model of a study for rows that are ready, with all that is known of it."""
     made, state, group = trained(study, prepared, progress)
     if keep is not None:
         keep(made)
-    if state.step == "certify" and not made.network:
+    if certify and state.step == "certify" and not made.network:
         assert state.outcome is not None
         told = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
         state = coordinator.receive(state, dict(zip(group.names, told, strict=True)))
@@ -322,8 +343,8 @@ def _group(
     return training.stack(problem, used, centers, mass=mass)
 
 
-def prepare(study: Study, split: Split) -> Prepared:
-    """Labels read, columns fitted federatedly, everything as numbers."""
+def prepare(study: Study, split: Split, *, remark: bool = True) -> Prepared:
+    """Labels read, columns fitted federatedly, everything as numbers; with notes on the table."""
     if study.training.model != "linear":
         networks.require()
         if study.defence.most_rows is not None:
@@ -356,10 +377,11 @@ def prepare(study: Study, split: Split) -> Prepared:
         3 * split.num_rows * len(transform.names) * 4,
         "use fewer columns or rows, or a larger machine",
     )
-    notes += remarks.of_columns(split, transform)
-    notes += remarks.of_labels(split, transform, study, y)
-    if not (said or study.data.classes):
-        notes += remarks.of_numbers(split, study.data.label)
+    if remark:
+        notes += remarks.of_columns(split, transform)
+        notes += remarks.of_labels(split, transform, study, y)
+        if not (said or study.data.classes):
+            notes += remarks.of_numbers(split, study.data.label)
     state = state._replace(transform=remarks.explained(split, transform))
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X

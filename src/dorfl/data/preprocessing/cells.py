@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -111,7 +112,7 @@ def without(column: Any, missing: Sequence[str]) -> Any:
     [1.0, None]
     """
     if is_text(column):
-        named = pa.array(["", *missing], pa.string())
+        named = _texts(["", *missing])
         if not pc.any(pc.is_in(pc.utf8_trim_whitespace(_plain(_values(column))), named)).as_py():
             return column
         text = _plain(column)
@@ -122,6 +123,14 @@ def without(column: Any, missing: Sequence[str]) -> Any:
         return column
     there = pc.is_in(column.cast(pa.float64(), safe=False), pa.array(marks))
     return pc.if_else(there, pa.scalar(None, column.type), column)
+
+
+def _texts(values: Sequence[str]) -> Any:
+    """Return text as an Arrow array; `pa.array` would import pandas, for most of a second."""
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    text = pa.py_buffer(b"".join(encoded))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), text)
 
 
 def count_non_numeric(column: Any) -> int:
