@@ -355,6 +355,18 @@ def test_no_reply_is_longer_than_the_request_allows_nor_two_at_once():
     asyncio.run(turns())
 
 
+def test_a_request_that_is_withdrawn_while_its_site_wakes_is_not_handed_out():
+    async def turns():
+        mailbox = Mailbox()
+        polling = asyncio.create_task(mailbox.next("a"))
+        await asyncio.sleep(0)
+        await mailbox.exchange(Turn("one", (Outgoing("a1", "a", b""),), (), 0.0))
+        await mailbox.exchange(Turn("two", (), (), 0.0))
+        assert await polling is None
+
+    asyncio.run(turns())
+
+
 def _post(path, *headers, body=b""):
     lines = [f"POST {path} HTTP/1.1", "host: x", f"{SESSION_HEADER}: odd", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body

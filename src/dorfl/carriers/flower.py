@@ -147,12 +147,13 @@ def run_study(grid: Grid, config: Mapping[str, Any]) -> State:
     carrier = GridCarrier(grid)
     if name := str(config["resume"]):
         folder = runs.unfinished(federation, None if name == "last" else name)
-        return runs.resume(federation, folder, _show, connect=lambda: carrier)
-    text = str(config["study"])
-    found = toml.parse(text) if "\n" in text else toml.read(federation.path / text)
-    study = settings.among(found, tuple(federation.sites()))
-    study = study._replace(data=study.data._replace(file=None))  # sites have tables of their own
-    state, folder = runs.begin(federation, study, _show, connect=lambda: carrier)
+        state = runs.resume(federation, folder, _show, connect=lambda: carrier)
+    else:
+        text = str(config["study"])
+        found = toml.parse(text) if "\n" in text else toml.read(federation.path / text)
+        study = settings.among(found, tuple(federation.sites()))
+        study = study._replace(data=study.data._replace(file=None))  # each site has its own table
+        state, folder = runs.begin(federation, study, _show, connect=lambda: carrier)
     print(f"model: {folder / 'model'}", flush=True)
     return state
 

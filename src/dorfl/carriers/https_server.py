@@ -128,10 +128,11 @@ class Mailbox:
                 await bell.wait()
         except TimeoutError:
             return None
-        found = next(iter(self._open[site].values()))
-        if found.id in self._given:
-            self._note("asked again", site)
-        self._given[found.id] = time.monotonic()
+        found = next(iter(self._open[site].values()), None)
+        if found is not None:  # None if another run has begun since the bell rang
+            if found.id in self._given:
+                self._note("asked again", site)
+            self._given[found.id] = time.monotonic()
         return found
 
     @contextlib.contextmanager

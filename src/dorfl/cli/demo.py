@@ -33,8 +33,8 @@ def main() -> None:
 
 @app.command()
 def federation(
-    keep: Annotated[Path | None, typer.Option(help="Leave everything in this folder.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which random rows.")] = 0,
+    keep: Annotated[Path | None, typer.Option(help="Keep all files in this folder.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated rows.")] = 0,
     flower: Annotated[bool, typer.Option("--flower", help="Over stock Flower.")] = False,
 ) -> None:
     """Start a server and three sites with TLS and keys, train, and compare with one process.
@@ -80,7 +80,7 @@ def table(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path(
         "records.csv"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Which random rows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated rows.")] = 0,
 ) -> None:
     """Write a table to try things on: patients of three clinics, one row in ten in wrong units.
 
