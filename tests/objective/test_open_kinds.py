@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import losses, methods, scores
-from dorfl.federated import local
+from dorfl.federated import simulation
 from dorfl.federated.training import prepare, serve
 from dorfl.objective.base import Loss, Score
 from dorfl.objective.serialization import read_loss, read_method, write_loss, write_method
@@ -172,7 +172,7 @@ def engine(clients, method, loss, **options):
     group = prepare(clients, method, loss)
     theta = np.zeros(group.problem.size)
     server = serve(group.problem, group.names, group.counts, theta, dorfl.Options(**options))
-    return local.run(server, group, seed=0)[0]
+    return simulation.run(server, group, seed=0)[0]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -233,7 +233,7 @@ def test_separable_rows_leave_a_hinge_its_minimiser():
 
 
 def test_reports_of_it_have_bounds():
-    limits = dorfl.federated.defence.Limits(row=6.0, target=6.0)
+    limits = dorfl.federated.report_bounds.Limits(row=6.0, target=6.0)
     for loss in LOSSES:
         clients = make_clients(loss)
         fit = dorfl.train(clients, METHODS["dorfl"], loss=loss, l2=0.01, limits=limits)

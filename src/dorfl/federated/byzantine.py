@@ -1,22 +1,29 @@
-"""Clients that pull apart from the others, where up to so many of them may be lying.
+"""Detection of Byzantine clients by their gradients: a leave-group-out random-effects outlier test.
 
-Reports that contradict nothing can still lead away: labels flipped, a made-up convex risk. What
-such clients need is a gradient that the others do not have. It shows best where the others would be
-without them, so that is where every suspicion is looked into. For a set A of suspects let δ be the
-Newton step to the least of the others' mean risk, with curvature H, and let B be the curvature of
-all. There a client has the gradient g_i = ∇F_i + ∇²F_i δ and would lead the others away by B⁻¹ g_i,
-which costs them ½ d_i², d_i = ‖B⁻¹ g_i‖_H. Rows of one distribution give d_i² ≈ P / n_i; clients
-that differ give h² more, taken as the mean over the m clients that are not in A. If
+Consistent reports can still be false: flipped labels, or an invented convex risk. To move the
+model, such clients need gradients that the others do not have. For a candidate set A let δ be the
+Newton step to the minimum of the others' mean risk, H the curvature of that risk, and B the mean
+curvature of all clients. After the step a client has the gradient g_i = ∇F_i + ∇²F_i δ. It would
+move the others by B⁻¹ g_i, which costs them ½ d_i² with d_i = ‖B⁻¹ g_i‖_H. If all rows have one
+distribution, d_i² ≈ P / n_i; differences between clients add h², estimated as the mean over the m
+clients that are not in A (the between-study variance of DerSimonian and Laird [1]_). The clients in
+A are outliers [2]_ if
 
-    d_i² > 9 (1 + 3/m) (P / n_i + h²)     for every i in A
+    d_i² > 9 (1 + 3/m) (P / n_i + h²)     for every i in A,
 
-the others agree with each other and none of A does with them. (1 + 3/m: few clients say little of
-how far clients differ.) Suspects are sets of clients that pull alike, as large as may be. A set
-that comes halfway to this is tried: training goes on without it, and if its clients then do not
-pull as far they are taken back. No entry of a diagonal of a curvature counts beyond three times
-that of a client who need not be a liar, so that nobody hides a pull behind a curvature.
+where 1 + 3/m allows for the error of h² with few clients. Candidates are sets of clients with
+similar gradients, large sets first. A set that reaches half of the limit is tested: training goes
+on without it, and its clients are used again if they then are no outliers. Diagonals of curvatures
+are limited to three times that of a client that must be honest, because a large curvature would
+hide a gradient.
 
-A client that passes moves the model by its share λ_i: the others' risk rises by about ½ λ_i² d_i².
+A Byzantine client that is not detected moves the model by its share λ_i: the others' risk rises by
+about ½ λ_i² d_i².
+
+References
+----------
+.. [1] R. DerSimonian and N. Laird, *Meta-analysis in clinical trials*, 1986.
+.. [2] W. Viechtbauer and M. Cheung, *Outlier and influence diagnostics for meta-analysis*, 2010.
 """
 
 from __future__ import annotations
@@ -32,34 +39,46 @@ from dorfl.linear.curvature import Base, Shape
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
-_FAR = 3.0  # times as far as others are, if there are many of them
-_STIFF = 3.0  # times the curvature of somebody honest
-_STARTS = 32  # clients whose like are looked for
+_CUTOFF = 3.0  # standard deviations of d_i beyond which a client is an outlier
+_MAX_CURVATURE = 3.0  # times the curvature of a client that must be honest
+_STARTS = 32  # clients around which candidate sets are formed
 
 
 class Doubt(NamedTuple):
-    """How many clients may lie, whether to go on without them, and who they are thought to be."""
+    """State of the detection.
+
+    Attributes
+    ----------
+    most : int
+        Largest number of Byzantine clients.
+    leave : bool
+        Whether training goes on without them, or only names them at the end.
+    aside : dict
+        Clients that are outliers at present, with the reason.
+    cleared : tuple
+        Sets of clients that were tested and are no outliers.
+    """
 
     most: int = 0
     leave: bool = False
-    aside: dict[str, str] = {}  # noqa: RUF012 - by name in what way; replaced, never changed
-    cleared: tuple[tuple[str, ...], ...] = ()  # those who turned out to pull as others do
+    aside: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed in place
+    cleared: tuple[tuple[str, ...], ...] = ()
 
 
-def doubting(options: Options, mixture: Mixture, count: int) -> Doubt:
-    """Whom of so many clients to look for, as the options say; ValueError where nobody can tell."""
+def detection(options: Options, mixture: Mixture, count: int) -> Doubt:
+    """Return the detection that the options ask for; raise a ValueError if it is impossible."""
     if options.liars > 0.0 and mixture.adversarial:
         raise ValueError(
-            "liars: an agnostic mixture gives one client the last word, and who is badly served "
-            'looks like who says so; use a fixed one (mixture="fixed"), or a cap and trim'
+            "liars: under an agnostic mixture one client can decide alone, and a high risk looks "
+            'like a false one; use mixture="fixed", or a cap and trim'
         )
     if options.liars > 0.0 and not _comparable(options):
-        raise ValueError("liars: to tell who lies, all clients have to answer, without noise")
+        raise ValueError("liars: detection needs reports of all clients on all rows, without noise")
     return Doubt(int(options.liars * count + 1e-9), leave=True)
 
 
-def watching(options: Options, mixture: Mixture, count: int) -> Doubt:
-    """Up to a quarter of the clients, to be named at the end, where that can be told."""
+def detection_only(options: Options, mixture: Mixture, count: int) -> Doubt:
+    """Return a detection that names up to a quarter of the clients, if possible."""
     can = _comparable(options) and not mixture.adversarial
     return Doubt(count // 4 if can else 0)
 
@@ -68,55 +87,71 @@ def _comparable(options: Options) -> bool:
     return options.all_answer and options.privacy is None
 
 
-class Apart(NamedTuple):
-    """Who pulls apart, how many times as far as others each of them, and what it costs these."""
+class Outlying(NamedTuple):
+    """Result of the test for a set of clients.
+
+    Attributes
+    ----------
+    who : tuple of int
+        Indices of the clients.
+    times : tuple of float
+        For each, d_i over its standard deviation.
+    sure : bool
+        Whether all of them are outliers.
+    harm : float
+        By how much the others' mean risk would fall without them, to second order.
+    """
 
     who: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
     sure: bool = False
-    harm: float = 0.0  # of the others' mean risk, in nats; to second order
+    harm: float = 0.0
 
 
-class Pulls(NamedTuple):
-    """What clients report where training would end; penalties are part of it."""
+class Gradients(NamedTuple):
+    """Gradients and curvatures of all clients, penalties included, where training would end."""
 
     vectors: Array  # (N, P) ∇F_i
-    bends: Array  # (N, numbers) ∇²F_i, packed, within reason
+    bends: Array  # (N, numbers) packed and limited ∇²F_i
     sizes: tuple[int, ...]
-    rows: Array  # (N,) how many rows each has
+    rows: Array  # (N,) numbers of rows
     metric: Base
 
-    def without(self, suspects: tuple[int, ...]) -> Apart:
-        """How far these pull from where the others would be without them."""
+    def without(self, suspects: tuple[int, ...]) -> Outlying:
+        """Test the clients `suspects` against the others."""
         others = np.delete(np.arange(len(self.rows)), suspects)
         share = self.rows[others] / self.rows[others].sum()
-        theirs, pull = curvature.mix(self.bends[others], share), share @ self.vectors[others]
-        move = -curvature.base(theirs, self.sizes, self.metric.extra).solve(pull)
+        theirs, gradient = curvature.mix(self.bends[others], share), share @ self.vectors[others]
+        move = -curvature.base(theirs, self.sizes, self.metric.extra).solve(gradient)
         there = self.vectors + [curvature.multiply(bend, self.sizes, move) for bend in self.bends]
         leads = self.metric.solve(there)
         away = (leads * curvature.multiply(theirs, self.sizes, leads)).sum(axis=1)
         noise = self.vectors.shape[1] / self.rows
         differ = np.maximum(away - noise, 0.0)[others].mean()
         times = np.sqrt(away / (noise + differ))[list(suspects)]
-        sure = bool(times.min() > _FAR * np.sqrt(1.0 + 3.0 / len(others)))
-        return Apart(suspects, tuple(times.tolist()), sure, -0.5 * float(pull @ move))
+        sure = bool(times.min() > _CUTOFF * np.sqrt(1.0 + 3.0 / len(others)))
+        return Outlying(suspects, tuple(times.tolist()), sure, -0.5 * float(gradient @ move))
 
     def suspects(self, most: int) -> list[tuple[int, ...]]:
-        """Clients with those that pull most as they do: as many as may lie first, then fewer."""
-        alike = self.metric.solve(self.vectors) @ self.vectors.T
-        apart = np.diag(alike)[:, None] + np.diag(alike) - 2.0 * alike
-        starts = np.argsort(-apart.sum(axis=1), kind="stable")[:_STARTS]
-        nearest = np.argsort(apart[starts], axis=1, kind="stable")
+        """Return sets of clients with similar gradients, of at most `most` clients, large first."""
+        products = self.metric.solve(self.vectors) @ self.vectors.T
+        distance = np.diag(products)[:, None] + np.diag(products) - 2.0 * products
+        starts = np.argsort(-distance.sum(axis=1), kind="stable")[:_STARTS]
+        nearest = np.argsort(distance[starts], axis=1, kind="stable")
         sets = [tuple(sorted(row[:n].tolist())) for n in range(most, 0, -1) for row in nearest]
         return list(dict.fromkeys(sets))
 
 
-def pulls(vectors: Array, bends: Array | None, shape: Shape, rows: Array, most: int) -> Pulls:
-    """From reports of which `most` may be lies; without curvature clients are taken to be alike.
+def gradients_of(
+    vectors: Array, bends: Array | None, shape: Shape, rows: Array, most: int
+) -> Gradients:
+    """Return the clients' gradients and limited curvatures.
+
+    Of the reports, `most` may be false. Without curvature all clients get the same.
 
     >>> vectors = np.array([[0.1, 0.0], [0.0, 0.1], [-0.1, 0.0], [0.0, -0.1], [3.0, 0.0]])
-    >>> told = pulls(vectors, None, Shape(1, 2), np.full(5, 1000), 1)
-    >>> told.without((4,)).sure, told.without((0,)).sure
+    >>> found = gradients_of(vectors, None, Shape(1, 2), np.full(5, 1000), 1)
+    >>> found.without((4,)).sure, found.without((0,)).sure
     (True, False)
     """
     if bends is None:
@@ -124,25 +159,25 @@ def pulls(vectors: Array, bends: Array | None, shape: Shape, rows: Array, most: 
     sizes, bends = shape.sizes_of(bends), _limited(bends, shape, most)
     floor = np.full(shape.size, 1e-9 * max(float(bends.max()), 1e-300))
     metric = curvature.base(bends.mean(axis=0), sizes, floor)
-    return Pulls(vectors, bends, sizes, rows, metric)
+    return Gradients(vectors, bends, sizes, rows, metric)
 
 
-def find(told: Pulls, most: int, cleared: Container[tuple[int, ...]] = ()) -> Apart:
-    """The largest set of clients that may well pull apart, and of these the one that does most."""
-    best = Apart()
-    for suspects in told.suspects(most):
+def find(gradients: Gradients, most: int, cleared: Container[tuple[int, ...]] = ()) -> Outlying:
+    """Return the largest set of clients that reaches half of the limit, and of these the worst."""
+    best = Outlying()
+    for suspects in gradients.suspects(most):
         if len(suspects) < len(best.who):
             break
         if suspects not in cleared:
-            found = told.without(suspects)
-            far = 0.5 * _FAR * np.sqrt(1.0 + 3.0 / (len(told.rows) - len(suspects)))
+            found = gradients.without(suspects)
+            far = 0.5 * _CUTOFF * np.sqrt(1.0 + 3.0 / (len(gradients.rows) - len(suspects)))
             best = max(best, found, key=lambda one: min(one.times, default=far))
     return best
 
 
 def _limited(bends: Array, shape: Shape, most: int) -> Array:
-    """Curvatures with no entry of a diagonal far beyond what `most` liars cannot have made up."""
+    """Limit the diagonals of curvatures, of which `most` may be false."""
     sizes = shape.sizes_of(bends)
     bend = np.sort(curvature.diagonal(bends, sizes).astype(np.float64), axis=0)[-most - 1]
-    limit = _STIFF * np.maximum(bend, 1e-9 * max(float(bend.max()), 1e-300))
+    limit = _MAX_CURVATURE * np.maximum(bend, 1e-9 * max(float(bend.max()), 1e-300))
     return np.array([curvature.limited(one, sizes, limit) for one in bends])

@@ -1,9 +1,8 @@
-"""Every client's curvature, where not all of them tell one, or one as fine as the others'.
+"""Imputation of curvature for clients that report none, or a coarser one than others.
 
-A site keeps a curvature to itself that rests on a few of its rows, and may tell a coarser one than
-is asked for (docs/privacy.md). That is no reason for all to go without: the mean of the others'
-stands for it. A curvature only models the risk, whose values and gradients are everyone's own, so
-where it is off steps take longer and lead to the same model.
+A site does not report a curvature that depends on a few of its rows, and may report a coarser one
+than requested (docs/privacy.md). The mean of the others is used in its place. The curvature only
+affects the steps of the solver: an inaccurate one costs rounds and leads to the same model.
 """
 
 from __future__ import annotations
@@ -17,41 +16,49 @@ from dorfl.linear.curvature import RESOLUTIONS, Shape
 from dorfl.support.types import Array
 
 
-def gathered(shape: Shape, told: Sequence[Array | None]) -> tuple[Array | None, bool]:
-    """All clients' curvature (N, numbers) at one resolution, and whether some of it stands in.
+def impute(shape: Shape, reported: Sequence[Array | None]) -> tuple[Array | None, bool]:
+    """Return all clients' curvature at one resolution, and whether some of it is imputed.
 
-    The resolution is the finest that most of those sent who sent any; finer ones are coarsened, and
-    the mean of those stands for what is coarser or missing.
+    The resolution is the median of those reported. Finer ones are coarsened, and their mean
+    replaces coarser or missing ones.
 
-    Args:
-        shape: how the parameters are laid out.
-        told: every client's curvature, packed, or nothing.
+    Parameters
+    ----------
+    shape
+        Layout of the parameters.
+    reported
+        Packed curvature of each client, or None.
 
-    >>> gathered(Shape(1, 2), [np.array([1.0, 0.5, 1.0]), None, np.array([3.0, 0.5, 5.0])])
+    Returns
+    -------
+    (Array or None, bool)
+        (clients, numbers) packed curvatures; None if no client reported one.
+
+    >>> impute(Shape(1, 2), [np.array([1.0, 0.5, 1.0]), None, np.array([3.0, 0.5, 5.0])])
     (array([[1. , 0.5, 1. ],
            [2. , 0.5, 3. ],
            [3. , 0.5, 5. ]]), True)
     """
-    ranks = np.array([0 if one is None else _rank(shape, one.size) for one in told])
+    ranks = np.array([0 if one is None else _rank(shape, one.size) for one in reported])
     some = np.sort(ranks[ranks > 0])
     if not len(some):
         return None, False
     rank = int(some[(len(some) - 1) // 2])
-    sizes, stands = shape.sizes(RESOLUTIONS[rank]), ranks < rank
-    whole = _rows_of(told, (len(told), curvature.count(sizes)))
+    sizes, imputed = shape.sizes(RESOLUTIONS[rank]), ranks < rank
+    whole = _common_table(reported, (len(reported), curvature.count(sizes)))
     if whole is not None:
         return whole, False
     whole = np.array(
         [
             curvature.coarsen(one, shape.sizes(RESOLUTIONS[own]), sizes)
-            for one, own in zip(told, ranks, strict=True)
+            for one, own in zip(reported, ranks, strict=True)
             if one is not None and own >= rank
         ]
     )
-    if not stands.any():
+    if not imputed.any():
         return whole, False
-    out = np.empty((len(told), whole.shape[1]), whole.dtype)
-    out[~stands], out[stands] = whole, whole.mean(axis=0)
+    out = np.empty((len(reported), whole.shape[1]), whole.dtype)
+    out[~imputed], out[imputed] = whole, whole.mean(axis=0)
     return out, True
 
 
@@ -59,11 +66,11 @@ def _rank(shape: Shape, numbers: int) -> int:
     return RESOLUTIONS.index(shape.resolution(numbers) or "none")
 
 
-def _rows_of(told: Sequence[Array | None], form: tuple[int, int]) -> Array | None:
-    """The table whose rows these are, in order, so that there is no copy; nothing if none is."""
-    whole = told[0].base if told[0] is not None else None
+def _common_table(reported: Sequence[Array | None], form: tuple[int, int]) -> Array | None:
+    """Return the table whose rows these are, to avoid a copy; None if there is none."""
+    whole = reported[0].base if reported[0] is not None else None
     if not isinstance(whole, np.ndarray) or whole.shape != form:
         return None
     places = [one.__array_interface__["data"][0] for one in whole]
-    rows = [one.__array_interface__["data"][0] for one in told if one is not None]
+    rows = [one.__array_interface__["data"][0] for one in reported if one is not None]
     return whole if places == rows else None

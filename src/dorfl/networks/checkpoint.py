@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.networks import tensors
 from dorfl.networks.client import Kept
 from dorfl.networks.server import State

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.data.validation import Clients
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
 from dorfl.networks import oracle
 from dorfl.networks.client import Fleet

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from dorfl.data.robust import find_centers
 from dorfl.federated.diagnostics import FitWarning
-from dorfl.federated.fit import Exchanged
-from dorfl.federated.local import Round
+from dorfl.federated.fit import HasHistory
+from dorfl.federated.simulation import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
@@ -36,7 +36,7 @@ PROBED = 64  # rows at which the gradient by the inputs is looked at
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkFit(Exchanged):
+class NetworkFit(HasHistory):
     """A trained network and how it came about; the fields are those of a linear model's fit.
 
     `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still

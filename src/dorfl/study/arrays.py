@@ -24,8 +24,8 @@ from dorfl.data.validation import Clients
 from dorfl.federated import training
 from dorfl.federated.diagnostics import FitWarning, diagnose
 from dorfl.federated.fit import Fit
-from dorfl.federated.local import Round
 from dorfl.federated.options import Options
+from dorfl.federated.simulation import Round
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods, scores
