@@ -8,6 +8,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
+    "__init__.py",
+    "cli/__init__.py",
+    "cli/info.py",
+    "cli/init.py",
+    "cli/options.py",
+    "cli/screen.py",
+    "estimators",
     "federated/byzantine.py",
     "federated/client.py",
     "federated/curvature_imputation.py",
