@@ -21,7 +21,7 @@ setup: .venv/ready  ## create .venv; quick when nothing changed
 	touch $@
 
 run: setup      ## reproduce the paper's study; the page is results/report.html
-	$(BIN)/dorfl reproduce all --seeds 10 --out results
+	$(BIN)/python -m experiments reproduce all --seeds 10 --out results
 
 readme: run     ## put the study's tables and pictures into the README
 	$(BIN)/python docs/refresh.py results
@@ -36,7 +36,7 @@ test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
 
 test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of its own
-	PYTHONPATH=$(CURDIR)/src .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py src/dorfl/paper/benchmark.py src/dorfl/paper/pages/benchmark.py
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py tests/experiments/test_benchmark*.py experiments/benchmark.py experiments/candidates.py
 
 .venv/torch/ready: .venv/ready
 	$(call BESIDE,torch)
@@ -62,7 +62,7 @@ bench: setup    ## speed, as ratios taken side by side in one run
 	$(BIN)/python benchmarks/rounds.py
 
 tables: setup   ## five methods on public tables, beside scikit-learn
-	$(BIN)/python benchmarks/tables.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/tables.py
 
 clean:          ## remove what the commands above made
 	rm -rf .venv results docs/_build docs/auto_examples

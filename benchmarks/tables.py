@@ -9,8 +9,9 @@ of all processors, which a busy machine changes little, and the fastest of as ma
 a second has room for; of two where one takes longer, for on a virtual machine memory that is used
 for the first time may cost more than what is done in it.
 
-    python benchmarks/tables.py [--only storms …] [--method erm …] [--tol 1e-4] [--markdown FILE]
-    python benchmarks/tables.py --tol 1e-6 --only adult bank compas german heart
+    PYTHONPATH=. python benchmarks/tables.py [--only storms …] [--method erm …] [--tol 1e-4]
+        [--markdown FILE]
+    PYTHONPATH=. python benchmarks/tables.py --tol 1e-6 --only adult bank compas german heart
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 import dorfl
 import public_tables
 from dorfl.data.datasets.base import pooled
-from dorfl.data.datasets.packages import UnavailableError
 from dorfl.solvers.base import relative
+from experiments.data.packages import UnavailableError
 from public_tables import METHODS, Table
 
 ROOM = 0.5  # seconds that repeating a short training may take

@@ -1,4 +1,4 @@
-"""The benchmark's page from what was run: python docs/benchmark.py [results]
+"""The benchmark's page from what was run: PYTHONPATH=. python docs/benchmark.py [results]
 
 Given a folder of results, what its cells found goes into docs/benchmark.json, in the place of what
 was known of the same rows and method; without one, the file stays as it is. Then every table that
@@ -12,12 +12,12 @@ from typing import Any
 
 from refresh import DOCS, fill
 
-from dorfl.networks.benchmark import CLEAN, NAMES
-from dorfl.paper import benchmark
-from dorfl.paper.pages.benchmark import blocks
 from dorfl.report.content import Page, Section, Table
 from dorfl.report.content import blocks as all_blocks
 from dorfl.report.tables import as_markdown
+from experiments import benchmark
+from experiments.candidates import CLEAN, NAMES
+from experiments.pages.benchmark import blocks
 
 KEPT = ("worst", "mean", "attack", "weight_of_wrong_rows", "rounds", "bytes", "words", "curve")
 Known = dict[str, dict[str, list[dict[str, Any]]]]  # data set; kind/method; seeds

@@ -18,8 +18,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 def cardio_records():
     """The table of medical records, where this machine can have it."""
     # Not above: what SciPy tells Python's warnings when first imported must reach the tests.
-    from dorfl.data.datasets.cardio import cardio_table  # noqa: PLC0415
-    from dorfl.data.datasets.packages import UnavailableError  # noqa: PLC0415
+    from experiments.data.cardio import cardio_table  # noqa: PLC0415
+    from experiments.data.packages import UnavailableError  # noqa: PLC0415
 
     try:
         return cardio_table()

@@ -60,7 +60,7 @@ def test_the_archive_has_what_its_users_and_packagers_need(released):
         "tests/test_release.py", "tests/conftest.py", "conftest.py", "docs/start.md",
         "docs/gallery/plot_wrong_rows.py", "docs/figures/weights.png", "CHANGELOG.md",
         "CITATION.cff", "SECURITY.md", "LICENSE", "NOTICE", "constraints.txt", "Makefile",
-        "benchmarks/public_tables.py", "src/dorfl/py.typed",
+        "benchmarks/public_tables.py", "experiments/__main__.py", "src/dorfl/py.typed",
     ):  # fmt: skip
         assert wanted in names, wanted
     assert not [name for name in names if "__pycache__" in name or "_build" in name]
@@ -73,6 +73,7 @@ def test_the_wheel_has_all_of_the_package(released):
     for path in source.rglob("*"):
         if path.is_file() and not {"__pycache__"} & set(path.parts) and "egg-info" not in str(path):
             assert str(path.relative_to(source)) in names
+    assert not [name for name in names if name.startswith("experiments")]
 
 
 def test_an_empty_environment_trains_with_the_wheel(released, tmp_path):
@@ -91,7 +92,8 @@ def test_an_empty_environment_trains_with_the_wheel(released, tmp_path):
     said = run(bin_ / "dorfl", "train", "records.csv", *words)
     assert "accuracy" in said and (tmp_path / "model" / "model.json").is_file()
     assert "harbour" in run(bin_ / "dorfl", "evaluate", "model", "records-new.csv")
-    for command, named in ((["demo", "federation"], "flower"), (["theory"], "POT>=")):
+    elsewhere = (["reproduce"], "python -m experiments reproduce")
+    for command, named in ((["demo", "federation"], "aiohttp>="), elsewhere):
         missing = subprocess.run(
             [bin_ / "dorfl", *command], cwd=tmp_path, capture_output=True, text=True, check=False
         )

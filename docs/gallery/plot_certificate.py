@@ -13,7 +13,7 @@ import dorfl
 
 # %%
 # Plain ERM and DOR-FL on the same rows, of which one in ten is an outlier. Models have an intercept, which is
-# the default. The page of ``dorfl reproduce`` has the same setting.
+# the default. The page of ``python -m experiments reproduce`` has the same setting.
 
 data = dorfl.datasets.synthetic(seed=0, contamination=(0.1, 0.1, 0.1))
 fits = {

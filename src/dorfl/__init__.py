@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from dorfl import solvers
-from dorfl.certificates import certificate, theory
+from dorfl.certificates import certificate
 from dorfl.certificates.certificate import Certificate, WorstCase, saddle_gap, worst_case
 from dorfl.certificates.certified import Certified, certify
 from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
@@ -69,7 +69,6 @@ __all__ = [
     "saddle_gap",
     "scores",
     "solvers",
-    "theory",
     "train",
     "tune",
     "unbalanced_wasserstein",
@@ -78,7 +77,7 @@ __all__ = [
 ]
 
 # Public names of modules that are in folders: `from dorfl.methods import …`.
-for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, scores, theory):
+for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, scores):
     sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import commands
-from dorfl.data.datasets.packages import UnavailableError
+from experiments.data.packages import UnavailableError
 
 pytestmark = pytest.mark.slow
 

@@ -35,13 +35,3 @@ def test_the_linear_path_is_free_of_torch():
 
 def test_without_torch_an_error_says_what_to_install():
     run(MISSING)
-
-
-def test_a_command_without_torch_says_so_in_a_line():
-    script = (
-        "import sys; sys.modules['torch'] = None; from dorfl.cli import app; app(['benchmark'])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert done.returncode == 2
-    assert b"pip install 'torch" in done.stderr
-    assert b"fault of dorfl" not in done.stderr

@@ -17,6 +17,7 @@ from dorfl.data import robust
 from dorfl.defaults import choose
 from dorfl.objective.scores import Quadratic
 from dorfl.selection import defaults
+from experiments.data import cardio
 
 
 def normal_clients(seed=0, sizes=(300, 200), dims=4):
@@ -283,7 +284,7 @@ def test_on_adult_little_is_lost_and_most_is_kept():
 
 @pytest.mark.slow
 def test_impossible_blood_pressures_are_among_the_most_suspicious_rows(cardio_records):
-    data = dorfl.datasets.cardio()
+    data = cardio()
     fit = dorfl.train(data.clients, choose(data.clients, frozen=data.frozen).method)
     X = np.concatenate([rows for rows, _ in data.clients.values()])
     pressures = []

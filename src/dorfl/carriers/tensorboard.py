@@ -47,7 +47,7 @@ def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
 def _figures(line: dict[str, Any]) -> dict[str, float]:
     """Return the finite figures of a round by name."""
     figures = {name: line[name] for name in ("objective", "gap", "seconds")}
-    for site, told in line["sites"].items():
-        figures |= {f"lambda/{site}": told["lambda"], f"risk/{site}": told["risk"]}
+    for site, values in line["sites"].items():
+        figures |= {f"lambda/{site}": values["lambda"], f"risk/{site}": values["risk"]}
     figures["answered"] = len(line["answered"])
     return {name: value for name, value in figures.items() if value is not None}

@@ -59,4 +59,3 @@ for of_coordinator in ("run", "resume", "status", "watch", "stop"):
     app.command(rich_help_panel=NETWORK)(getattr(federation, of_coordinator))
 app.add_typer(flower.app, name="flower", rich_help_panel=NETWORK)
 app.add_typer(demo.app, name="demo", rich_help_panel=NETWORK)
-_add("The paper", "reproduce", "theory", "benchmark")

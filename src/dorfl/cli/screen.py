@@ -30,6 +30,7 @@ EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
     "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
 )
+EXPERIMENTS = ("reproduce", "theory", "benchmark")  # commands of the repository, not the package
 _NEAR = 1e-2  # share of the objective: a gap that hardly changes predictions
 _SILENCE = 15.0  # seconds between lines of progress that are not on a terminal
 _FLAGS = {
@@ -48,6 +49,17 @@ class Commands(TyperGroup):
         for command in self.commands.values():
             if not isinstance(command, click.Group):
                 command.params += [_flag(name, *how) for name, how in _FLAGS.items()]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of this name; commands of the repository's experiments are named."""
+        if args and args[0] in EXPERIMENTS and args[0] not in self.commands:
+            raise ValueError(
+                f"`dorfl {args[0]}` is not in the package: write `python -m experiments {args[0]}` "
+                "in a clone of the repository"
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and print exceptions as messages."""
@@ -77,12 +89,11 @@ def _flag(name: str, names: list[str], about: str) -> click.Option:
 def _report(error: Exception) -> int:
     """Print an error, and return its exit code."""
     # These modules are slow to import, and only needed for errors.
-    from dorfl.data.datasets.packages import UnavailableError  # noqa: PLC0415
     from dorfl.data.tables import DataError  # noqa: PLC0415
     from dorfl.study.model import ModelError  # noqa: PLC0415
 
     known: dict[type[Exception], int] = {
-        DataError: 3, UnavailableError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
+        DataError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
     }  # fmt: skip
     for kind, code in known.items():
         if isinstance(error, kind):

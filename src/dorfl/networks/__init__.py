@@ -19,17 +19,25 @@ from dorfl.support import lazy
 _PUBLIC = {
     "NetworkFit": "training",
     "Plan": "plan",
-    "adam": "rules",
+    "Progress": "callbacks",
+    "adam": "optimizers",
+    "coordinate_median": "aggregation",
+    "cosine": "optimizers",
     "distance": "scores",
     "eight_bits": "compression",
+    "geometric_median": "aggregation",
+    "krum": "aggregation",
     "load": "saving",
+    "mlflow": "callbacks",
     "mlp": "model",
     "oracle": "training",
     "reference": "scores",
     "save": "saving",
-    "sgd": "rules",
+    "sgd": "optimizers",
+    "tensorboard": "callbacks",
     "top": "compression",
     "train": "training",
+    "trimmed_mean": "aggregation",
 }
 
 __all__ = list(_PUBLIC)

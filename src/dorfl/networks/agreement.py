@@ -3,7 +3,7 @@
 They get there in stages. In each, every client tells something of its own rows, the server makes
 one array of what all have told, and everybody knows that in the next stage. No row is told.
 
->>> rows = Rows(("a",), torch.ones(8, 2), torch.zeros(8), np.array([0, 8]), np.array([0]))
+>>> rows = gather([(np.ones((8, 2)), np.zeros(8))], torch.float32, classify=True)
 >>> find(Center(), rows)["center"].tolist()
 [1.0, 1.0]
 """
@@ -17,7 +17,8 @@ import numpy as np
 import torch  # noqa: F401 - for the example above
 
 from dorfl.data import robust
-from dorfl.networks.data import Rows
+from dorfl.networks.data import Rows, gather  # noqa: F401 - for the example above
+from dorfl.networks.device import array
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
@@ -57,7 +58,7 @@ class Center:
     def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
         """The mean of the rows that do not lie far out."""
         del stage, agreed
-        kept, mean = robust.local_center(rows.x.flatten(1).numpy(), LEAST)
+        kept, mean = robust.local_center(array(rows.known(0)[0].flatten(1)), LEAST)
         return Told(mean, np.array([kept], dtype=float))
 
     def agree(self, stage: str, told: Sequence[Told]) -> Array:

@@ -58,6 +58,7 @@ class Outcome(NamedTuple):
     status: str
     message: str
     scatter: float | None = None  # scale of the residuals, if it was estimated
+    gap_kind: str = "estimate"  # "bound" if the gap is proven
 
     @property
     def point(self) -> Array:

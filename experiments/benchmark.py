@@ -1,0 +1,266 @@
+"""The benchmark of networks: its data, and its cells. `python -m experiments benchmark` runs them.
+
+A cell tunes one method on one kind of training rows, or trains it there with what tuning chose.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dorfl.data.datasets.base import Clients, pooled
+from experiments import candidates, cells, corruption, tables
+from experiments.candidates import CLEAN, NAMES, Setup
+from experiments.cells import Cell
+from experiments.corruption import PLAIN, SHARES, Columns, Task
+from experiments.data import fashion_mnist, mnist, public
+from experiments.fashion import THREE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = tuple(SHARES)
+
+
+class Loaded(NamedTuple):
+    """Clean clients, and what is known of their columns."""
+
+    clients: Clients
+    test: Clients
+    columns: Columns = PLAIN
+
+
+class Data(NamedTuple):
+    """Some data, and how networks are trained on them."""
+
+    about: str
+    load: Callable[[int], Loaded]
+    setup: Setup
+    rounds: int
+    shift: float = 0.2
+    kinds: tuple[str, ...] = KINDS
+    tuning: int = 3  # a candidate is tuned for so many times fewer rounds
+    curve: int = 0  # so many rounds between two looks at the test rows; 0: none on the way
+
+
+def _fashion(classes: Sequence[int]) -> Loaded:
+    data = fashion_mnist(classes)
+    return Loaded(data.clients, data.test)
+
+
+def _dirichlet(seed: int) -> Loaded:
+    data = fashion_mnist(range(10))
+    return Loaded(corruption.spread(data.clients, seed), corruption.spread(data.test, seed))
+
+
+def _compas() -> pd.DataFrame:
+    frame = public.compas()
+    large = frame["race"].isin(["African-American", "Caucasian", "Hispanic"])
+    return frame.assign(race=frame["race"].where(large, "Other"))
+
+
+def _stays() -> pd.DataFrame:
+    frame = public.stays()
+    return frame.assign(long=frame["los"] > 8).drop(columns="los")
+
+
+def _chemistry() -> pd.DataFrame:
+    frame = public.chemistry()
+    return frame.assign(good=frame["score"] >= 8).drop(columns="score")
+
+
+def _table(
+    about: str, frame: Callable[[], pd.DataFrame], label: str, client: str,
+    category: tuple[str, ...] = (),
+) -> Data:  # fmt: skip
+    """A table whose clients are in a column; one row in five is a test row."""
+
+    def load(seed: int) -> Loaded:
+        made = tables.numbers(frame(), label, client, category=category, seed=seed)
+        X, _ = pooled(made.clients)
+        spread = np.median(np.abs(X - np.median(X, 0)), 0)
+        shown = tuple(k for k in np.flatnonzero(spread).tolist() if k not in made.frozen)
+        return Loaded(made.clients, made.test, Columns(shown, made.frozen))
+
+    return Data(about, load, Setup((32,)), 400, 0.5, _NO_MARK)
+
+
+_PROTOCOL = Setup(
+    (),
+    (0.05, 0.2, 0.5, 1.0, 2.0, 5.0),
+    epochs=2,
+    participation=0.1,
+    plan={"max_parameters": 25_000},
+)
+_NO_MARK = tuple(kind for kind in KINDS if kind != "backdoor")
+
+SETS: dict[str, Data] = {
+    "three": Data(
+        "Fashion-MNIST, three classes, one per client; network 784-128-3",
+        lambda _: _fashion(THREE), Setup(), 600,
+    ),
+    "ten": Data(
+        "Fashion-MNIST, ten classes, one per client; network 784-128-10",
+        lambda _: _fashion(range(10)), Setup(), 300,
+    ),
+    "dirichlet": Data(
+        "Fashion-MNIST, ten classes in twenty clients by a Dirichlet draw (0.3); 784-128-10",
+        _dirichlet, Setup(), 300,
+    ),
+    "mnist": Data(
+        "MNIST as WAFL was shown: 100 clients with three digits each, multinomial logistic "
+        "regression, one client in ten a round, two local epochs",
+        lambda seed: Loaded(*corruption.three_labels(mnist().clients, seed)), _PROTOCOL, 200,
+        tuning=10, curve=20,
+    ),
+    "compas": _table(
+        "COMPAS, clients by race; two-layer network", _compas, "two_year_recid", "race",
+    ),
+    "carriers": _table(
+        "Flights late by 15 minutes, clients by carrier", public.flights, "late", "carrier",
+        ("month",),
+    ),
+    "hospitals": _table("Stays of more than 8 days, by hospital", _stays, "long", "hospital"),
+    "clinics": _table(
+        "Results of tests for COVID-19, by clinic", public.clinics_tests, "result", "clinic_name",
+    ),
+    "schools": _table("A score of 8 or more in chemistry, by authority", _chemistry, "good", "lea"),
+}  # fmt: skip
+
+
+@cache
+def _loaded(data: str, seed: int) -> Loaded:
+    return SETS[data].load(seed)
+
+
+def task(data: str, kind: str, seed: int) -> Task:
+    """The rows of a cell."""
+    found = _loaded(data, seed)
+    return corruption.make(
+        found.clients, found.test, kind, seed, shift=SETS[data].shift, columns=found.columns
+    )
+
+
+def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[str, Any]:
+    """Which candidate of a method is best on rows held out of those to train on."""
+    with _quietly():
+        rows = task(data, kind, seed)
+        return candidates.tune(
+            method, rows, SETS[data].setup, seed, max(1, rounds // SETS[data].tuning)
+        )
+
+
+def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int) -> dict[str, Any]:
+    """The chosen candidate on all training rows, measured on test rows."""
+    of, rows = SETS[data], task(data, kind, seed)
+    tried = candidates.candidates(method, of.setup, rows.columns)
+    curve = range(of.curve, rounds, of.curve) if of.curve else ()
+    with _quietly():
+        return candidates.measure(
+            tried[chosen], rows, of.setup, seed, rounds, clean=method == CLEAN, curve=curve
+        )
+
+
+def both(data: str, kind: str, method: str, rounds: int, seed: int) -> dict[str, Any]:
+    """Tuned, then trained."""
+    chosen = tune(data, kind, method, rounds, seed)["chosen"]
+    return train(data, kind, method, rounds, seed, chosen)
+
+
+class Asked(NamedTuple):
+    """What a benchmark is to compare."""
+
+    data: str
+    kinds: Sequence[str]
+    methods: Sequence[str]
+    seeds: int
+    rounds: int
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Kinds of rows and methods; on rows of which none are wrong, none can be left out."""
+        return [
+            (kind, method)
+            for kind in self.kinds
+            for method in self.methods
+            if method != CLEAN or SHARES[kind] > 0
+        ]
+
+    @property
+    def size(self) -> int:
+        """How many cells it has."""
+        return len(self.pairs()) * (1 + self.seeds)
+
+
+def ask(
+    data: str, kinds: Sequence[str] = (), methods: Sequence[str] = (), seeds: int = 3,
+    rounds: int | None = None,
+) -> Asked:  # fmt: skip
+    """A benchmark in words, checked."""
+    for word, given, known in (
+        ("data", [data], SETS), ("wrong", kinds, KINDS), ("method", methods, (*NAMES, CLEAN)),
+    ):  # fmt: skip
+        for one in given:
+            if one not in known:
+                raise ValueError(f"--{word} {one!r}: choose one of {', '.join(known)}")
+    of = SETS[data]
+    for kind in kinds:
+        if kind not in of.kinds:
+            raise ValueError(f"--wrong {kind}: the rows of {data!r} are no pictures to mark")
+    return Asked(data, kinds or of.kinds, methods or (*NAMES, CLEAN), seeds, rounds or of.rounds)
+
+
+REDUCED = Asked("three", ("clean", "negate"), ("FedAvg", "AFL", "WAFL", "DOR-FL", CLEAN), 1, 300)
+
+
+def reduced() -> list[Cell]:
+    """The cells of the study's page, some two minutes on two cores: tuned and trained in one."""
+    common = {"data": REDUCED.data, "rounds": REDUCED.rounds, "seed": 0}
+    return [
+        Cell("benchmark", "both", {**common, "kind": kind, "method": method})
+        for kind, method in REDUCED.pairs()
+    ]
+
+
+Results = dict[tuple[str, str], list[dict[str, Any]]]
+
+
+def run(
+    asked: Asked, folder: Path, tick: Callable[[Cell, bool], object] | None = None,
+    workers: int | None = None,
+) -> Results:  # fmt: skip
+    """Tune every method on every kind of rows once, then train it with every seed.
+
+    What the folder has is not run again; a result is a list over seeds, by kind and method.
+    """
+    pairs, common = asked.pairs(), {"data": asked.data, "rounds": asked.rounds}
+    tuning = [
+        Cell("benchmark", "tune", {**common, "kind": kind, "method": method})
+        for kind, method in pairs
+    ]
+    chosen = [one["chosen"] for one in cells.run(tuning, folder, tick, workers)]
+    training = [
+        Cell(
+            "benchmark", "train",
+            {**common, "kind": kind, "method": method, "seed": seed, "chosen": best},
+        )
+        for (kind, method), best in zip(pairs, chosen, strict=True)
+        for seed in range(asked.seeds)
+    ]  # fmt: skip
+    found = iter(cells.run(training, folder, tick, workers))
+    return {pair: [next(found) for _ in range(asked.seeds)] for pair in pairs}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """One thread, as there is a process for every core; nobody reads a process's warnings."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield

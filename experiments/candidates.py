@@ -1,0 +1,350 @@
+"""The methods of the field on the same network, rows, rounds and tuning: one cell at a time.
+
+Every method has the same number of candidates, :data:`TRIES`. Each is trained on four in five of
+the training rows, wrong ones included, and looked at on the fifth (:func:`held_out_score`); the
+best is trained again on all training rows and measured on test rows, which nothing else sees.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dorfl.data.datasets.base import Clients, hold_out
+from dorfl.networks.data import gather
+from dorfl.networks.model import mlp
+from dorfl.networks.optimizers import adam, sgd
+from dorfl.networks.plan import Plan
+from dorfl.networks.rows import LOSSES, RowScore
+from dorfl.networks.scores import Distance, distance
+from dorfl.networks.training import NetworkFit, train
+from dorfl.objective import methods, mixture
+from dorfl.objective.costs import Cost, squared
+from dorfl.objective.methods import Method
+from dorfl.support.types import Array
+from experiments.corruption import PLAIN, Columns, Task
+
+TRIES = 6  # candidates of every method
+TEMPERATURE = 20.0  # of DOR-FL's tilt, and the bound on its loss
+PRICES = (2.0, 10.0, 50.0)  # ρ
+CLIMBS = (0.01, 0.03, 0.1)  # rates of λ
+WORSE = 0.05  # by more of the bulk's loss, trusting suspects is wrong: as for linear models
+LEFT_OUT = 0.2  # of the rows held out, those furthest from the middle of their class
+FEWEST = 20  # test rows of a client whose accuracy counts
+NAMES = ("FedAvg", "q-FFL", "DORO", "AFL", "DRFA", "WAFL", "GDRFL", "DOR-FL")
+CLEAN = "AFL, clean rows"  # trained without the wrong rows: what a perfect filter would give
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How all methods train on some data: the network, and what a client does in a round."""
+
+    hidden: tuple[int, ...] = (128,)
+    rates: tuple[float, ...] = (3e-4, 6e-4, 1e-3, 2e-3, 3e-3, 6e-3)
+    epochs: int = 0  # of local steps by `rates`; 0: one step a round, and Adam at the server
+    participation: float = 1.0
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    def base(self, rate: float) -> dict[str, Any]:
+        """The words of the plan that all methods share."""
+        if self.epochs:
+            steps = {
+                "local_epochs": self.epochs,
+                "local_steps": 0,
+                "optimizer": sgd(rate),
+                "server_optimizer": sgd(1.0),
+            }
+            steps["average"] = 0.0
+        else:
+            steps = {
+                "local_steps": 1,
+                "optimizer": sgd(1.0),
+                "server_optimizer": adam(rate),
+                "average": 0.99,
+            }
+        return {
+            **steps,
+            "inner_steps": 3,
+            "participation": self.participation,
+            "weighting": "unbiased",
+            **self.plan,
+        }
+
+    @property
+    def pair(self) -> tuple[float, float]:
+        """The two rates of methods that have a setting of their own to choose."""
+        return self.rates[2], self.rates[4]
+
+
+class Candidate(NamedTuple):
+    """One setting of a method."""
+
+    words: str
+    method: Method
+    plan: dict[str, Any]
+    score: Distance | RowScore | None = None
+    trusts: bool = False  # all rows, where others of the same method set suspects aside
+
+
+def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candidate]:
+    """The settings of a method that are tried, as many for each.
+
+    >>> {len(candidates(name, Setup())) for name in (*NAMES, CLEAN)}
+    {6}
+    """
+    pair = setup.pair
+    if name == "FedAvg":
+        return [_plain(setup, rate, "", methods.erm()) for rate in setup.rates]
+    if name == "q-FFL":
+        return [
+            _plain(setup, rate, f"q = {q:g}", methods.erm(), fairness=q)
+            for rate, q in product(pair, (0.2, 1.0, 5.0))
+        ]
+    if name == "DORO":
+        return [
+            _plain(
+                setup, rate, f"ε = {trim:g}" + ("" if np.isinf(tau) else f", τ = {tau:g}"),
+                methods.method(temperature=tau, mixture="fixed", name="doro"), trim=trim,
+            )
+            for rate, (trim, tau) in product(pair, ((0.1, np.inf), (0.2, np.inf), (0.2, 1.0)))
+        ]  # fmt: skip
+    if name in ("AFL", CLEAN):
+        return [
+            _plain(setup, rate, f"rate of λ {climb:g}", methods.afl(), mixture_lr=climb)
+            for rate, climb in product(pair, CLIMBS)
+        ]
+    if name == "DRFA":
+        rates = pair if setup.epochs else (0.03, 0.1)  # those of local steps
+        return [_drfa(setup, rate, climb) for rate, climb in product(rates, CLIMBS)]
+    if name == "WAFL":
+        return [
+            _plain(setup, rate, f"ρ = {rho:g}", methods.wafl(rho, cost=_cost(columns)))
+            for rate, rho in product(pair, PRICES)
+        ]
+    if name == "GDRFL":
+        return [
+            _plain(
+                setup, rate, f"ρ = {rho:g}, rate of λ {climb:g}",
+                methods.gdrfl(rho, cost=_cost(columns)), mixture_lr=climb,
+            )
+            for rate, (rho, climb) in product(pair, ((10.0, 0.1), (50.0, 0.03), (50.0, 0.1)))
+        ]  # fmt: skip
+    if name == "DOR-FL":
+        return [
+            made
+            for rate in pair
+            for made in (
+                _dorfl(setup, rate, 20.0, columns),
+                _dorfl(setup, rate, np.inf, columns),
+                _plain(
+                    setup, rate, "all rows trusted", methods.afl(), mixture_lr=CLIMBS[-1]
+                )._replace(trusts=True),
+            )
+        ]
+    raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
+
+
+def fitted(
+    candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int,
+    checkpoint: str | Path | None = None,
+) -> NetworkFit:  # fmt: skip
+    """The network one candidate makes of the training rows."""
+    known = np.unique(np.concatenate([y for _, y in (*task.clients.values(), *task.test.values())]))
+    columns = next(iter(task.clients.values()))[0].shape[1]
+    return train(
+        task.clients,
+        candidate.method,
+        lambda: mlp(columns, setup.hidden, len(known)),
+        Plan(rounds=rounds, batch_size=64, local_steps=1, seed=seed).changed(**candidate.plan),
+        score=candidate.score,
+        classes=known,
+        checkpoint=checkpoint,
+    )
+
+
+def tune(name: str, task: Task, setup: Setup, seed: int, rounds: int) -> dict[str, Any]:
+    """Every candidate of a method on rows held out of training: scores, and the best's number."""
+    if name == CLEAN:
+        task = without_wrong(task)
+    kept, held = hold_out(task.clients, 0.2, seed)
+    pairs = list(zip(task.clients.items(), kept, held, strict=True))
+    learn = task._replace(
+        clients={n: (X[k], y[k]) for (n, (X, y)), k, _ in pairs},
+        test={n: (X[h], y[h]) for (n, (X, y)), _, h in pairs if len(h)},
+    )
+    tried = candidates(name, setup, task.columns)
+    score = tried[0].score
+    if isinstance(score, Distance):  # the same for all: found once
+        score = score.find(gather(learn.clients, torch.float32, classify=True))
+    judges, scores, losses = bulk(learn), [], []
+    for candidate in tried:
+        try:
+            own = None if candidate.trusts else score
+            fit = fitted(candidate._replace(score=own), learn, setup, seed, rounds)
+            scores.append(held_out_score(fit, judges))
+            losses.append(held_out_loss(fit, judges))
+        except ValueError as error:  # "the training diverged"
+            if "diverged" not in str(error):
+                raise
+            scores.append(0.0)
+            losses.append(np.inf)
+    best = choose([candidate.trusts for candidate in tried], scores, losses)
+    return {"scores": scores, "losses": losses, "chosen": best, "words": tried[best].words}
+
+
+def choose(trusts: Sequence[bool], scores: Sequence[float], losses: Sequence[float]) -> int:
+    """The candidate with the best score; but one that sets rows aside has to show that it must.
+
+    All rows are trusted unless that makes the bulk of the rows held out worse served, by more than
+    :data:`WORSE` of its loss: the rule of `outliers="auto"`. Accuracies alone would choose by
+    chance where both are right.
+
+    >>> choose([False, False, True], [0.82, 0.83, 0.81], [0.44, 0.43, 0.45])
+    2
+    >>> choose([False, False, True], [0.82, 0.83, 0.81], [0.44, 0.43, 0.47])
+    1
+    """
+    kinds = {kind: [k for k, own in enumerate(trusts) if own == kind] for kind in set(trusts)}
+    least = {kind: min(losses[k] for k in own) for kind, own in kinds.items()}
+    trusted = len(kinds) == 2 and not least[True] > (1.0 + WORSE) * least[False]
+    return max(kinds.get(trusted, range(len(scores))), key=scores.__getitem__)
+
+
+def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
+    """The rows held out, without a fifth of each client's.
+
+    Those left out are furthest from the median of their class, whatever a model says of them: it
+    must not gain by having learnt outliers. Wrong labels stay in, and count as they are.
+    """
+    rows = gather(held.test, torch.float32, classify=True)
+    score = _distance(1.0, held.columns, slack=0.0, most=np.inf)
+    measured = None if score is None else score.find(rows)
+    kept = {}
+    for i, (name, (X, y)) in enumerate(held.test.items()):
+        far = torch.zeros(len(y)) if measured is None else measured(*rows.known(i))
+        near = far.argsort(stable=True).numpy()
+        near = near[: max(1, round((1.0 - LEFT_OUT) * len(y)))]
+        kept[name] = (X[near], y[near])
+    return kept
+
+
+def held_out_score(fit: NetworkFit, judges: Clients) -> float:
+    """½ (mean + worst client) accuracy."""
+    right = [fit.score(X, y) for X, y in judges.values()]
+    return 0.5 * float(np.mean(right) + min(right))
+
+
+def held_out_loss(fit: NetworkFit, judges: Clients) -> float:
+    """The mean over clients of their mean loss, no row's above what DOR-FL bounds it by."""
+    found = []
+    for X, y in judges.values():
+        target = torch.from_numpy(np.searchsorted(fit.classes, y))
+        each = LOSSES["softmax"](torch.from_numpy(fit.decision(X)), target)
+        found.append(float(each.clamp(max=TEMPERATURE).mean()))
+    return float(np.mean(found))
+
+
+def measure(
+    candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int,
+    *, clean: bool = False, curve: Sequence[int] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """One training on all training rows, and what it gives on test rows.
+
+    `curve` are numbers of rounds after which test accuracy is measured on the way.
+    """
+    given = without_wrong(task) if clean else task
+    course = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "checkpoint" if curve else None
+        for stop in curve:
+            fit = fitted(candidate, given, setup, seed, stop, file)
+            course.append((stop, *_accuracy(fit, task)[:2]))
+        fit = fitted(candidate, given, setup, seed, rounds, file)
+    mean, worst, by_client = _accuracy(fit, task)
+    weights = [
+        float(len(bad) * fit.sample_weights[name][bad].mean())  # 1: counts like any other row
+        for name, bad in task.wrong.items()
+        if bad.any() and not clean
+    ]
+    taken = None
+    if task.target is not None:
+        taken = float(np.mean(fit.predict(task.marked()) == task.target))
+    return {
+        "mean": mean,
+        "worst": worst,
+        "by_client": by_client,
+        "attack": taken,
+        "lam": fit.lam.tolist(),
+        "rounds": fit.rounds,
+        "bytes": fit.bytes_up + fit.bytes_down,
+        "weight_of_wrong_rows": float(np.mean(weights)) if weights else None,
+        "curve": course,
+        "words": candidate.words,
+    }
+
+
+def without_wrong(task: Task) -> Task:
+    """The task without its wrong training rows."""
+    right = {n: ~bad for n, bad in task.wrong.items()}
+    clients = {n: (X[right[n]], y[right[n]]) for n, (X, y) in task.clients.items()}
+    none = {n: np.zeros(len(y), dtype=bool) for n, (_, y) in clients.items()}
+    return task._replace(clients=clients, wrong=none)
+
+
+def _accuracy(fit: NetworkFit, task: Task) -> tuple[float, float, dict[str, float]]:
+    """Mean and worst over clients, and each of them, of those with test rows enough to tell."""
+    by_client = {name: fit.score(X, y) for name, (X, y) in task.test.items() if len(y) >= FEWEST}
+    return float(np.mean(list(by_client.values()))), min(by_client.values()), by_client
+
+
+def _plain(setup: Setup, rate: float, words: str, method: Method, **plan: Any) -> Candidate:
+    said = f"rate {rate:g}" + (f", {words}" if words else "")
+    return Candidate(said, method, {**setup.base(rate), **plan})
+
+
+def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
+    """Five local steps, two clients in three drawn by λ; or what the setup says of both."""
+    plan = setup.base(rate)
+    if not setup.epochs:
+        plan |= {
+            "local_steps": 5,
+            "participation": 0.67,
+            "optimizer": sgd(rate),
+            "server_optimizer": sgd(1.0),
+        }
+    words = f"rate {rate:g}, rate of λ {climb:g}"
+    return Candidate(words, methods.afl(), {**plan, "mixture_lr": climb})
+
+
+def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns) -> Candidate:
+    """Transport, or none; tilt and score; worst mixture."""
+    made = methods.method(
+        rho=rho, cost=_cost(columns), temperature=TEMPERATURE,
+        mixture=mixture.agnostic(by="loss"), name="dorfl",
+    )  # fmt: skip
+    plan = {**setup.base(rate), "mixture_lr": CLIMBS[-1], "max_loss": TEMPERATURE}
+    words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}"
+    return Candidate(words, made, plan, _distance(TEMPERATURE, columns))
+
+
+def _distance(
+    weight: float, columns: Columns, slack: float = 2.5, most: float = 30.0
+) -> Distance | None:
+    """How far a row is from the middle of its class, in the columns that show it, if any do."""
+    if columns.measured is None:
+        return distance(weight, slack=slack, most=most)
+    some = list(columns.measured)
+    if not some:
+        return None
+    return distance(weight, slack=slack, most=most, features=lambda x: x[:, some])
+
+
+def _cost(columns: Columns) -> Cost | None:
+    return squared(frozen=columns.frozen) if columns.frozen else None

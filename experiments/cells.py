@@ -1,0 +1,146 @@
+"""A study is many small cells: each runs once, on any core, and is kept as a file.
+
+A cell is a function of a module of this package with plain arguments and a plain result. Its result
+is written as JSON under its name. It is read and not run again as long as neither its arguments
+nor the code it depends on have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dorfl
+from dorfl.support.files import write_whole
+
+_ROOTS = {"dorfl": Path(dorfl.__file__).parent, "experiments": Path(__file__).parent}
+# they say what was found, not what is
+_BESIDE = (
+    *("dorfl/cli/", "dorfl/report/", "dorfl/study/pages.py", "dorfl/flower/"),
+    *("experiments/commands/", "experiments/pages/", "experiments/study.py"),
+)
+_BENCHMARK = tuple(f"experiments/{name}.py" for name in ("benchmark", "candidates", "corruption"))
+_NETWORKS = ("dorfl/networks/", *_BENCHMARK, "experiments/tables.py")  # what the benchmark needs
+_BELOW = (
+    *(f"dorfl/{name}/" for name in ("support", "objective", "data", "linear", "federated")),
+    "experiments/data/",
+)
+
+
+class Cell(NamedTuple):
+    """`function` of the module `experiments.<part>`, called with `arguments` and nothing else."""
+
+    part: str
+    function: str
+    arguments: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Unique in its part, and fit for a file."""
+        values = [f"{key}={value}" for key, value in self.arguments.items()]
+        return re.sub(r"[^A-Za-z0-9=.+-]+", "_", " ".join([self.function, *values]))
+
+
+def run(
+    cells: Sequence[Cell],
+    folder: Path,
+    tick: Callable[[Cell, bool], object] | None = None,
+    workers: int | None = None,
+) -> list[Any]:
+    """The results of all cells, in their order; `tick(cell, fresh)` tells of each as it is there.
+
+    Cells run in processes of their own, one to a core. When one fails its error is raised, and what
+    the others have found is kept.
+    """
+    found: dict[int, Any] = {}
+    missing = []
+    for k, cell in enumerate(cells):
+        kept = _read(cell, folder)
+        if kept is None:
+            missing.append(k)
+        else:
+            found[k] = kept["result"]
+            if tick:
+                tick(cell, False)
+    if missing:
+        count = min(workers or os.cpu_count() or 1, len(missing))
+        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
+        with _one_thread_each(), ProcessPoolExecutor(count, context) as pool:
+            waiting = {pool.submit(compute, cells[k], folder): k for k in missing}
+            try:
+                for done in as_completed(waiting):
+                    found[waiting[done]] = done.result()
+                    if tick:
+                        tick(cells[waiting[done]], True)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return [found[k] for k in range(len(cells))]
+
+
+def compute(cell: Cell, folder: Path) -> Any:
+    """Run one cell here and now, and keep what it found."""
+    function = getattr(importlib.import_module(f"experiments.{cell.part}"), cell.function)
+    result = json.loads(json.dumps(function(**cell.arguments)))  # as it will be read again
+    record = {"arguments": cell.arguments, "code": fingerprint(cell.part), "result": result}
+    write_whole(_path(cell, folder), json.dumps(record, indent=1).encode())
+    return result
+
+
+@cache
+def fingerprint(part: str = "") -> str:
+    """Changes whenever the code that results of a part of the study depend on does."""
+    digest = hashlib.sha256()
+    files = {
+        f"{name}/{path.relative_to(root).as_posix()}": path
+        for name, root in _ROOTS.items()
+        for path in root.rglob("*.py")
+    }
+    for place in sorted(files):
+        if part == "benchmark":
+            counts = place.startswith((*_NETWORKS, *_BELOW))
+        else:
+            counts = not place.startswith((*_NETWORKS, *_BESIDE))
+        if counts:
+            digest.update(place.encode() + b"\0" + files[place].read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """There are as many processes as cores: let them start with one thread each."""
+    names = ("DORFL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _path(cell: Cell, folder: Path) -> Path:
+    return folder / "cells" / cell.part / f"{cell.name}.json"
+
+
+def _read(cell: Cell, folder: Path) -> Any:
+    """What the cell found before, unless it is of other code or cannot be read."""
+    try:
+        record = json.loads(_path(cell, folder).read_text(encoding="utf-8"))
+        fits = record["arguments"] == cell.arguments and record["code"] == fingerprint(cell.part)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if fits and "result" in record else None

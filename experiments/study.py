@@ -1,0 +1,262 @@
+"""The whole study: which cells each part needs, and the page they make together."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dorfl
+from dorfl.certificates import distance
+from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
+from dorfl.support import lazy
+from experiments import Part, cells, fashion, theory
+from experiments.cells import Cell
+from experiments.data.cardio import cardio_table
+from experiments.data.fashion import find_folder
+from experiments.data.packages import UnavailableError
+from experiments.pages import adult as adult_page
+from experiments.pages import ambiguity as ambiguity_page
+from experiments.pages import cardio as cardio_page
+from experiments.pages import fashion as fashion_page
+from experiments.pages import showcase as showcase_page
+from experiments.pages import synthetic as synthetic_page
+from experiments.tuning import NAMES
+
+_FIRST = 3  # cards at the top; the rest is in a table
+BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
+
+
+class Made(NamedTuple):
+    """What a part adds to the page."""
+
+    sections: list[Section]
+    cards: list[Finding]
+    opening: Sequence[Block] = ()
+    first: Sequence[Finding] = ()  # of the cards, those at the top of the page
+
+
+class Plan(NamedTuple):
+    """The cells a part needs, and how their results are told."""
+
+    cells: list[Cell]
+    tell: Callable[[list[Any]], Made]
+
+
+def plans(part: Part, seeds: int) -> list[Plan]:
+    """What is to be done."""
+    chosen = list(_PLANS) if part is Part.all else [part]
+    return [_PLANS[name](seeds) for name in chosen]
+
+
+def reproduce(
+    todo: Sequence[Plan], folder: Path, tick: Callable[[Cell, bool], object] | None = None
+) -> Page:
+    """Run what has not been run yet, and say what was found.
+
+    >>> import tempfile
+    >>> plan = plans(Part.sensitivity, seeds=1)
+    >>> page = reproduce(plan, Path(tempfile.mkdtemp()))  # doctest: +SKIP
+    """
+    found = iter(cells.run([cell for plan in todo for cell in plan.cells], folder, tick))
+    made = [plan.tell([next(found) for _ in plan.cells]) for plan in todo]
+    cards = [card for one in made for card in one.cards]
+    return Page(
+        "Federated learning that holds up",
+        "dorfl trains one model across clients that cannot pool their rows, so that it stays good "
+        "when clients differ, when data drift, and when some rows are simply wrong. This is the "
+        "paper's study, run again.",
+        [card for one in made for card in one.first][:_FIRST] or cards[:_FIRST],
+        [
+            *([_claims(cards)] if cards else []),
+            *(section for one in made for section in one.sections),
+            _environment(todo),
+        ],
+        [block for one in made for block in one.opening],
+    )
+
+
+def _claims(cards: Sequence[Finding]) -> Section:
+    """Every claim, whose it is, what was found and whether it holds: what does not comes first."""
+    ranked = sorted(cards, key=lambda card: card.holds is not False)
+    rows = [(card.claim, card.whose, card.value, card.holds) for card in ranked]
+    held = sum(card.holds is True for card in cards)
+    table = Table(
+        "claims", f"{held} of {len(cards)} claims hold", ("claim", "whose", "found", "holds"), rows,
+        note="A claim of the paper is one it makes; ours are what this project set out to show.",
+    )  # fmt: skip
+    return Section("What holds, and what does not", [table])
+
+
+def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
+    """One cell for every seed."""
+    return [Cell(part, function, {"seed": seed}) for seed in range(seeds)]
+
+
+def _made(section: Section, cards: list[Finding]) -> Made:
+    return Made([section], cards)
+
+
+def _left_out(title: str, reason: str) -> Plan:
+    """What the page says of a part that cannot be run here."""
+    return Plan([], lambda _: _made(Section(title, [Text([reason])]), []))
+
+
+def _synthetic(seeds: int) -> Plan:
+    every = [*_seeded("synthetic", "table", seeds), *_seeded("synthetic", "contamination", seeds)]
+    shown = [
+        Cell("showcase", what, {"seed": 0}) for what in ("training", "convergence", "promises")
+    ]
+
+    def tell(found: list[Any]) -> Made:
+        tables, swept = found[:seeds], found[seeds : 2 * seeds]
+        training, convergence, promises = found[2 * seeds :]
+        ours, ahead = synthetic_page.cards(tables)
+        certified = showcase_page.certificate(promises)
+        return Made(
+            [
+                synthetic_page.section(tables),
+                showcase_page.closer(training, convergence),
+                showcase_page.certified(promises),
+                synthetic_page.beyond(swept),
+            ],
+            [ours, ahead, certified, *synthetic_page.labels(swept)],
+            synthetic_page.opening(training, tables, swept),
+            [ours, certified],
+        )
+
+    return Plan([*every, *shown], tell)
+
+
+def _sensitivity(seeds: int) -> Plan:
+    cells = _seeded("synthetic", "sensitivity", seeds)
+    return Plan(cells, lambda found: _made(*synthetic_page.sensitivity(found)))
+
+
+def _adult(seeds: int) -> Plan:
+    runs = [
+        Cell("adult", "method", {"seed": seed, "name": name, "budget": seed < BUDGET_SEEDS})
+        for seed in range(seeds)
+        for name in NAMES
+    ]
+    every = [*_seeded("adult", "best_linear", seeds), *_seeded("adult", "mixing", seeds)]
+    official = [Cell("adult", "official", {"name": name}) for name in NAMES]
+
+    def tell(found: list[Any]) -> Made:
+        methods = {name: found[k : len(runs) : len(NAMES)] for k, name in enumerate(NAMES)}
+        rest = found[len(runs) :]
+        least, mixtures, whole = rest[:seeds], rest[seeds : 2 * seeds], rest[2 * seeds :]
+        official = dict(zip(NAMES, whole, strict=True))
+        return _made(*adult_page.section(methods, least, mixtures, official))
+
+    return Plan([*runs, *every, *official], tell)
+
+
+def _cardio(seeds: int) -> Plan:
+    try:
+        cardio_table()  # once, before several processes want it
+    except UnavailableError as error:
+        return _left_out("Cardio", str(error))
+
+    def tell(found: list[Any]) -> Made:
+        section, cards = cardio_page.section(found)
+        return Made([section], cards, first=cards)
+
+    return Plan(_seeded("cardio", "table", seeds), tell)
+
+
+def _fashion(_: int) -> Plan:
+    try:
+        find_folder()
+    except UnavailableError as error:
+        return _left_out(fashion_page.TITLE, f"Left out. {error}")
+
+    def tell(found: list[Any]) -> Made:
+        return _made(*fashion_page.section(dict(zip(fashion.RUNS, found, strict=True))))
+
+    return Plan([Cell("fashion", "method", run) for run in fashion.RUNS.values()], tell)
+
+
+def _networks(_: int) -> Plan:
+    """The benchmark of networks, much reduced; `python -m experiments benchmark` has all of it."""
+    reason = ""
+    try:
+        find_folder()
+    except UnavailableError as error:
+        reason = str(error)
+    if find_spec("torch") is None:
+        reason = f"It needs PyTorch: {lazy.install_command('torch')}."
+    if reason:
+        words = f"Left out. {reason} `python -m experiments benchmark` then makes it."
+        return _left_out("Networks, tuned alike", words)
+    from experiments import benchmark  # noqa: PLC0415 - it needs PyTorch
+    from experiments.pages import benchmark as told  # noqa: PLC0415
+
+    def tell(found: list[Any]) -> Made:
+        results = {pair: [run] for pair, run in zip(benchmark.REDUCED.pairs(), found, strict=True)}
+        return _made(*told.section(benchmark.REDUCED, results))
+
+    return Plan(benchmark.reduced(), tell)
+
+
+def _theory(_: int) -> Plan:
+    distance.require()  # before anything is run
+
+    def tell(found: list[Any]) -> Made:
+        *found, drawn = found
+        findings = [theory.findings(kept) for kept in found]
+        statements = [line for one in findings for line in one.statements]
+        figures = [figure for one in findings for figure in one.figures]
+        held = sum(statement.holds for statement in statements)
+        card = Finding(
+            "of the paper's statements hold on random instances",
+            f"{held} of {len(statements)}",
+            held == len(statements),
+            "the paper",
+        )
+        words = Text(
+            [
+                "Every statement of the paper on fresh random instances, against independent "
+                "solvers: the primal problems as conic programs, exact transport, brute force."
+            ]
+        )
+        told = Section("Theory", [words, theory.table(statements), Beside(figures)])
+        return Made([ambiguity_page.section(drawn), told], [card])
+
+    parts = [Cell("theory", "cell", {"seed": 0, "name": name}) for name in theory.PARTS]
+    return Plan([*parts, Cell("ambiguity", "drawn", {})], tell)
+
+
+_PLANS: dict[Part, Callable[[int], Plan]] = {
+    Part.synthetic: _synthetic,
+    Part.sensitivity: _sensitivity,
+    Part.adult: _adult,
+    Part.cardio: _cardio,
+    Part.fashion: _fashion,
+    Part.networks: _networks,
+    Part.theory: _theory,
+}
+
+
+def _environment(todo: Sequence[Plan]) -> Section:
+    """What it ran on, so that anyone can run it again."""
+    packages = ["numpy", "numba", "scipy", "clarabel", "scikit-learn", "pandas"]
+    packages += ["POT"] * (find_spec("ot") is not None)
+    rows = [
+        ("dorfl", dorfl.__version__),
+        ("code", cells.fingerprint()),
+        ("Python", platform.python_version()),
+        ("machine", f"{platform.system()} {platform.machine()}"),
+        *((name, metadata.version(name)) for name in packages),
+    ]
+    seeds = sorted(
+        {cell.arguments["seed"] for p in todo for cell in p.cells if "seed" in cell.arguments}
+    )
+    words = "No random numbers were drawn."
+    if seeds:
+        words = f"Seeds {seeds[0]} to {seeds[-1]}; the same seeds give the same figures."
+    versions = Table("environment", "Environment", ("what", "version"), rows)
+    return Section("Environment and seeds", [Text([words]), Details("Versions", [versions])])

@@ -1,0 +1,263 @@
+"""The benchmark's rows, its tuning, and every method on a few rows."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dorfl.data.datasets.base import pooled
+from experiments import benchmark as cells
+from experiments import candidates as bench
+from experiments import corruption as rows
+from experiments.__main__ import app
+from experiments.candidates import CLEAN, NAMES, Setup
+from experiments.cells import fingerprint
+
+SMALL = Setup(hidden=(4,))
+
+
+def pictures(count, seed):
+    """Three clients with one class each: 4 × 4 pixels, one of them bright."""
+    rng = np.random.default_rng(seed)
+    eye = np.eye(16, dtype=np.float32)
+    return {
+        str(k): (0.3 * rng.random((count, 16), dtype=np.float32) + 0.7 * eye[15 - k],
+                 np.full(count, k))
+        for k in range(3)
+    }  # fmt: skip
+
+
+@pytest.fixture
+def clients():
+    return pictures(40, 0)
+
+
+@pytest.mark.parametrize("kind", rows.SHARES)
+def test_as_many_rows_are_wrong_as_said(clients, kind):
+    made, wrong = rows.spoil(clients, kind, 0)
+    for i, (name, (X, y)) in enumerate(made.items()):
+        before = clients[name]
+        changed = (before[0] != X).any(1) | (before[1] != y)
+        share = rows.SHARES[kind] if kind not in rows.ONE_CLIENT or i == 0 else 0.0
+        assert np.array_equal(changed, wrong[name])
+        assert changed.mean() == pytest.approx(share)
+    again, _ = rows.spoil(clients, kind, 0)
+    assert all(np.array_equal(made[n][0], again[n][0]) for n in made)
+
+
+def test_a_liar_lies_about_labels_alone(clients):
+    made, _ = rows.spoil(clients, "liar", 0)
+    assert all(np.array_equal(made[n][0], clients[n][0]) for n in made)
+
+
+def test_only_a_shift_touches_test_rows(clients):
+    for kind in rows.SHARES:
+        task = rows.make(clients, clients, kind, 0)
+        same = all(np.array_equal(task.test[n][0], clients[n][0]) for n in clients)
+        assert same == (kind != "shift")
+
+
+def test_a_mark_is_on_pictures_of_other_classes_alone(clients):
+    task = rows.make(clients, clients, "backdoor", 0)
+    assert task.target == 1
+    marked = task.marked()
+    assert len(marked) == 80
+    assert (marked == 1.0).all()  # 4 × 4 pixels are all corner
+
+
+def test_dirichlet_clients_have_all_rows_once(clients):
+    spread = rows.spread(clients, 0, count=5)
+    assert sum(len(y) for _, y in spread.values()) == 120
+    assert len({tuple(row) for X, _ in spread.values() for row in X}) == 120
+
+
+def test_clients_have_three_labels_in_a_row_and_all_rows_once():
+    rng = np.random.default_rng(0)
+    digits = {str(k): (rng.random((60, 4)).astype(np.float32), np.full(60, k)) for k in range(10)}
+    train, test = rows.three_labels(digits, 0, count=10)
+    for i, name in enumerate(train):
+        own = set(train[name][1].tolist()) | set(test[name][1].tolist())
+        assert own == {i % 10, (i + 1) % 10, (i + 2) % 10}
+    assert len(np.unique(np.concatenate([pooled(train)[0], pooled(test)[0]]), axis=0)) == 600
+
+
+@pytest.mark.parametrize("setup", [SMALL, Setup((), (0.01,) * 6, epochs=2, participation=0.5)])
+def test_all_methods_have_as_many_candidates_and_no_two_alike(setup):
+    for name in (*NAMES, CLEAN):
+        tried = bench.candidates(name, setup)
+        assert len(tried) == bench.TRIES
+    words = [c.words for c in bench.candidates("DOR-FL", SMALL)]
+    assert len(set(words)) == bench.TRIES
+    with pytest.raises(ValueError, match="FedProx"):
+        bench.candidates("FedProx", SMALL)
+
+
+@pytest.mark.filterwarnings("ignore:on the way of")
+@pytest.mark.parametrize("name", [*NAMES, CLEAN])
+def test_every_method_is_tuned_and_trained(clients, name):
+    task = rows.make(clients, pictures(30, 1), "negate", 0)
+    found = bench.tune(name, task, SMALL, 0, 5)
+    assert len(found["scores"]) == bench.TRIES
+    if name != "DOR-FL":
+        assert found["scores"][found["chosen"]] == max(found["scores"])
+    best = bench.candidates(name, SMALL)[found["chosen"]]
+    run = bench.measure(best, task, SMALL, 0, 10, clean=name == CLEAN)
+    assert 0 <= run["worst"] <= run["mean"] <= 1
+    assert run["bytes"] > 0
+    assert sum(run["lam"]) == pytest.approx(1.0)
+    assert run["attack"] is None
+    if name == "DOR-FL" and not best.trusts:
+        assert run["weight_of_wrong_rows"] < 0.01
+    if name == "FedAvg":
+        assert run["weight_of_wrong_rows"] == pytest.approx(1.0)
+
+
+def test_tuning_never_sees_a_test_row(clients):
+    seen = rows.make(clients, pictures(30, 1), "labels", 0)
+    other = rows.make(clients, pictures(30, 2), "labels", 0)
+    assert bench.tune("AFL", seen, SMALL, 0, 3) == bench.tune("AFL", other, SMALL, 0, 3)
+
+
+def test_rows_far_out_do_not_count_when_tuning(clients):
+    """A model that is right about outliers alone must not win by them."""
+
+    class Judge:
+        classes = np.arange(3)
+
+        def __init__(self, of_outliers):
+            self.of_outliers = of_outliers
+
+        def score(self, X, y):
+            return float(np.mean((X.min(1) < 0) == self.of_outliers))
+
+    made, wrong = rows.spoil(clients, "negate", 0)
+    held = rows.Task(made, made, wrong)
+    judges = bench.bulk(held)
+    assert bench.held_out_score(Judge(True), judges) == 0.0
+    assert bench.held_out_score(Judge(False), judges) == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:on the way of")
+@pytest.mark.parametrize("factor", [0.0, 8.0])
+def test_rows_are_set_aside_only_where_the_bulk_is_better_served(factor):
+    """One row in ten is eight times one of another client, under the label of its own."""
+    clients, setup = pictures(60, 0), Setup((4,), (0.01,) * 3 + (0.03,) * 3)
+    if factor:
+        for i in range(3):
+            clients[str(i)][0][::10] = factor * clients[str((i + 1) % 3)][0][1::10]
+    none = {name: np.zeros(60, dtype=bool) for name in clients}
+    found = bench.tune("DOR-FL", rows.Task(clients, clients, none), setup, 0, 40)
+    assert bench.candidates("DOR-FL", setup)[found["chosen"]].trusts == (factor == 0.0)
+
+
+def test_trusting_all_rows_dorfl_is_afl(clients):
+    task = rows.make(clients, clients, "labels", 0)
+    ours = next(c for c in bench.candidates("DOR-FL", SMALL) if c.trusts)
+    theirs = next(
+        c for c in bench.candidates("AFL", SMALL)
+        if c.words == ours.words.replace("all rows trusted", "rate of λ 0.1")
+    )  # fmt: skip
+    one, two = (bench.fitted(c, task, SMALL, 0, 5).theta for c in (ours, theirs))
+    assert np.array_equal(one, two)
+
+
+def test_a_curve_is_that_of_one_training(clients):
+    task = rows.make(clients, pictures(30, 1), "clean", 0)
+    one = bench.candidates("AFL", SMALL)[0]
+    with_curve = bench.measure(one, task, SMALL, 0, 9, curve=(3, 6))
+    without = bench.measure(one, task, SMALL, 0, 9)
+    assert [stop for stop, *_ in with_curve["curve"]] == [3, 6]
+    assert with_curve["by_client"] == without["by_client"]
+    assert with_curve["lam"] == without["lam"]
+
+
+def test_columns_of_categories_stay_where_they_are():
+    columns = rows.Columns((0, 1), (2, 3))
+    for name in ("WAFL", "GDRFL", "DOR-FL"):
+        for candidate in bench.candidates(name, SMALL, columns):
+            frozen = candidate.method.cost.weights(4)[[2, 3]]
+            assert np.isinf(frozen).all() or np.isinf(candidate.method.rho)
+    assert bench.candidates("DOR-FL", SMALL, rows.Columns((), (0,)))[0].score is None
+
+
+@pytest.fixture
+def small_set(monkeypatch):
+    """A data set of a few pictures in place of the three classes, run in this process."""
+    of = cells.SETS["three"]._replace(
+        load=lambda seed: cells.Loaded(pictures(40, seed), pictures(30, seed + 9)), setup=SMALL
+    )
+    monkeypatch.setitem(cells.SETS, "three", of)
+    cells._loaded.cache_clear()
+    ran = []
+
+    def here(todo, folder, tick=None, workers=None):
+        del workers
+        found = []
+        for cell in todo:
+            kept = cells.cells._read(cell, folder)
+            if kept is None:
+                ran.append(cell.name)
+                kept = {"result": cells.cells.compute(cell, folder)}
+            found.append(kept["result"])
+            if tick:
+                tick(cell, True)
+        return found
+
+    monkeypatch.setattr(cells.cells, "run", here)
+    yield ran
+    cells._loaded.cache_clear()
+
+
+def test_the_command_fills_tables_and_runs_nothing_twice(small_set, tmp_path):
+    words = ["benchmark", "--wrong", "negate", "--wrong", "backdoor", "--seeds", "2"]
+    words += ["--method", "FedAvg", "--method", "DOR-FL", "--method", CLEAN]
+    words += ["--rounds", "6", "--out", str(tmp_path)]
+    first = CliRunner().invoke(app, [*words, "--json"])
+    assert first.exit_code == 0, first.output
+    runs = json.loads(first.stdout)
+    assert len(runs) == 12
+    assert 0 <= runs["backdoor/FedAvg/1"]["attack"] <= 1
+    assert len(small_set) == 6 * 3
+    small_set.clear()
+    again = CliRunner().invoke(app, [*words, "--json"])
+    assert json.loads(again.stdout) == runs
+    assert small_set == []
+    shown = CliRunner().invoke(app, words)
+    assert "worst client" in shown.output
+    worst = (tmp_path / "tables" / "benchmark-three-worst.md").read_text().splitlines()
+    assert worst[0] == "| method | negate | backdoor |"
+    assert worst[2].startswith("| FedAvg |")
+    attack = (tmp_path / "tables" / "benchmark-three-attack.md").read_text()
+    assert "*ASPIRE-EASE, published* | *45.0*" in attack
+    page = (tmp_path / "benchmark-three.html").read_text()
+    assert "Jiao et al., 2023" in page
+    assert "Zhai" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "FedProx"], "FedProx"),
+        (["--data", "four"], "three, ten"),
+        (["--wrong", "typos"], "negate"),
+        (["--data", "compas", "--wrong", "backdoor"], "no pictures"),
+    ],
+)
+def test_a_word_that_is_unknown_is_told(words, said):
+    done = CliRunner().invoke(app, ["benchmark", *words])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_results_of_other_parts_do_not_hang_on_networks():
+    assert fingerprint("benchmark") != fingerprint()
+
+
+def test_pictures_that_are_missing_are_told_without_blame(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORFL_FASHION_MNIST", str(tmp_path))
+    cells._loaded.cache_clear()
+    done = CliRunner().invoke(app, ["benchmark"])
+    assert done.exit_code == 3
+    assert "dataset-fashion-mnist" in done.output
+    assert "fault of dorfl" not in done.output

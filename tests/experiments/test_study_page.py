@@ -1,0 +1,31 @@
+"""The first screen says what this is, and a claim that does not hold says whose it was."""
+
+from dorfl.report.content import Figure, Finding, Section, Series, Text
+from experiments import Part, study
+from experiments.cells import Cell
+from experiments.study import Made, Plan
+
+
+def test_three_figures_first_and_what_does_not_hold_on_top_of_the_claims(tmp_path, monkeypatch):
+    monkeypatch.setattr(study.cells, "run", lambda cells, *_: [None] * len(cells))
+    cards = [Finding(f"claim {k}", str(k), k != 2, "the paper" if k else "ours") for k in range(5)]
+    picture = Figure("f", "F", "x", "y", [Series("a", [1, 2], [1, 2])])
+    made = Made([Section("S", [Text(["Words."])])], cards, [picture], cards[3:])
+    page = study.reproduce([Plan([Cell("synthetic", "table", {"seed": 0})], lambda _: made)] * 2,
+                           tmp_path)  # fmt: skip
+    assert len(page.cards) == 3 and page.cards[0] == cards[3]
+    assert page.opening == [picture, picture]
+    claims = page.sections[0].blocks[0]
+    assert claims.rows[0] == ("claim 2", "the paper", "2", False)
+    assert claims.title == "8 of 10 claims hold"
+
+
+def test_networks_are_left_out_with_a_word_where_pytorch_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(study, "find_spec", lambda _: None)
+    monkeypatch.setattr(study, "find_folder", lambda: None)
+    (plan,) = study.plans(Part.networks, seeds=1)
+    assert plan.cells == []
+    page = study.reproduce([plan], tmp_path)
+    said = page.sections[0].blocks[0].paragraphs[0]
+    assert "pip install" in said
+    assert "python -m experiments benchmark" in said
