@@ -24,7 +24,7 @@ class LogCosh(Loss):
     width: float = 1.0
 
     @property
-    def steep(self):
+    def max_slope(self):
         return self.width
 
     def value(self, outputs, target):
@@ -38,7 +38,7 @@ class LogCosh(Loss):
 class SmoothHinge(Loss):
     """½ max(0, 1 − y t)² up to a margin of 0, linear beyond: two classes, one output."""
 
-    name, classifies, curvature, steep = "smooth hinge", True, 1.0, 1.0
+    name, classifies, curvature, max_slope = "smooth hinge", True, 1.0, 1.0
 
     def value(self, outputs, target):
         short = np.maximum(1.0 - target * outputs, 0.0)
@@ -51,7 +51,7 @@ class SmoothHinge(Loss):
 class OneAgainstAll(Loss):
     """A logistic loss for every class: several outputs, and all of θ matters."""
 
-    name, classifies, curvature, steep = "one against all", True, 0.25, 2.0
+    name, classifies, curvature, max_slope = "one against all", True, 0.25, 2.0
 
     def outputs(self, classes):
         return classes
@@ -204,7 +204,7 @@ def test_a_loss_by_ascent_is_the_closed_one():
     """Huber's loss without its closed form gives what it gives with it."""
 
     class Plain(losses.Huber):
-        supremum, bends = "", False
+        supremum, has_hessian = "", False
 
     clients = make_clients(losses.huber())
     by_loss = methods.paper(12.0, 0.5, mixture=dorfl.mixture.capped(0.5, by="loss"))

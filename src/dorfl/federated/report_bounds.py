@@ -143,7 +143,7 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
     least, most = _penalties(defence, defence.center[client])
     low, high = -most, gain - least
     if problem.method.mixture.by == "loss":  # the level of the score is subtracted
-        low, high = 0.0, gain + most * (problem.score.bend(problem.dims) is None)
+        low, high = 0.0, gain + most * (problem.score.hessian(problem.dims) is None)
     if problem.method.mixture.by == "regret":  # −most ≤ F* ≤ F(0)
         low, high = low - (_loss(defence, sizes, 0.0)[0] - least), high + most
     tau = problem.method.temperature
@@ -215,7 +215,7 @@ def _sizes(defence: Defence, center: Array) -> _Sizes:
     problem, shape = defence.problem, defence.problem.geometry
     anchor = np.linalg.norm(shape.anchor(center), axis=-1)  # of one centre, or one per class
     length = _norm(shape.shrink) * defence.limits.row + float(anchor.max())
-    push = problem.score.push(problem.stiffness)
+    push = problem.score.max_shift(problem.stiffness)
     return _Sizes(_norm(shape.inverse), float(np.hypot(length, problem.intercept)), push)
 
 

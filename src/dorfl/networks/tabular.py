@@ -138,7 +138,7 @@ def _outputs(module: nn.Module, dims: int) -> int:
 
 def _loss(problem: Problem) -> str | RowLoss:
     """The problem's loss on tensors."""
-    steep = problem.loss.steep
+    steep = problem.loss.max_slope
     if problem.loss.name != "huber":
         return problem.loss.name
 

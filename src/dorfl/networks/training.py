@@ -361,7 +361,7 @@ def prepare(
     _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
     bend = None
     if score is None and method.score is not None:
-        bend = method.score.bend(rows.dims)
+        bend = method.score.hessian(rows.dims)
         if not rows.plain:
             raise ValueError("score: rows are not one tensor each, of one shape; give `score`")
     if inner_layer is not None and bend is not None:
