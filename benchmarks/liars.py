@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dorfl
-from dorfl.federated.defence import Limits, bounds, defend
 from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.report_bounds import Limits, bounds, defend
 from dorfl.federated.training import prepare
 from dorfl.linear import curvature
 from dorfl.linear.group import Group

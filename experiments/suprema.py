@@ -105,7 +105,7 @@ def rate(group: Group, theta_radius: float) -> Rate:
     tau = problem.method.temperature
     if not np.isfinite(tau):
         raise ValueError("rate: Theorem 1 is about the tilted objective; give the method a beta")
-    steep = loss.steep
+    steep = loss.max_slope
     if np.isinf(steep):
         raise ValueError("rate: Theorem 1 needs a loss of bounded slope; squared loss has none")
     shape = problem.geometry
@@ -114,7 +114,7 @@ def rate(group: Group, theta_radius: float) -> Rate:
     reach = np.sqrt((centers**2).sum(axis=1) + problem.intercept)
     stiffest = shape.inverse if shape.inverse.ndim == 1 else np.linalg.eigvalsh(shape.inverse)
     soft = float(stiffest.max())
-    base = loss.ceiling(theta_radius * reach, group.target, problem.outputs)
+    base = loss.upper_bound(theta_radius * reach, group.target, problem.outputs)
     highest = base + 0.5 * steep**2 * soft * theta_radius**2 - group.penalty
     finite = stiffest[stiffest > 0]
     return Rate(

@@ -8,12 +8,29 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
+    "__init__.py",
+    "cli/__init__.py",
+    "cli/info.py",
+    "cli/init.py",
+    "cli/options.py",
+    "cli/screen.py",
+    "estimators",
+    "federated/byzantine.py",
+    "federated/client.py",
+    "federated/curvature_imputation.py",
+    "federated/diagnostics.py",
+    "federated/fit.py",
+    "federated/messages.py",
+    "federated/options.py",
+    "federated/regret.py",
+    "federated/report_bounds.py",
+    "federated/scale.py",
+    "federated/serialization.py",
+    "federated/server.py",
+    "federated/simulation.py",
+    "federated/training.py",
     "objective",
-    "data/preprocessing",
-    "data/robust.py",
-    "data/sketch.py",
-    "data/tables",
-    "data/validation.py",
+    "data",
     "plot.py",
     "report",
     "support",
@@ -21,7 +38,7 @@ FINISHED = (
 BANNED = (
     "told", "heard", "whose like", "of who", "stands in", "stood in", "held for wrong", "nobody",
     "worst served", "served worse", "lie far out", "lies far out", "is no question", "set aside",
-    "rows held back", "right row", "wrong row", "roster", "kink", "party that lies", "liars",
+    "rows held back", "right row", "wrong row", "roster", "kink", "party that lies",
     "of nothing", "nothing was found", "who was asked", "who is away",
 )  # fmt: skip
 WORDS = re.compile(r"\b(" + "|".join(BANNED) + r")s?\b", re.IGNORECASE)

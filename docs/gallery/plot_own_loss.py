@@ -1,7 +1,7 @@
 """A loss of your own
 ==================
 
-A loss is an object that says what it is at an output t of the model, and how steep. Everything else has an
+A loss is an object that says what it is at an output t of the model, and how max_slope. Everything else has an
 answer that holds for any loss: the supremum over moved rows is then found by ascent.
 """
 
@@ -13,14 +13,14 @@ from dorfl.objective.base import Loss
 
 # %%
 # log cosh: quadratic for small residuals, linear for large ones. ``curvature`` bounds its second
-# derivative (the supremum is certainly unique where rows are stiff enough for it), ``steep`` its slope
+# derivative (the supremum is certainly unique where rows are stiff enough for it), ``max_slope`` its slope
 # (what a defence may hold reports to).
 
 
 class LogCosh(Loss):
     """log cosh(t − y)."""
 
-    name, curvature, steep = "log-cosh", 1.0, 1.0
+    name, curvature, max_slope = "log-cosh", 1.0, 1.0
 
     def value(self, outputs, target):
         """l of every row."""

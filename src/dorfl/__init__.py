@@ -9,6 +9,7 @@ True
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,15 +19,19 @@ from dorfl.certificates.certificate import Certificate, WorstCase, saddle_gap, w
 from dorfl.certificates.certified import Certified, certify
 from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.data import datasets
-from dorfl.federated import privacy, saving
+from dorfl.federated import privacy, serialization
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Fit
+from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.options import Options
+from dorfl.federated.report_bounds import Limits
+from dorfl.federated.simulation import Round
 from dorfl.federated.training import risk
 from dorfl.federated.training import train as _train_linear
 from dorfl.linear.group import Risk
 from dorfl.networks import resolution as _resolution
 from dorfl.objective import costs, losses, methods, mixture, scores
+from dorfl.objective.base import Loss
 
 if TYPE_CHECKING:
     from dorfl import defaults
@@ -71,7 +76,7 @@ __all__ = [
     "worst_case",
 ]
 
-# Folders go by what a thing is about; `from dorfl.methods import …` stays true all the same.
+# Public names of modules that are in folders: `from dorfl.methods import …`.
 for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, scores):
     sys.modules[f"dorfl.{_part.__name__.rpartition('.')[2]}"] = _part
 
@@ -93,7 +98,29 @@ def train(
     options: Options | None = None,
     *,
     model: None = None,
-    **given: Any,
+    loss: str | Loss | None = None,
+    solver: str | solvers.Solver | None = None,
+    tol: float | None = None,
+    max_rounds: int | None = None,
+    l2: float | None = None,
+    theta_radius: float | None = None,
+    intercept: bool | None = None,
+    seed: int | None = None,
+    batch: int | None = None,
+    participation: float | None = None,
+    tolerance: float | None = None,
+    curvature: str | None = None,
+    bytes_per_round: float | None = None,
+    limits: Limits | None = None,
+    liars: float | None = None,
+    trim: float | None = None,
+    privacy: privacy.Gaussian | None = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    start: Any = None,
+    progress: Callable[[Round], object] | None = None,
+    absent: Callable[[int, str], bool] | None = None,
+    tamper: Callable[[Broadcast, Report], Report] | None = None,
 ) -> Fit: ...
 @overload
 def train(
@@ -102,36 +129,122 @@ def train(
     options: Any = None,
     *,
     model: Any,
-    **given: Any,
+    **network_options: Any,
 ) -> "NetworkFit": ...
 def train(
-    clients: Any, method: Any = None, options: Any = None, *, model: Any = None, **given: Any
+    clients: Any,
+    method: methods.Method | methods.AutoMethod | None = None,
+    options: Any = None,
+    *,
+    model: Any = None,
+    loss: str | Loss | None = None,
+    solver: str | solvers.Solver | None = None,
+    tol: float | None = None,
+    max_rounds: int | None = None,
+    l2: float | None = None,
+    theta_radius: float | None = None,
+    intercept: bool | None = None,
+    seed: int | None = None,
+    batch: int | None = None,
+    participation: float | None = None,
+    tolerance: float | None = None,
+    curvature: str | None = None,
+    bytes_per_round: float | None = None,
+    limits: Limits | None = None,
+    liars: float | None = None,
+    trim: float | None = None,
+    privacy: privacy.Gaussian | None = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    start: Any = None,
+    progress: Callable[[Round], object] | None = None,
+    absent: Callable[[int, str], bool] | None = None,
+    tamper: Callable[[Broadcast, Report], Report] | None = None,
+    **network_options: Any,
 ) -> Any:
     """Train one model over clients whose rows stay where they are.
+
+    An option that is None has its default.
 
     Parameters
     ----------
     clients
         A list of (X, y), or a mapping of client name to (X, y): X is (n, d), y is (n,). Columns may
-        be in any units if the method is open. Or an :class:`~dorfl.linear.base.Oracle`.
+        be in any units if the method is open. X may be sparse if its parameters are given. Or an
+        :class:`~dorfl.linear.base.Oracle`, which has its own method and loss.
     method
         A method from :mod:`dorfl.methods`. By default ``dorfl.methods.dorfl()``, whose parameters
         are chosen from the clients' data, as ``dorfl train`` and the estimators do.
     options
-        An :class:`~dorfl.federated.options.Options`, or for a network a
-        :class:`~dorfl.networks.Plan`.
+        Options as one record: an :class:`~dorfl.Options`, or for a network a
+        :class:`~dorfl.networks.Plan`. Options given by name take precedence.
     model
         A `torch.nn.Module`, or a function that makes one; see :func:`dorfl.networks.train`. By
         default a linear model is trained.
-    **given
-        Options by name (`loss`, `l2`, `tol`, `max_rounds`, …), `sample_weight`, `class_weight`,
-        `start`, `absent`, `tamper` and `progress`, as :func:`dorfl.federated.training.train`
-        documents them. For an open method `l2` is 1 / n of standardised columns and `tol` 1e-4.
+    loss
+        "logistic" (two classes), "softmax", "squared", "huber", or one of :mod:`dorfl.losses`.
+    solver
+        "auto", "sqp", "optimistic", "paper", or one of :mod:`dorfl.solvers`.
+    tol
+        Stop when the optimality gap is below this share of the objective. By default 1e-6, for an
+        open method 1e-4.
+    max_rounds
+        Largest number of rounds; by default as many as the solver needs.
+    l2
+        Adds ½ l2 ‖θ‖². By default 0, for an open method 1 / n of standardised columns.
+    theta_radius
+        Keeps ‖θ‖ below this radius.
+    intercept
+        Whether the model has an intercept; by default it has.
+    seed
+        Seed of random numbers.
+    batch
+        Rows that a client draws per round; by default all.
+    participation
+        Share of the clients that get a request in a round; by default 1.
+    tolerance
+        Accuracy of the inner maximisation over rows; by default it is solved exactly.
+    curvature
+        Finest curvature requested: "auto", "full", "blocks", "diagonal" or "none".
+    bytes_per_round
+        Bytes that a client can send in a round; limits the curvature.
+    limits
+        Limits on rows by which reports are clipped: :mod:`dorfl.federated.report_bounds`.
+    liars
+        Share of the clients that may be Byzantine: :mod:`dorfl.federated.byzantine`.
+    trim
+        Share of the mixture that is trimmed from gradients on either side.
+    privacy
+        Differential privacy of rows, from :func:`dorfl.privacy.gaussian`.
+    sample_weight
+        Weights (n,) of each client's rows, in a list or by name. They are part of P̂_i, inside the
+        log-mean-exp: :mod:`dorfl.data.validation`.
+    class_weight
+        A weight for each label, or "balanced" for equal total weights.
+    start
+        A fit or a θ to start from.
+    progress
+        Called with every :class:`~dorfl.federated.simulation.Round`; True from it ends training.
+    absent
+        `absent(round, client)` returns whether a client does not reply; its last report is
+        extrapolated.
+    tamper
+        `tamper(broadcast, report)` returns the report to send in place of an honest one, to study
+        attacks.
+    **network_options
+        Options of networks: fields of :class:`~dorfl.networks.Plan`.
 
     Returns
     -------
     Fit or NetworkFit
         The model in the units of X, the mixture, risks, gap and history.
+
+    Raises
+    ------
+    ValueError
+        If the input or an option cannot be used; the message names the remedy.
+    TypeError
+        If there is no option of that name.
 
     Warns
     -----
@@ -143,39 +256,62 @@ def train(
     >>> dorfl.train(data.clients, dorfl.methods.afl(), l2=0.1).status
     'converged'
     """
+    by_name = dict(  # noqa: C408 - keywords are names of options
+        loss=loss, solver=solver, tol=tol, max_rounds=max_rounds, l2=l2, theta_radius=theta_radius,
+        intercept=intercept, seed=seed, batch=batch, participation=participation,
+        tolerance=tolerance, curvature=curvature, bytes_per_round=bytes_per_round, limits=limits,
+        liars=liars, trim=trim, privacy=privacy, sample_weight=sample_weight,
+        class_weight=class_weight, start=start, progress=progress, absent=absent, tamper=tamper,
+    )  # fmt: skip
+    given = {name: value for name, value in by_name.items() if value is not None}
+    given |= network_options
     if method is None and not hasattr(clients, "evaluate"):
         method = methods.dorfl()
-    if model is None and not isinstance(method, methods.AutoMethod):
-        return _train_linear(clients, method, options, **given)
-    if model is None:
-        from dorfl.study import arrays  # noqa: PLC0415 - reads tables, which takes a while to import
+    if model is not None:
+        from dorfl import networks  # noqa: PLC0415 - imports torch
+
+        return networks.train(clients, method, model, options, **given)
+    if isinstance(method, methods.AutoMethod):
+        from dorfl.study import arrays  # noqa: PLC0415 - slow to import
 
         return arrays.train(clients, method, options, **given)
-    from dorfl import networks  # noqa: PLC0415 - brings in torch
-
-    return networks.train(clients, method, model, options, **given)
+    return _train_linear(clients, method, options, **given)
 
 
 def load(path: str | Path) -> Any:
-    """What was saved: the fit of `Fit.save`, or the model in a folder that `dorfl train` wrote.
+    """Load the fit of `Fit.save`, or the model in a folder that `dorfl train` wrote.
 
-    A model takes tables (`model.predict(table)`) and has its fit as `model.fit`; for networks see
-    :func:`dorfl.networks.load`. Whatever the file holds, no code in it is run.
+    No code in the file is run.
+
+    Parameters
+    ----------
+    path
+        A file or a folder; for networks see :func:`dorfl.networks.load`.
+
+    Returns
+    -------
+    Fit or Model
+        A model takes tables (`model.predict(table)`) and has its fit as `model.fit`.
+
+    Raises
+    ------
+    ModelError
+        If the file is damaged or is not a model.
     """
-    from dorfl.study import model  # noqa: PLC0415 - reads tables, which takes a while to import
+    from dorfl.study import model  # noqa: PLC0415 - slow to import
 
     place = Path(path)
     if place.is_file():
-        written = saving.read(place)
-        if isinstance(written, dict) and written.get("format") == saving.FORMAT:
-            return saving.load(place, written)
+        written = serialization.read(place)
+        if isinstance(written, dict) and written.get("format") == serialization.FORMAT:
+            return serialization.load(place, written)
     return model.load(place)
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators bring in scikit-learn, which takes a while: only when asked for.
+    """Import estimators, networks and plots on first use.
 
-    So do networks, which need PyTorch, and plots, which need Matplotlib.
+    They need scikit-learn, PyTorch and Matplotlib, which are slow to import.
     """
     if name in ("RobustClassifier", "RobustRegressor"):
         from dorfl import estimators as estimator  # noqa: PLC0415

@@ -96,8 +96,8 @@ def corrupt(report, **changes):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"client": "stranger"}, "roster"),
-        ({"client": ["no name"]}, "roster"),
+        ({"client": "stranger"}, "not a client"),
+        ({"client": ["no name"]}, "not a client"),
         ({"round": 7}, "round"),
         ({"round": np.ones(2)}, "round"),
         ({"rows": 10**9}, "number of rows"),

@@ -1,5 +1,6 @@
 """One record of options: what it refuses, what it answers to a wrong name, who shares it."""
 
+import inspect
 from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
@@ -56,9 +57,16 @@ def test_options_do_not_change_under_anybody():
 
 def test_every_option_says_what_it_is_and_a_study_says_the_same():
     for one in fields(Options):
-        assert f"{one.name}: {about(one.name)}" in Options.__doc__
+        assert f"    {one.name} : " in Options.__doc__ and about(one.name)[1:] in Options.__doc__
     shared = {one.name for one in fields(Options)} & set(Training._fields)
     assert shared == set(Training._fields) - {"delta", "model"}  # Options are for a given one
     defaults = {name: getattr(Training(), name) for name in shared}
     differs = {n for n, v in defaults.items() if v != getattr(Options(), n)}
     assert differs == {"loss", "tol", "l2"}
+
+
+def test_every_option_is_a_documented_parameter_of_train():
+    parameters = inspect.signature(dorfl.train).parameters
+    for one in fields(Options):
+        assert parameters[one.name].default is None
+        assert f"\n    {one.name}\n        " in dorfl.train.__doc__

@@ -17,8 +17,8 @@ import dorfl
 from dorfl import methods, mixture, privacy, scores
 from dorfl.federated import server as serving
 from dorfl.federated.client import respond
-from dorfl.federated.defence import Limits
 from dorfl.federated.messages import Broadcast
+from dorfl.federated.report_bounds import Limits
 from dorfl.federated.server import Server
 from dorfl.federated.training import prepare
 from dorfl.solvers import Noisy

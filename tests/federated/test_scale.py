@@ -13,7 +13,7 @@ from sklearn.linear_model import HuberRegressor
 
 import dorfl
 from dorfl import losses, methods, mixture, scores
-from dorfl.federated import local, scale, server, training
+from dorfl.federated import scale, server, simulation, training
 from dorfl.federated.client import enough, respond, with_unknowns
 from dorfl.federated.messages import Broadcast
 from dorfl.federated.options import Options
@@ -273,7 +273,7 @@ def test_it_converges_from_any_scale(name, start):
     options = Options(l2=0.01)
     theta = np.append(np.zeros(group.problem.size), start)
     begun = serve(group.problem, group.names, group.counts, theta, options)
-    info, history = local.run(begun, group, seed=0)
+    info, history = simulation.run(begun, group, seed=0)
     assert info.done == "converged"
     assert len(history) <= 20
     best = dorfl.train(clients(), METHODS[name], options, loss=AUTO, tol=1e-9)
@@ -470,7 +470,7 @@ def test_a_client_that_is_away_does_not_end_it():
         ({"solver": "optimistic"}, "use solver 'sqp'"),
         ({"batch": 10}, "use solver 'sqp'"),
         ({"theta_radius": 2.0}, "use solver 'sqp'"),
-        ({"limits": dorfl.federated.defence.Limits(9.0, 9.0)}, "scale is unknown"),
+        ({"limits": dorfl.federated.report_bounds.Limits(9.0, 9.0)}, "scale is unknown"),
         ({"privacy": dorfl.privacy.gaussian(1.0, 1e-5, clip=1.0, rounds=5)}, "∂F/∂σ"),
     ],
 )

@@ -103,9 +103,9 @@ def test_of_many_outputs_few_rows_are_looked_at_at_once(resolution, monkeypatch)
     """A row has a matrix of its outputs: of 300 classes, 4096 rows of them would be 3 GB."""
     group, theta = problem(METHODS["gdrfl"], "softmax")
     wanted, heavy = hessian.curvature(group, theta, resolution), hessian.heaviest(group, theta)
-    shapes, bend = [], group.problem.loss.bend
+    shapes, bend = [], group.problem.loss.hessian
     seen = lambda self, *of: shapes.append(len(of[0])) or bend(*of)  # noqa: E731
-    monkeypatch.setattr(type(group.problem.loss), "bend", seen)
+    monkeypatch.setattr(type(group.problem.loss), "hessian", seen)
     monkeypatch.setattr(hessian, "_NUMBERS", 7 * 9)  # three classes, seven rows
     np.testing.assert_allclose(hessian.curvature(group, theta, resolution), wanted, rtol=1e-12)
     np.testing.assert_allclose(hessian.heaviest(group, theta), heavy, rtol=1e-12)

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import methods
-from dorfl.federated import local
+from dorfl.federated import simulation
 from dorfl.federated.client import enough, respond
 from dorfl.federated.messages import Broadcast
 from dorfl.federated.training import prepare, serve
@@ -105,7 +105,7 @@ def test_the_in_process_engine_trains_it_as_well():
     server = serve(
         oracle.problem, oracle.names, oracle.counts, oracle.problem.start, dorfl.Options()
     )
-    info, history = local.run(server, oracle, seed=0)
+    info, history = simulation.run(server, oracle, seed=0)
     fit = dorfl.train(oracle)
     assert (info.done, len(history)) == (fit.status, fit.rounds)
     np.testing.assert_array_equal(info.theta, fit.theta)
@@ -127,7 +127,7 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="its own method"):
         dorfl.train(oracle, methods.afl())
     with pytest.raises(ValueError, match="limits"):
-        dorfl.train(oracle, limits=dorfl.federated.defence.Limits(3.0))
+        dorfl.train(oracle, limits=dorfl.federated.report_bounds.Limits(3.0))
     with pytest.raises(ValueError, match="clipped"):
         dorfl.train(oracle, privacy=dorfl.privacy.gaussian(2.0, 1e-5, rounds=2, seed=1))
     with pytest.raises(NotImplementedError, match="outputs"):

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 import dorfl
 from dorfl import losses, methods, scores
-from dorfl.federated import local
+from dorfl.federated import simulation
 from dorfl.federated.training import prepare, serve
 from dorfl.objective.base import Loss, Score
 from dorfl.objective.serialization import read_loss, read_method, write_loss, write_method
@@ -24,7 +24,7 @@ class LogCosh(Loss):
     width: float = 1.0
 
     @property
-    def steep(self):
+    def max_slope(self):
         return self.width
 
     def value(self, outputs, target):
@@ -38,7 +38,7 @@ class LogCosh(Loss):
 class SmoothHinge(Loss):
     """½ max(0, 1 − y t)² up to a margin of 0, linear beyond: two classes, one output."""
 
-    name, classifies, curvature, steep = "smooth hinge", True, 1.0, 1.0
+    name, classifies, curvature, max_slope = "smooth hinge", True, 1.0, 1.0
 
     def value(self, outputs, target):
         short = np.maximum(1.0 - target * outputs, 0.0)
@@ -51,7 +51,7 @@ class SmoothHinge(Loss):
 class OneAgainstAll(Loss):
     """A logistic loss for every class: several outputs, and all of θ matters."""
 
-    name, classifies, curvature, steep = "one against all", True, 0.25, 2.0
+    name, classifies, curvature, max_slope = "one against all", True, 0.25, 2.0
 
     def outputs(self, classes):
         return classes
@@ -172,7 +172,7 @@ def engine(clients, method, loss, **options):
     group = prepare(clients, method, loss)
     theta = np.zeros(group.problem.size)
     server = serve(group.problem, group.names, group.counts, theta, dorfl.Options(**options))
-    return local.run(server, group, seed=0)[0]
+    return simulation.run(server, group, seed=0)[0]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -204,7 +204,7 @@ def test_a_loss_by_ascent_is_the_closed_one():
     """Huber's loss without its closed form gives what it gives with it."""
 
     class Plain(losses.Huber):
-        supremum, bends = "", False
+        supremum, has_hessian = "", False
 
     clients = make_clients(losses.huber())
     by_loss = methods.paper(12.0, 0.5, mixture=dorfl.mixture.capped(0.5, by="loss"))
@@ -233,7 +233,7 @@ def test_separable_rows_leave_a_hinge_its_minimiser():
 
 
 def test_reports_of_it_have_bounds():
-    limits = dorfl.federated.defence.Limits(row=6.0, target=6.0)
+    limits = dorfl.federated.report_bounds.Limits(row=6.0, target=6.0)
     for loss in LOSSES:
         clients = make_clients(loss)
         fit = dorfl.train(clients, METHODS["dorfl"], loss=loss, l2=0.01, limits=limits)

@@ -80,9 +80,11 @@ def test_reports_on_held_out_rows_are_checked():
 
 def test_a_stiff_curvature_does_not_end_a_comparison():
     """One client's rows may be far out in a column; an implausible risk is another matter."""
-    assert not server.Heard(("a",), {}, {"a": server._STIFF, "b": server._UNBENT}).odd
-    assert server.Heard(("a",), {}, {"a": "clipped: risk beyond what rows within"}).odd
-    assert server.Heard((), {"a": "its risk is not a finite number"}).odd
+    assert not server.Receipt(
+        ("a",), {}, {"a": server._CLIPPED_CURVATURE, "b": server._IGNORED_CURVATURE}
+    ).odd
+    assert server.Receipt(("a",), {}, {"a": "clipped: risk beyond what rows within"}).odd
+    assert server.Receipt((), {"a": "its risk is not a finite number"}).odd
 
 
 def wire_reply(site, request):

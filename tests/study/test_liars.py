@@ -113,7 +113,7 @@ def test_converged_is_not_said_of_a_model_that_the_other_sites_contradict():
     assert honest.outcome.status == "converged"
     end = with_lies(study, lambda _, a: a, four_tables(wrong=[LIAR]))
     assert end.outcome.status == "contested"
-    assert "'site-1' pulls" in end.outcome.message
+    assert "'site-1' has a gradient" in end.outcome.message
     assert not any("site-2" in part for part in end.outcome.message.split(";")[1:])
 
 
@@ -123,8 +123,8 @@ def test_a_site_with_all_labels_wrong_is_set_aside_if_the_study_says_that_some_m
     honest = with_lies(study, lambda _, a: a, four_tables())
     end = with_lies(wary, lambda _, a: a, four_tables(wrong=[LIAR]))
     assert end.outcome.status == "converged"
-    assert "set aside" in end.history[-1].clipped[LIAR]
-    assert "'site-1' set aside" in end.outcome.message
+    assert "left out: gradient" in end.history[-1].clipped[LIAR]
+    assert "'site-1' left out" in end.outcome.message
     assert accuracy(end) > accuracy(honest) - 0.02
 
 
@@ -191,7 +191,9 @@ def test_a_class_that_one_site_alone_has_is_named_not_learnt():
 
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():
-    place = coordinator.Place(100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1)))
+    place = coordinator.LocationReport(
+        100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1))
+    )
     assert "real numbers" in vetting.wrong(place, 100, (1, 1, 0), None)
     honest = place._replace(mean=np.zeros(1), means=np.zeros((0, 1)))
     assert vetting.wrong(honest, 100, (1, 1, 0), None) is None

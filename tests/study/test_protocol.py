@@ -580,7 +580,7 @@ def test_a_site_sends_no_report_that_rests_on_few_rows():
     asked = wire.encode(coordinator.request(state._replace(server=away), "site-1"))
     answer = wire.decode(sites["site-1"].respond(asked), Reply).answer
     assert isinstance(answer, Refusal)
-    assert "rows stand behind" in answer.reason
+    assert "would depend on fewer than" in answer.reason
 
 
 def asked_in(step, study, sites):

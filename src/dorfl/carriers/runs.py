@@ -23,7 +23,7 @@ from dorfl.carriers.driver import Connect
 from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import Link
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.study import checkpoint, coordinator, model, results, summing
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model

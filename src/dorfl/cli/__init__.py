@@ -33,20 +33,22 @@ def _version(asked: bool) -> None:
 def _main(
     _: Annotated[
         bool,
-        typer.Option("--version", "-V", is_eager=True, callback=_version, help="Say which dorfl."),
+        typer.Option(
+            "--version", "-V", is_eager=True, callback=_version, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
 def _add(panel: str, *names: str) -> None:
-    """Commands that are called as their modules are."""
+    """Add commands with the names of their modules."""
     for name in names:
         command = getattr(import_module(f"dorfl.cli.{name}"), name)
         app.command(name, rich_help_panel=panel)(command)
 
 
-# In the order in which they are used.
+# In the order of the help page.
 _add("Your own table", "init", "train", "compare", "tune", "predict", "evaluate", "certify")
 _add("Your own table", "outliers", "report", "info")
 app.add_typer(server.app, name="server", rich_help_panel=NETWORK)

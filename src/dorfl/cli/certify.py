@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
+from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:

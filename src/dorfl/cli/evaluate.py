@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
+from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen
 from dorfl.support.text import percent
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.carriers import require
-from dorfl.cli import ending, options
-from dorfl.cli.screen import Screen
+from dorfl.cli import options
+from dorfl.cli.screen import Screen, refuse_useless, warn_shortfall
 from dorfl.cli.server import Folder, opened
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _go(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         with beside(show, tensorboard) as watch:
-            end, folder = conduct(watch, (lambda _: None) if force else ending.refuse_useless)
+            end, folder = conduct(watch, (lambda _: None) if force else refuse_useless)
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path} {name}".rstrip())
         raise typer.Exit(130) from None
@@ -179,7 +179,7 @@ def _go(
     for line in uncertified(end):
         screen.note(line)
     screen.give(runs.read_record(folder))
-    ending.tell_shortfall(screen, made)
+    warn_shortfall(screen, made)
 
 
 def _shares(lam: dict[str, float], most: int = 6) -> str:

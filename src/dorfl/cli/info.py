@@ -1,8 +1,8 @@
-"""`dorfl info`: what is in a model folder."""
+"""Command `dorfl info`: the content of a model folder."""
 
 from __future__ import annotations
 
-from dorfl.cli.folders import ModelFolder
+from dorfl.cli.options import ModelFolder
 from dorfl.cli.screen import Screen
 from dorfl.cli.train import tell_clients
 

@@ -1,4 +1,4 @@
-"""`dorfl init`: a study written down, to be read, changed and trained."""
+"""Command `dorfl init`: write a study file for a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dorfl.cli import options
-from dorfl.cli.folders import NewTable
+from dorfl.cli.options import NewTable
 from dorfl.cli.screen import Screen
 
 
@@ -23,8 +23,8 @@ def init(
 ) -> None:
     """Look at a table and write a commented study for it; `dorfl train study.toml` runs it.
 
-    Without --label and --client the last column with few values is taken for the label, and a
-    column with few values for the client: look at them before you train.
+    Without --label and --client, the last column with few values becomes the label and another one
+    the client: check both before training.
 
     Examples:
       dorfl init adult.csv --label income --client race

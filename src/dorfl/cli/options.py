@@ -1,12 +1,13 @@
-"""The words of a study as options: named, typed and explained where the study's settings are."""
+"""Arguments and options of commands; options are generated from the settings of a study."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import click
 import typer
@@ -24,18 +25,33 @@ from dorfl.study.settings import (
     Study,
 )
 
+if TYPE_CHECKING:
+    from dorfl.study.model import Model
+    from dorfl.study.rows import Rows
+
 Table = Annotated[
     Path,
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
 ]
-Folds = Annotated[int, typer.Option("--folds", min=2, help="How many folds.")]
+ModelFolder = Annotated[
+    Path, typer.Argument(help="A folder that `dorfl train` wrote.", show_default=False)
+]
+NewTable = Annotated[
+    Path, typer.Argument(help="A table: CSV, CSV.gz or Parquet.", show_default=False)
+]
+Client = Annotated[
+    str | None,
+    typer.Option("--client", help="Whose row it is: another column than in training."),
+]
+Site = Annotated[str | None, typer.Option("--site", help="All rows are of this client or site.")]
+Folds = Annotated[int, typer.Option("--folds", min=2, help="Number of folds.")]
 Force = Annotated[
     bool,
     typer.Option(
         "--force", help="Write over an older model, and even if a constant predicts as well."
     ),
 ]
-_WORDS = {  # option → where a study has it
+_SETTINGS = {  # option → section and field of a study
     "table": ("data", "file"),
     "label": ("data", "label"),
     "client": ("data", "client"),
@@ -63,7 +79,7 @@ _CHOICES = {
 
 
 class _Share(click.ParamType):  # type: ignore[type-arg]
-    """A number, or auto."""
+    """Parameter that is a number, or "auto"."""
 
     name = "NUMBER"
 
@@ -74,13 +90,13 @@ class _Share(click.ParamType):  # type: ignore[type-arg]
             return str(value)
 
 
-TABLE = tuple(_WORDS)  # of a command that trains on a table
-ANY_METHOD = tuple(word for word in TABLE if word != "method")  # … by several methods
+TABLE = tuple(_SETTINGS)  # to train on a table
+ANY_METHOD = tuple(word for word in TABLE if word != "method")  # to compare methods
 FEDERATION = ("tol", "max_rounds", "solver", "curvature", "bytes_per_round")
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command with these options of a study in the place of its parameter `words`."""
+    """Return a decorator that replaces a command's parameter `words` by these options."""
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -104,7 +120,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def study_of(data: Path, words: dict[str, Any]) -> Study:
-    """The study in a file, or of a table, with what the command line adds."""
+    """Return the study of a file or a table, changed by the options in `words`."""
     from dorfl.study import toml  # noqa: PLC0415 - slow to import, and --help need not wait
 
     if data.suffix == ".toml":
@@ -115,30 +131,62 @@ def study_of(data: Path, words: dict[str, Any]) -> Study:
 
 
 def changed(study: Study, words: dict[str, Any]) -> Study:
-    """The study with what the command line says."""
+    """Return the study changed by the options in `words`."""
     from dorfl.study import checks  # noqa: PLC0415 - slow to import, and --help need not wait
 
-    given = {"_".join(_WORDS[n]): v for n, v in words.items() if v not in (None, [])}
+    given = {"_".join(_SETTINGS[n]): v for n, v in words.items() if v not in (None, [])}
     study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
     checks.check(study)
     return study
 
 
 def _option(word: str) -> Any:
-    """A study's setting as an option: its type and its words, and no value unless one is given."""
-    section, name = _WORDS[word]
+    """Return a setting of a study as an option that is None by default."""
+    section, name = _SETTINGS[word]
     record = get_type_hints(Study)[section]
     kind, about = get_args(get_type_hints(record, include_extras=True)[name])[:2]
     several = get_origin(kind) is tuple
     default = record._field_defaults.get(name)
-    told = about[0].upper() + about[1:] + (" (repeatable)." if several else ".")
+    text = about[0].upper() + about[1:] + (" (repeatable)." if several else ".")
     if default not in (None, ()):
-        told += f" Default: {default}."
+        text += f" Default: {default}."
     flags = [f"--{word.replace('_', '-')}"] + (["--rounds"] if word == "max_rounds" else [])
     choice: Any = click.Choice(_CHOICES[word]) if word in _CHOICES else None
     if get_args(kind) == (float, str):
         choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
     return Annotated[
-        (list[str] if several else plain) | None, typer.Option(*flags, help=told, click_type=choice)
+        (list[str] if several else plain) | None, typer.Option(*flags, help=text, click_type=choice)
     ]
+
+
+def labelled_rows(
+    model: Model, data: Path, client: str | None = None, site: str | None = None
+) -> Rows:
+    """Return the labelled rows of a table for a model.
+
+    Parameters
+    ----------
+    model
+        A trained model.
+    data
+        The table.
+    client
+        Column with the client of each row; by default the one used in training.
+    site
+        Name of the client that all rows belong to.
+    """
+    from dorfl.data import tables  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.study.rows import rows_for  # noqa: PLC0415
+
+    names = tables.column_names(data)
+    by = client or (model.client if model.client in names and site is None else None)
+    parts = [part.name for part in model.transform.parts]
+    wanted = [tables.find_column(names, name, "the model needs") for name in parts]
+    wanted.append(tables.find_column(names, model.label, "label"))
+    if by is not None:
+        wanted.append(tables.find_column(names, by, "client"))
+    text = [name for name in (by, model.label if model.classifies else None) if name is not None]
+    table = tables.read(data, wanted, text=text, missing=model.transform.missing)
+    rows = rows_for(model, tables.by_client(table, by, least=1))
+    return replace(rows, names=(site,)) if site is not None and by is None else rows

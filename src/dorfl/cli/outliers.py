@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.cli.folders import Client, ModelFolder, NewTable, Site, labelled_rows
+from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.cli.folders import ModelFolder, NewTable
+from dorfl.cli.options import ModelFolder, NewTable
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dorfl.cli.folders import ModelFolder
+from dorfl.cli.options import ModelFolder
 from dorfl.cli.screen import Screen
 
 

@@ -1,8 +1,8 @@
-"""What all commands share: output, errors and exit codes.
+"""Output, errors and exit codes of all commands.
 
-Exit codes: 0 done; 1 what was asked for does not hold, or an error in dorfl itself; 2 a wrong
-command, option or study; 3 data that cannot be used; 4 a model folder that cannot, or a training
-that ended far from its tolerance; 5 a file that cannot be read or written; 130 interrupted.
+Exit codes: 0 done; 1 a check fails, or an error in dorfl itself; 2 a wrong command, option or
+study; 3 unusable data; 4 an unusable model folder, or training that ended far from its tolerance;
+5 a file that cannot be read or written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -23,23 +24,25 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from dorfl.report.content import Table
+    from dorfl.study.model import Model
 
 EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
     "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
 )
 EXPERIMENTS = ("reproduce", "theory", "benchmark")  # commands of the repository, not the package
-_SILENCE = 15.0  # seconds between lines of progress where none can move
+_NEAR = 1e-2  # share of the objective: a gap that hardly changes predictions
+_SILENCE = 15.0  # seconds between lines of progress that are not on a terminal
 _FLAGS = {
     "json": (["--json"], "Print plain JSON for scripts."),
-    "quiet": (["-q", "--quiet"], "Say nothing but errors."),
-    "verbose": (["-v", "--verbose"], "Say more."),
+    "quiet": (["-q", "--quiet"], "Print errors only."),
+    "verbose": (["-v", "--verbose"], "Print more."),
     "debug": (["--debug"], "Show where an error comes from."),
 }
 
 
 class Commands(TyperGroup):
-    """Gives every command the shared options, and turns errors into words and an exit code."""
+    """Command group with shared options; errors become a message and an exit code."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -59,18 +62,18 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; whatever it raises is told in words."""
+        """Run the command, and print exceptions as messages."""
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            _say(f"interrupted; {_written(*ctx.meta.get('dorfl.writes', ()))}")
+            _print_error(f"interrupted; {_written(*ctx.meta.get('dorfl.writes', ()))}")
             code = 130
         except Exception as error:
             if ctx.meta.get("dorfl.debug"):
                 raise
-            code = _tell(error)
+            code = _report(error)
         return ctx.exit(code)
 
 
@@ -83,9 +86,9 @@ def _flag(name: str, names: list[str], about: str) -> click.Option:
     )
 
 
-def _tell(error: Exception) -> int:
-    """Say what went wrong; the exit code for it."""
-    # Only now: a command that works need not wait for what these modules import.
+def _report(error: Exception) -> int:
+    """Print an error, and return its exit code."""
+    # These modules are slow to import, and only needed for errors.
     from dorfl.data.tables import DataError  # noqa: PLC0415
     from dorfl.study.model import ModelError  # noqa: PLC0415
 
@@ -94,27 +97,27 @@ def _tell(error: Exception) -> int:
     }  # fmt: skip
     for kind, code in known.items():
         if isinstance(error, kind):
-            _say(str(error))
+            _print_error(str(error))
             return code
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        _say(f"{where}{error.strerror or error}")
+        _print_error(f"{where}{error.strerror or error}")
         return 5
     if isinstance(error, MemoryError):
-        _say("there is not enough memory; use fewer columns or rows, or a larger machine")
+        _print_error("there is not enough memory; use fewer columns or rows, or a larger machine")
         return 3
-    _say(f"{type(error).__name__}: {error}; this is a fault of dorfl: --debug shows where")
+    _print_error(f"{type(error).__name__}: {error}; this is a fault of dorfl: --debug shows where")
     return 1
 
 
-def _say(words: str) -> None:
+def _print_error(words: str) -> None:
     Console(stderr=True, highlight=False).print(
         f"[bold red]error:[/] {_plain(words)}", soft_wrap=True
     )
 
 
 def _plain(words: str) -> str:
-    """As text: no markup, and nothing that a terminal would obey."""
+    """Escape markup, and remove control characters."""
     return escape(_printable(words))
 
 
@@ -131,74 +134,109 @@ def _age(path: Path) -> int:
 
 
 class Screen:
-    """The output of a command: tables or JSON to standard output, all else to standard error."""
+    """Output of a command: results to standard output, messages to standard error."""
 
     def __init__(self) -> None:
         meta = click.get_current_context().meta
         self.json = bool(meta.get("dorfl.json"))
         self.quiet = bool(meta.get("dorfl.quiet"))
         self.verbose = bool(meta.get("dorfl.verbose"))
-        self.out = Console(highlight=False, markup=False)  # names are not ours to interpret
+        self.out = Console(highlight=False, markup=False)  # names may look like markup
         self.err = Console(stderr=True, highlight=False)
 
     def say(self, words: str) -> None:
-        """A line of result, for people."""
+        """Print a line of the result, unless quiet or JSON."""
         if not (self.quiet or self.json):
             self.out.print(_printable(words), soft_wrap=True)
 
     def note(self, words: str) -> None:
-        """Something to know that is not the result."""
+        """Print a note that is not part of the result."""
         if not self.quiet:
             self.err.print(f"[yellow]note:[/] {_plain(words)}", soft_wrap=True)
 
     def alarm(self, words: str) -> None:
-        """Something that must not be missed: said even when quiet, and after all else."""
+        """Print a warning, even if quiet."""
         self.out.file.flush()
         self.err.print(f"[bold red]warning:[/] [red]{_plain(words)}[/]", soft_wrap=True)
 
     def detail(self, words: str) -> None:
-        """Something that is said with --verbose alone."""
+        """Print a line with --verbose alone."""
         if self.verbose:
             self.err.print(_plain(words), soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """A table of results."""
+        """Print a table of results."""
         if not (self.quiet or self.json):
             from dorfl.report.tables import as_rich  # noqa: PLC0415 - slow to import
 
             self.out.print(as_rich(table))
 
     def give(self, answer: Any) -> None:
-        """The whole answer for scripts."""
+        """Print the result as JSON, for scripts."""
         if self.json:
             sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
 
     def writes(self, path: Path, words: str) -> None:
-        """What to say should the command be interrupted once the file, written next, is there."""
+        """Set the message for an interruption after the file written next is complete."""
         click.get_current_context().meta["dorfl.writes"] = (path, _age(path), words)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
-        """A line that moves while something is done: `step(words)` for each step.
+        """Show a progress line; yield `step(words)`, to be called after each step.
 
-        `step(words, 0)` is a sign of life within one. Where nobody sees a line move, as in a file,
-        there is one every now and then.
+        `step(words, 0)` updates the text within a step. If the output is not a terminal, a line is
+        printed every 15 seconds.
+
+        Parameters
+        ----------
+        what
+            Text before the first step.
+        total
+            Number of steps, if known.
         """
         columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
         if total is not None:
             columns.insert(2, BarColumn())
         hidden = self.quiet or self.json
         moving = self.err.is_terminal and not hidden
-        told, done = time.monotonic(), 0
+        printed, done = time.monotonic(), 0
         with Progress(*columns, console=self.err, transient=True, disable=not moving) as bar:
             task = bar.add_task(what, total=total)
 
             def step(words: str | None, steps: int = 1) -> None:
-                nonlocal told, done
+                nonlocal printed, done
                 done += steps
                 bar.update(task, advance=steps, description=words or what)
-                if not (moving or hidden) and time.monotonic() - told > _SILENCE:
-                    told, share = time.monotonic(), "" if total is None else f" ({done} of {total})"
+                if not (moving or hidden) and time.monotonic() - printed > _SILENCE:
+                    printed = time.monotonic()
+                    share = "" if total is None else f" ({done} of {total})"
                     self.err.print(f"{_plain(words or what)}{share}", soft_wrap=True)
 
             yield step
+
+
+def refuse_useless(model: Model) -> None:
+    """Raise a ModelError if the model is no better than a constant prediction."""
+    from dorfl.study.model import ModelError  # noqa: PLC0415 - slow to import, and --help need not wait
+
+    if model.useless:
+        raise ModelError(
+            f"{model.useless}; it is not written. Training: {model.fit.message}. "
+            "Try --scaling standard, a larger --l2, a smaller --shift, more --max-rounds, or "
+            "check whether the columns are related to the label; --force writes it nevertheless"
+        )
+
+
+def warn_shortfall(screen: Screen, model: Model) -> None:
+    """Print the warnings about a model, and exit with code 4 if it is unusable.
+
+    A model is unusable if training ended far from the tolerance, or if it is no better than a
+    constant prediction on its training rows.
+    """
+    for words in (*model.facts.warnings, model.useless, model.idle):
+        if words:
+            screen.alarm(words)
+    if model.shortfall is not None:
+        screen.alarm(f"{model.shortfall}, in {model.fit.rounds} rounds")
+    if model.useless or (model.shortfall is not None and not model.relative_gap < _NEAR):
+        raise typer.Exit(4)

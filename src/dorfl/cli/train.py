@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.cli import ending, options
-from dorfl.cli.screen import Screen
+from dorfl.cli import options
+from dorfl.cli.screen import Screen, refuse_useless, warn_shortfall
 
 if TYPE_CHECKING:
     from dorfl.report.content import Table
@@ -83,7 +83,7 @@ def train(
 
         def keep(made: Model) -> None:
             if not force:
-                ending.refuse_useless(made)
+                refuse_useless(made)
             left = "" if made.network else "its guarantees and "
             saved = f"the model is in {out}, without {left}scores on held-out rows"
             screen.writes(out / "model.json", saved)
@@ -116,7 +116,7 @@ def train(
             **model.facts._replace(frame=None).to_json(),
         }
     )
-    ending.tell_shortfall(screen, model)
+    warn_shortfall(screen, model)
 
 
 def _finite(value: float) -> float | None:

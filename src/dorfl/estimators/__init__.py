@@ -1,11 +1,11 @@
-"""The scikit-learn face: robust models that fit, predict, pickle and search as others do.
+"""Estimators with scikit-learn's interface.
 
 >>> import numpy as np
 >>> from dorfl import RobustClassifier
 >>> rng = np.random.default_rng(0)
 >>> X = rng.normal(size=(300, 3))
 >>> y = np.where(X[:, 0] > 0, "yes", "no")
->>> X[:30] *= -8                                                # one row in ten is wrong
+>>> X[:30] *= -8                                                # one row in ten is an outlier
 >>> model = RobustClassifier().fit(X, y)
 >>> bool(model.score(X[30:], y[30:]) > 0.97)
 True

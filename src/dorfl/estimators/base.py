@@ -1,4 +1,4 @@
-"""What classifier and regressor share: from rows and words to a trained study."""
+"""Base class of the estimators: from rows to a trained study."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from dorfl.study.settings import Study
 from dorfl.support.types import Array
 
 _NUMBERS = [np.float64, np.float32]
-_LARGEST = 1e100  # a table's larger numbers count as missing
+_LARGEST = 1e100  # larger numbers of a table count as missing
 
 
 class Robust(BaseEstimator):  # type: ignore[misc]
-    """What classifier and regressor share: clients, units, choice of the method, training."""
+    """Base of classifier and regressor: clients, scaling, choice of the method, training."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class Robust(BaseEstimator):  # type: ignore[misc]
     def _read(
         self, X: Any, y: Any = None, *, reset: bool = True, **how: Any
     ) -> tuple[Array | pa.Table, Any]:
-        """X and y, checked as scikit-learn does; X is a table where it is not all numbers."""
+        """Check X and y as scikit-learn does; a frame that is not all numbers becomes a table."""
         if reset:
-            self._framed = frames.of_frame(X) is not None
+            self._framed = frames.table_of_frame(X) is not None
         if not self._framed:
             if y is None and not reset:
                 return validate_data(self, given.dense(X), reset=reset, dtype=_NUMBERS), None
             checked = validate_data(self, given.dense(X), y, reset=reset, dtype=_NUMBERS, **how)
             return checked[0], checked[1]
-        table = frames.of_frame(X, whatever=True)
+        table = frames.table_of_frame(X, with_numbers=True)
         if table is None:
             raise ValueError("X: the model was fitted to a data frame; give one with its columns")
         if y is not None or reset:
@@ -84,10 +84,10 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, reset=reset, skip_check_array=True)
         return table, y
 
-    def _taken(self, X: Array | pa.Table, y: Any, weights: Array | None) -> frames.Taken:
-        """Rows with their label as a study takes them."""
+    def _labelled(self, X: Array | pa.Table, y: Any, weights: Array | None) -> frames.LabelledTable:
+        """Return the rows with their label as a table."""
         if not isinstance(X, np.ndarray):
-            return frames.taken(X, y, self.frozen)
+            return frames.with_label(X, y, self.frozen)
         if max(float(X.max()), -float(X.min())) > _LARGEST:
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
@@ -95,19 +95,19 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             X, y, frozen=self.frozen, names=known, weights=weights,
             plain=self.outlier_score is not None,
         )  # fmt: skip
-        return frames.Taken(table, used)
+        return frames.LabelledTable(table, used)
 
     def _fit(
-        self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, words: Study
+        self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, settings: Study
     ) -> State:
-        """Run the study `words` over these rows; give θ back in the units of X."""
+        """Run a study on these rows, and set the attributes of the fit in the units of X."""
         if weights is not None and self._is_network:
             raise ValueError(
-                "sample_weight, class_weight: a network counts every row alike; repeat rows "
+                "sample_weight, class_weight: networks have no sample weights; repeat rows "
                 'instead, or use model="linear"'
             )
-        rows, used = self._taken(X, y, weights)
-        study = words._replace(columns=used).changed(
+        rows, used = self._labelled(X, y, weights)
+        study = settings._replace(columns=used).changed(
             method_name=self.method, method_outliers=given.number(self.outliers),
             method_shift=given.number(self.shift), method_rho=self.rho, method_beta=self.beta,
             training_model=given.model(self.model), training_l2=self.l2, training_tol=self.tol,
@@ -148,7 +148,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         return given.model(self.model) != "linear"
 
     def _set_coefficients(self, fit: Fit, transform: Transform, X: Array | pa.Table) -> None:
-        """θ in the units of X; of a data frame, a number for every level too."""
+        """Set the coefficients in the units of X; a data frame has one for every level."""
         theta = np.atleast_2d(fit.theta)
         names = [f"x{k}" for k in range(X.shape[1])]
         self.coef_: Any = theta[:, :-1]
@@ -165,12 +165,16 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         self.coef_, self.intercept_ = arrays.coefficients(theta, transform, X.shape[1])
 
     def certificate(self, X: Any = None, y: Any = None, clients: Any = None) -> Certificate:
-        """The paper's certificate, :func:`dorfl.certificate.paper`, of its training rows or others.
+        """Compute the paper's certificate, :func:`dorfl.certificate.paper`.
 
-        The radius is in units of the columns, robust standard deviations. A model that was pickled
-        has left its training rows behind: give it rows then.
+        The radius is in robust standard deviations of the columns.
+
+        Parameters
+        ----------
+        X, y, clients : array-like
+            Rows; by default the training rows, which a pickled model has not.
         """
-        return paper(*self._seen(X, y, clients))
+        return paper(*self._fit_and_rows(X, y, clients))
 
     def certify(
         self,
@@ -197,15 +201,15 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         Confident or InSample
             The mean absolute error of a regression is in the unit of y.
         """
-        fit, rows = self._seen(X, y, clients)
+        fit, rows = self._fit_and_rows(X, y, clients)
         sure = None if X is None else confidence
         return replace(certify(fit, rows, outliers, drift, confidence=sure), unit=self._unit)
 
-    outlier_score: Score | None = None  # in place of the study's own
-    _unit = 1.0  # of what is predicted, in that of y
+    outlier_score: Score | None = None  # replaces the score of the study
+    _unit = 1.0  # of predictions, in that of y
 
-    def _seen(self, X: Any, y: Any, clients: Any) -> tuple[Fit, Clients]:
-        """The fit, and the training rows or others as it sees them."""
+    def _fit_and_rows(self, X: Any, y: Any, clients: Any) -> tuple[Fit, Clients]:
+        """Return the fit, and the features of the training rows or of others by client."""
         check_is_fitted(self)
         if hasattr(self, "network_"):
             raise ValueError(NO_CERTIFICATE)
@@ -213,18 +217,18 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         if X is None:
             if self._rows is None:
                 raise ValueError(
-                    "certificate: the training rows are not kept as they were (of a pickled model, "
-                    "or with labels so far out that they count as less far); give X and y"
+                    "certificate: the training rows are not available (the model was pickled, or "
+                    "labels far from the others were clipped); give X and y"
                 )
             return fit, self._rows
         table, target = self._read(X, y, reset=False)
-        rows = frames.seen(transform, table)
+        rows = frames.features(transform, table)
         owners, places = given.owners(clients, len(rows))
         target = self._encode(target)
         return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
 
     def _encode(self, y: Array) -> Array:
-        """Targets as the model was trained on them."""
+        """Encode targets as in training."""
         return y
 
     def _output(self, X: Any) -> Array:
@@ -234,16 +238,16 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             return self._linear(table)
         from dorfl.networks.training import outputs  # noqa: PLC0415 - brings in torch
 
-        out = outputs(self.network_, frames.seen(self._trained[1], table)).astype(np.float64)
+        out = outputs(self.network_, frames.features(self._trained[1], table)).astype(np.float64)
         two = out.shape[1] == 2 and len(getattr(self, "classes_", ())) == 2
-        return out[:, 1:] - out[:, :1] if two else out  # of two classes, one number is enough
+        return out[:, 1:] - out[:, :1] if two else out  # two classes have one logit
 
     def _linear(self, X: Array | pa.Table) -> Array:
-        rows = frames.raw(self._trained[1], X) if self._framed else X
+        rows = frames.unscaled_features(self._trained[1], X) if self._framed else X
         return np.asarray(rows @ self.coef_.T + self.intercept_)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        if "_rows" in state:  # rows stay where they are
+        if "_rows" in state:  # training rows are not pickled
             state["_rows"] = None
         return state

@@ -1,4 +1,4 @@
-"""A classifier with scikit-learn's interface."""
+"""Classifier with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -21,44 +21,67 @@ from dorfl.support.types import Array
 
 
 class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
-    """A linear classifier that outliers among the rows and drift of them do not throw off.
+    """Linear classifier that is robust to outliers and to drift of rows.
 
-    It is a logistic regression (softmax for more than two classes) whose rows may each be moved and
-    reweighted by an adversary, except for those that lie far out, which count less: DOR-FL, with
-    its parameters derived as :mod:`dorfl.defaults` says. Columns may be in any units; a data frame
-    may also hold words, dates and empty cells, which are read as `dorfl train` reads a file.
+    Logistic or softmax regression by DOR-FL: an adversary moves and reweights rows, and outliers
+    are down-weighted. :mod:`dorfl.defaults` chooses the parameters. Columns may be in any units; a
+    data frame may have text, dates and missing values, which are encoded as by `dorfl train`.
 
-    Args:
-        method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
-        model: "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
-            `torch.nn.Module`; or a function that makes one, given how many inputs and outputs
-            there are if it takes them. All but the first need PyTorch.
-        outliers: the share of rows that may be wrong; "auto": decided from the data.
-        shift: how far rows may drift, in standard deviations; "auto": 0.25, but 0 where dorfl
-            trusts all rows.
-        frozen: columns (places or names) that cannot drift; if not given, those with two values,
-            which are then a category each, as in a table.
-        rho: the price of transport, if not from `shift`.
-        beta: the price of reweighting, in units of transport.
-        mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).
-        l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, what C = 1 is to LogisticRegression.
-        tol: stop when the relative gap is below this.
-        max_rounds: stop after so many rounds in any case (none: as many as the solver needs).
-        class_weight: a weight for each label, or "balanced": it multiplies those of its rows.
-        outlier_score: what makes a row suspect, one of :mod:`dorfl.scores` or one's own, in place
-            of how far out it lies; it sees columns scaled, each by its middle and robust spread.
+    Parameters
+    ----------
+    method : str
+        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
+    model : str, module or callable
+        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
+        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
+        outputs if it takes them. All but "linear" need PyTorch.
+    outliers : float or "auto"
+        Share of rows that may be outliers; "auto" decides on held-out rows.
+    shift : float or "auto"
+        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
+        down-weighted, else 0.25.
+    frozen : sequence, optional
+        Indices or names of columns that cannot drift; by default columns with two values, which are
+        treated as categories.
+    rho : float, optional
+        Price of transport; by default derived from `shift`.
+    beta : float, optional
+        Price of reweighting rows, in units of transport.
+    mixture : str or Mixture, optional
+        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
+    l2 : float, optional
+        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as C = 1 in LogisticRegression.
+    tol : float
+        Stop when the gap is below this share of the objective.
+    max_rounds : int, optional
+        Largest number of rounds; by default as many as the solver needs.
+    class_weight : mapping or "balanced", optional
+        A weight for each label, which multiplies the sample weights.
+    outlier_score : Score, optional
+        Score from :mod:`dorfl.scores`, or your own, on scaled columns; by default the distance from
+        robust centres.
 
-    Attributes:
-        coef_: (1, d), or (classes, d) for more than two, in the units of X; of a linear model.
-        intercept_: (1,) or (classes,); of a linear model.
-        features_: what `coef_` has a number for: the columns, and column=level where X has words.
-        network_: the trained `torch.nn.Module`, of rows in units of their own; of a network.
-        classes_: the labels.
-        sample_weights_: of every training row, in their order: 1 counts in full (its
-            `sample_weight`, if one was given), 0 not at all.
-        client_weights_: λ by client.
-        choice_: what was chosen and why, in words.
-        n_iter_: rounds used.
+    Attributes
+    ----------
+    coef_ : array
+        (1, d), or (classes, d) for more than two classes, in the units of X. Linear models only.
+    intercept_ : array
+        (1,) or (classes,). Linear models only.
+    features_ : array
+        Names of the coefficients: columns, or column=level of a data frame.
+    network_ : torch.nn.Module
+        Trained network, of scaled rows. Networks only.
+    classes_ : array
+        The labels.
+    sample_weights_ : array
+        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
+        outlier.
+    client_weights_ : dict
+        λ by client.
+    choice_ : str
+        What was chosen, and why.
+    n_iter_ : int
+        Number of rounds.
     """
 
     def __init__(
@@ -88,11 +111,18 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
     def fit(
         self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
     ) -> RobustClassifier:
-        """Fit to rows `X` with labels `y`; `clients` says who each row belongs to (one if none).
+        """Fit the model.
 
-        `sample_weight` is how much rows count in their client's distribution P̂_i, inside the
-        log-mean-exp: the tilt multiplies it (:mod:`dorfl.data.validation`). Whole weights are
-        as many rows, zero is none; scales of columns round others to a quarter of their mean.
+        Parameters
+        ----------
+        X, y : array-like
+            (n, d) rows or a data frame, and (n,) labels.
+        clients : array-like, optional
+            (n,) name of the client of each row; by default there is one.
+        sample_weight : array-like, optional
+            (n,) weights of the rows in their client's distribution P̂_i, which the tilt
+            multiplies (:mod:`dorfl.data.validation`). An integer weight k is equivalent to k
+            copies; scales of columns round other weights to a quarter of their mean.
         """
         table, labels = self._read(X, y)
         check_classification_targets(labels)
@@ -117,15 +147,15 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         return np.searchsorted(self.classes_, y)
 
     def decision_function(self, X: Any) -> Array:
-        """Logits: (n,) for two classes, (n, classes) for more."""
+        """Return logits (n,), or (n, classes) for more than two classes."""
         out = self._output(X)
         return out[:, 0] if out.shape[1] == 1 else out
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of every class, (n, classes)."""
+        """Return class probabilities (n, classes)."""
         return probabilities(self.decision_function(X))
 
     def predict(self, X: Any) -> Array:
-        """The likeliest label of every row."""
+        """Return the most likely label of every row."""
         out = self.decision_function(X)
         return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])

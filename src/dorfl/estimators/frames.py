@@ -1,8 +1,7 @@
-"""Rows given to an estimator: numbers, or a data frame that is read as `dorfl train` reads a file.
+"""Data frames as input of an estimator.
 
-A frame whose columns are all plain numbers without gaps is an array to scikit-learn, and to us. Any
-other has words, dates or empty cells: those are encoded and filled as in a table, so that the same
-rows give the same model.
+A frame of numbers without missing values is an array. Any other is encoded and imputed as
+`dorfl train` does with a file, so that the same rows give the same model.
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ from dorfl.study.settings import Used
 from dorfl.support.types import Array
 
 
-class Taken(NamedTuple):
-    """Rows as a study takes them, with what is predicted: the table, and how it is used."""
+class LabelledTable(NamedTuple):
+    """Table with the label as a column, and how a study uses its columns."""
 
     table: columns.Table
     used: Used
 
 
-def of_frame(X: Any, whatever: bool = False) -> pa.Table | None:
-    """A data frame that is not all numbers (or `whatever` it holds), as a table.
+def table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
+    """Return a data frame as a table, None if it is all numbers or no data frame.
+
+    `with_numbers` returns a frame of numbers as a table, too.
 
     >>> import pandas as pd
-    >>> of_frame(pd.DataFrame({"age": [31, 45], "sex": ["f", "m"]})).column_names
+    >>> table_of_frame(pd.DataFrame({"age": [31, 45], "sex": ["f", "m"]})).column_names
     ['age', 'sex']
-    >>> of_frame(pd.DataFrame({"age": [31, 45]})) is None
+    >>> table_of_frame(pd.DataFrame({"age": [31, 45]})) is None
     True
     """
     if not (hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "__arrow_c_stream__"))):
@@ -44,16 +45,16 @@ def of_frame(X: Any, whatever: bool = False) -> pa.Table | None:
         table: Any = columns.table_of(X) if hasattr(X, "iloc") else pa.table(X)
     except (pa.ArrowException, TypeError, ValueError) as error:
         if all(getattr(kind, "kind", "O") in "iufcb" for kind in getattr(X, "dtypes", "O")):
-            return None  # two columns of one name: scikit-learn takes numbers by their place
+            return None  # repeated names: scikit-learn takes numbers by position
         raise ValueError(
             f"X: the data frame cannot be read as a table ({error}); give every column a name of "
             "its own and values of one type"
         ) from None
-    return None if not whatever and all(map(_plain, table.columns)) else table
+    return None if not with_numbers and all(map(_plain, table.columns)) else table
 
 
-def taken(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> Taken:
-    """A data frame with its label; columns of pandas' type "category" are so."""
+def with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> LabelledTable:
+    """Return a table with its label; columns of pandas' type "category" are categories."""
     names = list(table.column_names)
     if LABEL in names:
         raise ValueError(f"X: no column may be called {LABEL!r}; rename it")
@@ -61,11 +62,11 @@ def taken(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> Taken:
     levels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
     whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
     read = FileTable(whole, text=frozenset([*levels, LABEL]))
-    return Taken(read, Used(category=tuple(levels), frozen=tuple(fixed)))
+    return LabelledTable(read, Used(category=tuple(levels), frozen=tuple(fixed)))
 
 
-def seen(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> Array:
-    """Rows of X as the model sees them."""
+def features(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> Array:
+    """Return the features (n, d) of rows X."""
     table: Any
     if isinstance(X, np.ndarray):
         table = {f"x{k}": column for k, column in enumerate(X.T)}
@@ -76,7 +77,7 @@ def seen(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> 
 
 
 def units(transform: Transform) -> tuple[Array, Array]:
-    """The spread and the centre of every column of what the model sees."""
+    """Return the scale and the centre of every feature."""
     own = [
         (part.spread, part.center) if isinstance(part, Numeric) and not k else (1.0, 0.0)
         for part in transform.parts
@@ -86,16 +87,16 @@ def units(transform: Transform) -> tuple[Array, Array]:
     return spread, center
 
 
-def raw(transform: Transform, X: pa.Table) -> Array:
-    """Rows of X as the model sees them, but in the units of the table."""
+def unscaled_features(transform: Transform, X: pa.Table) -> Array:
+    """Return the features of rows X in the units of the table."""
     parts = tuple(
         part._replace(center=0.0, spread=1.0) if isinstance(part, Numeric) else part
         for part in transform.parts
     )
-    return seen(replace(transform, parts=parts), X, np.float64)
+    return features(replace(transform, parts=parts), X, np.float64)
 
 
 def _plain(column: Any) -> bool:
-    """Whether a column is numbers, all of them there."""
+    """Return whether a column has numbers alone, none of them missing."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
     return not column.null_count and any(is_kind(column.type) for is_kind in kinds)

@@ -1,4 +1,4 @@
-"""A regression with scikit-learn's interface."""
+"""Regressor with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -18,42 +18,64 @@ from dorfl.support.types import Array
 
 
 class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
-    """A linear regression that outliers, in X or in y, and drift of rows do not throw off.
+    """Linear regressor that is robust to outliers in X or y and to drift of rows.
 
-    As :class:`RobustClassifier`, with a Huber loss (or "squared"): residuals beyond `epsilon` of
-    their standard deviations, which outliers do not move, count by size and not by its square.
+    Like :class:`RobustClassifier`, with Huber's loss: residuals beyond `epsilon` robust standard
+    deviations count linearly.
 
-    Args:
-        method: "dorfl", or "erm", "afl", "wafl", "gdrfl" to compare with.
-        model: "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
-            `torch.nn.Module`; or a function that makes one, given how many inputs and outputs
-            there are if it takes them. All but the first need PyTorch.
-        loss: "huber" or "squared".
-        epsilon: where Huber's loss turns from square to linear, in standard deviations of the
-            residuals. The default is where scikit-learn's `HuberRegressor` has it, whose own scale
-            is smaller.
-        outliers: the share of rows that may be wrong; "auto": decided from the data.
-        shift: how far rows may drift, in standard deviations; "auto": 0.25, but 0 where dorfl
-            trusts all rows.
-        frozen: columns (places or names) that cannot drift; if not given, those with two values,
-            which are then a category each, as in a table.
-        rho: the price of transport (columns and y in units of their own), if not from `shift`.
-        beta: the price of reweighting, in units of transport.
-        mixture: how clients count: "fixed" (by size), "agnostic" (the worst served most).
-        l2: adds ½ l2 ‖θ‖² to the mean loss; if not given 1/n, as Ridge does with alpha = 1.
-        tol: stop when the relative gap is below this.
-        max_rounds: stop after so many rounds in any case (none: as many as the solver needs).
+    Parameters
+    ----------
+    method : str
+        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
+    model : str, module or callable
+        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
+        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
+        outputs if it takes them. All but "linear" need PyTorch.
+    loss : str
+        "huber" or "squared".
+    epsilon : float
+        Residual scales beyond which Huber's loss is linear; the default is that of scikit-learn's
+        `HuberRegressor`, whose own scale is smaller.
+    outliers : float or "auto"
+        Share of rows that may be outliers; "auto" decides on held-out rows.
+    shift : float or "auto"
+        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
+        down-weighted, else 0.25.
+    frozen : sequence, optional
+        Indices or names of columns that cannot drift; by default columns with two values, which are
+        treated as categories.
+    rho : float, optional
+        Price of transport; by default derived from `shift`.
+    beta : float, optional
+        Price of reweighting rows, in units of transport.
+    mixture : str or Mixture, optional
+        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
+    l2 : float, optional
+        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as alpha = 1 in Ridge.
+    tol : float
+        Stop when the gap is below this share of the objective.
+    max_rounds : int, optional
+        Largest number of rounds; by default as many as the solver needs.
 
-    Attributes:
-        coef_: (d,), in the units of X and y; of a linear model.
-        intercept_: a number; of a linear model.
-        features_: what `coef_` has a number for: the columns, and column=level where X has words.
-        network_: the trained `torch.nn.Module`, of rows in units of their own; of a network.
-        sample_weights_: of every training row, in their order: 1 counts in full (its
-            `sample_weight`, if one was given), 0 not at all.
-        client_weights_: λ by client.
-        choice_: what was chosen and why, in words.
-        n_iter_: rounds used.
+    Attributes
+    ----------
+    coef_ : array
+        (d,) in the units of X and y. Linear models only.
+    intercept_ : float
+        Linear models only.
+    features_ : array
+        Names of the coefficients: columns, or column=level of a data frame.
+    network_ : torch.nn.Module
+        Trained network, of scaled rows. Networks only.
+    sample_weights_ : array
+        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
+        outlier.
+    client_weights_ : dict
+        λ by client.
+    choice_ : str
+        What was chosen, and why.
+    n_iter_ : int
+        Number of rounds.
     """
 
     def __init__(
@@ -83,21 +105,28 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
     def fit(
         self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
     ) -> RobustRegressor:
-        """Fit to rows `X` with values `y`; `clients` says who each row belongs to (one if none).
+        """Fit the model.
 
-        `sample_weight` is how much rows count, as in :meth:`RobustClassifier.fit`.
+        Parameters
+        ----------
+        X, y : array-like
+            (n, d) rows or a data frame, and (n,) numbers.
+        clients : array-like, optional
+            (n,) name of the client of each row; by default there is one.
+        sample_weight : array-like, optional
+            (n,) weights of the rows, as in :meth:`RobustClassifier.fit`.
         """
         if self.loss not in ("huber", "squared"):
-            raise ValueError(f'loss={self.loss!r}: a regression has "huber" or "squared"')
+            raise ValueError(f'loss={self.loss!r}: choose "huber" or "squared"')
         table, values = self._read(X, y, y_numeric=True, ensure_min_samples=2)
-        words = Study(Data(LABEL, task="regression")).changed(
+        settings = Study(Data(LABEL, task="regression")).changed(
             training_loss=self.loss, training_delta=self.epsilon
         )
         weights = given.weights(sample_weight, len(values))
-        state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, words)
+        state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, settings)
         self._target = state.target
         assert state.target is not None
-        if np.abs(self._encode(values)).max() > labelling.FARTHEST:  # trained with as less far
+        if np.abs(self._encode(values)).max() > labelling.FARTHEST:  # clipped in training
             self._rows = None
         self._unit = state.target.spread
         if not hasattr(self, "network_"):
@@ -111,7 +140,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         return np.asarray((np.asarray(y, dtype=np.float64) - target.center) / target.spread)
 
     def predict(self, X: Any) -> Array:
-        """The value of every row."""
+        """Return the prediction for every row."""
         out = self._output(X)
         if not hasattr(self, "network_"):
             return out

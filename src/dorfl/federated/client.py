@@ -1,7 +1,7 @@
-"""The client's side: a pure function from a broadcast and the client's own rows to a report.
+"""Client side: a pure function from a broadcast and a client's rows to its report.
 
-Several clients that live in one process answer together, in one pass over their rows; each report
-is the one the client would have sent alone.
+Clients in one process are evaluated together, in one pass over their rows; each report equals the
+one that the client would send alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dorfl.support.types import Array
 
 
 class TooFewError(ValueError):
-    """Too few rows stand behind a report; the text says of which client, and nothing of them."""
+    """A report would depend on too few rows; the message names the client, not the rows."""
 
 
 def respond(
@@ -31,22 +31,34 @@ def respond(
     least: int = 1,
     seen: Evaluation | None = None,
 ) -> list[Report]:
-    """The reports of the clients in `oracle`, in their order; with `privacy`, clipped and noisy.
+    """Return the reports of the clients in `oracle`, in order.
 
-    A curvature that fewer than `least` rows make up is left out. `seen` is what :func:`enough` has
-    found out about the task already, so that rows are passed over once.
+    Parameters
+    ----------
+    oracle
+        The clients' rows.
+    broadcast
+        The request.
+    seed
+        Seed of minibatches.
+    privacy
+        Clipping and noise of the reports.
+    least
+        Least effective number of rows of a curvature; others are left out.
+    seen
+        Result of :func:`enough` for the same task, which saves a pass over the rows.
     """
     task, number = broadcast.task, broadcast.round
     oracle = with_unknowns(oracle)
     if privacy is not None:
         if task.kind != "evaluate" or task.curvature != "none" or task.batch is not None:
-            raise ValueError("privacy: only risk and gradient over all rows are sent; not asked so")
+            raise ValueError("privacy: only risk and gradient over all rows can be sent")
         values, vectors = privacy.report(oracle, task.theta, number)
     else:
         whole = task.kind == "evaluate" and (task.batch is None or task.curvature != "none")
         if seen is None and whole:
-            wary = least > 1 and task.curvature != "none"
-            seen = oracle.evaluate(task.theta, task.curvature, rows=wary)
+            needs_weights = least > 1 and task.curvature != "none"
+            seen = oracle.evaluate(task.theta, task.curvature, rows=needs_weights)
         if task.kind == "local":
             values, vectors = _local_steps(oracle, task, number, seed)
         elif task.kind == "paper":
@@ -57,8 +69,8 @@ def respond(
             values, vectors = seen[:2]
     bends: list[Array | None] = [None] * len(values)
     if seen is not None and seen.curvature is not None:
-        few = _rests_on_few(seen, least)
-        bends = [None if alone else own for own, alone in zip(seen.curvature, few, strict=True)]
+        few = _has_heavy_row(seen, least)
+        bends = [None if heavy else own for own, heavy in zip(seen.curvature, few, strict=True)]
     return [
         Report(name, number, rows, value, vector, bend)
         for name, rows, value, vector, bend in zip(
@@ -68,11 +80,10 @@ def respond(
 
 
 def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
-    """What is to be said on `task`; raise if it would rest on fewer than `least` rows of a client.
+    """Evaluate a task; raise if a report would depend on fewer than `least` rows of a client.
 
-    Rows count by their weight: with a tilt one row of a thousand can be nearly all of ∇F_i. A
-    weight of 1/`least` is the most that any may have. So for ∇²F_i, whose weights are others: a
-    curvature that rests on fewer is left out.
+    With a tilt one row of a thousand can determine ∇F_i, so no row may weigh more than 1/`least`.
+    A curvature, whose weights differ, is left out if a row has more.
 
     >>> import dorfl
     >>> from dorfl.federated.training import prepare
@@ -80,16 +91,17 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
     >>> few = prepare({"a": ([[0.0], [1.0]], [0, 1])}, dorfl.methods.erm())
     >>> enough(few, task)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    dorfl...TooFewError: client 'a': fewer than 10 rows stand behind the report; nothing is sent
+    dorfl...TooFewError: client 'a': the report would depend on fewer than 10 rows; nothing is sent
     """
     seen = with_unknowns(oracle).evaluate(task.theta, task.curvature, rows=True)
     assert seen.weights is not None
     for name, weights in zip(oracle.names, seen.weights, strict=True):
         if min(1.0 / weights.max(), task.batch or np.inf) < least * (1.0 - 1e-9):
             raise TooFewError(
-                f"client {name!r}: fewer than {least} rows stand behind the report; nothing is sent"
+                f"client {name!r}: the report would depend on fewer than {least} rows; "
+                "nothing is sent"
             )
-    return seen._replace(curvature=None) if _rests_on_few(seen, least).any() else seen
+    return seen._replace(curvature=None) if _has_heavy_row(seen, least).any() else seen
 
 
 def with_unknowns(oracle: Any) -> Oracle:
@@ -99,20 +111,20 @@ def with_unknowns(oracle: Any) -> Oracle:
     return Scaled(oracle) if oracle.problem.estimates_scale else oracle
 
 
-def _rests_on_few(seen: Evaluation, least: int) -> Array:
-    """Whether one row makes up more than 1/`least` of each client's curvature."""
+def _has_heavy_row(seen: Evaluation, least: int) -> Array:
+    """Return whether one row has more than 1/`least` of a client's curvature (clients,)."""
     if least <= 1 or seen.heaviest is None:
         return np.zeros(len(seen.values), dtype=bool)
     return np.asarray(seen.heaviest * least > 1.0 + 1e-9)
 
 
 def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:
-    """A client's own random stream of a round, the same wherever and in whatever order it runs."""
+    """Return a client's random stream in a round, independent of where it runs."""
     return np.random.default_rng([seed, zlib.crc32(client.encode()), number, step])
 
 
 def _batch(oracle: Oracle, task: Task, number: int, step: int, seed: int) -> Oracle:
-    """Every client's rows, or `task.batch` of them drawn with replacement from its own stream."""
+    """Return the clients' rows, or minibatches drawn with replacement from their streams."""
     if task.batch is None:
         return oracle
     drawn = [
@@ -123,7 +135,7 @@ def _batch(oracle: Oracle, task: Task, number: int, step: int, seed: int) -> Ora
 
 
 def _local_steps(oracle: Oracle, task: Task, number: int, seed: int) -> tuple[Array, Array]:
-    """F_i at θ, and θ_i after `task.steps` gradient steps on the client's own risk."""
+    """Return F_i(θ), and θ_i after `task.steps` gradient steps on F_i."""
     values = np.empty(len(oracle.names))
     ends = np.empty((len(oracle.names), task.theta.size))
     for i in range(len(oracle.names)):
@@ -138,7 +150,7 @@ def _local_steps(oracle: Oracle, task: Task, number: int, seed: int) -> tuple[Ar
 
 
 def _paper_step(batch: Oracle, task: Task) -> tuple[Array, Array]:
-    """Algorithm 1, lines 4–9: g^λ = exp(F/ρβ) and θ_i = θ − η g^θ, g^θ = exp(F/ρβ) ∇F/ρβ.
+    """Do lines 4–9 of Algorithm 1: g^λ = exp(F/ρβ) and θ_i = θ − η g^θ, g^θ = exp(F/ρβ) ∇F/ρβ.
 
     With F the log-mean-exp over the minibatch this is the mean of the paper's one-sample estimates.
     Without a tilt there is no exponential: g^λ = F and g^θ = ∇F, stochastic descent–ascent.

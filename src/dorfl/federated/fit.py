@@ -1,4 +1,4 @@
-"""What a training leaves: the model, the mixture, and how it came about."""
+"""Result of training: the model, the mixture and the history."""
 
 from __future__ import annotations
 
@@ -11,36 +11,72 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from dorfl.data import validation
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 
 
-class Exchanged:
-    """What was sent in a training, from the lines of its `history`."""
+class HasHistory:
+    """Mixin that adds up the bytes of a `history`."""
 
     history: Sequence[Round]
 
     @property
     def bytes_up(self) -> int:
-        """What all clients sent in all rounds, in bytes of numbers."""
+        """Return the bytes of numbers that all clients sent."""
         return sum(line.bytes_up for line in self.history)
 
     @property
     def bytes_down(self) -> int:
-        """What was sent to all clients in all rounds, in bytes of numbers."""
+        """Return the bytes of numbers that were sent to all clients."""
         return sum(line.bytes_down for line in self.history)
 
 
 @dataclass(frozen=True, eq=False)
-class Fit(Exchanged):
-    """A trained model and how it came about.
+class Fit(HasHistory):
+    """Trained linear model.
 
-    `theta` has the intercept last (softmax: one row per class). `lam` is the mixture, in the order
-    of `clients`. `gap` is how far the objective may be above the optimum: a proven bound if
-    `gap_kind` is "bound" (with `l2` or `theta_radius`), else an estimate. `sample_weights` has the
-    weight p of every row, by client: 1/n for an ordinary one, nearly 0 for an outlier.
+    Attributes
+    ----------
+    theta : Array
+        (d,) or (classes, d) parameters; with an intercept, it is last.
+    lam : Array
+        (clients,) mixture λ.
+    clients : tuple of str
+        Names of the clients.
+    risks : Array
+        (clients,) robust risks.
+    objective : float
+        Value of the objective.
+    gap : float
+        Optimality gap: how far the objective may be above the minimum.
+    rounds : int
+        Number of rounds.
+    status : str
+        "converged", "budget", "stopped", "stalled", "separable", "contested", "refused" or "spent".
+    message : str
+        The status in a sentence.
+    history : list of Round
+        One entry per round.
+    sample_weights : dict
+        (n,) weights p of the rows of each client: 1/n for an inlier, nearly 0 for an outlier.
+    centers : Array
+        (clients, d) centres ξ̄ of the score.
+    problem : Problem
+        Method, loss, classes and layout of θ.
+    rho : float
+        Price of transport; estimated if the method has a radius.
+    radius : float, optional
+        Radius of the ambiguity set, if the method has one.
+    l2, theta_radius : float
+        Regularisation: ½ l2 ‖θ‖² and ‖θ‖ ≤ theta_radius.
+    scales : Array, optional
+        (d,) scales of the columns that `l2` refers to.
+    scale : float, optional
+        Residual scale σ, if it was estimated.
+    gap_kind : str
+        "bound" if the gap is proven (with `l2` or `theta_radius`), else "estimate".
     """
 
     theta: Array
@@ -56,16 +92,16 @@ class Fit(Exchanged):
     sample_weights: dict[str, Array]
     centers: Array
     problem: Problem
-    rho: float  # the price of transport: as given, or in the constrained problem as found
-    radius: float | None = None  # in the constrained problem, the radius met
+    rho: float
+    radius: float | None = None
     l2: float = 0.0
     theta_radius: float = np.inf
-    scales: Array | None = None  # (d,) units of the columns in which `l2` is, if not the given
-    scale: float | None = None  # σ of the residuals, if it was estimated: huber(scale="auto")
-    gap_kind: str = "estimate"  # "bound" if the optimum is proven to be within `gap`
+    scales: Array | None = None
+    scale: float | None = None
+    gap_kind: str = "estimate"
 
     def __repr__(self) -> str:
-        """What a person wants to see of it: not every number."""
+        """Summarise the fit and its largest clients."""
         method, loss = self.problem.method.name, self.problem.loss.name
         by_share = sorted(zip(self.lam, self.risks, self.clients, strict=True), key=lambda e: -e[0])
         lines = [
@@ -80,36 +116,37 @@ class Fit(Exchanged):
 
     @property
     def relative_gap(self) -> float:
-        """The gap in units of the objective, which is what `tol` is compared with."""
+        """Return the gap as a share of the objective, which `tol` is compared with."""
         gap = _share(self.gap, self.objective)
         return gap if np.isfinite(gap) else np.inf
 
     def decision(self, X: Any) -> Array:
-        """The model's outputs: (n,), or (n, classes) for softmax."""
+        """Return the model's outputs (n,), or (n, classes) for softmax."""
         return self.problem.predict(self.theta, validation.rows(X, "decision"))
 
     def predict(self, X: Any) -> Array:
-        """Labels, or values for a regression."""
+        """Return labels (n,), or numbers for a regression."""
         out = self.decision(X)
         return self.problem.loss.predict(out, self.problem.classes)
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of every class (n, classes), in the order of `problem.classes`."""
+        """Return class probabilities (n, classes), in the order of `problem.classes`."""
         if not self.problem.loss.classifies:
             raise ValueError("predict_proba: a regression has no classes; use predict")
         return probabilities(self.decision(X))
 
     def score(self, X: Any, y: Any) -> float:
-        """Accuracy, or the negative mean loss for a regression."""
+        """Return the accuracy, or the negative mean loss for a regression."""
         labels = np.asarray(y)
         if self.problem.loss.classifies:
             return float(np.mean(self.predict(X) == labels))
         return -float(np.mean(self.problem.loss.value(self.decision(X), labels.astype(float))))
 
     def save(self, path: str | Path) -> Path:
-        """Write the fit into one file of plain JSON, for `dorfl.load`; numbers keep every bit.
+        """Write the fit to a JSON file for :func:`dorfl.load`; numbers keep every bit.
 
-        Sample weights stay behind: they are the rows' own, and `dorfl.risk` finds them again.
+        Sample weights are not saved because they describe single rows; :func:`dorfl.risk` computes
+        them again.
 
         >>> import dorfl, tempfile
         >>> data = dorfl.datasets.synthetic(seed=0)
@@ -118,13 +155,13 @@ class Fit(Exchanged):
         >>> bool((again.theta == fit.theta).all()), again.message == fit.message
         (True, True)
         """
-        from dorfl.federated import saving  # noqa: PLC0415 - which knows what a fit is
+        from dorfl.federated import serialization  # noqa: PLC0415 - imports this module
 
-        return saving.save(self, path)
+        return serialization.save(self, path)
 
 
 def probabilities(out: Array) -> Array:
-    """The probability of every class (n, classes), from logits (n,) or (n, classes).
+    """Return class probabilities (n, classes) from logits (n,) or (n, classes).
 
     >>> probabilities(np.zeros(1))
     array([[0.5, 0.5]])
@@ -135,7 +172,7 @@ def probabilities(out: Array) -> Array:
 
 
 def describe(status: str, info: Info, tol: float) -> str:
-    """How a training ended, in a sentence; a gap is said in units of the objective as well."""
+    """Describe in a sentence how training ended, with the gap relative to the objective."""
     size, share = float(np.linalg.norm(info.theta)), _share(info.gap, info.objective)
     kind = "proven gap at most" if info.gap_kind == "bound" else "estimated gap"
     gap = f"{kind} {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"
@@ -144,13 +181,13 @@ def describe(status: str, info: Info, tol: float) -> str:
         "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
         f"larger tol{info.why and f'; {info.why}'}",
         "stopped": f"stopped, as `progress` asked ({gap})",
-        "spent": "the rounds that the privacy budget was made for are over",
+        "spent": "stopped: the rounds of the privacy budget are used up",
         "stalled": "not converged: no further progress in floating point"
         f"{info.why and f', because {info.why}'} ({gap}); scale columns to similar units, give "
         "rows in float64, set l2, or accept a larger tol",
-        "refused": f"not converged: {info.why} ({gap} at the last answers)",
-        "contested": f"contested: some clients pull apart from the others, who would be better "
-        f"served without them ({gap})",
+        "refused": f"not converged: {info.why} ({gap} at the last reports)",
+        "contested": f"contested: some clients have outlying gradients, and the risk of the others "
+        f"would be lower without them ({gap})",
         "separable": "the classes are separable: every row is classified correctly, so without "
         "regularisation the minimiser is infinitely far away. Stopped at "
         f"‖θ‖ = {size:.3g}; set l2, theta_radius or a transport price rho for a finite one",

@@ -1,4 +1,4 @@
-"""What passes between server and clients. Down: θ, λ, the round. Up: F_i, ∇F_i or θ_i, n_i."""
+"""Messages between server and clients: θ, λ and the round down; F_i, ∇F_i or θ_i, n_i up."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dorfl.support.types import Array
 
 
 class Broadcast(NamedTuple):
-    """Server to every client: the round and what to do in it."""
+    """Request of the server to every client: the round, and the task."""
 
     round: int
     task: Task
 
     @property
     def bytes(self) -> int:
-        """What its numbers weigh: θ and λ."""
+        """Return the size of θ and λ in bytes."""
         return self.task.theta.nbytes + self.task.lam.nbytes
 
 
 class Advert(NamedTuple):
-    """What a site tells of its secrets for a secure sum: two public keys and a digest, signed."""
+    """Commitment of a site for a secure sum: two public keys and a digest, signed."""
 
     mask: bytes
     seal: bytes
@@ -32,7 +32,23 @@ class Advert(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A client's answer: d + O(1) numbers, and never a row."""
+    """Report of a client: d + O(1) numbers, never a row.
+
+    Attributes
+    ----------
+    client : str
+        Name of the client.
+    round : int
+        Round of the request.
+    rows : int
+        Number of rows n_i.
+    value : float
+        Risk F_i.
+    vector : Array
+        Gradient ∇F_i, or parameters θ_i after local steps.
+    curvature : Array, optional
+        Packed Hessian ∇²F_i.
+    """
 
     client: str
     round: int
@@ -43,6 +59,6 @@ class Report(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What its numbers weigh: F_i, ∇F_i and n_i, and now and then ∇²F_i."""
-        bends: Any = self.curvature  # where none was asked for, nobody has looked what it is
+        """Return the size of F_i, ∇F_i, n_i and ∇²F_i in bytes."""
+        bends: Any = self.curvature  # unchecked if no curvature was requested
         return 16 + self.vector.nbytes + (bends.nbytes if isinstance(bends, np.ndarray) else 0)

@@ -1,10 +1,10 @@
-"""The options of a training: their names, defaults, meaning and limits, in this one place.
+"""Options of training: names, defaults, descriptions and limits.
 
-:func:`dorfl.train` takes them by name or as one record; a study's settings
-(:mod:`dorfl.study.settings`) and the commands' options take words and defaults from here.
+:func:`dorfl.train` takes them by name or as one record. The settings of a study
+(:mod:`dorfl.study.settings`) and the commands take descriptions and defaults from here.
 """
 
-# ruff: noqa: RUF009 - an option is a field with words, made by a function
+# ruff: noqa: RUF009 - a function makes the fields, which have descriptions
 from __future__ import annotations
 
 import difflib
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.federated.defence import Limits
 from dorfl.federated.privacy import Gaussian
+from dorfl.federated.report_bounds import Limits
 from dorfl.linear.curvature import BUDGET, RESOLUTIONS
 from dorfl.objective.base import Loss
 from dorfl.solvers.base import Solver
@@ -22,13 +22,13 @@ from dorfl.solvers.base import Solver
 _RENAMED = {"epsilon": "tolerance", "rounds": "max_rounds"}
 
 
-def _option(default: Any, words: str) -> Any:
-    return field(default=default, metadata={"words": words})
+def _option(default: Any, description: str) -> Any:
+    return field(default=default, metadata={"description": description})
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """How a model is trained; a value that cannot be is refused here.
+    """Options of training; a value out of range raises a ValueError.
 
     >>> Options(l2=0.1).changed(tol=1e-3).tol
     0.001
@@ -39,35 +39,41 @@ class Options:
 
     loss: str | Loss = _option(
         "logistic",
-        "what is made small: logistic (two classes), softmax, squared, huber, or one of "
-        ":mod:`dorfl.losses`",
+        "loss: logistic (two classes), softmax, squared, huber, or one of :mod:`dorfl.losses`",
     )
     solver: str | Solver = _option(
-        "auto", "how it is solved: auto, sqp, optimistic, paper, or one of :mod:`dorfl.solvers`"
+        "auto", "solver: auto, sqp, optimistic, paper, or one of :mod:`dorfl.solvers`"
     )
-    tol: float = _option(1e-6, "stop at a gap of this share of the objective")
-    max_rounds: int | None = _option(None, "at most so many exchanges of messages")
-    curvature: str = _option("auto", "the finest asked for: auto, full, blocks, diagonal or none")
-    bytes_per_round: float = _option(BUDGET, "… that a site can send in so many bytes")
-    intercept: bool = _option(True, "whether the model has one")
+    tol: float = _option(1e-6, "stop when the optimality gap is below this share of the objective")
+    max_rounds: int | None = _option(
+        None, "largest number of rounds; by default as many as the solver needs"
+    )
+    curvature: str = _option(
+        "auto", "finest curvature requested: auto, full, blocks, diagonal or none"
+    )
+    bytes_per_round: float = _option(
+        BUDGET, "bytes that a client can send in a round; limits the curvature"
+    )
+    intercept: bool = _option(True, "whether the model has an intercept")
     l2: float = _option(0.0, "adds ½ l2 ‖θ‖²")
-    seed: int = _option(0, "where random streams begin")
-    theta_radius: float = _option(np.inf, "keep θ in the ball of this radius")
-    batch: int | None = _option(None, "rows a client draws per round; by default all of them")
-    participation: float = _option(1.0, "the share of clients asked in a round")
+    seed: int = _option(0, "seed of random numbers")
+    theta_radius: float = _option(np.inf, "keep ‖θ‖ below this radius")
+    batch: int | None = _option(None, "rows that a client draws per round; by default all")
+    participation: float = _option(1.0, "share of the clients that get a request in a round")
     tolerance: float = _option(
-        0.0, "how far from its worst place a row may be left; 0: solved exactly"
+        0.0, "accuracy of the inner maximisation over rows; 0 solves it exactly"
     )
     limits: Limits | None = _option(
         None,
-        "clip reports to what rows within these can give, and leave out clients that contradict "
-        "themselves: see :mod:`dorfl.federated.defence`",
+        "clip reports to what rows within these limits can give, and leave out clients whose "
+        "reports contradict each other: see :mod:`dorfl.federated.report_bounds`",
     )
     liars: float = _option(
         0.0,
-        "the share of clients that may lie; as many that pull apart from the others are set aside",
+        "share of the clients that may be Byzantine; at most as many with outlying gradients are "
+        "left out",
     )
-    trim: float = _option(0.0, "the share of the mixture whose gradients may be lies")
+    trim: float = _option(0.0, "share of the mixture that is trimmed from gradients on either side")
     privacy: Gaussian | None = _option(
         None, "differential privacy for every row: see :func:`dorfl.privacy.gaussian`"
     )
@@ -80,7 +86,7 @@ class Options:
             ("curvature", self.curvature in kinds, f"choose one of {', '.join(kinds)}"),
             ("bytes_per_round", self.bytes_per_round >= 0, "must be at least 0"),
             ("l2", 0 <= self.l2 < np.inf, "must be a number of at least 0"),
-            ("theta_radius", self.theta_radius > 0, "must be positive (infinity: no bound)"),
+            ("theta_radius", self.theta_radius > 0, "must be positive, or infinity for no bound"),
             ("batch", batch is None or batch >= 1, "must be at least 1 row"),
             ("participation", 0 < self.participation <= 1, "must be above 0 and at most 1"),
             ("tolerance", 0 <= self.tolerance < np.inf, "must be a number of at least 0"),
@@ -91,7 +97,7 @@ class Options:
                 raise ValueError(f"{name}={getattr(self, name)}: {need}")
 
     def changed(self, **given: Any) -> Options:
-        """The options with others in the place of those named; an unknown name is an error.
+        """Return a copy with other values; an unknown name raises a TypeError.
 
         >>> Options().changed(max_round=3)
         Traceback (most recent call last):
@@ -108,19 +114,26 @@ class Options:
 
     @property
     def all_answer(self) -> bool:
-        """Whether everybody is asked every round, about all rows."""
+        """Return whether every client is requested to report on all rows in every round."""
         return self.participation == 1.0 and self.batch is None
 
     @property
     def whole(self) -> bool:
-        """Whether gradients also count as they are."""
+        """Return whether all clients report on all rows and no gradient is trimmed."""
         return self.all_answer and self.trim == 0.0
 
 
 def about(name: str) -> str:
-    """What an option means, in words."""
-    return str(next(one for one in fields(Options) if one.name == name).metadata["words"])
+    """Return the description of an option."""
+    return str(next(one for one in fields(Options) if one.name == name).metadata["description"])
 
 
-_LISTED = "\n".join(f"        {one.name}: {about(one.name)}." for one in fields(Options))
-Options.__doc__ = f"{Options.__doc__}\n    Attributes:\n{_LISTED}\n    "
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+_LISTED = "\n".join(
+    f"    {one.name} : {one.type}, default {one.default!r}\n        {_sentence(about(one.name))}"
+    for one in fields(Options)
+)
+Options.__doc__ = f"{Options.__doc__}\n    Attributes\n    ----------\n{_LISTED}\n    "

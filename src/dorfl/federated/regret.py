@@ -1,9 +1,8 @@
-"""What a client could have had alone: F_i*, which regret measures its risk against.
+"""Regret F_i(θ) − F_i*: a client's risk relative to that of its own model.
 
-A client with noisy labels has a large risk under every model, and the worst mixture by risk turns
-to it for nothing. F_i(θ) − F_i* is what a client gives up by sharing a model. F_i* is found by the
-client from its own rows, before the first round, and taken off every risk it reports: it is never
-sent by itself.
+A client with noisy labels has a large risk under every model, so the worst mixture by risk gives it
+weight without effect. The client computes F_i* from its own rows before the first round and
+subtracts it from every risk it reports; F_i* itself is never sent.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from dorfl.objective.mixture import tilted_mean
 from dorfl.support.types import Array
 
 FOLDS = 5
-_ROUNDS = 30  # of a fold: what takes more is at a kink, of a model that is no better than none
+_ROUNDS = 30  # of a fold; a model that needs more is no better than a constant
 
 
 def own_best(group: Group) -> Array:
-    """F_i* of each client: its risk on rows its own model has not seen, five folds in turn.
+    """Return F_i* of each client: the cross-validated risk of a model of its own.
 
-    Its own model has a ridge of 1 / n_i. On rows that it was trained on a small client would look
-    far better served alone than it is. Nobody is worse off alone than with no model at all (θ = 0).
+    That model has l2 = 1 / n_i and five folds: the risk on training rows would be far too low for
+    a small client. F_i* is at most the risk of θ = 0.
 
     >>> import dorfl
     >>> from dorfl.federated.training import prepare
@@ -39,9 +38,9 @@ def own_best(group: Group) -> Array:
     """
     method = replace(group.problem.method, mixture=mixture.fixed())
     plain = replace(group, problem=replace(group.problem, method=method), own=None)
-    nothing = plain.evaluate(np.zeros(plain.problem.size)).values
+    constant = plain.evaluate(np.zeros(plain.problem.size)).values
     alone = [_cross_fitted(plain.select([i])) for i in range(len(group.names))]
-    return np.minimum(alone, nothing)
+    return np.minimum(alone, constant)
 
 
 def _cross_fitted(client: Group) -> float:
@@ -52,10 +51,10 @@ def _cross_fitted(client: Group) -> float:
     fold = np.random.default_rng(count).permutation(count) % folds
     values = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a model that is nearly there is good enough
+        warnings.simplefilter("ignore", UserWarning)  # convergence is not needed
         for k in range(folds):
             kept, held = (client.take([np.flatnonzero(at)]) for at in (fold != k, fold == k))
             fit = training.train(kept, l2=1.0 / count, tol=1e-4, max_rounds=_ROUNDS)
             values.append(float(held.evaluate(fit.theta.ravel()).values[0]))
-    weights = np.bincount(fold, client.mass)  # of every fold, in any unit
+    weights = np.bincount(fold, client.mass)  # of every fold
     return tilted_mean(np.array(values), client.problem.method.temperature, weights)

@@ -14,11 +14,11 @@ from dorfl.objective.losses import ConcomitantHuber
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 
-LEAST = 1e-4  # of the scale of labels: residuals that scatter less are rounding
+LEAST = 1e-4  # of the scale of labels: residuals that vary less are rounding
 
 
 class Settled(NamedTuple):
-    """A training in θ and σ, told as one in θ with the scale that was found.
+    """Result of a training in θ and σ, expressed as one in θ with the scale fixed.
 
     Attributes
     ----------

@@ -1,14 +1,14 @@
-"""The server's side: pure functions that turn reports into the next broadcast.
+"""Server side: pure functions that turn reports into the next broadcast.
 
-What a server receives is untrusted: :func:`refuse` says what is wrong with a report before anything
-uses it; of a report whose curvature alone is wrong, the rest is used. A client that does not
-answer, or whose report is refused, is represented by its last good report, extended along its
-gradient to the new θ: by convexity never more than its true risk.
+Reports are untrusted: :func:`refuse` validates each before it is used; if only the curvature is
+invalid, the rest is used. For a client that does not reply, or whose report is refused, its last
+valid report is extrapolated along its gradient to the new θ, which by convexity is a lower bound of
+its risk.
 
-With a :class:`~dorfl.federated.defence.Defence` reports are also clipped to what honest ones can
-be, and a client whose reports contradict each other is left out from then on. It is represented by
-the mean of the others, which pulls at no mixture: the mean is never above the worst. The same goes
-for clients that pull apart from the others (:mod:`~dorfl.federated.apart`), where some may lie.
+With a :class:`~dorfl.federated.report_bounds.Defence`, reports are also clipped to the bounds of
+honest ones, and clients whose reports contradict each other are left out. The mean of the others
+replaces them, which does not change the worst mixture. Clients with outlying gradients are treated
+alike (:mod:`~dorfl.federated.byzantine`).
 """
 
 from __future__ import annotations
@@ -19,87 +19,141 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.federated import apart
-from dorfl.federated import defence as defending
-from dorfl.federated.apart import Doubt
-from dorfl.federated.defence import Defence
-from dorfl.federated.gathering import gathered
+from dorfl.federated import byzantine, report_bounds
+from dorfl.federated.byzantine import Doubt
+from dorfl.federated.curvature_imputation import impute
 from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.report_bounds import Defence
 from dorfl.linear import curvature
 from dorfl.linear.curvature import RESOLUTIONS, Shape
 from dorfl.solvers.base import Answers, Info, Solver, Task
 from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array
 
-_STIFFEST = 1e3  # times the median client's curvature
-_OFTEN = 2  # times that a curvature is cut down before no more of the client's is used
-_LARGEST = 1e20  # no risk is as large; squares of its squares must not overflow
-_LOOKS = 6  # suspicions that are looked into
-_HARM = 0.02  # of the objective: what the others lose by those who pull apart
-_STIFF = "clipped: curvature far beyond that of others"
-_UNBENT = "left out: its curvature could not be true more than once; the mean of the others is used"
-_EXPOSED = "contradicts its own earlier report: no one set of rows gives both; left out"
+_MAX_CURVATURE = 1e3  # times the median client's curvature
+_MAX_CLIPPED = 2  # rounds in which a curvature is clipped before it is ignored
+_LARGEST = 1e20  # of a number in a report; its fourth power must not overflow
+_MAX_TESTS = 6  # sets of clients that are tested
+_HARM = 0.02  # share of the objective that outlying clients must cost the others
+_CLIPPED_CURVATURE = "clipped: curvature far beyond that of others"
+_IGNORED_CURVATURE = (
+    "left out: its curvature was implausible more than once; the mean of the others is used"
+)
+_CONTRADICTS = "contradicts its own earlier report: no set of rows gives both; left out"
 
 
 class Server(NamedTuple):
-    """All a server carries from one round to the next."""
+    """State of the server between rounds.
 
-    rows: dict[str, int]  # the roster, in its order: every client's n_i as first announced
+    Attributes
+    ----------
+    rows : dict
+        Number of rows of every client, in the order of the clients.
+    solver, solving : Solver, Any
+        The solver and its state.
+    round : int
+        Number of the next round.
+    last : dict
+        Last valid report of every client, with its task.
+    defence : Defence, optional
+        Parameters of the bounds of reports.
+    exposed : tuple of str
+        Clients whose reports contradict each other.
+    stiffest : float
+        Largest plausible entry of the diagonal of a curvature.
+    budget : int, optional
+        Last round.
+    doubt : Doubt
+        Detection of Byzantine clients.
+    shown : Info, optional
+        Results of the last round in which a client replied.
+    bent : dict
+        For each client, rounds in which its curvature was clipped.
+    """
+
+    rows: dict[str, int]
     solver: Solver
-    solving: Any  # the solver's own state
+    solving: Any
     round: int = 1
     last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
     defence: Defence | None = None
-    exposed: tuple[str, ...] = ()  # clients caught lying
-    stiffest: float = np.inf  # no curvature is believed beyond
-    budget: int | None = None  # the last round there is
+    exposed: tuple[str, ...] = ()
+    stiffest: float = np.inf
+    budget: int | None = None
     doubt: Doubt = Doubt()
-    shown: Info | None = None  # by the last round that somebody answered
-    bent: dict[str, int] = {}  # noqa: RUF012 - how often a client's curvature was cut down
+    shown: Info | None = None
+    bent: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """The clients' names, in the order all sums are taken in."""
+        """Return the clients' names, in the order of all sums."""
         return tuple(self.rows)
 
 
-class Heard(NamedTuple):
-    """Who answered a round, which reports were refused for what, which were cut down; bytes."""
+class Receipt(NamedTuple):
+    """Reports of a round.
+
+    Attributes
+    ----------
+    answered : tuple of str
+        Clients whose reports were used.
+    refused, clipped : dict
+        For each client whose report was refused or clipped, the reason.
+    bytes_up, bytes_down : int
+        Bytes of numbers in the reports used, and in the broadcasts to all clients.
+    """
 
     answered: tuple[str, ...]
     refused: dict[str, str]
     clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
-    bytes_up: int = 0  # of all good reports
-    bytes_down: int = 0  # to all of the roster
+    bytes_up: int = 0
+    bytes_down: int = 0
 
     @property
     def odd(self) -> bool:
-        """Whether a report cannot be true. A stiff curvature is no sign: rows may be far out."""
-        stiff = (_STIFF, _UNBENT)
-        return bool(self.refused) or any(why not in stiff for why in self.clipped.values())
+        """Return whether a report is implausible; a large curvature is not."""
+        plausible = (_CLIPPED_CURVATURE, _IGNORED_CURVATURE)
+        return bool(self.refused) or any(why not in plausible for why in self.clipped.values())
 
 
 def broadcast(server: Server) -> Broadcast:
-    """What to send to every client now."""
+    """Return the request of this round, the same for every client."""
     return Broadcast(server.round, server.solver.ask(server.solving))
 
 
 def receive(
     server: Server, reports: Iterable[Report], *, stands: bool = False
-) -> tuple[Server, Info, Heard]:
-    """One round's reports into the next state. The order they came in makes no difference.
+) -> tuple[Server, Info, Receipt]:
+    """Process the reports of a round.
 
-    `stands` says that a report is the sum of several, of which some told no curvature.
+    Parameters
+    ----------
+    server
+        State before the round.
+    reports
+        Reports in any order.
+    stands
+        Whether a report is a sum in which some curvature is imputed.
+
+    Returns
+    -------
+    (Server, Info, Receipt)
+        The next state, the solver's results, and which reports were used.
+
+    Raises
+    ------
+    ValueError
+        If a client has sent no valid report yet, or all clients contradict themselves.
     """
     sent = broadcast(server)
     good, refused, unused = _sift(server, sent, reports)
     last = dict(server.last)
     caught = [name for name, report in good.items() if _is_exposed(server, sent.task, report)]
     for name in caught:
-        refused[name] = _EXPOSED
+        refused[name] = _CONTRADICTS
         del good[name]
     for name, report in good.items():
-        packed = report.curvature  # not asked for, it is not looked at: the last one stays
+        packed = report.curvature  # ignored unless requested: the last one is kept
         if sent.task.curvature == "none":
             packed = last[name][1].curvature if name in last else None
         last[name] = (sent.task, report._replace(curvature=packed))
@@ -112,22 +166,24 @@ def receive(
         )
     server = server._replace(last=last, exposed=(*server.exposed, *caught))
     if len(server.exposed) == len(server.rows):
-        raise ValueError("every client's reports contradict each other; nobody is left to train on")
+        raise ValueError(
+            "every client's reports contradict each other; no client is left to train on"
+        )
     shape = server.solving.setting.shape
-    # Where ρ is unknown too, everybody's curvature goes with 1/ρ: there it is looked up every time.
+    # If ρ is estimated, curvatures scale with 1/ρ, and the limit is computed in every round.
     if sent.task.curvature != "none" and (np.isinf(server.stiffest) or shape.others):
-        heard = (report for _, report in last.values())
-        server = server._replace(stiffest=_stiffest(shape, heard))
+        known = (report for _, report in last.values())
+        server = server._replace(stiffest=_largest_plausible(shape, known))
     answers, clipped = _answers(server, sent.task)
     away = len(server.rows) - len(server.exposed) - len(good)
     answers = answers._replace(stands=answers.stands or stands, own=away == 0)
-    off = {name for name in good if clipped.get(name) == _STIFF}
+    off = {name for name in good if clipped.get(name) == _CLIPPED_CURVATURE}
     bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
     server = server._replace(bent=bent)
-    # absurd reports may overflow, and solvers look at results; bits must not depend on threads
+    # Implausible reports may overflow, which solvers handle; bits must not depend on threads.
     with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
         solving, info = server.solver.update(server.solving, answers)
-    if caught:  # what the solver has learnt, it has learnt from lies too: it starts anew from here
+    if caught:  # the solver's model includes false reports: it starts again from here
         solving = server.solver.init(server.solving.setting, info.theta, info.lam)
         info = info._replace(done="")
     if server.doubt.most and (info.done or (sent.round == 1 and server.doubt.leave)):
@@ -135,49 +191,51 @@ def receive(
     clipped.update({name: why for name, why in server.doubt.aside.items() if name in good})
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and away:
-        info = info._replace(done="")  # a stand-in is a lower bound: it cannot show convergence
-    if not good and server.shown is not None:  # the next θ is another, but nothing was shown
+        info = info._replace(
+            done=""
+        )  # an extrapolated report is a lower bound: it cannot prove convergence
+    if not good and server.shown is not None:  # θ moves, but there is nothing new to report
         info = server.shown._replace(done="")
     info = info._replace(done=info.done or _over(server, sent.round, info))
     server = server._replace(shown=info)
     up = sum(report.bytes for report in good.values())
     clipped = {**{name: unused[name] for name in good if name in unused}, **clipped}
-    return server, info, Heard(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
+    return server, info, Receipt(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
 
 
 def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
-    """Look for clients that pull apart where training would end, and go on without them if so told.
+    """Detect clients with outlying gradients where training would end, and maybe leave them out.
 
-    The solver starts anew from there, a few times at most: where now these and now those pull
-    apart, or where nobody is to be left out and the others lose by it, θ is "contested".
+    The solver then starts again from there, a few times at most. θ is "contested" if clients with
+    outlying gradients are not to be left out and cost the others too much.
     """
     doubt, setting = server.doubt, server.solving.setting
     names = [name for name in server.roster if name not in server.exposed]
     most = min(doubt.most - len(server.exposed), len(names) - 3)
-    if len(doubt.aside) > max(most, 0):  # who was exposed since is one of those who may lie
+    if len(doubt.aside) > max(most, 0):  # an exposed client counts as Byzantine
         doubt = doubt._replace(aside={}, cleared=(*doubt.cleared, tuple(doubt.aside)))
         solving = server.solver.init(setting, info.theta, info.lam)
         return server._replace(doubt=doubt), solving, info._replace(done="")
-    if most < 1 or (not doubt.aside and len(doubt.cleared) >= _LOOKS):
+    if most < 1 or (not doubt.aside and len(doubt.cleared) >= _MAX_TESTS):
         return server, solving, info
-    heard = [server.last[name][1] for name in names]
-    bends, _ = gathered(setting.shape, [report.curvature for report in heard])
-    vectors = np.array([report.vector for report in heard])
+    reports = [server.last[name][1] for name in names]
+    bends, _ = impute(setting.shape, [report.curvature for report in reports])
+    vectors = np.array([report.vector for report in reports])
     plain = Answers(vectors[:, 0], vectors, bends)
     _, vectors, bends = setting.regularised(task.theta, plain)[:3]
     rows = np.array([server.rows[name] for name in names])
-    told = apart.pulls(vectors, bends, setting.shape, rows, most)
+    gradients = byzantine.gradients_of(vectors, bends, setting.shape, rows, most)
     trying = tuple(names.index(name) for name in doubt.aside if name in names)
     cleared = [tuple(names.index(n) for n in some if n in names) for some in doubt.cleared]
-    found = told.without(trying) if trying else apart.find(told, most, cleared)
-    if trying and found.sure:  # unless others pull further apart: some honest clients do so too
-        other = apart.find(told, most, [*cleared, trying])
+    found = gradients.without(trying) if trying else byzantine.find(gradients, most, cleared)
+    if trying and found.sure:  # unless other clients are farther out
+        other = byzantine.find(gradients, most, [*cleared, trying])
         if other.sure and min(other.times) > min(found.times):
             doubt = doubt._replace(cleared=(*doubt.cleared, tuple(doubt.aside)), aside={})
             found, trying = other, ()
-    words = "set aside: pulls" if doubt.leave else "pulls"
+    action = "left out: gradient" if doubt.leave else "has a gradient"
     aside = {
-        names[i]: f"{words} {times:.0f} times as far away as others do"
+        names[i]: f"{action} {times:.0f} times as far from the others' as theirs vary"
         for i, times in zip(found.who, found.times, strict=True)
     }
     if not doubt.leave:
@@ -196,7 +254,7 @@ def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serv
 
 
 def _over(server: Server, number: int, info: Info) -> str:
-    """Why to stop after this round although the solver is not done, if so."""
+    """Return why to stop although the solver is not done, or an empty text."""
     limit = server.solving.setting.separable
     if limit is not None and (info.risks < limit).all():
         return "separable"
@@ -204,11 +262,11 @@ def _over(server: Server, number: int, info: Info) -> str:
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
-    """Why a report cannot be used, or nothing. It looks at types before it touches a value."""
+    """Return why a report is invalid, or None; types are checked before values."""
     if type(report) is not Report:
         return "is not a report"
     if type(report.client) is not str or report.client not in server.rows:
-        return "not on the roster"
+        return "is not a client of this training"
     if type(report.round) is not int or report.round != sent.round:
         return f"does not answer round {sent.round}"
     if type(report.rows) is not int or report.rows != server.rows[report.client]:
@@ -224,7 +282,7 @@ def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
 
 
 def _refuse_curvature(shape: Shape, task: Task, packed: Any) -> str | None:
-    """A client may answer at a coarser resolution than it was asked for, not at a finer one."""
+    """Validate a curvature; it may be coarser than requested, not finer."""
     allowed = RESOLUTIONS[1 : RESOLUTIONS.index(task.curvature) + 1]
     found = shape.resolution(packed.size) if type(packed) is np.ndarray else None
     if found in (None, "none") or packed.size > max(map(shape.numbers, allowed)):
@@ -242,7 +300,7 @@ def _refuse_vector(
         return f"its {what} has the wrong shape"
     if vector.dtype != dtype:
         return f"its {what} is not made of finite numbers"
-    # No copy is made of what may be large; both ends are NaN where one number is.
+    # Without a copy: minimum and maximum are NaN if any number is.
     ends = vector.min(initial=0.0), vector.max(initial=0.0)
     if not np.isfinite(ends).all():
         return f"its {what} is not made of finite numbers"
@@ -254,39 +312,39 @@ def _refuse_vector(
 def _sift(
     server: Server, sent: Broadcast, reports: Iterable[Report]
 ) -> tuple[dict[str, Report], dict[str, str], dict[str, str]]:
-    """The usable reports in the roster's order, why others are not, and why a curvature is not."""
+    """Return valid reports in order, reasons for the others, and for ignored curvatures."""
     good: dict[str, Report] = {}
     refused: dict[str, str] = {}
     unused: dict[str, str] = {}
     differing = set()
-    for told in reports:
-        report, reason = told, refuse(server, sent, told)
-        if reason is not None and refuse(server, sent, bare(told)) is None:
-            unused[told.client] = f"{reason}: left out; the mean of the others is used"
-            report, reason = bare(told), None
+    for report in reports:
+        used, reason = report, refuse(server, sent, report)
+        if reason is not None and refuse(server, sent, bare(report)) is None:
+            unused[report.client] = f"{reason}: left out; the mean of the others is used"
+            used, reason = bare(report), None
         if reason is not None:
-            name = _name(report)
+            name = _name(used)
             refused[name] = max(reason, refused.get(name, ""))
-        elif report.client in server.exposed:
-            refused[report.client] = _EXPOSED
-        elif report.client not in good:
-            good[report.client] = report
-        elif _same(good[report.client], report):
-            refused[report.client] = "answered twice"
+        elif used.client in server.exposed:
+            refused[used.client] = _CONTRADICTS
+        elif used.client not in good:
+            good[used.client] = used
+        elif _same(good[used.client], used):
+            refused[used.client] = "answered twice"
         else:
-            refused[report.client] = "answered twice, differently"
-            differing.add(report.client)
-    used = {name: good[name] for name in server.rows if name in good and name not in differing}
-    return used, dict(sorted(refused.items())), unused
+            refused[used.client] = "answered twice, differently"
+            differing.add(used.client)
+    valid = {name: good[name] for name in server.rows if name in good and name not in differing}
+    return valid, dict(sorted(refused.items())), unused
 
 
 def bare(report: Any) -> Any:
-    """A report without its curvature: training goes on with less."""
+    """Return a report without its curvature."""
     return report._replace(curvature=None) if type(report) is Report else report
 
 
 def _name(report: Any) -> str:
-    """What to call the sender of a report that may be anything."""
+    """Return the sender of a report that may have any type."""
     named = type(report) is Report and type(report.client) is str
     return report.client[:60] if named else "?"
 
@@ -302,30 +360,30 @@ def _same(one: Report, other: Report) -> bool:
 def _is_exposed(server: Server, task: Task, report: Report) -> bool:
     if server.defence is None or report.client not in server.last:
         return False
-    return defending.contradicts(server.defence, server.last[report.client], (task, report))
+    return report_bounds.contradicts(server.defence, server.last[report.client], (task, report))
 
 
 def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
-    """The last good reports in the roster's order, brought to the present θ and within bounds."""
+    """Return the last valid reports in order, extrapolated to the present θ and clipped."""
     clipped: dict[str, str] = {}
-    used = [_brought_to(task, *server.last[name]) for name in server.roster]
+    used = [_extrapolated(task, *server.last[name]) for name in server.roster]
     for i, report in enumerate(used if task.curvature != "none" else ()):
         packed, shape = report.curvature, server.solving.setting.shape
         if packed is not None and packed.max(initial=0.0) > server.stiffest:
             packed = curvature.limited(packed, shape.sizes_of(packed), server.stiffest)
             used[i] = report._replace(curvature=packed)
             if report.client not in server.exposed:
-                clipped[report.client] = _STIFF
+                clipped[report.client] = _CLIPPED_CURVATURE
     if server.defence is not None:
         for i, report in enumerate(used):
-            limit = defending.bounds(server.defence, report.client, task)
-            used[i], words = defending.clip(limit, report)
-            if words and report.client not in server.exposed:
-                clipped[report.client] = words
+            limit = report_bounds.bounds(server.defence, report.client, task)
+            used[i], reason = report_bounds.clip(limit, report)
+            if reason and report.client not in server.exposed:
+                clipped[report.client] = reason
     bends, stands = None, False
     if task.curvature != "none":
         bends, stands, left = _bends(server, used)
-        clipped.update(dict.fromkeys(left, _UNBENT))
+        clipped.update(dict.fromkeys(left, _IGNORED_CURVATURE))
     answers = Answers(
         np.array([report.value for report in used]),
         np.array([report.vector for report in used]),
@@ -336,30 +394,30 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
 
 
 def _bends(server: Server, used: list[Report]) -> tuple[Array | None, bool, list[str]]:
-    """Everyone's curvature, whether some of it stands in, and whose was cut down too often."""
+    """Return all curvatures, whether some are imputed, and whose was clipped too often."""
     shape = server.solving.setting.shape
-    off = [server.bent.get(report.client, 0) >= _OFTEN for report in used]
+    off = [server.bent.get(report.client, 0) >= _MAX_CLIPPED for report in used]
     if all(off):
         off = [False] * len(used)
-    told = [None if bad else report.curvature for report, bad in zip(used, off, strict=True)]
+    reported = [None if bad else report.curvature for report, bad in zip(used, off, strict=True)]
     out = [report.client for report, bad in zip(used, off, strict=True) if bad]
-    return *gathered(shape, told), out
+    return *impute(shape, reported), out
 
 
-def _stiffest(shape: Shape, reports: Iterable[Report]) -> float:
-    """A thousand times the median client's curvature, the first time that they tell of it.
+def _largest_plausible(shape: Shape, reports: Iterable[Report]) -> float:
+    """Return the largest plausible diagonal entry: 1,000 times the median client's largest.
 
-    A lie beyond would end training: no step looks worth its while to a model that stiff, and that
-    no step is worth taking is what "converged" means.
+    A false curvature beyond it would make every step look useless, and so end training as
+    "converged".
     """
     packed = [report.curvature for report in reports if report.curvature is not None]
     most = sorted(float(curvature.diagonal(one, shape.sizes_of(one)).max()) for one in packed)
     middle = most[(len(most) - 1) // 2] if most else 0.0
-    return _STIFFEST * middle if middle > 0.0 else np.inf
+    return _MAX_CURVATURE * middle if middle > 0.0 else np.inf
 
 
 def _without(server: Server, answers: Answers) -> Answers:
-    """The answers with the mean of the others in the place of every client left out."""
+    """Replace every client left out by the mean of the others."""
     doubt = server.doubt
     gone = (*server.exposed, *(doubt.aside if doubt.leave else ()))
     if not gone:
@@ -377,11 +435,11 @@ def _without(server: Server, answers: Answers) -> Answers:
     )
 
 
-def _brought_to(task: Task, asked: Task, report: Report) -> Report:
+def _extrapolated(task: Task, asked: Task, report: Report) -> Report:
     if asked is task or task.kind != "evaluate":
         return report
     if asked.kind != "evaluate":
         raise ValueError(
-            f"client {report.client!r} has not answered; there is nothing to stand in for it"
+            f"client {report.client!r} has not replied, and has no earlier report to extrapolate"
         )
     return report._replace(value=report.value + float(report.vector @ (task.theta - asked.theta)))

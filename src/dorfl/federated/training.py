@@ -1,4 +1,4 @@
-"""`dorfl.train`: from clients and a method to a fitted model, in this process."""
+"""Training of linear models in this process: the code behind :func:`dorfl.train`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dorfl import solvers
 from dorfl.data import validation
 from dorfl.data.robust import find_centers
 from dorfl.data.validation import Clients, Weighted
-from dorfl.federated import local, regret
 from dorfl.federated import privacy as keeping
+from dorfl.federated import regret, simulation
 from dorfl.federated import scale as scaling
-from dorfl.federated.apart import doubting
-from dorfl.federated.defence import defend
+from dorfl.federated.byzantine import detection
 from dorfl.federated.diagnostics import FitWarning, diagnose
 from dorfl.federated.fit import Fit, describe
-from dorfl.federated.local import Round
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.options import Options
 from dorfl.federated.privacy import Gaussian
+from dorfl.federated.report_bounds import defend
 from dorfl.federated.server import Server
+from dorfl.federated.simulation import Round
 from dorfl.linear.curvature import coarser
 from dorfl.linear.group import Group, Risk
 from dorfl.linear.problem import Problem
@@ -50,28 +50,30 @@ def train(
     class_weight: Any = None,
     **given: Any,
 ) -> Fit:
-    """Train one model over clients that keep their rows to themselves.
+    """Train a linear model by a method whose parameters are given.
 
-    Args:
-        clients: a list of (X, y), or a mapping of client name to (X, y); X is (n, d), y is (n,).
-            X may be sparse (SciPy): it stays so, and the supremum is exact all the same. Or, for a
-            model that is not linear, an :class:`~dorfl.linear.base.Oracle`, which has its own
-            method and loss.
-        method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        options: how it is trained: see :class:`~dorfl.federated.options.Options`.
-        start: a fit or a θ to go on from.
-        absent: `absent(round, client)` says who does not answer; the last report stands in for it.
-        tamper: `tamper(broadcast, report)` is what is sent instead of a report: to study attacks.
-        progress: called with every :class:`~dorfl.federated.local.Round` as it ends; True from it
-            ends the training.
-        sample_weight: how much rows count, (n,) for each client, in a list or by name. They are the
-            parts of P̂_i, inside the log-mean-exp: see :mod:`dorfl.data.validation`.
-        class_weight: a weight for each label, by which those of its rows are multiplied; or
-            "balanced", so that all classes weigh alike.
-        **given: options by name, as in `train(clients, method, l2=0.1, tol=1e-4)`.
+    Parameters
+    ----------
+    clients
+        A list of (X, y), or a mapping of client name to (X, y). X may be sparse (SciPy), and stays
+        so. For another model, an :class:`~dorfl.linear.base.Oracle`, which has its own method and
+        loss.
+    method
+        A method from :mod:`dorfl.methods`.
+    options, **given
+        Options, as a record or by name: :class:`~dorfl.federated.options.Options`.
+    start, absent, tamper, progress, sample_weight, class_weight
+        As in :func:`dorfl.train`.
 
-    Returns:
-        A :class:`~dorfl.federated.fit.Fit`: θ, λ, risks, gap and history.
+    Returns
+    -------
+    Fit
+        θ, λ, risks, gap and history.
+
+    Raises
+    ------
+    ValueError
+        If the input cannot be used; the message names the client and the remedy.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
@@ -94,10 +96,12 @@ def train(
             "train(oracle): it has its own method and weights, and no limits; leave them out"
         )
     if weighs and options.privacy is not None:
-        raise ValueError("privacy: what a row may show is bounded for rows that count alike")
+        raise ValueError(
+            "privacy: the bound on a row's effect needs equal sample weights; leave them out"
+        )
     problem, method, tol = group.problem, group.problem.method, options.tol
     theta = _starting_point(start, problem)
-    if problem.constrained:  # ρ joins θ as an unknown of its own, priced by the radius
+    if problem.constrained:  # ρ becomes the last unknown
         theta = np.append(theta, _starting_price(start, group))
     if problem.estimates_scale:
         known = start.scale if isinstance(start, Fit) else None
@@ -105,9 +109,9 @@ def train(
         problem = group.problem
     sizes = getattr(group, "sizes", group.counts)
     server = serve(problem, group.names, sizes, theta, options, centers)
-    rows = dict(zip(group.names, group.counts.tolist(), strict=True))  # that reports repeat
+    rows = dict(zip(group.names, group.counts.tolist(), strict=True))  # which reports repeat
     server = server._replace(rows=rows)
-    info, history = local.run(
+    info, history = simulation.run(
         server, group, seed=options.seed, participation=options.participation, absent=absent,
         tamper=tamper, privacy=options.privacy, progress=progress,
     )  # fmt: skip
@@ -168,16 +172,23 @@ def serve(
     options: Options,
     centers: Array | None = None,
 ) -> Server:
-    """The server before the first round; it needs no rows.
+    """Return the server before the first round; it needs no rows.
 
-    Args:
-        problem: what is trained.
-        names: the clients, in the order that all sums are taken in.
-        counts: (clients,) how many rows each has, or what they weigh together.
-        theta: (parameters,) where to start; with a radius, ρ is the last entry, and with
-            ``huber(scale="auto")`` the scale σ.
-        options: how it is trained.
-        centers: (clients, d) ξ̄ of every client, which the limits of a quadratic score need.
+    Parameters
+    ----------
+    problem
+        What is trained.
+    names
+        The clients, in the order of all sums.
+    counts
+        (clients,) numbers of rows, or sums of their weights.
+    theta
+        (parameters,) where to start; with a radius ρ is the last entry, with
+        ``huber(scale="auto")`` the scale σ.
+    options
+        Options of training.
+    centers
+        (clients, d) ξ̄ of every client, for the bounds of a quadratic score.
     """
     method = problem.method
     lam = method.mixture.start(names, counts)
@@ -212,19 +223,19 @@ def serve(
         defence = defend(problem, options.limits, known, convex=steady)
     rows = dict(zip(names, counts.tolist(), strict=True))
     state = solver.init(setting, setting.project(theta), lam)
-    doubt = doubting(options, method.mixture, len(names))
+    doubt = detection(options, method.mixture, len(names))
     return Server(rows, solver, state, defence=defence, budget=rounds + needs.closing, doubt=doubt)
 
 
 def _solver_for(problem: Problem, counts: Array, lam: Array, options: Options) -> Solver:
-    """The solver that the options ask for, if what it needs and what they ask for go together."""
+    """Return the solver of the options; raise a ValueError if they contradict its needs."""
     if options.privacy is not None:
         _check_private(options.privacy, problem, options)
         return options.privacy.solver(problem, counts, lam)
     chosen = solvers.resolve(options.solver, whole=options.whole)
     needs, radius = chosen.needs, problem.method.radius
     for wrong, reason in (
-        (needs.every_client and options.participation < 1.0, "needs every client's answer"),
+        (needs.every_client and options.participation < 1.0, "needs a report of every client"),
         (needs.all_rows and options.batch is not None, "needs all rows every round: no batch"),
         (not needs.trims and options.trim > 0.0, "has no trim: it takes gradients as they are"),
     ):
@@ -252,20 +263,34 @@ def risk(
     tolerance: float = 0.0,
     sample_weight: Any = None,
 ) -> Risk:
-    """One client's robust risk F(θ): value, gradient and sample weights, so that anyone can check.
+    """Compute the robust risk F(θ) of one client: value, gradient and sample weights.
 
-    Args:
-        theta: (d,), or (d + 1,) with the intercept last; for softmax one such row per class.
-        X: (n, d) rows.
-        y: (n,) labels or values.
-        method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        loss: as in :class:`~dorfl.federated.options.Options`.
-        classes: the labels, where `y` does not have them all.
-        tolerance: how far from its worst place a row may be left; 0: solved exactly.
-        sample_weight: (n,) how much rows count in P̂; see :mod:`dorfl.data.validation`.
+    Parameters
+    ----------
+    theta
+        (d,), or (d + 1,) with the intercept last; for softmax one such row per class.
+    X, y
+        (n, d) rows, and (n,) labels or numbers.
+    method
+        A method from :mod:`dorfl.methods`.
+    loss
+        As in :class:`~dorfl.federated.options.Options`.
+    classes
+        The labels, if not all of them occur in `y`.
+    tolerance
+        Accuracy of the inner maximisation over rows; 0 solves it exactly.
+    sample_weight
+        (n,) weights of the rows in P̂; see :mod:`dorfl.data.validation`.
 
-    Returns:
-        The risk's `value`, its `gradient` in the shape of θ, and the rows' `weights` (n,).
+    Returns
+    -------
+    Risk
+        `value`, `gradient` in the shape of θ, and `weights` (n,) of the rows.
+
+    Raises
+    ------
+    ValueError
+        If the input cannot be used, or shapes do not match.
 
     >>> import dorfl, numpy as np
     >>> X, y = np.array([[1.0], [-1.0]]), np.array([1, -1])
@@ -313,9 +338,26 @@ def prepare(
     tolerance: float = 0.0,
     mass: dict[str, Array] | None = None,
 ) -> Group:
-    """Clients checked, labels encoded, centres found, rows stacked: ready to be evaluated.
+    """Check clients, encode labels, estimate centres and stack rows.
 
-    `mass` is what rows count, all positive; see :func:`dorfl.data.validation.apply_weights`.
+    Parameters
+    ----------
+    clients
+        A list of (X, y), or a mapping of client name to (X, y).
+    method
+        A method from :mod:`dorfl.methods`.
+    loss, intercept, tolerance
+        As in :class:`~dorfl.federated.options.Options`.
+    classes
+        The labels, if not all of them occur.
+    mass
+        (n,) positive weights of each client's rows;
+        see :func:`dorfl.data.validation.apply_weights`.
+
+    Returns
+    -------
+    Group
+        The clients, to be evaluated.
     """
     checked = validation.clients(clients)
     chosen = losses.resolve(loss)
@@ -342,9 +384,9 @@ def stack(
     tolerance: float = 0.0,
     mass: Array | None = None,
 ) -> Group:
-    """Checked clients as one group: rows stacked, labels encoded."""
+    """Return checked clients as one group, with stacked rows and encoded labels."""
     rows = validation.joined([X for X, _ in checked.values()])
-    # A read-only table would be a type of its own to the kernel.
+    # Numba would compile the kernels again for a read-only array.
     if isinstance(rows, np.ndarray) and not rows.flags.writeable:
         rows = rows.copy()
     target = np.concatenate([problem.encode(y) for _, y in checked.values()])
@@ -369,13 +411,13 @@ def _check_private(privacy: Gaussian, problem: Problem, options: Options) -> Non
     keeping.check(problem)
     rounds = options.max_rounds
     if options.solver != "auto" or options.batch is not None:
-        raise ValueError("privacy: comes with its own solver, on all rows; leave out solver, batch")
+        raise ValueError("privacy: has its own solver, on all rows; leave out solver and batch")
     if rounds is not None and rounds != privacy.rounds:
         raise ValueError(f"max_rounds={rounds}: the privacy budget is for {privacy.rounds} rounds")
 
 
 def _starting_price(start: Fit | Array | None, group: Group) -> float:
-    """Where ρ starts: as found before, as given, or where ρ r is as large as the loss at θ = 0."""
+    """Return where ρ starts: as in `start`, as given, or with ρ r equal to the loss at θ = 0."""
     method = group.problem.method
     if isinstance(start, Fit):
         return start.rho
@@ -383,7 +425,7 @@ def _starting_price(start: Fit | Array | None, group: Group) -> float:
         return method.rho
     if np.isinf(method.beta) and np.isinf(method.cost.weights(group.problem.dims)).all():
         raise ValueError(
-            "radius: nothing can move and nothing be reweighted; give beta, or free a column"
+            "radius: rows can neither move nor be reweighted; give beta, or unfreeze a column"
         )
     plain = replace(group, problem=replace(group.problem, method=methods.afl()))
     loss = float(plain.evaluate(np.zeros(group.problem.size)).values.max())
@@ -391,7 +433,7 @@ def _starting_price(start: Fit | Array | None, group: Group) -> float:
 
 
 def _too_large(group: Group, theta: Array, limit: float) -> str:
-    """Words for a radius at which θ's intercept alone costs no more than `limit`."""
+    """Return a remark if a constant prediction has an objective of at most `limit`."""
     method, alone = group.problem.method, np.where(group.problem.penalised == 1.0, 0.0, theta)
     assert method.radius is not None
     worst = float(group.evaluate(alone).values.max())
@@ -404,12 +446,12 @@ def _too_large(group: Group, theta: Array, limit: float) -> str:
 
 
 def _separable(problem: Problem, counts: Array, options: Options) -> Array | None:
-    """Risks (clients,) that show that no finite minimiser exists, where that can be.
+    """Return risks (clients,) below which rows are separable, or None if that is impossible.
 
-    A row on the wrong side costs at least log 2: below log 2 / n_i nobody has such a row.
+    A misclassified row costs at least log 2, so a client with a risk below log 2 / n_i has none.
     """
     bounded = options.l2 > 0.0 or np.isfinite(options.theta_radius)
-    bounded = bounded or problem.method.mixture.by == "regret"  # says nothing of single rows
+    bounded = bounded or problem.method.mixture.by == "regret"  # regret is not a mean over rows
     if bounded or not problem.unbounded or options.privacy is not None:
         return None
     return np.asarray(np.log(2.0) / counts * (1.0 - 1e-9))  # θ = 0 classifies nothing

@@ -30,7 +30,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
 from dorfl.networks import server

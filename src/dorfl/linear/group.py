@@ -137,7 +137,7 @@ class Group:
             return -self.own
         if method.mixture.by != "loss" or method.score is None:
             return np.zeros(len(self.names))
-        quadratic = self.problem.score.bend(self.problem.dims) is not None
+        quadratic = self.problem.score.hessian(self.problem.dims) is not None
         level = self.penalty if quadratic else self.scored(self.rows, self.target)
         return -self.average(-level)
 

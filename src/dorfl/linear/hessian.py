@@ -71,7 +71,7 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
     out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
     alone = problem.outputs == 1 and resolution != "diagonal"
     if alone and not group.sparse and problem.size <= _SMALL:
-        plain = problem.loss.bend(slope, target, level)
+        plain = problem.loss.hessian(slope, target, level)
         _single(group, model, weight, slope[:, 0], plain, out)
         return out
     made = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}
@@ -107,7 +107,7 @@ def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
         step = _step(group)
         for start in range(first, stop, step):
             at = slice(start, min(start + step, stop))
-            bend = _stretched(loss.bend(slope[at], target[at], level[at]), model.spread)
+            bend = _stretched(loss.hessian(slope[at], target[at], level[at]), model.spread)
             bend = np.einsum("ncc->nc", bend)
             weight = _weight(share[at, None], slope[at], bend, model.tau)
             total, top = total + weight.sum(axis=0), np.maximum(top, weight.max(axis=0))
@@ -333,7 +333,7 @@ def _pieces(
         np.add(apply(shrink, rowwise.dense(group.standing[at])), anchor, out=place[:, :dims])
         if model.moves:
             place[:, :dims] += slope[at].astype(precision) @ pull[:, :dims]
-        bend = problem.loss.bend(slope[at], target[at], level[at])
+        bend = problem.loss.hessian(slope[at], target[at], level[at])
         bend = _stretched(bend, model.spread)
         yield _Rows(place, share[at], slope[at], bend)
 

@@ -91,7 +91,7 @@ class Problem(Agreed):
     @property
     def bends(self) -> bool:
         """Whether curvature can be told."""
-        return self.loss.bends and (self.outputs == 1 or self.loss.invariant)
+        return self.loss.has_hessian and (self.outputs == 1 or self.loss.invariant)
 
     @property
     def smooth(self) -> bool:
@@ -101,7 +101,7 @@ class Problem(Agreed):
     @property
     def covered(self) -> bool:
         """Whether curvature is that of a parabola above the risk and not the risk's own."""
-        return self.loss.covers
+        return self.loss.majorizes
 
     def encode(self, labels: Array) -> Array:
         """Labels as the loss takes them."""
@@ -157,7 +157,7 @@ class Problem(Agreed):
     def geometry(self) -> Geometry:
         """The quadratic that cost and score make; see :mod:`dorfl.linear.inner`."""
         weights = self.method.cost.weights(self.dims)
-        return geometry(self.method.rho, weights, self.score.bend(self.dims))
+        return geometry(self.method.rho, weights, self.score.hessian(self.dims))
 
     def is_finite(self, theta: Array) -> bool:
         """Whether the supremum is finite at θ (always, except for the squared loss)."""
@@ -171,7 +171,7 @@ class Problem(Agreed):
     @cached_property
     def threshold(self) -> tuple[float, ...]:
         """The threshold score as the kernel takes it: all zero where there is none."""
-        found = self.score.step(self.stiffness)
+        found = self.score.threshold_form(self.stiffness)
         if found is None or self.approximate:
             return (0.0,) * 6
         return (*found[0], float(self.encode(np.array([found[1]]))[0]))
@@ -179,7 +179,7 @@ class Problem(Agreed):
     @cached_property
     def closed(self) -> bool:
         """Whether the kernel takes the score into account; else its rows have to rest."""
-        return self.score.closed(self.stiffness, self.outputs)
+        return self.score.has_closed_form(self.stiffness, self.outputs)
 
     @cached_property
     def approximate(self) -> bool:

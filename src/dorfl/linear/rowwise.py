@@ -65,7 +65,7 @@ def penalty(group: Group) -> Array:
     """What the score costs every row before any loss, where that can be told apart."""
     problem, rows = group.problem, group.rows
     out = np.zeros(rows.shape[0])
-    if problem.score.bend(problem.dims) is not None:
+    if problem.score.hessian(problem.dims) is not None:
         cut = [
             (i, at)
             for i, (first, stop) in enumerate(pairwise(group.bounds.tolist()))
@@ -118,7 +118,7 @@ def climb(group: Group, theta: Array, price: float) -> Atoms:
         found = ascend(
             weights, intercept, rows, target, problem.loss, problem.stiffness,
             _of_rows(score.at, centers, labels), _of_rows(score.gradient, centers, labels),
-            dent=score.dent(problem.stiffness), distance=group.tolerance,
+            dent=score.nonconvexity(problem.stiffness), distance=group.tolerance,
         )  # fmt: skip
         value = found.value - np.where(target == group.target, 0.0, price)
         candidate = (value, found.atoms, target, found.slope, found.error)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.networks.data import Rows
 from dorfl.networks.device import array
 from dorfl.networks.model import Network

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.networks import tensors
 from dorfl.networks.callbacks import Evaluation, read_evaluations
 from dorfl.networks.client import Kept

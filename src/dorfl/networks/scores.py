@@ -145,7 +145,7 @@ def row_score(score: Any, rows: Rows, agreed: Agreed | None = None) -> RowScore 
         return score.find(rows) if agreed is None else score.at(agreed, len(rows.classes) > 0)
     if isinstance(score, Score):
         score.check(rows.dims, rows.classes)
-        return None if score.bend(rows.dims) is not None else _bridge(score, rows)
+        return None if score.hessian(rows.dims) is not None else _bridge(score, rows)
     if callable(score):
         return score
     raise ValueError(f"score={score!r}: give one of dorfl.scores, or a function of (rows, labels)")

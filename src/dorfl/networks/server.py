@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.networks.client import Fleet, Kept
 from dorfl.networks.compression import size_of
 from dorfl.networks.device import array, tensor

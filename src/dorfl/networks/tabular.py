@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.data.validation import Clients
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
 from dorfl.networks import oracle
 from dorfl.networks.client import Fleet
@@ -138,7 +138,7 @@ def _outputs(module: nn.Module, dims: int) -> int:
 
 def _loss(problem: Problem) -> str | RowLoss:
     """The problem's loss on tensors."""
-    steep = problem.loss.steep
+    steep = problem.loss.max_slope
     if problem.loss.name != "huber":
         return problem.loss.name
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dorfl.data.robust import find_centers
 from dorfl.federated.diagnostics import FitWarning
-from dorfl.federated.fit import Exchanged
-from dorfl.federated.local import Round
+from dorfl.federated.fit import HasHistory
+from dorfl.federated.simulation import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
@@ -52,7 +52,7 @@ NO_TRANSPORT = (
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkFit(Exchanged):
+class NetworkFit(HasHistory):
     """A trained network and how it came about; the fields are those of a linear model's fit.
 
     `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still
@@ -361,7 +361,7 @@ def prepare(
     _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
     bend = None
     if score is None and method.score is not None:
-        bend = method.score.bend(rows.dims)
+        bend = method.score.hessian(rows.dims)
         if not rows.plain:
             raise ValueError("score: rows are not one tensor each, of one shape; give `score`")
     if inner_layer is not None and bend is not None:

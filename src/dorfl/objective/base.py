@@ -8,7 +8,7 @@ have a name that users can give and that model folders can hold.
 >>> import numpy as np
 >>> from dorfl.objective.base import Loss
 >>> class LogCosh(Loss):
-...     name, curvature, steep = "log-cosh", 1.0, 1.0
+...     name, curvature, max_slope = "log-cosh", 1.0, 1.0
 ...     def value(self, outputs, target):
 ...         return np.logaddexp(outputs - target, target - outputs) - np.log(2.0)
 ...     def slope(self, outputs, target):
@@ -59,19 +59,19 @@ class Loss(Kind):
     curvature : float
         Bound on ∂²l/∂t² in the largest direction. The supremum is strictly concave if
         S · curvature < 1, with S = θᵀK⁻¹θ.
-    steep : float
+    max_slope : float
         Largest ‖∂l/∂t‖; clients' reports can be bounded only if it is finite.
     finite_below : float
         S from which on the supremum is infinite.
     unbounded : bool
         Whether the loss has no minimiser on separable rows; a misclassified row must then cost at
         least log 2.
-    bends : bool
-        Whether `bend` is defined; solvers use no curvature otherwise.
+    has_hessian : bool
+        Whether `hessian` is defined; solvers use no curvature otherwise.
     invariant : bool
         Whether adding one number to all of several outputs leaves the loss unchanged.
-    covers : bool
-        Whether `bend` is the second derivative of a parabola above the loss where the loss is
+    majorizes : bool
+        Whether `hessian` is the second derivative of a parabola above the loss where the loss is
         linear.
     has_unit : bool
         Whether the unit of the labels sets a parameter of the loss: see `scaled`.
@@ -84,14 +84,14 @@ class Loss(Kind):
     curvature: ClassVar[float] = np.inf
     finite_below: ClassVar[float] = np.inf
     unbounded: ClassVar[bool] = False
-    bends: ClassVar[bool] = False
+    has_hessian: ClassVar[bool] = False
     invariant: ClassVar[bool] = False
-    covers: ClassVar[bool] = False
+    majorizes: ClassVar[bool] = False
     has_unit: ClassVar[bool] = False
     estimates_scale: ClassVar[bool] = False
 
     @property
-    def steep(self) -> float:
+    def max_slope(self) -> float:
         """Return the largest ‖∂l/∂t‖."""
         return np.inf
 
@@ -116,7 +116,7 @@ class Loss(Kind):
         """Return ∂l/∂t of every row (n, outputs)."""
         raise NotImplementedError
 
-    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+    def hessian(self, slope: Array, target: Array, value: Array) -> Array:
         """Return ∂²l/∂t² of every row (n, outputs, outputs) from l (n,) and ∂l/∂t."""
         raise NotImplementedError
 
@@ -154,10 +154,10 @@ class Loss(Kind):
         place = outputs.argmax(axis=1) if outputs.ndim == 2 else (outputs > 0).astype(int)
         return np.asarray(classes[place])
 
-    def ceiling(self, output: Any, target: Array, outputs: int) -> Array:
+    def upper_bound(self, output: Any, target: Array, outputs: int) -> Array:
         """Return the largest l(t, y) for every y, over outputs with ‖t‖ ≤ `output`."""
         zero = np.zeros((len(target), outputs) if outputs > 1 else len(target))
-        return np.asarray(self.value(zero, target) + self.steep * output)
+        return np.asarray(self.value(zero, target) + self.max_slope * output)
 
     def bounds(
         self, output: float, spread: float, targets: Array, outputs: int
@@ -175,10 +175,10 @@ class Loss(Kind):
         outputs
             Number of outputs.
         """
-        if np.isinf(self.steep):
+        if np.isinf(self.max_slope):
             raise ValueError(f"defence: {self.name} loss has no bounded slope, so reports neither")
-        most = float(self.ceiling(output, targets, outputs).max())
-        return most + 0.5 * self.steep**2 * spread, self.steep
+        most = float(self.upper_bound(output, targets, outputs).max())
+        return most + 0.5 * self.max_slope**2 * spread, self.max_slope
 
 
 class Score(Kind):
@@ -203,8 +203,8 @@ class Score(Kind):
             out[:, k] = change / (2.0 * step)
         return out
 
-    def dent(self, stiffness: Array) -> float:
-        """Return the least dent with ∇²h ⪰ −dent · diag(stiffness); 0 if convex, ∞ if unknown."""
+    def nonconvexity(self, stiffness: Array) -> float:
+        """Return the least c with ∇²h ⪰ −c · diag(stiffness); 0 if convex, ∞ if unknown."""
         return np.inf
 
     def scaled(self, unit: float) -> Score:
@@ -229,15 +229,15 @@ class Score(Kind):
 
     # ── for closed suprema and bounds ─────────────────────────────────────────
 
-    def closed(self, stiffness: Array, outputs: int) -> bool:
+    def has_closed_form(self, stiffness: Array, outputs: int) -> bool:
         """Return whether the supremum has a closed form; `stiffness` is ρ w (d,)."""
         return False
 
-    def bend(self, dims: int) -> Array | None:
+    def hessian(self, dims: int) -> Array | None:
         """Return ∇²h, (dims,) or (dims, dims), if h is quadratic around ξ̄."""
         return None
 
-    def step(self, stiffness: Array) -> tuple[tuple[float, ...], Any] | None:
+    def threshold_form(self, stiffness: Array) -> tuple[tuple[float, ...], Any] | None:
         """Return (column, its stiffness, level, softness, weight) and label of a threshold."""
         return None
 
@@ -252,8 +252,8 @@ class Score(Kind):
         """
         raise ValueError("defence: a custom score has no known bounds; use a score of dorfl.scores")
 
-    def push(self, stiffness: Array) -> float:
-        """Return how far h can move a row, without the effect of `bend`."""
+    def max_shift(self, stiffness: Array) -> float:
+        """Return how far h can move a row, without the effect of `hessian`."""
         return 0.0
 
 

@@ -30,9 +30,9 @@ class Logistic(Loss):
     """log(1 + e^{−y t}), y = ±1."""
 
     name = supremum = "logistic"
-    classifies = unbounded = bends = True
+    classifies = unbounded = has_hessian = True
     curvature = 0.25
-    steep = 1.0
+    max_slope = 1.0
 
     def value(self, outputs: Array, target: Array) -> Array:
         return np.asarray(np.logaddexp(0.0, -target * outputs))
@@ -40,11 +40,11 @@ class Logistic(Loss):
     def slope(self, outputs: Array, target: Array) -> Array:
         return np.asarray(-target * np.exp(-np.logaddexp(0.0, target * outputs)))[:, None]
 
-    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+    def hessian(self, slope: Array, target: Array, value: Array) -> Array:
         s = np.abs(slope)
         return np.asarray(s * (1.0 - s))[:, :, None]
 
-    def ceiling(self, output: Any, target: Array, outputs: int) -> Array:
+    def upper_bound(self, output: Any, target: Array, outputs: int) -> Array:
         return np.asarray(np.logaddexp(0.0, output) + np.zeros(len(target)))
 
 
@@ -53,9 +53,9 @@ class Softmax(Loss):
     """log Σ_c e^{t_c} − t_y, y the number of the class."""
 
     name = supremum = "softmax"
-    classifies = unbounded = bends = invariant = True
+    classifies = unbounded = has_hessian = invariant = True
     curvature = 0.5
-    steep = 2.0**0.5
+    max_slope = 2.0**0.5
 
     def outputs(self, classes: int) -> int:
         return classes
@@ -69,7 +69,7 @@ class Softmax(Loss):
         g[np.arange(len(target)), target.astype(int)] -= 1.0
         return np.asarray(g)
 
-    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+    def hessian(self, slope: Array, target: Array, value: Array) -> Array:
         chance = slope.copy()
         chance[np.arange(len(target)), target.astype(int)] += 1.0
         bend = -chance[:, :, None] * chance[:, None, :]
@@ -82,7 +82,7 @@ class Squared(Loss):
     """½ (t − y)²."""
 
     name = supremum = "squared"
-    bends = True
+    has_hessian = True
     curvature = 1.0
     finite_below = 1.0
 
@@ -92,7 +92,7 @@ class Squared(Loss):
     def slope(self, outputs: Array, target: Array) -> Array:
         return np.asarray(outputs - target)[:, None]
 
-    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+    def hessian(self, slope: Array, target: Array, value: Array) -> Array:
         return np.ones((*slope.shape, 1))
 
     def bounds(
@@ -110,7 +110,7 @@ class Huber(Loss):
     """½ (t − y)² up to a residual of `delta`, linear beyond."""
 
     name = supremum = "huber"
-    bends = covers = has_unit = True
+    has_hessian = majorizes = has_unit = True
     curvature = 1.0
     delta: float = 1.0
 
@@ -122,7 +122,7 @@ class Huber(Loss):
         return Huber(self.delta * unit)
 
     @property
-    def steep(self) -> float:
+    def max_slope(self) -> float:
         return self.delta
 
     @property
@@ -137,7 +137,7 @@ class Huber(Loss):
     def slope(self, outputs: Array, target: Array) -> Array:
         return np.asarray(np.clip(outputs - target, -self.delta, self.delta))[:, None]
 
-    def bend(self, slope: Array, target: Array, value: Array) -> Array:
+    def hessian(self, slope: Array, target: Array, value: Array) -> Array:
         """Return ∂²l/∂t² of every row; beyond `delta`, that of a parabola above the loss."""
         residual = np.maximum(value / self.delta + 0.5 * self.delta, self.delta)
         inside = np.abs(slope) < self.delta

@@ -37,10 +37,10 @@ class Nothing(Score):
     def parts(self, rows: Array, center: Array) -> Array:
         return np.zeros_like(rows)
 
-    def dent(self, stiffness: Array) -> float:
+    def nonconvexity(self, stiffness: Array) -> float:
         return 0.0
 
-    def closed(self, stiffness: Array, outputs: int) -> bool:
+    def has_closed_form(self, stiffness: Array, outputs: int) -> bool:
         return True
 
     def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
@@ -86,21 +86,21 @@ class Quadratic(Score):
         return offset, offset * shape if shape.ndim == 1 else offset @ shape
 
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
-        bend, offset = self.bend(rows.shape[1]), rows - center
+        bend, offset = self.hessian(rows.shape[1]), rows - center
         return np.asarray(offset * bend if bend.ndim == 1 else offset @ bend.T)
 
-    def dent(self, stiffness: Array) -> float:
+    def nonconvexity(self, stiffness: Array) -> float:
         return 0.0
 
     def check(self, dims: int, classes: Array) -> None:
         """Raise a ValueError if V is for another number of columns."""
         self.shape(dims)
 
-    def closed(self, stiffness: Array, outputs: int) -> bool:
+    def has_closed_form(self, stiffness: Array, outputs: int) -> bool:
         """Return True: with the transport cost it is one quadratic."""
         return True
 
-    def bend(self, dims: int) -> Array:
+    def hessian(self, dims: int) -> Array:
         return np.asarray(2.0 * self.weight * self.shape(dims))
 
     def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
@@ -137,8 +137,8 @@ class Threshold(Score):
         out[:, self.column] = self.weight / self.softness * share * (1.0 - share)
         return out
 
-    def dent(self, stiffness: Array) -> float:
-        """Return the dent; σ'' is never below −1/(6√3)."""
+    def nonconvexity(self, stiffness: Array) -> float:
+        """Return the non-convexity; σ'' is never below −1/(6√3)."""
         bent = self.weight / self.softness**2 / (6 * np.sqrt(3))
         return float(bent / stiffness[self.column])
 
@@ -152,11 +152,11 @@ class Threshold(Score):
             known = ", ".join(map(repr, classes.tolist()))
             raise ValueError(f"threshold(label={self.label!r}): y only has {known}")
 
-    def closed(self, stiffness: Array, outputs: int) -> bool:
+    def has_closed_form(self, stiffness: Array, outputs: int) -> bool:
         """Return whether the supremum is a search in one coordinate, or h does not change."""
         return outputs == 1 or bool(np.isinf(stiffness[self.column]))
 
-    def step(self, stiffness: Array) -> tuple[tuple[float, ...], Any]:
+    def threshold_form(self, stiffness: Array) -> tuple[tuple[float, ...], Any]:
         stiff = float(stiffness[self.column])
         return (float(self.column), stiff, self.level, self.softness, self.weight), self.label
 
@@ -164,7 +164,7 @@ class Threshold(Score):
         """Return 0 and the weight: σ is between 0 and 1."""
         return 0.0, self.weight
 
-    def push(self, stiffness: Array) -> float:
+    def max_shift(self, stiffness: Array) -> float:
         """Return the largest move; σ' is at most ¼."""
         return float(self.weight / (4.0 * self.softness * stiffness[self.column]))
 
@@ -201,7 +201,7 @@ class Custom(Score):
             return super().gradient(rows, center, labels)
         return np.asarray(self.derivative(rows, labels), dtype=float)
 
-    def dent(self, stiffness: Array) -> float:
+    def nonconvexity(self, stiffness: Array) -> float:
         """Return 0 if the user declared h convex, else infinity."""
         return 0.0 if self.convex else np.inf
 

@@ -219,7 +219,7 @@ def _loss_unit(found: ColumnScales, loss: Loss) -> float:
     """Return the unit of the loss: 1 for classes, otherwise scale of the label times its slope."""
     if loss.classifies:
         return 1.0
-    return found.target * (loss.steep if np.isfinite(loss.steep) else found.target)
+    return found.target * (loss.max_slope if np.isfinite(loss.max_slope) else found.target)
 
 
 def _mixture(rule: str | Mixture) -> Mixture:

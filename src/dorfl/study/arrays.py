@@ -24,8 +24,8 @@ from dorfl.data.validation import Clients
 from dorfl.federated import training
 from dorfl.federated.diagnostics import FitWarning, diagnose
 from dorfl.federated.fit import Fit
-from dorfl.federated.local import Round
 from dorfl.federated.options import Options
+from dorfl.federated.simulation import Round
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods, scores
@@ -319,7 +319,7 @@ def in_given_units(fitted: Fitted, classes: Array, dims: int) -> Fit:
     fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
     units, old = _Units(state, dims), fit.problem
     theta = units.theta(fit.theta)
-    loss = old.loss if old.loss.classifies else old.loss.scaled(old.loss.steep * units.label)
+    loss = old.loss if old.loss.classifies else old.loss.scaled(old.loss.max_slope * units.label)
     problem = Problem(units.method(old.method, fit.centers), loss, dims, classes, True)
     return replace(
         fit,
@@ -467,8 +467,10 @@ def _study(method: AutoMethod, options: Options, loss: Loss, l2: float | None) -
     """Return the study that an open method and options describe."""
     numbers = {n: None if v == AUTO else v for n, v in vars(method).items() if n in ("rho", "beta")}
     task = "classification" if loss.classifies else "regression"
-    chosen = np.isfinite(loss.steep) and not loss.classifies and not isinstance(options.loss, str)
-    delta = loss.steep if chosen else Training().delta
+    chosen = (
+        np.isfinite(loss.max_slope) and not loss.classifies and not isinstance(options.loss, str)
+    )
+    delta = loss.max_slope if chosen else Training().delta
     rule = given.mixture(method.mixture) if not _has_weights(method.mixture) else {}
     share = 0.0 if method.score is None else method.outliers
     return Study(

@@ -16,7 +16,7 @@ import numpy as np
 
 from dorfl.data.tables import DataError, Split
 from dorfl.federated.client import stream
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.study import evaluation, results, serving, table
 from dorfl.study.audit import is_inlier
 from dorfl.study.evaluation import Scores

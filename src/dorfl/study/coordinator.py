@@ -25,11 +25,11 @@ from dorfl.data import preprocessing, robust
 from dorfl.data.preprocessing import Numeric, Transform, in_order
 from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.federated import apart, training
+from dorfl.federated import byzantine, training
 from dorfl.federated import server as serving
-from dorfl.federated.local import Round
 from dorfl.federated.messages import Report
 from dorfl.federated.server import Server
+from dorfl.federated.simulation import Round
 from dorfl.selection import outliers
 from dorfl.selection.defaults import cutoff_of
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
@@ -257,7 +257,8 @@ def new_server(state: State) -> Server:
     )  # fmt: skip
     counts = dict(zip(state.roster, told, strict=True))  # which reports have to repeat
     if not (server.doubt.most or state.here):  # who pulls apart is named at least
-        server = server._replace(doubt=apart.watching(options, problem.method.mixture, len(told)))
+        doubt = byzantine.detection_only(options, problem.method.mixture, len(told))
+        server = server._replace(doubt=doubt)
     last = (server.budget or 0) + state.spent  # rounds of trials have a budget of their own
     return server._replace(rows=counts, round=state.spent + len(state.history) + 1, budget=last)
 

@@ -90,7 +90,11 @@ def encode(
 
 def for_training(y: Array, loss: Loss) -> Array:
     """Labels as trained on: Huber's slope is the same however far out y is, the tilt's is not."""
-    return np.clip(y, -FARTHEST, FARTHEST) if not loss.classifies and np.isfinite(loss.steep) else y
+    return (
+        np.clip(y, -FARTHEST, FARTHEST)
+        if not loss.classifies and np.isfinite(loss.max_slope)
+        else y
+    )
 
 
 def known(column: Any, study: Study) -> Array:

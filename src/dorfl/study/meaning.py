@@ -12,9 +12,9 @@ from dorfl.data.preprocessing import Plan, Transform
 from dorfl.data.robust import ColumnScales
 from dorfl.federated import privacy
 from dorfl.federated import scale as scaling
-from dorfl.federated.defence import Limits, defend
 from dorfl.federated.options import Options
 from dorfl.federated.privacy import Gaussian
+from dorfl.federated.report_bounds import Limits, defend
 from dorfl.linear.problem import Problem
 from dorfl.networks.layered import Layered
 from dorfl.objective import losses

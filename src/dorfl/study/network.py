@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorfl.federated.fit import Fit
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.networks.layered import Layered, layered
 from dorfl.study import constant, learning, results, serving
 from dorfl.study.model import Model

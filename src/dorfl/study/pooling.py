@@ -13,10 +13,10 @@ import numpy as np
 
 from dorfl.federated import pooled, training
 from dorfl.federated import server as serving
-from dorfl.federated.local import Round
 from dorfl.federated.messages import Broadcast
 from dorfl.federated.pooled import Levels, Stage, Tilt
 from dorfl.federated.server import Server
+from dorfl.federated.simulation import Round
 from dorfl.objective import mixture as mixing
 from dorfl.solvers.base import Info
 from dorfl.study import meaning, secure

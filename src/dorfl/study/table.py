@@ -29,8 +29,8 @@ from dorfl.data.validation import Clients
 from dorfl.federated import server as federated
 from dorfl.federated import training
 from dorfl.federated.client import respond
-from dorfl.federated.local import Round
 from dorfl.federated.messages import Report
+from dorfl.federated.simulation import Round
 from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods

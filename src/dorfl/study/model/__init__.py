@@ -1,6 +1,6 @@
 """A trained model as a folder: plain JSON, a card to read, and a scorer that needs no dorfl."""
 
-from dorfl.federated.saving import ModelError
+from dorfl.federated.serialization import ModelError
 from dorfl.study.model.facts import Facts
 from dorfl.study.model.folder import load, save, save_evaluation
 from dorfl.study.model.model import Model

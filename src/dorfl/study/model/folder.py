@@ -20,9 +20,9 @@ import numpy as np
 
 import dorfl
 from dorfl.data.preprocessing import Numeric, Transform, columns
-from dorfl.federated import saving
+from dorfl.federated import serialization
 from dorfl.federated.fit import Fit
-from dorfl.federated.saving import ModelError
+from dorfl.federated.serialization import ModelError
 from dorfl.networks import tensors
 from dorfl.networks.layered import Layered
 from dorfl.study.model import card, facts
@@ -123,7 +123,7 @@ def load(folder: str | Path) -> Model:
         path = path / NAME if (path / NAME).exists() else path / "model" / NAME
     if not path.is_file():
         raise ModelError(f"{folder}: holds no {NAME}; is it a folder that `dorfl train` wrote?")
-    written = saving.read(path)
+    written = serialization.read(path)
     try:
         if isinstance(written, dict) and isinstance(written.get("facts"), dict):
             written["facts"] |= _evaluation(path)
@@ -137,7 +137,7 @@ def _evaluation(path: Path) -> dict[str, Any]:
     beside = path.with_name(EVALUATION)
     if not beside.is_file():
         return {}
-    found = saving.read(beside)
+    found = serialization.read(beside)
     if not isinstance(found, dict) or not isinstance(found.get("facts"), dict):
         raise ValueError(f"{EVALUATION} is damaged")
     if found.get("model") != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -147,7 +147,8 @@ def _evaluation(path: Path) -> dict[str, Any]:
 
 def to_json(model: Model) -> dict[str, Any]:
     """A model as plain JSON, all but a network's θ; numbers come back to the last bit."""
-    fit = saving.to_json(model.fit) if not model.network else saving.without_theta(model.fit)
+    write = serialization.without_theta if model.network else serialization.to_json
+    fit = write(model.fit)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -202,11 +203,11 @@ def _numbers(model: Model) -> bytes | None:
 
 
 def _read_linear(written: Any, classes: Array, dims: int, _: Path) -> Fit:
-    return saving.from_json(written, classes, dims)
+    return serialization.from_json(written, classes, dims)
 
 
 def _read_network(written: Any, classes: Array, dims: int, folder: Path) -> Fit:
-    like = saving.read_problem(written, classes, dims)
+    like = serialization.read_problem(written, classes, dims)
     hidden = tuple(whole(width) for width in written["network"]["hidden"])
     if not hidden or not all(0 < width <= _WIDEST for width in hidden):
         raise ValueError("its network has no such layers")
@@ -217,7 +218,7 @@ def _read_network(written: Any, classes: Array, dims: int, folder: Path) -> Fit:
         raise ValueError(f"its numbers, {NUMBERS}, are missing: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != written["network"]["sha256"]:
         raise ValueError(f"{NUMBERS} is not the file that it was saved with")
-    return saving.with_theta(written, problem, problem.gathered(tensors.unpack(data)[0]))
+    return serialization.with_theta(written, problem, problem.gathered(tensors.unpack(data)[0]))
 
 
 def _target(written: Any) -> Numeric | None:

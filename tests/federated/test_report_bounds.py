@@ -16,8 +16,8 @@ from dorfl import methods, mixture, scores
 from dorfl.data import robust
 from dorfl.federated import server as serving
 from dorfl.federated.client import enough, respond
-from dorfl.federated.defence import Limits, bounds, clip, contradicts, defend
 from dorfl.federated.messages import Broadcast, Report
+from dorfl.federated.report_bounds import Limits, bounds, clip, contradicts, defend
 from dorfl.federated.server import Server
 from dorfl.federated.training import prepare
 from dorfl.linear import curvature as packing
@@ -178,7 +178,7 @@ def test_a_client_that_contradicts_itself_is_left_out(data, attacks, solver, rul
 
 
 def test_when_everyone_contradicts_himself_training_says_so(data):
-    with pytest.raises(ValueError, match="nobody is left"):
+    with pytest.raises(ValueError, match="no client is left"):
         dorfl.train(
             data.clients, METHOD, limits=LIMITS,
             tamper=lambda sent, report: report._replace(vector=-report.vector),
@@ -585,7 +585,7 @@ def test_too_few_rows_say_nothing(data):
     group = prepare(data.clients, METHOD)
     task = Task(np.zeros(6), np.ones(3))
     enough(group, task)
-    with pytest.raises(ValueError, match=r"'client-1': fewer than 150 rows"):
+    with pytest.raises(ValueError, match=r"'client-1': .* fewer than 150 rows"):
         enough(group, task, least=150)
     with pytest.raises(ValueError, match="fewer than 10 rows"):
         enough(group, task._replace(batch=5))

@@ -8,7 +8,7 @@ import pytest
 
 import dorfl
 from dorfl import methods, mixture
-from dorfl.federated import apart, training
+from dorfl.federated import byzantine, training
 from dorfl.linear.curvature import Shape
 
 
@@ -76,8 +76,8 @@ def test_a_lie_about_curvature_hides_no_pull():
     vectors[5] = [1.0, 0.0, 0.0]
     bends = np.full((8, 3), 0.2)
     bends[5] = [1e6, 0.2, 0.2]  # as if a step along the pull were not worth while
-    told = apart.pulls(vectors, bends, Shape(1, 3), np.full(8, 500), 2)
-    assert apart.find(told, 2).who == (5,) and apart.find(told, 2).sure
+    told = byzantine.gradients_of(vectors, bends, Shape(1, 3), np.full(8, 500), 2)
+    assert byzantine.find(told, 2).who == (5,) and byzantine.find(told, 2).sure
 
 
 def test_a_column_that_one_site_alone_has_is_no_pull():
@@ -85,8 +85,8 @@ def test_a_column_that_one_site_alone_has_is_no_pull():
     vectors, bends = 0.01 * rng.normal(size=(8, 3)), np.full((8, 3), 0.2)
     vectors[:, 2] = bends[:, 2] = 0.0
     vectors[5, 2], bends[5, 2] = 0.05, 0.01
-    told = apart.pulls(vectors, bends, Shape(1, 3), np.full(8, 500), 2)
-    assert not apart.find(told, 2).sure
+    told = byzantine.gradients_of(vectors, bends, Shape(1, 3), np.full(8, 500), 2)
+    assert not byzantine.find(told, 2).sure
 
 
 def test_who_pulls_furthest_is_set_aside_and_not_who_was_first_thought_to():
@@ -100,13 +100,13 @@ def test_who_was_set_aside_is_taken_back_when_another_is_exposed():
     case = LIARS.case(117, 4)
     found = LIARS.train(case, LIARS.steered(0.1), 0.25)
     kept = {name: found.history[-1].clipped.get(name, "") for name in case.clients}
-    assert not any("set aside" in words for words in kept.values())
+    assert not any("left out: gradient" in words for words in kept.values())
     assert LIARS.lost(case, LIARS.steered(0.1), 0.25) < 2.0
 
 
 def test_where_nobody_can_tell_it_says_so():
     clients = dorfl.datasets.synthetic(0).clients
-    with pytest.raises(ValueError, match="last word"):
+    with pytest.raises(ValueError, match="can decide alone"):
         dorfl.train(clients, methods.paper(mixture=mixture.agnostic()), liars=0.25)
     with pytest.raises(ValueError, match="without noise"):
         dorfl.train(clients, methods.erm(), liars=0.25, batch=10)

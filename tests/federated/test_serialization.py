@@ -8,7 +8,7 @@ import pytest
 
 import dorfl
 from dorfl import costs, losses, methods, mixture, scores
-from dorfl.federated.saving import ModelError
+from dorfl.federated.serialization import ModelError
 from dorfl.linear.base import Terms
 from dorfl.objective.base import Loss
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_written_is_said(tmp_path):
     with pytest.raises(ValueError, match="of your own"):
         fit.save(tmp_path / "fit.json")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ModelError, match="oracle's own"):
+    with pytest.raises(ModelError, match="only linear models"):
         replace(fit, problem=Terms(methods.erm(), np.zeros(2))).save(tmp_path / "fit.json")
     with pytest.raises(TypeError, match="unexpected keyword argument 'kind'"):
         Loss(kind=7)

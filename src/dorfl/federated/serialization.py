@@ -1,6 +1,6 @@
-"""A fit as plain JSON, and back with every field checked. Never pickle; numbers to the last bit.
+"""Serialisation of a fit as JSON without loss; input is untrusted and no code in it is run.
 
-The folder that `dorfl train` writes holds these fields and more (:mod:`dorfl.study.model`).
+The folder that `dorfl train` writes has these fields and more (:mod:`dorfl.study.model`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.federated.fit import Fit
-from dorfl.federated.local import Round
+from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
 from dorfl.objective.serialization import read_loss, read_method, write_loss, write_method
 from dorfl.support import files
@@ -21,20 +21,20 @@ from dorfl.support.types import Array
 from dorfl.support.wire import number, short, text, whole
 
 FORMAT, VERSION = "dorfl.fit", 1
-_LARGEST = 500_000_000  # bytes
+_MAX_BYTES = 500_000_000  # of a file
 
 
 class ModelError(ValueError):
-    """A model that cannot be read or written; the message says why."""
+    """A model cannot be read or written; the message has the reason."""
 
 
 def save(fit: Fit, path: str | Path) -> Path:
-    """Write a fit into one file; see :meth:`~dorfl.federated.fit.Fit.save`."""
+    """Write a fit to a file; see :meth:`~dorfl.federated.fit.Fit.save`."""
     if not isinstance(fit.problem, Problem):
-        raise ModelError("save: a linear model is written down; this one is its oracle's own")
+        raise ModelError("save: only linear models can be saved; this one belongs to its oracle")
     labels = fit.problem.classes.tolist()
     if {type(label) for label in labels} - {bool, int, float, str}:
-        raise ModelError("save: labels are written as text or numbers; these are neither")
+        raise ModelError("save: labels must be text or numbers")
     about = {
         "format": FORMAT, "version": VERSION, "labels": labels, "dims": fit.problem.dims,
         **to_json(fit), "theta_radius": _finite(fit.theta_radius),
@@ -46,8 +46,8 @@ def save(fit: Fit, path: str | Path) -> Path:
 
 
 def read(path: Path) -> Any:
-    """The JSON in a file that may come from anywhere."""
-    if path.stat().st_size > _LARGEST:
+    """Return the JSON of an untrusted file; raise a ModelError if it is damaged."""
+    if path.stat().st_size > _MAX_BYTES:
         raise ModelError(f"{path}: is too large for a model")
     try:
         return json.loads(path.read_bytes(), parse_constant=_no_constant)
@@ -56,13 +56,13 @@ def read(path: Path) -> Any:
 
 
 def load(path: Path, written: Any) -> Fit:
-    """The fit that was saved as `written`, JSON of the file `path`."""
+    """Return the fit of the JSON `written`, read from the file `path`."""
     try:
         if written["version"] != VERSION:
             raise ValueError(f"is written in version {short(written['version'])}, not {VERSION}")
         labels = written["labels"]
         if len({type(label) for label in labels}) > 1:
-            raise TypeError("its labels are not all of one kind")
+            raise TypeError("its labels are not all of one type")
         known = np.array([text(v) if isinstance(v, str) else v for v in labels])
         if (known.ndim != 1 or known.dtype.kind not in "biufU") and len(known):
             raise TypeError("its labels are neither text nor numbers")
@@ -78,12 +78,12 @@ def load(path: Path, written: Any) -> Fit:
 
 
 def to_json(fit: Fit) -> dict[str, Any]:
-    """What is known of any linear model, as plain JSON."""
+    """Return the fields of a linear model as JSON types."""
     return {"theta": fit.theta.reshape(fit.problem.outputs, -1).tolist(), **without_theta(fit)}
 
 
 def without_theta(fit: Fit) -> dict[str, Any]:
-    """What is known of any model, but for its numbers."""
+    """Return the fields of any model but θ."""
     problem = fit.problem
     common = bool((fit.centers == fit.centers[0]).all())
     return {
@@ -108,42 +108,42 @@ def without_theta(fit: Fit) -> dict[str, Any]:
 
 
 def from_json(written: Any, classes: Array, dims: int) -> Fit:
-    """The fit written down; raises ValueError, KeyError or TypeError where it is damaged."""
+    """Read a fit; raise a ValueError, KeyError or TypeError if a field is damaged."""
     problem = read_problem(written, classes, dims)
     shape = (problem.outputs, dims + problem.intercept)
     return with_theta(written, problem, numbers(written["theta"], "theta", shape))
 
 
 def read_problem(written: Any, classes: Array, dims: int) -> Problem:
-    """The problem of the linear model written down, or of one that differs in θ alone."""
+    """Read the problem of a linear model, or of one that differs from it in θ alone."""
     loss, method = read_loss(written["loss"]), read_method(written["method"])
     if bool(len(classes)) != loss.classifies or len(np.unique(classes)) < len(classes):
-        raise ValueError("its classes do not go with its loss")
+        raise ValueError("its classes do not fit its loss")
     if loss.classifies and (len(classes) < 2 or (np.sort(classes) != classes).any()):
         raise ValueError("its classes are not two or more in order")
     if len(classes) > 2 and loss.outputs(len(classes)) == 1:
-        raise ValueError("its classes do not go with its loss")
+        raise ValueError("its classes do not fit its loss")
     intercept = written["intercept"]
     if not isinstance(intercept, bool):
-        raise TypeError("intercept is no yes or no")
+        raise TypeError("intercept is not a boolean")
     problem = Problem(method, loss, dims, classes, intercept)
     problem.check()
     return problem
 
 
 def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
-    """What is written of a model, with its problem and θ."""
+    """Read the other fields of a model whose problem and θ are known."""
     dims = problem.dims
     clients = tuple(text(name) for name in written["clients"])
     lam = numbers(written["lambda"], "lambda", (len(clients),))
     if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
-        raise ValueError("its clients and their weights do not go together")
+        raise ValueError("its clients and their weights do not match")
     rows = len(written["centers"])
     by_class = any(isinstance(part, list) for first in written["centers"][:1] for part in first)
     each = (len(problem.classes), dims) if by_class else (dims,)
     centers = numbers(written["centers"], "centers", (rows, *each))
     if rows not in (1, len(clients)):
-        raise ValueError("its centers do not go with its clients")
+        raise ValueError("its centers do not match its clients")
     return Fit(
         theta=theta.reshape(problem.shape),
         lam=lam,
@@ -167,7 +167,7 @@ def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
 
 
 def numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
-    """Finite numbers of that shape."""
+    """Return an array of finite numbers of that shape from nested lists."""
 
     def check(value: Any, depth: int) -> None:
         if depth == len(shape):
@@ -188,7 +188,7 @@ def _write_round(line: Round) -> dict[str, Any]:
 
 
 def _read_round(written: Any, clients: int) -> Round:
-    def words(given: Any) -> dict[str, str]:
+    def reasons(given: Any) -> dict[str, str]:
         return {text(name): text(why) for name, why in given.items()}
 
     return Round(
@@ -198,8 +198,8 @@ def _read_round(written: Any, clients: int) -> Round:
         numbers(written["risks"], "risks", (clients,)),
         numbers(written["lam"], "lam", (clients,)),
         tuple(text(name) for name in written["answered"]),
-        words(written["refused"]),
-        words(written["clipped"]),
+        reasons(written["refused"]),
+        reasons(written["clipped"]),
         whole(written["bytes_up"]),
         whole(written["bytes_down"]),
     )

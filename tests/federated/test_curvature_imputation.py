@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import dorfl
 from dorfl import losses, methods
 from dorfl.federated import pooled
-from dorfl.federated.gathering import gathered
+from dorfl.federated.curvature_imputation import impute
 from dorfl.federated.messages import Report
 from dorfl.linear import curvature
 from dorfl.linear.curvature import Shape
@@ -31,7 +31,7 @@ def told(rng, resolution):
 def test_who_tells_enough_has_its_own_and_the_mean_of_those_stands_for_the_others(found, seed):
     rng = np.random.default_rng(seed)
     given = [told(rng, resolution) for resolution in found]
-    whole, stands = gathered(SHAPE, given)
+    whole, stands = impute(SHAPE, given)
     ranks = sorted(curvature.RESOLUTIONS.index(one) for one in found if one != "none")
     if not ranks:
         assert whole is None and not stands
@@ -52,7 +52,7 @@ def test_who_tells_enough_has_its_own_and_the_mean_of_those_stands_for_the_other
 
 def test_curvature_of_one_table_is_not_copied():
     table = np.ones((4, 3))
-    whole, stands = gathered(Shape(1, 2), list(table))
+    whole, stands = impute(Shape(1, 2), list(table))
     assert whole is table and not stands
 
 

@@ -1,4 +1,4 @@
-"""The in-process engine: carries messages between a server and clients that live right here."""
+"""Simulation: the rounds of training with a server and clients in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,23 @@ from dorfl.support.types import Array
 
 
 class Round(NamedTuple):
-    """One line of a training's history."""
+    """History of one round.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 1.
+    objective, gap : float
+        Objective and optimality gap.
+    risks, lam : Array
+        (clients,) robust risks and mixture.
+    answered : tuple of str
+        Clients whose reports were used.
+    refused, clipped : dict
+        For each client whose report was refused or clipped, the reason.
+    bytes_up, bytes_down : int
+        Bytes of numbers sent by all clients and to all clients.
+    """
 
     round: int
     objective: float
@@ -28,7 +44,7 @@ class Round(NamedTuple):
     answered: tuple[str, ...]
     refused: dict[str, str]
     clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
-    bytes_up: int = 0  # what all clients sent, in numbers
+    bytes_up: int = 0
     bytes_down: int = 0
 
 
@@ -43,20 +59,31 @@ def run(
     privacy: Gaussian | None = None,
     progress: Callable[[Round], object] | None = None,
 ) -> tuple[Info, list[Round]]:
-    """Rounds until there is a reason to stop, which is the last Info's `done`.
+    """Run rounds until the solver or `progress` stops.
 
-    Args:
-        server: before its first round.
-        oracle: the clients.
-        seed: where the random streams of minibatches and participation begin.
-        participation: the share of clients asked in a round (everyone in the first).
-        absent: `absent(round, client)` says who does not answer although asked.
-        tamper: `tamper(broadcast, report)` is what is sent instead of an honest report.
-        privacy: the noise that clients add.
-        progress: called with every round as it ends.
+    Parameters
+    ----------
+    server
+        The server before its first round.
+    oracle
+        The clients.
+    seed
+        Seed of minibatches and participation.
+    participation
+        Share of the clients that get a request in a round; all do in the first.
+    absent
+        `absent(round, client)` returns whether a client does not reply.
+    tamper
+        `tamper(broadcast, report)` returns the report to send in place of an honest one.
+    privacy
+        Clipping and noise of the reports.
+    progress
+        Called with every round; True from it ends training.
 
-    Returns:
-        What the last round showed, and all rounds.
+    Returns
+    -------
+    (Info, list of Round)
+        The last round's results, whose `done` is the reason to stop, and all rounds.
     """
     history: list[Round] = []
     count = len(oracle.names)
@@ -72,8 +99,8 @@ def run(
         reports = respond(oracle.select(asked), sent, seed, privacy) if asked else []
         if tamper is not None:
             reports = [tamper(sent, report) for report in reports]
-        server, info, heard = serving.receive(server, reports)
-        history.append(Round(sent.round, info.objective, info.gap, info.risks, info.lam, *heard))
+        server, info, receipt = serving.receive(server, reports)
+        history.append(Round(sent.round, info.objective, info.gap, info.risks, info.lam, *receipt))
         if progress is not None and progress(history[-1]) is True:
             info = info._replace(done=info.done or "stopped")
         if info.done:

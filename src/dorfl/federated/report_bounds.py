@@ -1,16 +1,16 @@
-"""What an honest report can be: bounds to clip by, and convexity to catch a liar with.
+"""Bounds of an honest report, for clipping, and a convexity test for contradictions.
 
-Let no row be longer than R once it is scaled, and let ω = ‖θ‖. With G the steepest slope of the
-loss in the model's output, κ⁻¹ the softest direction of cost and score, and r ≥ ‖(m, 1)‖ for every
-centre m that a row can have, the supremum gains at most ½ G² κ⁻¹ ω² over the loss at m, and so
+Let ‖x‖ ≤ R for every scaled row, and ω = ‖θ‖. With G the largest slope of the loss in the model's
+output, κ the smallest eigenvalue of the Hessian of cost plus score, and r ≥ ‖(m, 1)‖ for every
+centre m of a row, the supremum exceeds the loss at m by at most ½ G² κ⁻¹ ω², and so
 
     −max penalty ≤ F_i(θ) ≤ l(0) + G ω r + ½ G² κ⁻¹ ω² − min penalty,      ‖∇F_i‖ ≤ G (r + G κ⁻¹ ω)
 
-whatever the site's rows are. A report beyond is :func:`clipped <clip>`. Moreover F_i is convex: of
-two reports each has to lie above the other's tangent. Two that do not cannot come from one set of
-rows (:func:`contradicts`). What passes both is what *some* convex risk within the bounds could have
-been, so a liar can do no more than a site with bad rows; a cap on λ, or trimmed gradients
-(:func:`dorfl.solvers.base.trimmed_mean`), bound what that is.
+for any rows. A report beyond these bounds is clipped (:func:`clip`). Moreover F_i is convex: each
+of two reports must lie above the other's tangent, or they cannot come from one set of rows
+(:func:`contradicts`). Reports that pass are those of *some* convex risk within the bounds, so a
+Byzantine client can do no more than a client with bad rows. A cap on λ or trimmed gradients
+(:func:`dorfl.solvers.base.trimmed_mean`) bound that effect.
 """
 
 from __future__ import annotations
@@ -27,22 +27,39 @@ from dorfl.linear.problem import Problem
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
-_SLACK = 1e-9  # of a bound: rounding is no lie
-_ROUNDING = 1e-5  # of a risk: rows may be kept in single precision
+_SLACK = 1e-9  # relative to a bound, for rounding
+_ROUNDING = 1e-5  # relative to a risk: rows may be in single precision
 
 
 class Limits(NamedTuple):
-    """What the sites of a study agree to keep to: no row longer, no target larger than this."""
+    """Limits that all clients keep to.
+
+    Attributes
+    ----------
+    row : float
+        Largest ‖x‖ of a scaled row.
+    target : float
+        Largest |y| of a regression.
+    """
 
     row: float
     target: float = np.inf
 
 
 class Defence(NamedTuple):
-    """All the bounds depend on; `center` has ξ̄ of every client (of a quadratic score, else zero).
+    """Parameters of the bounds.
 
-    `convex` says whether a client's reports are values of one function: not with minibatches, noise
-    or an approximate supremum.
+    Attributes
+    ----------
+    problem : Problem
+        What is trained.
+    limits : Limits
+        Limits on rows and targets.
+    center : dict
+        ξ̄ of every client; zero without a quadratic score.
+    convex : bool
+        Whether the reports of a client are values of one convex function: not with minibatches,
+        noise or an approximate supremum.
     """
 
     problem: Problem
@@ -52,20 +69,48 @@ class Defence(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Where an honest report lies: low ≤ value ≤ high, ‖vector − middle‖ ≤ reach, and ∇²F."""
+    """Bounds of an honest report.
+
+    Attributes
+    ----------
+    low, high : float
+        Smallest and largest value.
+    middle, reach : Array, float
+        Ball of the vector: ‖vector − middle‖ ≤ reach.
+    curvature : float
+        Largest entry of the diagonal of ∇²F.
+    shape : Shape
+        Layout of the parameters.
+    """
 
     low: float
     high: float
     middle: Array
     reach: float
-    curvature: float  # of every entry of the diagonal
+    curvature: float
     shape: Shape
 
 
 def defend(
     problem: Problem, limits: Limits, center: Mapping[str, Array], *, convex: bool = True
 ) -> Defence:
-    """The defence of a study; ValueError where its reports have no bounds.
+    """Return the parameters of the bounds of a study.
+
+    Parameters
+    ----------
+    problem
+        What is trained.
+    limits
+        Limits on rows and targets.
+    center
+        ξ̄ of every client.
+    convex
+        Whether reports are exact.
+
+    Raises
+    ------
+    ValueError
+        If reports have no bounds.
 
     >>> import dorfl
     >>> from dorfl.solvers.base import Task
@@ -83,22 +128,22 @@ def defend(
     if not problem.loss.classifies and np.isinf(limits.target):
         raise ValueError(f"Limits(target=…): {problem.loss.name} loss needs a bound on targets")
     defence = Defence(problem, limits, dict(center), convex and not problem.approximate)
-    middle = np.zeros(problem.dims)  # what has no bounds anywhere says so now
+    middle = np.zeros(problem.dims)  # raises if there are no bounds
     _loss(defence, _sizes(defence, middle), 0.0)
     _penalties(defence, middle)
     return defence
 
 
 def bounds(defence: Defence, client: str, task: Task) -> Bounds:
-    """What `client` can honestly report on `task`: the display of the module's text."""
+    """Return the bounds of an honest report of `client` on `task`; see the module."""
     problem, theta = defence.problem, task.theta
     sizes = _sizes(defence, defence.center[client])
     omega = float(np.linalg.norm(theta))
     gain, steep = _loss(defence, sizes, omega)
     least, most = _penalties(defence, defence.center[client])
     low, high = -most, gain - least
-    if problem.method.mixture.by == "loss":  # there the score's level is taken out
-        low, high = 0.0, gain + most * (problem.score.bend(problem.dims) is None)
+    if problem.method.mixture.by == "loss":  # the level of the score is subtracted
+        low, high = 0.0, gain + most * (problem.score.hessian(problem.dims) is None)
     if problem.method.mixture.by == "regret":  # −most ≤ F* ≤ F(0)
         low, high = low - (_loss(defence, sizes, 0.0)[0] - least), high + most
     tau = problem.method.temperature
@@ -106,7 +151,7 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
         reach, middle = sizes.slope(steep, omega), np.zeros_like(theta)
     elif task.kind == "local":
         reach, middle = 0.0, theta
-        for _ in range(task.steps):  # every step may lead to where the next can be longer
+        for _ in range(task.steps):  # steps can grow with ‖θ‖
             further = omega + reach
             reach += task.rate * sizes.slope(_loss(defence, sizes, further)[1], further)
     else:
@@ -119,12 +164,12 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
 
 
 def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
-    """The report within its bounds, and what was beyond them, if anything."""
+    """Return the report clipped to its bounds, and what was clipped, or an empty text."""
     beyond = []
     value = float(np.clip(report.value, limit.low, limit.high))
     if abs(value - report.value) > _SLACK * max(1.0, abs(value)):
         beyond.append("risk")
-    else:  # as it was told: rounding is left alone
+    else:  # within rounding
         value = report.value
     away = report.vector - limit.middle
     length = float(np.linalg.norm(away))
@@ -139,24 +184,24 @@ def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
         if most > limit.curvature * (1.0 + float(np.finfo(packed.dtype).resolution)):
             packed = curvature.limited(packed, blocks, limit.curvature)
             beyond.append("curvature")
-    words = f"clipped: {' and '.join(beyond)} beyond what rows within the limits give"
-    return report._replace(value=value, vector=vector, curvature=packed), words * bool(beyond)
+    reason = f"clipped: {' and '.join(beyond)} beyond what rows within the limits give"
+    return report._replace(value=value, vector=vector, curvature=packed), reason * bool(beyond)
 
 
 def contradicts(defence: Defence, before: tuple[Task, Report], now: tuple[Task, Report]) -> bool:
-    """Whether two evaluations of one client cannot be of one convex risk on one set of rows."""
+    """Return whether two reports of one client cannot be of one convex risk."""
     (asked, first), (asks, second) = before, now
     if not defence.convex or {asked.kind, asks.kind} != {"evaluate"}:
         return False
     move = asks.theta - asked.theta
     rise = second.value - first.value
     limit = bounds(defence, second.client, asks)
-    slack = _ROUNDING * (1.0 + abs(limit.low) + abs(limit.high))  # not of what a liar says
+    slack = _ROUNDING * (1.0 + abs(limit.low) + abs(limit.high))  # independent of the reports
     return rise < float(first.vector @ move) - slack or rise > float(second.vector @ move) + slack
 
 
 class _Sizes(NamedTuple):
-    """κ⁻¹ and r of the module's text, and how far a threshold score pushes a row."""
+    """Return κ⁻¹ and r of the module, and how far a threshold score moves a row."""
 
     soft: float
     reach: float
@@ -168,16 +213,16 @@ class _Sizes(NamedTuple):
 
 def _sizes(defence: Defence, center: Array) -> _Sizes:
     problem, shape = defence.problem, defence.problem.geometry
-    anchor = np.linalg.norm(shape.anchor(center), axis=-1)  # of one centre, or one a class
+    anchor = np.linalg.norm(shape.anchor(center), axis=-1)  # of one centre, or one per class
     length = _norm(shape.shrink) * defence.limits.row + float(anchor.max())
-    push = problem.score.push(problem.stiffness)
+    push = problem.score.max_shift(problem.stiffness)
     return _Sizes(_norm(shape.inverse), float(np.hypot(length, problem.intercept)), push)
 
 
 def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> float:
-    """The most that an entry of the diagonal of :func:`dorfl.linear.hessian.curvature` can be.
+    """Bound the entries of the diagonal of :func:`dorfl.linear.hessian.curvature`.
 
-    With ‖E‖ ≤ e that is e (|z_k| + |g| ‖Q_k‖)² + g² z_k² / ρβ + g² κ⁻¹ at a row that has moved
+    With ‖E‖ ≤ e the bound is e (|z_k| + |g| ‖Q_k‖)² + g² z_k² / ρβ + g² κ⁻¹ at a row that has moved
     by no more than |g| ‖Q‖ ≤ G κ⁻¹ ω; several classes add a mean of their own.
     """
     if np.isinf(steep):
@@ -190,7 +235,7 @@ def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> f
 
 
 def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
-    """The largest supremum of the loss, and its largest slope, over all models of norm ω."""
+    """Return the largest supremum of the loss and its largest slope over ‖θ‖ = ω."""
     problem, most = defence.problem, defence.limits.target
     every = problem.classes if problem.loss.classifies else np.array([-most, most])
     output, spread = omega * sizes.reach, sizes.soft * omega**2
@@ -198,7 +243,7 @@ def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
 
 
 def _penalties(defence: Defence, center: Array) -> tuple[float, float]:
-    """The least and the most that the score can cost a row."""
+    """Return the smallest and the largest score of a row."""
     away, row = np.linalg.norm(center, axis=-1), defence.limits.row
     return defence.problem.score.bounds(
         defence.problem.geometry.bowl, max(float(away.min()) - row, 0.0), float(away.max()) + row
