@@ -25,7 +25,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
 NAMES, TABLES = ("site-1",), synthetic_tables()
-STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
+STUDY = (
+    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
+    '[privacy]\nreports = "open"\n'
+)
 
 
 @pytest.fixture
@@ -112,6 +115,7 @@ def test_the_page_as_it_is_written(place):
         run(f"dorfl site init {name}/ --name {name}")
         text = (place / name / "site.toml").read_text()
         released = "released = " + str(list(TABLES[name])).replace("'", '"')
+        text = text.replace("open_reports = false", "open_reports = true")
         text = text.replace("released = []", released).replace(
             "approve = []", 'approve = ["heart"]'
         )

@@ -22,15 +22,6 @@ class Broadcast(NamedTuple):
         return self.task.theta.nbytes + self.task.lam.nbytes
 
 
-class Advert(NamedTuple):
-    """What a site tells of its secrets for a secure sum: two public keys and a digest, signed."""
-
-    mask: bytes
-    seal: bytes
-    promise: bytes
-    signature: bytes = b""
-
-
 class Report(NamedTuple):
     """A client's answer: d + O(1) numbers, and never a row."""
 
