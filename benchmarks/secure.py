@@ -1,4 +1,4 @@
-"""What secure sums cost against reports in the open: `python benchmarks/secure.py 3 5 10`.
+"""What secure sums cost against reports in the open: `python benchmarks/secure.py 3 10 30`.
 
 The same study, in process: all its bytes on the wire (requests down, replies up) and processor time
 of the sites and of the coordinator, divided by the rounds, and where a site's own by the sites. For
@@ -12,16 +12,15 @@ import time
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from dorfl.protocol.transcript import Step, Transcript
+from dorfl.site.ledger import mark_of
+from dorfl.site.policy import Policy
 from dorfl.study import coordinator, settings, summing, toml
-from dorfl.study.ledger import mark_of
-from dorfl.study.limits import Limits
 from dorfl.study.site import Site
-from dorfl.support import wire
 
-ROOMY = Limits(told=99.0, versions=99, middles=99, judged=99, alone=1.0, behind=0)
 STUDY = (
     'name = "cost"\nsites = [{sites}]\n[data]\nlabel = "y"\n[columns]\nscaling = "{scaling}"\n'
-    '[method]\nname = "{method}"\n'
+    '[method]\nname = "{method}"\n[privacy]\nreports = "{mode}"\n'
 )
 
 
@@ -36,43 +35,48 @@ def table(k, rows=200, dims=20):
 def measured(study, sites):
     """The end of a study, and what it took: bytes down and up, seconds of sites and coordinator."""
     state, down, up, there, here = coordinator.begin(study, "run"), 0, 0, 0.0, 0.0
+    log = Transcript()
     while state.step != "done":
-        replies = {}
+        step = Step(state, log)
         for name in coordinator.asked(state):
-            began = time.process_time()
-            request = wire.encode(coordinator.request(state, name))
-            between = time.process_time()
-            replies[name] = sites[name].respond(request)
-            ended = time.process_time()
-            here, there = here + between - began, there + ended - between
-            down, up = down + len(request), up + len(replies[name])
+            done = False
+            while not done:
+                began = time.process_time()
+                request = step.payload(name)
+                between = time.process_time()
+                reply = sites[name].respond(request)
+                ended = time.process_time()
+                done = step.read(name, reply)
+                read = time.process_time()
+                here, there = here + read - ended + between - began, there + ended - between
+                down, up = down + len(request), up + len(reply)
         began = time.process_time()
-        answers = {name: coordinator.read(state, name, data) for name, data in replies.items()}
-        state = coordinator.receive(state, answers)
+        state = step.close()
         here += time.process_time() - began
     return state, down, up, there, here
 
 
-def run(count, method, secure):
+def run(count, method, mode):
     """One row of the table."""
     names = [f"site-{k:02d}" for k in range(count)]
     listed = ", ".join(f'"{name}"' for name in names)
     scaling = "robust" if method == "dorfl" else "standard"
-    text = STUDY.format(sites=listed, method=method, scaling=scaling)
+    text = STUDY.format(sites=listed, method=method, scaling=scaling, mode=mode)
     study = settings.among(toml.parse(text), ())
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in names}
-    if secure:
+    if mode == "summed":
         peers = tuple(summing.peer(name, key.public_key()) for name, key in keys.items())
-        study = study.changed(privacy_secure_sum=True, privacy_peers=peers)
+        study = study.changed(privacy_peers=peers)
     sites = {}
     for k, name in enumerate(names):
         rows = table(k)
-        sites[name] = Site(name, rows, tuple(rows), approve=("cost",), limits=ROOMY, key=keys[name])
+        policy = Policy(tuple(rows), ("cost",), allow_open_reports=True)
+        sites[name] = Site(name, rows, policy, key=keys[name])
         sites[name].ledger.approve(mark_of(study))
     state, down, up, there, here = measured(study, sites)
     rounds = state.outcome.rounds
     print(
-        f"| {count} | {method} | {'summed' if secure else 'open'} | {rounds} | "
+        f"| {count} | {method} | {mode} | {rounds} | "
         f"{up / rounds / count / 1e3:.1f} | {down / rounds / count / 1e3:.1f} | "
         f"{1e3 * there / rounds / count:.0f} | {1e3 * here / rounds:.0f} | "
         f"{state.outcome.objective:.6f} |",
@@ -81,12 +85,12 @@ def run(count, method, secure):
 
 
 if __name__ == "__main__":
-    run(3, "erm", secure=False)  # compiles
+    run(3, "erm", "open")  # compiles
     print(
         "| sites | method | reports | rounds | KB up | KB down | site ms | coordinator ms | risk |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for count in map(int, sys.argv[1:] or ("3", "5", "10")):
         for method in ("erm", "afl", "dorfl"):
-            for secure in (False, True):
-                run(count, method, secure)
+            for mode in ("open", "summed"):
+                run(count, method, mode)

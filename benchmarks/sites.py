@@ -25,6 +25,7 @@ from dorfl.carriers.envelope import SiteEndpoint
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.carriers.https_server import free_port
 from dorfl.carriers.https_site import Connection, attend
+from dorfl.site.policy import Policy
 from dorfl.study import settings, toml
 from dorfl.study.site import Site
 
@@ -32,7 +33,7 @@ DORFL = (sys.executable, "-m", "dorfl")
 STUDY = (
     'name = "many"\n[data]\nlabel = "y"\n[method]\nname = "dorfl"\nmixture = "agnostic"\n'
     '[training]\nsolver = "optimistic"\ntol = 1e-12\nmax_rounds = 12\n'
-    "[privacy]\nminimum_rows = 5\n[absent]\nanswer_within = 600\n"
+    '[privacy]\nreports = "open"\n[absent]\nanswer_within = 600\n'
 )
 
 
@@ -61,8 +62,7 @@ async def host_sites(root, server, ca, count):
         site = Site(
             name,
             rows,
-            tuple(rows),
-            approve=("many",),
+            Policy(tuple(rows), ("many",), allow_open_reports=True),
             note=lambda text: "certify" in text or print(text, file=sys.stderr),
         )
         home = SiteFolder.open(root / name)

@@ -15,8 +15,8 @@ import numpy as np
 import dorfl
 from dorfl.data.datasets import Dataset
 from dorfl.federated.fit import Fit
+from dorfl.site.policy import Policy
 from dorfl.study import coordinator, local, settings, toml
-from dorfl.study.ledger import Limits
 from dorfl.study.site import Site
 from dorfl.support.types import Array
 
@@ -80,12 +80,15 @@ def study(data: Dataset, words: str, draw: int) -> float:
     """Test accuracy in percent of a study among sites, its columns scaled without pooling."""
     sites = {
         name: Site(
-            name, table(*rows), (*table(*rows),), approve=("*",), limits=Limits(told=9, alone=1),
+            name,
+            table(*rows),
+            Policy((*table(*rows),), ("*",), allow_open_reports=True),
             secret=bytes([draw]),
         )
         for name, rows in data.clients.items()
-    }  # fmt: skip
-    asked = settings.among(toml.parse(STUDY + words), tuple(sites))
+    }
+    mode = "" if "epsilon" in words else 'reports = "open"\n'
+    asked = settings.among(toml.parse(STUDY + words + mode), tuple(sites))
     end = local.run(coordinator.begin(asked, "run"), sites)
     assert end.outcome is not None
     assert end.transform is not None

@@ -4,35 +4,42 @@ Every attack ends in records that the coordinator claims to know. One counts if 
 within 1 % of a standard deviation of those of a row. The leak is such rows per hundred questions.
 """
 
+import contextlib
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations, pairwise
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
 from scipy.optimize import least_squares
 from scipy.special import expit, logit
 
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.federated.messages import Broadcast
+from dorfl.protocol.transcript import Relay, Said, Step, Transcript
 from dorfl.selection.outliers import Decision, default_candidates
+from dorfl.site.ledger import mark_of
+from dorfl.site.policy import Policy
 from dorfl.solvers.base import Task
-from dorfl.study import coordinator, toml
-from dorfl.study.limits import Limits
+from dorfl.study import coordinator, summing, toml
 from dorfl.study.messages import Agreement, Outcome, Refusal, Reply, Request
 from dorfl.study.site import Site
 from dorfl.support import wire
 
 COLUMNS = ("age", "pressure", "sugar", "weight")
-OPEN = Limits(
-    delta=1.0,
-    told=np.inf,
-    versions=999,
-    middles=999,
-    judged=999,
-    steepest=np.inf,
-    alone=1.0,
-    behind=0,
-)
+OPEN = Policy(
+    approve=("*",),
+    least=1,
+    max_runs=9999,
+    max_readings=9999,
+    allow_open_reports=True,
+    parameters_per_row=99.0,
+)  # everything is allowed: what an open study can show
+
+
+class StoppedError(Exception):
+    """The site takes no part, so the attack cannot begin."""
 
 
 def patients(n=188, seed=0):
@@ -46,11 +53,45 @@ def patients(n=188, seed=0):
     return {**table, "ward": ward.tolist(), "ill": np.where(ill, "yes", "no").tolist()}
 
 
-def victim(limits=None, table=None, **options):
+def victim(policy=None, table=None, **options):
     """A site as it is by default, its columns released and its studies approved."""
     table = table or patients()
-    given = {"secret": bytes(32)} | ({} if limits is None else {"limits": limits}) | options
-    return Site("s", table, tuple(table), approve=("*",), **given)
+    policy = (policy or Policy(approve=("*",)))._replace(released=tuple(table))
+    return Site("s", table, policy, **{"secret": bytes(32), **options})
+
+
+class Course:
+    """An honest summed study of the victim and two others, as far as a coordinator takes it."""
+
+    def __init__(self, study, run, site):
+        others = {name: victim(table=patients(seed=k)) for k, name in ((1, "b"), (2, "c"))}
+        self.sites = {"s": site, **others}
+        study = study._replace(sites=tuple(self.sites)).changed(privacy_reports="summed")
+        peers = tuple(summing.peer(n, key_of(n).public_key()) for n in sorted(self.sites))
+        self.study = study.changed(privacy_peers=peers)
+        for name, one in self.sites.items():
+            one.name, one.key = name, key_of(name)
+            one.ledger.approve(mark_of(self.study))
+        self.state, self.log = coordinator.begin(self.study, run), Transcript()
+
+    def to_the_rounds(self):
+        while self.state.sum.of != "round":
+            step = Step(self.state, self.log)
+            for name in coordinator.asked(self.state):
+                while not step.read(name, self.sites[name].respond(step.payload(name))):
+                    pass
+            self.state = step.close()
+        return coordinator.request(self.state, "s").agreement
+
+    def relay(self, request):
+        """A request of the attacker's own, in the place of the study's."""
+        request = request._replace(agreement=request.agreement._replace(study=self.study))
+        return Relay(self.state.number, 0, tuple(self.log.steps), request)
+
+
+@cache
+def key_of(name):
+    return ec.generate_private_key(ec.SECP384R1())
 
 
 @dataclass
@@ -58,7 +99,9 @@ class Attacker:
     """Counts its questions; `claims` are records in the order of COLUMNS."""
 
     site: Site
+    summed: bool = False
     asked: int = 0
+    courses: dict = field(default_factory=dict)
     refused: list = field(default_factory=list)
     claims: list = field(default_factory=list)
 
@@ -69,9 +112,20 @@ class Attacker:
             f"{extra}\n[method]\n{method}\n[privacy]\n{privacy}\n"
         )
 
+    def course(self, study, run):
+        key = (run, mark_of(study))
+        if key not in self.courses:
+            self.courses[key] = Course(study, run, self.site)
+        return self.courses[key]
+
     def send(self, request):
         self.asked += 1
-        answer = wire.decode(self.site.respond(wire.encode(request)), Reply).answer
+        if self.summed:
+            of = self.course(request.agreement.study, request.agreement.run)
+            said = wire.decode(self.site.respond(wire.encode(of.relay(request))), Said)
+            answer = wire.decode(said.reply, Reply).answer
+        else:
+            answer = wire.decode(self.site.respond(wire.encode(request)), Reply).answer
         if isinstance(answer, Refusal):
             self.refused.append(answer.reason)
             return None
@@ -79,11 +133,13 @@ class Attacker:
 
     def agree(self, study, run="run"):
         """The honest steps up to the first round, or as far as the site goes along."""
+        if self.summed:
+            return self.course(study, run).to_the_rounds()._replace(study=study)
         state = coordinator.begin(study, run)
         while state.step not in ("round", "select"):
             answer = self.send(coordinator.request(state, "s"))
             if answer is None:
-                return None
+                raise StoppedError
             state = coordinator.receive(state, {"s": answer})
         return coordinator.request(state, "s").agreement
 
@@ -295,6 +351,8 @@ def solved(attacker, questions=40):
         if answer is not None:
             asked.append(theta)
             told.append(np.r_[answer.value, answer.vector])
+    if not told:
+        return attacker
     asked, told = np.array(asked), np.array(told)
 
     def off(guess):
@@ -487,6 +545,8 @@ def near_steps(attacker, questions=12, reach=0.4, intercept=1.0):
         if answer is not None:
             asked.append(size)
             told.append(answer.vector)
+    if not told:
+        return attacker
     asked, along = np.array(asked), np.linspace(-3.5, 3.5, 141)
     bulk = expit(intercept + np.outer(along, asked)) * (np.exp(-(along**2) / 4) + 0.05)[:, None]
     there = np.column_stack([expit(intercept + top * asked), np.ones(len(asked))])
@@ -663,8 +723,8 @@ ATTACKS = {
 }
 
 
-def against(name, limits=None):
-    """The attack of that name on a site with these limits, or as sites are."""
+def against(name, policy=None, *, summed=False):
+    """The attack of that name on a site with this policy, or as sites are."""
     table = patients(40) if ATTACKS[name] is solved else None
     if ATTACKS[name] in (named_missing, unlisted_class, fewest_rows, counted_classes):
         table = patients()
@@ -693,4 +753,7 @@ def against(name, limits=None):
     if ATTACKS[name] is filled:
         table = patients()
         table["age"][17] = np.nan
-    return ATTACKS[name](Attacker(victim(limits, table)))
+    attacker = Attacker(victim(policy, table), summed)
+    with contextlib.suppress(StoppedError):
+        ATTACKS[name](attacker)
+    return attacker

@@ -7,15 +7,23 @@ import pytest
 
 import dorfl
 from dorfl.data.preprocessing.columns import table_of
+from dorfl.protocol.transcript import Step, Transcript
+from dorfl.site.ledger import mark_of
+from dorfl.site.policy import Policy
 from dorfl.study import coordinator, local, settings, summing, toml
-from dorfl.study.ledger import mark_of
-from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal
 from dorfl.study.site import Site
-from dorfl.support import wire
 
-# Small tables with wild rows are studied again and again; test_attacks.py has sites as they are.
-ROOMY = Limits(told=99.0, versions=99, middles=99, judged=99, alone=1.0, behind=0)
+# Small tables are studied again and again, in the open; test_attacks.py has sites as they are.
+ROOMY = Policy(
+    approve=("*",),
+    least=1,
+    minimum_rows=1,
+    parameters_per_row=9.0,
+    max_runs=9999,
+    max_readings=9999,
+    allow_open_reports=True,
+)
 METHODS = {
     "erm": 'name = "erm"',
     "afl": 'name = "afl"',
@@ -59,6 +67,8 @@ def make_study(
     tables, label="y", extra="", method=METHODS["dorfl"], training="", absent="", privacy=""
 ):
     names = ", ".join(f'"{name}"' for name in tables)
+    if "reports" not in privacy and "epsilon" not in privacy:
+        privacy += '\nreports = "open"'
     return settings.among(
         toml.parse(
             f'name = "trial"\nsites = [{names}]\n[data]\nlabel = "{label}"\n{extra}\n'
@@ -81,8 +91,9 @@ def secure_sites(tables, study, key_of, **options):
 def a_site(name, table, kind=Site, **options):
     """A site that releases its columns, approves of every study, and has so few rows to lose."""
     released = tuple(table_of(table).column_names)
-    given = {"released": released, "approve": ("*",), "limits": ROOMY, **options}
-    return kind(name, table, **given)
+    rules = {name: options.pop(name) for name in Policy._fields if name in options}
+    policy = options.pop("policy", ROOMY)._replace(**{"released": released, **rules})
+    return kind(name, table, policy, **options)
 
 
 def make_sites(tables, **options):
@@ -100,7 +111,7 @@ def key_of(name):
 def among(study, key=key_of):
     """The study with secure sums; `key(name)` is a site's private key."""
     listed = tuple(summing.peer(n, key(n).public_key()) for n in sorted(study.sites))
-    return study.changed(privacy_secure_sum=True, privacy_peers=listed)
+    return study.changed(privacy_reports="summed", privacy_peers=listed)
 
 
 def run_summed(tables, study, **options):
@@ -124,24 +135,27 @@ def split(sites, seed=0):
 
 def conduct(
     state, sites, gone=lambda state, site: False, tamper=lambda state, site, data: data,
-    patient=False,
+    patient=False, keep=lambda state: None,
 ):  # fmt: skip
     """To the end, with sites that do not answer and a network that changes answers.
 
     Whom the coordinator waits for comes back if it is `patient`.
     """
+    transcript = Transcript()
     while state.step != "done":
-        answers, refused = {}, {}
+        step = Step(state, transcript)
 
-        def ask(name, state=state, answers=answers, refused=refused):
-            reply = sites[name].respond(wire.encode(coordinator.request(state, name)))
-            try:
-                answers[name] = coordinator.read(state, name, tamper(state, name, reply))
-            except ValueError as error:
-                refused[name] = str(error)
+        def ask(name, state=state, step=step):
+            for _ in range(3):
+                reply = sites[name].respond(step.payload(name))
+                try:
+                    if step.read(name, tamper(state, name, reply)):
+                        return
+                except ValueError:
+                    return
 
-        def waiting(state=state, answers=answers):
-            usable = {name for name, told in answers.items() if not isinstance(told, Refusal)}
+        def waiting(state=state, step=step):
+            usable = {s for s, told in step.answers.items() if not isinstance(told, Refusal)}
             return coordinator.waiting(state, usable)
 
         for name in coordinator.asked(state):
@@ -150,7 +164,8 @@ def conduct(
         for name in waiting() if patient else ():
             ask(name)
         assert not waiting()
-        state = coordinator.receive(state, answers, refused)
+        state = step.close()
+        keep(state)
     return state
 
 

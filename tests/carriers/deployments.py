@@ -27,7 +27,7 @@ from dorfl.carriers.site_socket import attend_socket
 from dorfl.cli import site as commands
 from dorfl.cli.loopback import FlowerLoopback
 from dorfl.study import checkpoint, coordinator, local, toml
-from study_cases import make_sites, synthetic_tables
+from study_cases import ROOMY, make_sites, synthetic_tables
 
 DORFL = (sys.executable, "-m", "dorfl")
 CANARY = 31337.0625  # in the first row of each table; must not be found at the coordinator
@@ -97,12 +97,9 @@ class Deployment(contextlib.AbstractContextManager):
 
     def add_site(self, name, table):
         home = self.root / f"{SECRET}-{name}" / name
-        SiteFolder.create(home, name, released=tuple(table), approve=("trial",))
-        with (home / "site.toml").open("a") as file:  # many studies of one small table
-            file.write(
-                "[limits]\ntold = 99\nversions = 99\nmiddles = 99\nalone = 1.0\nbehind = 0\n"
-                "networks = true\n"
-            )
+        rules = ROOMY._asdict() | {"networks": True}  # many studies of one small table
+        del rules["released"], rules["approve"]
+        SiteFolder.create(home, name, tuple(table), ("trial",), **rules)
         self.federation.add_site((home / f"{name}.crt").read_bytes())
         csv.write_csv(pa.table(table), home / "records.csv")
         self.homes[name] = home

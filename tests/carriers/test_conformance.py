@@ -12,8 +12,8 @@ from deployments import (
 )
 
 from dorfl.carriers import envelope, keys, runs
+from dorfl.site.ledger import Ledger, mark_of
 from dorfl.study import coordinator, local
-from dorfl.study.ledger import Ledger, mark_of
 from study_cases import METHODS, among, make_study, secure_sites
 
 pytestmark = pytest.mark.xdist_group("carriers")
@@ -222,7 +222,7 @@ def test_secure_sums_give_the_model_of_one_process_bit_for_bit(deployed, able, m
         deployed.start_site(name)  # reads its ledger again
     read = {name: {**t, "y": list(t["y"])} for name, t in TABLES.items()}
     here = local.run(coordinator.begin(study, "alone"), secure_sites(read, study, key_of)).outcome
-    folder = deployed.run(plain.changed(privacy_secure_sum=True))
+    folder = deployed.run(plain.changed(privacy_reports="summed"))
     assert same(deployed.outcome(folder), here) and here.status == "converged"
 
 

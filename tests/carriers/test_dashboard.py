@@ -10,8 +10,8 @@ import pytest
 from browser import CHROMIUM, browser
 from dorfl.carriers.dashboard import Page, of_folder, of_site
 from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.site.ledger import Ledger, mark_of
 from dorfl.study import toml
-from dorfl.study.ledger import Ledger, mark_of
 
 SITES = ("north", "south", "west")
 RUN = "20261117-110000-000000-stroke"
@@ -191,12 +191,10 @@ def test_a_site_sees_what_its_ledger_says(tmp_path):
     site = SiteFolder.create(home, "north")
     ledger = Ledger(home / "ledger.json")
     study = toml.parse('name = "heart"\n[data]\nlabel = "ill"\n')
-    ledger.meet(study, "run-1", lambda: 0.1)
-    ledger.tell(("age", "ill"), "v", 1)
-    ledger.ask("a", {"run": "run-1", "step": "round", "numbers": 12, "share": 0.125}, 0.5)
+    ledger.meet(study, "what a person reads")
+    assert ledger.begin(study, "run-1", site.policy) is None
     shown = of_site(site)["policy"]
-    assert shown["told so far"] == "12.5 % of the numbers in the rows; 50 % at most, 37.5 % left"
-    assert shown["questions answered"] == 1 and shown["columns told of"] == "age, ill"
+    assert shown["runs"] == "1 of 20" and shown["open reports"] == "not allowed"
     (name,) = [name for name in shown if name.startswith("study heart ")]
     assert shown[name] == "NOT approved; 1 run(s)"
     ledger.approve(mark_of(study))

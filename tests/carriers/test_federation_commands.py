@@ -99,7 +99,9 @@ def test_mistakes_are_told_in_words(fed, tmp_path, words, reason):
 
 def test_a_run_needs_registered_sites_and_a_server(fed, tmp_path):
     study = tmp_path / "study.toml"
-    study.write_text('name = "s"\nsites = ["site-1"]\n[data]\nlabel = "y"\n')
+    study.write_text(
+        'name = "s"\nsites = ["site-1"]\n[data]\nlabel = "y"\n[privacy]\nreports = "open"\n'
+    )
     assert "'site-1' is not registered" in dorfl("run", fed, study).stderr
     SiteFolder.create(tmp_path / "s", "site-1")
     Federation.open(fed).add_site((tmp_path / "s" / "site-1.crt").read_bytes())

@@ -269,7 +269,10 @@ def test_a_hostile_app_in_a_supernode_gets_no_row_and_nginx_keeps_control_inside
             assert status_of(federation.port, path, made.ca) in (400, 403, 404), path
         assert not flower.control_answers(f"127.0.0.1:{federation.port}", made.ca)
         assert flower.control_answers(f"127.0.0.1:{loopback.port}", made.ca)
-        study = 'name = "unseen"\nsites = ["site-1"]\n[data]\nlabel = "y"\n'
+        study = (
+            'name = "unseen"\nsites = ["site-1"]\n[data]\nlabel = "y"\n'
+            '[privacy]\nreports = "open"\n'
+        )
         honest = loopback.run(study=study)  # through nginx, SuperNode and socket
         assert "waits for approval by a person" in honest.stdout
         done = loopback.flwr(

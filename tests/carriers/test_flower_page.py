@@ -26,7 +26,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deployment"
 NAMES, TABLES = ("site-1",), synthetic_tables()
-STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 3\n'
+STUDY = (
+    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 3\n'
+    '[privacy]\nreports = "open"\n'
+)
 
 
 @pytest.fixture
@@ -147,6 +150,7 @@ def test_the_page_as_it_is_written(place):
         run(f"dorfl site init {name}/ --name {name}")
         text = (place / name / "site.toml").read_text()
         released = "released = " + str(list(TABLES[name])).replace("'", '"')
+        text = text.replace("open_reports = false", "open_reports = true")
         text = text.replace("released = []", released).replace(
             "approve = []", 'approve = ["heart"]'
         )

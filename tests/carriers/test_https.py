@@ -442,7 +442,10 @@ def deployed(tmp_path_factory):
 
 @pytest.mark.slow
 def test_from_run_to_model_folder_as_people_type_it(deployed, tmp_path):
-    text = f'name = "trial"\n[data]\nlabel = "y"\n[method]\n{METHODS["dorfl"]}\n'
+    text = (
+        f'name = "trial"\n[data]\nlabel = "y"\n[method]\n{METHODS["dorfl"]}\n'
+        '[privacy]\nreports = "open"\n'
+    )
     (tmp_path / "study.toml").write_text(text)
     done = dorfl("run", deployed.federation.path, tmp_path / "study.toml")
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = Path(os.environ.get("NGINX_MODULES", "/usr/lib/nginx/modules"))
 TABLES = {"site-1": synthetic_tables()["site-1"]}
-STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["dorfl"]}\n'
+STUDY = (
+    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["dorfl"]}\n'
+    '[privacy]\nreports = "open"\n'
+)
 
 
 def commands(page, port):
@@ -88,6 +91,7 @@ def _follow(tmp_path, port, public):
     csv.write_csv(pa.table(TABLES["site-1"]), tmp_path / "records.csv")
     text = (tmp_path / "site-1" / "site.toml").read_text()
     released = "released = " + str(list(TABLES["site-1"])).replace("'", '"')
+    text = text.replace("open_reports = false", "open_reports = true")
     (tmp_path / "site-1" / "site.toml").write_text(text.replace("released = []", released))
     (tmp_path / "study.toml").write_text(STUDY)
     run(of("dorfl server start", https).split("#")[0] + "--address 127.0.0.1 --detach")

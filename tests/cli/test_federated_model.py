@@ -31,7 +31,10 @@ def federated(label, extra=""):
     for table in tables.values():
         for other in set(LABELS) - {label}:
             table.pop(other)
-    asked = settings.among(toml.parse(f'[data]\nlabel = "{label}"\n{extra}'), tuple(tables))
+    asked = toml.parse(f'[data]\nlabel = "{label}"\n{extra}')
+    if asked.privacy.epsilon is None:
+        asked = asked.changed(privacy_reports="open")
+    asked = settings.among(asked, tuple(tables))
     return local.run(coordinator.begin(asked, "run-1"), make_sites(tables)), tables
 
 
@@ -131,7 +134,7 @@ def test_models_of_older_versions_are_read(tmp_path):
 def test_a_site_of_its_own_can_look_into_its_model(tmp_path):
     tables = {name: {k: v for k, v in t.items() if k not in ("grade", "cost")}
               for name, t in mixed_tables().items()}  # fmt: skip
-    words = '[data]\nlabel = "ill"\n[method]\noutliers = 0.1\n'
+    words = '[data]\nlabel = "ill"\n[method]\noutliers = 0.1\n[privacy]\nreports = "open"\n'
     asked = settings.among(toml.parse(words), tuple(tables))
     messages = {}
 

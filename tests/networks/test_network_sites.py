@@ -1,7 +1,5 @@
 """Networks among sites: the same as in one process, by permission, and checked on both sides."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,9 +9,8 @@ from typer.testing import CliRunner
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.cli import app
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.solvers.base import Task
+from dorfl.site.policy import Policy
 from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
-from dorfl.study.limits import Limits
 from dorfl.study.messages import Refusal, Reply
 from dorfl.support import wire
 from study_cases import (
@@ -43,7 +40,7 @@ def by_table(study, tables, home):
 
 
 def by_sites(study, tables, **options):
-    sites = make_sites(tables, **{"limits": ALLOWED, **options})
+    sites = make_sites(tables, **{"policy": ALLOWED, **options})
     return local.run(coordinator.begin(study, "run"), sites)
 
 
@@ -117,10 +114,10 @@ def test_the_same_from_any_checkpoint_and_from_sites_that_start_again(tmp_path):
             kept.append(tmp_path / f"{len(kept)}.json")
             checkpoint.save(kept[-1], state)
 
-    whole = local.run(coordinator.begin(study, "run"), make_sites(TABLES, limits=ALLOWED), keep)
+    whole = local.run(coordinator.begin(study, "run"), make_sites(TABLES, policy=ALLOWED), keep)
     assert len(kept) == 14  # before the first round, after each, and after the last question
     for file in (kept[0], kept[7], kept[12], kept[13]):
-        sites = make_sites(TABLES, limits=ALLOWED)  # as after a restart: a site keeps nothing
+        sites = make_sites(TABLES, policy=ALLOWED)  # as after a restart: a site keeps nothing
         state = checkpoint.load(file)
         if file == kept[13]:  # the question before, which says what the model is
             local.run(checkpoint.load(kept[12]), sites)
@@ -128,17 +125,11 @@ def test_the_same_from_any_checkpoint_and_from_sites_that_start_again(tmp_path):
         same(results.model_of(again), results.model_of(whole))
 
 
-def test_a_network_needs_a_persons_word(tmp_path):
+def test_a_network_needs_a_persons_word():
     study = make_study(TABLES, training=TRAINING)
     with pytest.raises(ValueError, match=r"networks = true in site.toml"):
-        by_sites(study, TABLES, limits=ROOMY)
-    assert not Limits().networks
-    place = tmp_path / "site.toml"
-    assert Limits.read({"networks": True}, place).networks
-    for wrong in ({"networks": 1}, {"told": True}):
-        with pytest.raises(ValueError, match="networks true or false"):
-            Limits.read(wrong, place)
-    assert "# networks = false\n" in Limits().written
+        by_sites(study, TABLES, policy=ROOMY)
+    assert not Policy().networks
 
 
 def test_without_torch_site_and_coordinator_say_what_to_install(monkeypatch, tmp_path):
@@ -151,7 +142,9 @@ def test_without_torch_site_and_coordinator_say_what_to_install(monkeypatch, tmp
     federation = Federation.create(tmp_path / "fed", "127.0.0.1", 443)
     SiteFolder.create(tmp_path / "site-1", "site-1")
     federation.add_site((tmp_path / "site-1" / "site-1.crt").read_bytes())
-    (tmp_path / "study.toml").write_text('[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n')
+    (tmp_path / "study.toml").write_text(
+        '[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n[privacy]\nreports = "open"\n'
+    )
     words = ["run", str(tmp_path / "fed"), str(tmp_path / "study.toml")]
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 2 and "pip install 'torch'" in told.stderr
@@ -159,7 +152,7 @@ def test_without_torch_site_and_coordinator_say_what_to_install(monkeypatch, tmp
 
 
 def test_steps_are_on_all_rows_and_the_study_says_so():
-    text = '[data]\nlabel = "y"\n[training]\nmodel = "mlp"\n'
+    text = '[data]\nlabel = "y"\n[privacy]\nreports = "open"\n[training]\nmodel = "mlp"\n'
     assert settings.among(toml.parse(text), ("a", "b")).training.batch == 0
     with pytest.raises(ValueError, match="set batch = 0"):
         settings.among(toml.parse(f"{text}batch = 64\n"), ("a", "b"))
@@ -173,7 +166,7 @@ def test_steps_are_on_all_rows_and_the_study_says_so():
 
 
 def test_a_site_answers_only_what_the_study_implies():
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites)
     asked, site = coordinator.request(state, "site-1"), sites["site-1"]
     sent = asked.broadcast
@@ -200,31 +193,10 @@ def test_a_site_answers_only_what_the_study_implies():
     ):
         assert reason in refusal(site, request)
     assert not refusal(site, asked) and not refusal(site, asked)  # the same again is no other
-    near = np.clip(theta + np.float32(0.01), theta - 1, theta + 1)
-    later = asked._replace(broadcast=Broadcast(5, Task(near, sent.task.lam, "local", rate=1.0)))
-    assert not refusal(site, later)
-    other = later._replace(broadcast=Broadcast(5, sent.task))
-    assert "was asked before, with another question" in refusal(site, other)
-    assert "comes after network 5" in refusal(
-        site, asked._replace(broadcast=Broadcast(4, sent.task))
-    )
-    other = asked._replace(agreement=asked.agreement._replace(decay=0.5))
-    assert "not what this run said before" in refusal(site, other)
     linear = study.changed(training_model="linear")._replace(name="linear")
     linear = linear._replace(training=linear.training._replace(batch=None))
     asked = asked._replace(agreement=asked.agreement._replace(study=linear, run="other"))
     assert "not what the study trains now" in refusal(site, asked)
-
-
-def test_the_model_at_the_end_is_one_that_was_asked_about():
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
-    end = local.run(coordinator.begin(study, "run"), sites)
-    request = coordinator.request(end._replace(step="finish"), "site-1")
-    assert not refusal(sites["site-1"], request)
-    moved = request.outcome._replace(theta=request.outcome.theta + np.float32(0.1))
-    assert "with another model" in refusal(sites["site-1"], request._replace(outcome=moved))
-    fresh = make_sites(TABLES, limits=ALLOWED)["site-1"]
-    assert "none of those that the rounds asked about" in refusal(fresh, request)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +212,7 @@ def test_the_model_at_the_end_is_one_that_was_asked_about():
     ],
 )
 def test_an_update_is_checked_before_it_is_used(change, reason):
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites)
     size = coordinator.request(state, "site-1").broadcast.task.theta.size
     rows = len(TABLES["site-1"]["y"])
@@ -269,7 +241,7 @@ def play(state, sites, lie=lambda site, report: report, away=()):
 
 
 def test_an_absurd_update_is_left_out_and_named():
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites, 2)
 
     def lie(site, report):
@@ -285,7 +257,7 @@ def test_an_absurd_update_is_left_out_and_named():
 
 def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
     study = make_study(TABLES, training=TRAINING, absent="stand_in = 2")
-    sites = make_sites(TABLES, limits=ALLOWED)
+    sites = make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites)
     there = {"site-1", "site-3"}
     assert coordinator.waiting(state, there) == ("site-2",)  # nobody can stand in before
@@ -302,7 +274,7 @@ def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
 
 
 def test_how_old_the_risk_of_a_site_is_that_was_away_at_the_end():
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites, 12)
     after = play(state, sites, away=("site-2",))
     said = "site-2 was away at the end: its risk is that of round 12"
@@ -312,14 +284,14 @@ def test_how_old_the_risk_of_a_site_is_that_was_away_at_the_end():
 
 
 def test_a_site_that_refuses_in_a_later_round_is_one_that_is_away():
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
+    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites, 1)
     told = {site: Refusal("no more") for site in ("site-2",)}
     for site in ("site-1", "site-3"):
         request = wire.encode(coordinator.request(state, site))
         told[site] = coordinator.read(state, site, sites[site].respond(request))
     assert coordinator.receive(state, told).history[-1].refused == {"site-2": "no more"}
-    state = until_rounds(study, make_sites(TABLES, limits=ALLOWED))
+    state = until_rounds(study, make_sites(TABLES, policy=ALLOWED))
     with pytest.raises(ValueError, match="'site-2' does not take part: no more"):
         coordinator.receive(state, told)
 
@@ -346,22 +318,9 @@ def test_a_row_that_weighs_too_much_is_not_told_of():
         by_sites(study, TABLES)
 
 
-def test_what_is_told_is_in_the_ledger_beside_what_is_counted():
-    study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, limits=ALLOWED)
-    local.run(coordinator.begin(study, "run"), sites)
-    book = sites["site-1"].ledger
-    entry = book.questions["network run"]
-    size = 1 + 5 * 64 + 64 + 64 * 64 + 64 + 64 + 1
-    rows = 5 * len(TABLES["site-1"]["y"])
-    assert entry["times"] == pytest.approx((12 * size + 1) / rows) and entry["share"] == 0.0
-    local.run(coordinator.begin(study, "run"), sites)  # asked again, it is the same
-    assert book.questions["network run"]["times"] == entry["times"]
-    assert json.loads(json.dumps(book.questions)) == book.questions
-
-
 def test_a_site_keeps_the_network_and_its_rows_by_weight(tmp_path):
     study = make_study(TABLES, training=TRAINING)
-    sites = make_sites(TABLES, limits=ALLOWED)
+    sites = make_sites(TABLES, policy=ALLOWED)
     for name, site in sites.items():
         site.done = lambda *told, name=name: results.write_site(tmp_path / name, *told)
     made = results.model_of(local.run(coordinator.begin(study, "run"), sites))
@@ -376,7 +335,7 @@ def test_a_site_keeps_the_network_and_its_rows_by_weight(tmp_path):
     ("words", "said"),
     [
         ("[privacy]\nepsilon = 4.0\n", "no noise is known to hide it"),
-        ("[privacy]\nsecure_sum = true\n", "absurd are found one by one"),
+        ('[privacy]\nreports = "summed"\n', "absurd updates of a network are found one by one"),
         ("[defence]\ntrim = 0.1\n", "left out where absurd"),
     ],
 )

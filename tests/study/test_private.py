@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from dorfl.data.preprocessing.columns import table_of
+from dorfl.federated import privacy
 from dorfl.federated.messages import Broadcast
 from dorfl.solvers.base import Task
-from dorfl.study import coordinator, ledger, local, meaning, private, table, toml
+from dorfl.study import coordinator, local, meaning, private, table, toml
 from dorfl.study.messages import Refusal, Reply, Request
 from dorfl.support import wire
 from study_cases import make_sites, make_study, mixed_tables
@@ -104,7 +105,7 @@ def test_columns_and_rounds_together_cost_what_the_study_says():
     unit = noise.before_training("s", np.zeros(100_000), np.ones(100_000)).std()
     before = 100_000 / unit**2  # 1/z² of what is told before training, as it is drawn
     rounds = noise.rounds / noise.multiplier**2
-    assert ledger.composed([{"multiplier": (before + rounds) ** -0.5}], 1e-5) == pytest.approx(
+    assert privacy.composed([{"multiplier": (before + rounds) ** -0.5}], 1e-5) == pytest.approx(
         1.0, rel=1e-3
     )
     sites = make_sites(tables)

@@ -6,8 +6,9 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.data import sketch
+from dorfl.protocol.transcript import Said
 from dorfl.study import checks, coordinator, local, meaning, results
-from dorfl.study.limits import Limits
+from dorfl.study.consent import Refused
 from dorfl.study.messages import Masked, Reply
 from dorfl.support import wire
 from study_cases import (
@@ -79,7 +80,7 @@ def test_the_rows_set_aside_are_the_wrong_ones_and_no_site_shows_its_centre():
     sent = []
 
     def watch(state, site, reply):
-        answer = wire.decode(reply, Reply).answer
+        answer = wire.decode(wire.decode(reply, Said).reply, Reply).answer
         sent.append((state.step, state.sum.of))
         if isinstance(answer, Masked):
             assert answer.numbers.dtype == np.int64
@@ -117,14 +118,15 @@ def test_the_rows_set_aside_are_the_wrong_ones_and_no_site_shows_its_centre():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["sum keys", "sum shares", "sum masked", "sum open"])
+@pytest.mark.parametrize("step", ["sum masked", "sum open"])
 def test_a_site_may_drop_out_of_a_round(step):
     tables = split(5)
     study = among(make_study(tables, method=TOLD["a tenth"]))
     whole = run_summed(tables, study)
 
     def gone(state, site):
-        return site == "site-2" and state.step == step and len(state.history) == 2
+        once = not state.absences.get("site-2") and len(state.history) == 2
+        return site == "site-2" and state.step == step and once
 
     end = conduct(coordinator.begin(study, "run-1"), secure_sites(tables, study, key_of), gone)
     assert end.outcome.status == "converged"
@@ -135,11 +137,16 @@ def test_a_site_that_takes_no_part_in_the_trial_keeps_nobody_from_training():
     tables = split(4)
     study = among(make_study(tables, method=AUTO))
     sites = secure_sites(tables, study, key_of)
-    sites["site-3"].limits = Limits(
-        told=0.3, alone=1.0, behind=0
-    )  # room for one training, not for trials
+    report = sites["site-3"]._report
+
+    def no_trial(agreement, sent):
+        if agreement.candidate is not None:
+            raise Refused("not this")
+        return report(agreement, sent)
+
+    sites["site-3"]._report = no_trial
     end = local.run(coordinator.begin(study, "run-1"), sites)
-    assert end.outcome.status == "converged" and end.spent == 0
+    assert end.outcome.status == "converged"
     assert end.decision.share == 0.1 and end.decision.rows == 0
 
 

@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from dorfl.carriers import runs
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.study.ledger import Ledger
-from dorfl.support.text import one_line_each, percent
+from dorfl.site.ledger import Ledger
+from dorfl.support.text import one_line_each
 
 ContentOf = Callable[[str, int], dict[str, Any]]  # content of the page for a run, from a line on
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -83,17 +83,14 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
 
 def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
     """Return the content of the page for a site: its policy, its ledger, and its log."""
-    ledger = Ledger(site.path / "ledger.json")
+    ledger, rules = Ledger(site.path / "ledger.json"), site.policy
     policy = {
-        "columns released": "all" if site.released is None else ", ".join(site.released),
-        "fewest rows behind a figure": site.least,
-        "ε at most": "any" if site.epsilon is None else site.epsilon,
-        "finest curvature": site.curvature,
-        "told so far": f"{percent(ledger.told)} of the numbers in the rows; "
-        f"{percent(site.limits.told, 0)} at most, "
-        f"{percent(max(site.limits.told - ledger.told, 0.0))} left",
-        "questions answered": len(ledger.questions),
-        "columns told of": ", ".join(ledger.columns) or "none",
+        "columns released": ", ".join(rules.released) or "none",
+        "fewest rows behind a figure": rules.least,
+        "open reports": "allowed" if rules.allow_open_reports else "not allowed",
+        "ε at most": "any" if rules.epsilon is None else rules.epsilon,
+        "finest curvature": rules.curvature,
+        "runs": f"{ledger.runs} of {rules.max_runs}",
         **{
             f"study {seen['name']} {mark[:12]}": f"{_approval(ledger, mark, seen, site)}; "
             f"{len(seen['runs'])} run(s)"
@@ -101,7 +98,7 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
         },
     }
     if ledger.private:
-        spent = f"{ledger.spent(site.limits.delta):.3g} at δ = {site.limits.delta:g}"
+        spent = f"{ledger.spent(rules.delta):.3g} at δ = {rules.delta:g}"
         policy["ε spent"] = f"{spent}, in {len(ledger.private)} run(s)"
     told = {
         "kind": "site",
@@ -115,7 +112,7 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
 
 
 def _approval(ledger: Ledger, mark: str, seen: dict[str, Any], site: SiteFolder) -> str:
-    return "approved" if ledger.permits(mark, seen, site.approve) else "NOT approved"
+    return "approved" if ledger.permits(mark, seen, site.policy.approve) else "NOT approved"
 
 
 def _part(lines: list[dict[str, Any]], after: int) -> dict[str, Any]:

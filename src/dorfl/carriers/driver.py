@@ -18,10 +18,10 @@ from cryptography import x509
 
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal
+from dorfl.protocol.transcript import Step, Transcript
 from dorfl.study import coordinator, vetting
 from dorfl.study.coordinator import State
-from dorfl.study.messages import Answer, Refusal
-from dorfl.support import wire
+from dorfl.study.messages import Refusal
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`
@@ -100,6 +100,7 @@ def conduct(
     registered: Callable[[], Mapping[str, x509.Certificate]],
     keep: Callable[[State, dict[str, float]], object],
     note: Note,
+    transcript: Transcript | None = None,
 ) -> State:
     """Drive a study from any of its states to the end.
 
@@ -118,6 +119,8 @@ def conduct(
         Called with every new state and the seconds that each site took, before the next request.
     note : callable
         Called as `note(event, **details)`.
+    transcript
+        Keeps the signed replies of a summed study.
 
     Returns
     -------
@@ -130,15 +133,17 @@ def conduct(
         If a site does not take part, or the carrier does not come back.
     """
     lost: float | None = None
+    transcript = transcript or Transcript()
     while state.step != "done":
         try:
             with connect() as carrier:
                 late = dict[str, str]()
                 while state.step != "done":
-                    step = _Step(state, carrier, seal, registered, note, late)
+                    exchange = Step(state, transcript)
+                    step = _Collecting(exchange, carrier, seal, registered, note, late)
                     step.collect(resumed=lost is not None)
                     lost = None
-                    state = coordinator.receive(state, step.answers, step.refused)
+                    state = exchange.close()
                     keep(state, step.took)
         except CarrierLostError as error:
             if lost is None:
@@ -151,20 +156,23 @@ def conduct(
 
 
 @dataclass
-class _Step:
+class _Collecting:
     """One request to every site that is asked, and the replies to it."""
 
-    state: State
+    step: Step
     carrier: Carrier
     seal: CoordinatorSeal
     registered: Callable[[], Mapping[str, x509.Certificate]]
     note: Note
     late: dict[str, str]  # requests of earlier steps that are no longer awaited, and their sites
-    answers: dict[str, Answer] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)  # seconds, by site
     asked: dict[str, Outgoing] = field(default_factory=dict)  # open requests by id
     again: dict[str, float] = field(default_factory=dict)  # site → when to ask it
+
+    @property
+    def state(self) -> State:
+        """The state in which the step is asked."""
+        return self.step.state
 
     def collect(self, *, resumed: bool) -> None:
         """Ask and wait until the step can end: all have answered, or time is up."""
@@ -184,7 +192,9 @@ class _Step:
                 self.note(**event)
             for reply in found.replies:
                 self._receive(reply)
-            missing = set(coordinator.asked(self.state)) - {*self.answers} - {*self.refused}
+            missing = (
+                set(coordinator.asked(self.state)) - {*self.step.answers} - {*self.step.refused}
+            )
             if not missing or left <= 0:
                 waiting = self._waiting()
                 if not waiting:
@@ -198,7 +208,7 @@ class _Step:
         """Return the requests that are due: to all sites, later to those with unusable replies."""
         found = []
         for site in [site for site, when in self.again.items() if when <= now]:
-            payload = wire.encode(coordinator.request(self.state, site))
+            payload = self.step.payload(site)
             limit = vetting.longest(self.state) + envelope.OVERHEAD
             sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
             found.append(sent)
@@ -221,23 +231,28 @@ class _Step:
                 raise ValueError("is no longer registered")
             public = keys.public_of(known)
             payload = self.seal.reply(site, public, sent.content, reply.content)
-            self.answers[site] = coordinator.read(self.state, site, payload)
-            self.refused.pop(site, None)
-            self.took[site] = reply.seconds
+            if self.step.read(site, payload):
+                self.took[site] = reply.seconds
+            else:  # the site needs earlier replies
+                self.again[site] = time.monotonic()
         except ValueError as error:
-            self.refused[site] = one_line(str(error))
+            self.step.refused[site] = one_line(str(error))
             self.again[site] = time.monotonic() + RETRY_SECONDS
-            self.note("answer refused", site=site, reason=self.refused[site])
+            self.note("answer refused", site=site, reason=self.step.refused[site])
 
     def _waiting(self) -> tuple[str, ...]:
         """Return the sites without which the step cannot end; ValueError if it never can."""
         spare = self.state.spare
-        usable = {s for s, a in self.answers.items() if spare or not isinstance(a, Refusal)}
+        usable = {s for s, a in self.step.answers.items() if spare or not isinstance(a, Refusal)}
         waiting = coordinator.waiting(self.state, usable)
         known = self.registered()
         removed = {site for site in waiting if site not in known}
         if removed:  # extrapolate their last reports for as long as it takes
             study = self.state.study
+            if study.privacy.summed:  # sites cannot know who is registered: they wait for it
+                raise ValueError(
+                    f"{', '.join(sorted(removed))}: left; start another run without it"
+                )
             going = study._replace(absent=study.absent._replace(then="go on"))
             still = coordinator.waiting(self.state._replace(study=going), usable)
             if needed := removed.intersection(still):
@@ -248,7 +263,7 @@ class _Step:
             waiting = tuple(site for site in waiting if site not in removed)
         refusals = dict[str, list[str]]()  # sites by reason
         for site in waiting:
-            answer = self.answers.get(site)
+            answer = self.step.answers.get(site)
             if isinstance(answer, Refusal):
                 refusals.setdefault(one_line(answer.reason), []).append(repr(site))
         if refusals:

@@ -1,7 +1,7 @@
 """The folders of a coordinator and of a site: what lies where, and who may read it.
 
 fed/    federation.toml   keys/   sites/NAME.crt   runs/RUN/   logs/   state/
-site/   site.toml   NAME.key   NAME.crt   results/RUN/   site.log   ledger.json   asked.json
+site/   site.toml   NAME.key   NAME.crt   results/RUN/   site.log   ledger.json   replies/
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any
 from cryptography import x509
 
 from dorfl.carriers import keys
-from dorfl.linear.curvature import RESOLUTIONS
-from dorfl.study.limits import DEFAULT, Limits
+from dorfl.site.policy import Policy
 from dorfl.support.files import write_whole
 
 LOCK_ATTEMPTS = 5  # 20 ms apart; a process that looks whether a lock is taken holds it for less
@@ -193,81 +192,42 @@ class SiteFolder:
         The folder.
     name
         The site's name, as in its certificate.
-    released
-        The columns that studies may use.
-    least
-        The fewest rows behind a statistic that leaves the site.
-    approve
-        Patterns for the names of studies that are approved in advance.
-    limits
-        What all studies together may learn.
-    epsilon
-        The largest ε of differential privacy over all studies, or None for no such rule.
-    curvature
-        The finest curvature that the site reports.
+    policy
+        What the site allows, and its disclosure rules.
     """
 
     path: Path
     name: str
-    released: tuple[str, ...]
-    least: int
-    approve: tuple[str, ...] = ()
-    limits: Limits = DEFAULT
-    epsilon: float | None = None
-    curvature: str = "full"
+    policy: Policy
 
     @classmethod
     def create(
-        cls, path: Path, name: str, released: Sequence[str] = (), approve: Sequence[str] = ()
+        cls,
+        path: Path,
+        name: str,
+        released: Sequence[str] = (),
+        approve: Sequence[str] = (),
+        **rules: Any,
     ) -> SiteFolder:
-        """Create a folder with a key and a certificate of the site's own."""
+        """Create a folder with a key and a certificate of the site's own; `rules` of its policy."""
         check_name(name)
         if (path / "site.toml").exists():
             raise ValueError(f"{path}: there is a site already; its key would be lost")
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         keys.create_site(path, name)
-        text = (
-            f'name = "{name}"\n'
-            "least = 5  # no statistic of fewer rows leaves this site, whatever a study says\n"
-            '# Name the columns that studies may use, such as ["age", "pressure"], the label too:\n'
-            f"released = {json.dumps(list(released))}\n"
-            "# A person here approves of each study, once: dorfl site approve. In advance, by\n"
-            '# name ("heart-*", or "*" for any):\n'
-            f"approve = {json.dumps(list(approve))}\n"
-            "# Take part only with differential privacy, all studies together within this ε:\n"
-            "# epsilon = 4.0\n"
-            "# The finest curvature this site tells: full, blocks, diagonal or none; with less,\n"
-            "# training takes more rounds (docs/privacy.md says what it tells of rows):\n"
-            '# curvature = "full"\n'
-            "# What all studies together may learn, and how much one row may show:\n"
-            "# [limits]\n"
-            f"{DEFAULT.written}"
-        )
-        write_whole(path / "site.toml", text.encode())
-        return cls(path, name, tuple(released), 5, tuple(approve))
+        policy = Policy(tuple(released), tuple(approve), **rules)
+        write_whole(path / "site.toml", f'name = "{name}"\n{policy.written}'.encode())
+        return cls(path, name, policy)
 
     @classmethod
     def open(cls, path: Path) -> SiteFolder:
         """Open an existing folder."""
         told = _read_toml(path / "site.toml", f"{path}: is no site's folder; see `dorfl site init`")
-        name, least = told.get("name"), told.get("least", 5)
-        if not isinstance(name, str) or not isinstance(least, int) or least < 1:
-            raise ValueError(f"{path / 'site.toml'}: needs a name, and least as a whole number ≥ 1")
-        lists = {key: told.get(key, []) for key in ("released", "approve")}
-        for key, given in lists.items():
-            if not (isinstance(given, list) and all(isinstance(word, str) for word in given)):
-                raise ValueError(f"{path / 'site.toml'}: {key} must be a list of names")
-        epsilon = told.get("epsilon")
-        if epsilon is not None and not (isinstance(epsilon, float | int) and epsilon > 0):
-            raise ValueError(f"{path / 'site.toml'}: epsilon must be a positive number")
-        curvature = told.get("curvature", "full")
-        if curvature not in RESOLUTIONS:
-            listed = ", ".join(RESOLUTIONS)
-            raise ValueError(f"{path / 'site.toml'}: curvature must be one of {listed}")
-        limits = Limits.read(told.get("limits", {}), path / "site.toml")
-        released, approve = (tuple(given) for given in lists.values())
-        return cls(path, check_name(name), released, least, approve, limits, epsilon, curvature)
+        if not isinstance(told.get("name"), str):
+            raise ValueError(f"{path / 'site.toml'}: needs a name")
+        policy = Policy.read(told, path / "site.toml")
+        return cls(path, check_name(told["name"]), policy)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of the one process that answers for this site."""

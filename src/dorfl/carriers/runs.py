@@ -1,6 +1,6 @@
 """The runs of a federation: their folders, checkpoints, logs and records, on any carrier.
 
-runs/RUN/  record.json  checkpoint.json  log.jsonl  model/
+runs/RUN/  record.json  checkpoint.json  transcript.jsonl  log.jsonl  model/
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import Link
 from dorfl.federated.simulation import Round
+from dorfl.protocol.transcript import Transcript
 from dorfl.study import checkpoint, coordinator, model, results, summing
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
@@ -71,7 +72,7 @@ def begin(
         if site not in federation.sites():
             raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
     connect = _prepared(federation, study.training.model, connect)
-    if study.privacy.secure_sum:
+    if study.privacy.summed:
         study = study.changed(privacy_peers=_peers(federation, study))
     with federation.holding("run", {}):
         folder = _new(federation, study)
@@ -107,7 +108,7 @@ def _prepared(federation: Federation, model: str, connect: Connect | None) -> Co
 
 
 def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
-    """Return every site's registered key, for the secure sums of the study."""
+    """Return every site's registered key, for the sums of the study."""
     known = federation.sites()
     return tuple(summing.peer(site, keys.public_of(known[site])) for site in sorted(study.sites))
 
@@ -165,6 +166,9 @@ def _go(
 def _conduct(federation: Federation, folder: Path, watch: Watch, connect: Connect) -> State:
     """Drive a run to its end, with a checkpoint and a line in the log for each step."""
     state = checkpoint.load(folder / "checkpoint.json")
+    transcript = Transcript(folder / "transcript.jsonl") if state.study.privacy.summed else None
+    if transcript is not None:
+        state = transcript.follow(state)  # a checkpoint may be a step behind
     current, began = state, time.monotonic()
 
     def note(event: str, **details: Any) -> None:
@@ -189,7 +193,7 @@ def _conduct(federation: Federation, folder: Path, watch: Watch, connect: Connec
     for line in state.history[logged.count("round") :]:  # in the checkpoint, not yet in the log
         note("round", **_described(state, line), seconds=None, took={})
     seal = CoordinatorSeal(federation.keys)
-    return driver.conduct(state, connect, seal, federation.sites, keep, note)
+    return driver.conduct(state, connect, seal, federation.sites, keep, note, transcript)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

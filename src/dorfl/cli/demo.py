@@ -138,11 +138,14 @@ def _prepare(folder: Path, seed: int) -> None:
 
     fed = Federation.create(folder / "fed", "127.0.0.1", free_port())
     for name, rows in _tables(seed).items():
-        SiteFolder.create(folder / name, name, tuple(rows.column_names), approve=("demo",))
+        SiteFolder.create(
+            folder / name, name, rows.column_names, ("demo",), allow_open_reports=True
+        )
         fed.add_site((folder / name / f"{name}.crt").read_bytes())
         csv.write_csv(rows, folder / f"{name}.csv")
     (folder / "study.toml").write_text(
         'name = "demo"\n[data]\nlabel = "label"\n[method]\nmixture = "agnostic"\n'
+        '[privacy]\nreports = "open"\n'
     )
 
 
@@ -172,13 +175,16 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 def _in_process(folder: Path) -> Outcome:
     """Return the outcome of the study in this process."""
     from dorfl.data import tables  # noqa: PLC0415
+    from dorfl.site.policy import Policy  # noqa: PLC0415
     from dorfl.study import coordinator, local, settings, toml  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
     given = {name: tables.read(folder / f"{name}.csv") for name in _SITES}
     sites = {
-        name: Site(name, table, tuple(table.column_names), approve=("demo",))
+        name: Site(
+            name, table, Policy(tuple(table.column_names), ("demo",), allow_open_reports=True)
+        )
         for name, table in given.items()
     }
     outcome = local.run(coordinator.begin(asked, "here"), sites).outcome

@@ -15,8 +15,8 @@ import typer
 
 from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
-from dorfl.linear.curvature import RESOLUTIONS, coarser
-from dorfl.support.text import one_line_each
+from dorfl.linear.curvature import RESOLUTIONS
+from dorfl.support.text import one_line, one_line_each
 
 if TYPE_CHECKING:
     from dorfl.carriers.envelope import SiteEndpoint
@@ -46,19 +46,10 @@ _SENT = {
     "edge": "a sketch of the distances of rows from their location",
     "round": "the risk and its gradient",
     "network": "a network's update and its risk; at the end the risk alone",
-    "judge": "how two models serve rows held back, and how many rows lie far out",
-    "residuals": "a sketch of how far predictions are off",
     "finish": "how the model serves the site",
     "levels": "of which kind columns are, and the names of their frequent levels",
-    "sum keys": "public keys for a secure sum",
-    "sum shares": "sealed shares of this site's secrets for the sum",
     "sum masked": "masked numbers, of which only the sum over sites can be read",
-    "sum open": "shares that open the sum",
-}
-_TOLD = {
-    "diagonal": "one number per parameter",
-    "blocks": "a matrix of pairs of columns for each class",
-    "full": "a matrix of all pairs of parameters",
+    "sum open": "seeds that open the sum, and nothing else",
 }
 
 
@@ -121,7 +112,9 @@ def check(
     if superlink is not None:
         _check_superlink(screen, superlink, ca)
     study = None if server is None else _hello(screen, server, ca, folder)
-    released = ", ".join(site.released) or "nothing; name columns in site.toml: released = [...]"
+    released = (
+        ", ".join(site.policy.released) or "nothing; name columns in site.toml: released = [...]"
+    )
     screen.say(f"{data.name}: {site.table.num_rows} rows; released: {released}")
     if study is None:
         screen.say("no study is running; when one is, this command says whether it fits")
@@ -172,70 +165,37 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
-    from dorfl.study import guard  # noqa: PLC0415
+    from dorfl.site import approval, disclosure  # noqa: PLC0415
     from dorfl.study.consent import Refused  # noqa: PLC0415
     from dorfl.study.messages import Agreement  # noqa: PLC0415
 
     try:
         asked = Agreement("check", site.name, study)
         site.consent(asked)
-        reason = guard.few(study, site.rows(asked).num_rows, site.least)
+        rows = site.rows(asked)
+        reason = disclosure.rows_objection(study, site.policy, rows.num_rows)
+        reason = reason or disclosure.identifier_objection(study, rows.column_names, rows)
     except Refused as refusal:
         reason = str(refusal)
     if reason is not None:
         raise ValueError(f"study {study.name!r}: {reason}")
-    if not site.ledger.allows(study, site.approve):
+    if not site.ledger.allows(study, site.policy.approve):
         screen.say(f"study {study.name!r} is not approved yet: dorfl site approve {folder}")
-    if study.privacy.secure_sum:
+    screen.say(f"study {study.name!r} fits:")
+    for line in approval.summary(study, site.policy).splitlines():
+        screen.say(one_line(line))
+    if study.privacy.summed:
         _say_sums(screen, study)
-        return
-    columns, least = ", ".join(study.columns.use) or "every released column", study.privacy.least
-    screen.say(f"study {study.name!r} fits. What would be sent:")
-    screen.say(f"  once: how many rows there are; of {columns} and {study.data.label}: counts, and")
-    screen.say(f"        sums or means of at least {least} values, levels of at least {least} rows")
-    private = study.privacy.epsilon is not None
-    noise = f", with noise (ε = {study.privacy.epsilon:g})" if private else ""
-    if study.training.model != "linear":
-        _say_network(screen)
-        return
-    screen.say(
-        f"  every round: one number (the risk) and one per parameter (its slope){noise}; no row"
-    )
-    finest = site.curvature
-    if not private and study.training.curvature != "auto":
-        finest = coarser(finest, study.training.curvature)
-    if not private and finest != "none":
-        screen.say(
-            f"  in some rounds: how the slope changes with the model, at most {_TOLD[finest]}"
-        )
-    end = (
-        "nothing" if private else "how the model serves the site: loss, score, counts, certificate"
-    )
-    screen.say(f"  at the end: {end}")
-
-
-def _say_network(screen: Screen) -> None:
-    """Show what the study of a network would have this site send."""
-    screen.say(
-        "  before training: the same of a linear model, in some rounds, where it decides what"
-    )
-    screen.say("        rows far out are worth, or how far residuals scatter")
-    screen.say("  every round, hundreds of them: one number (the risk) and one per parameter of a")
-    screen.say("        network, made of all rows. These are more numbers than the rows have: the")
-    screen.say("        coordinator could work rows out of them (docs/privacy.md)")
-    screen.say("  at the end: how the model serves the site: loss, score, counts")
 
 
 def _say_sums(screen: Screen, study: Study) -> None:
-    """Show what a study of secure sums would have this site send, and the keys it sums with."""
+    """Show the keys of the sites that a study sums among."""
     from dorfl.carriers import keys  # noqa: PLC0415
     from dorfl.study import summing  # noqa: PLC0415
 
-    screen.say(f"study {study.name!r} fits, and sums among these sites and keys:")
+    screen.say("it sums among these sites and keys:")
     for name, key in summing.peers_of(study.privacy.peers).items():
         screen.say(f"  {name}: {keys.fingerprint(keys.public_bytes(key))}")
-    screen.say("  once, in the open: how many rows there are, of which kind columns are, levels'")
-    screen.say("  names; counts, sums and every round's numbers masked: only sums can be read")
 
 
 @app.command()
@@ -318,8 +278,8 @@ def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Si
     from dorfl.carriers.envelope import SiteEndpoint  # noqa: PLC0415
     from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.study.ledger import Ledger  # noqa: PLC0415
-    from dorfl.study.memory import Memory  # noqa: PLC0415
+    from dorfl.site.journal import Journal  # noqa: PLC0415
+    from dorfl.site.ledger import Ledger  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
 
     home = SiteFolder.open(folder)
@@ -330,15 +290,10 @@ def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Si
     site = Site(
         home.name,
         table,
-        home.released,
-        home.least,
-        home.approve,
-        epsilon=home.epsilon,
-        limits=home.limits,
+        home.policy if curvature is None else home.policy._replace(curvature=curvature),
         secret=hashlib.sha256(home.key.read_bytes()).digest(),  # noise that restarts keep
-        memory=Memory(folder / "asked.json", data=rows),
         ledger=Ledger(folder / "ledger.json"),
-        curvature=curvature or home.curvature,
+        journal=Journal(folder / "replies", rows),
         key=key,
     )
     return site, SiteEndpoint(site, key, ca)

@@ -22,15 +22,6 @@ class Broadcast(NamedTuple):
         return self.task.theta.nbytes + self.task.lam.nbytes
 
 
-class Advert(NamedTuple):
-    """Commitment of a site for a secure sum: two public keys and a digest, signed."""
-
-    mask: bytes
-    seal: bytes
-    promise: bytes
-    signature: bytes = b""
-
-
 class Report(NamedTuple):
     """Report of a client: d + O(1) numbers, never a row.
 

@@ -12,8 +12,10 @@ from dorfl.study.settings import (
     METHODS,
     MIXTURES,
     MODELS,
+    REPORTS,
     SCALINGS,
     SMALL,
+    SUMMED_SITES,
     TASKS,
     Defence,
     Study,
@@ -45,6 +47,7 @@ def check(study: Study) -> None:
         ("training.model", options.model, MODELS),
         ("training.solver", options.solver, solvers.names()),
         ("absent.then", study.absent.then, ("wait", "go on")),
+        ("privacy.reports", study.privacy.reports, REPORTS),
     ):
         if value not in allowed:
             listed = ", ".join(allowed)
@@ -80,14 +83,18 @@ def check(study: Study) -> None:
     if asked.trim > 0 and not solvers.resolve(asked.solver, whole=asked.whole).needs.trims:
         raise ValueError('study: defence.trim needs training.solver = "optimistic"')
     meaning.plan_of(study)
-    if study.privacy.secure_sum:
-        _check_sums(study)
+    if study.privacy.mode == "private" and study.privacy.epsilon is None:
+        raise ValueError('privacy.reports = "private": set privacy.epsilon')
+    if study.privacy.mode == "open" and study.privacy.epsilon is not None:
+        raise ValueError('privacy.reports = "open": goes without epsilon; set "private"')
     if study.privacy.known:
         private.check(study)
     if options.model != "linear":
         _check_network(study)
     elif options.batch is not None:
         raise ValueError('training.batch: is for networks; set training.model = "mlp"')
+    if study.privacy.summed:
+        _check_sums(study)
 
 
 def _check_network(study: Study) -> None:
@@ -110,11 +117,6 @@ def _check_network(study: Study) -> None:
             "privacy.epsilon: how far one row moves a network's update has no bound here, so no "
             "noise is known to hide it; linear models have one",
         ),
-        (
-            study.privacy.secure_sum,
-            "privacy.secure_sum: the sum would be of every parameter of the network, and updates "
-            "that are absurd are found one by one; linear models train on sums",
-        ),
         (judges, "[defence]: a network's updates are left out where absurd, and not judged beyond"),
         (study.method.by == "regret", "method.by: regret is known for linear models; use loss"),
     ):
@@ -123,19 +125,24 @@ def _check_network(study: Study) -> None:
 
 
 def _check_sums(study: Study) -> None:
-    """Raise where a study of secure sums asks for what is no sum."""
+    """Raise if a summed study asks for what cannot be computed from sums over sites."""
     solver, defence = meaning.options_of(study, 1).solver, study.defence
-    single = defence.row is not None or defence.target is not None
-    single = single or defence.trim > 0 or defence.liars > 0
+    judged = defence.row is not None or defence.target is not None
+    judged = judged or defence.trim > 0 or defence.liars > 0
+    network = study.training.model != "linear"
+    needed = not network and not solvers.resolve(solver, whole=True).needs.pools
+    if study.privacy.epsilon is not None:
+        raise ValueError('privacy.reports = "summed": goes without epsilon; set "private"')
     for wrong, reason in (
-        (0 < len(study.sites) < 3, "needs three sites at least"),
-        (study.method.cap < 1.0, "which sites are at the cap is no sum: leave method.cap out"),
-        (study.privacy.epsilon is not None, "goes without privacy.epsilon, or that without it"),
-        (single, "no single report is seen, so [defence] can judge none: leave it out"),
-        (
-            not solvers.resolve(solver, whole=True).needs.pools,
-            f"solver {solver!r} needs single reports",
-        ),
+        (0 < len(study.sites) < SUMMED_SITES, "three sites at least"),
+        (network, "a linear model (absurd updates of a network are found one by one)"),
+        (study.method.cap < 1.0, "method.cap = 1 (which sites are at the cap is no sum)"),
+        (study.method.by == "regret", 'method.by = "loss" or "risk" (regret is each site\'s own)'),
+        (judged, "no [defence] (no single report is seen, so none can be judged)"),
+        (needed, f"another solver (solver {solver!r} needs single reports)"),
     ):
         if wrong:
-            raise ValueError(f"privacy.secure_sum: {reason}")
+            raise ValueError(
+                f'privacy.reports = "summed" needs {reason}; else set reports = "open", which '
+                "every site has to allow"
+            )

@@ -1,16 +1,18 @@
-"""What a site agrees to before it looks at its rows: its policy against a study's words."""
+"""What a site agrees to before it looks at its rows: its policy against a study's text."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from dorfl import networks
 from dorfl.selection import outliers
 from dorfl.study import checks
-from dorfl.study.limits import Limits
 from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
+
+if TYPE_CHECKING:
+    from dorfl.site.policy import Policy
 
 MOST_ROUNDS = 10_000
 
@@ -19,25 +21,15 @@ class Refused(Exception):  # noqa: N818 - a decision, not an error
     """What is asked cannot be answered; the text holds no value and may be sent."""
 
 
-class Policy(NamedTuple):
-    """What a site is called, what of its table studies may use, and the least they keep to."""
-
-    name: str
-    released: tuple[str, ...]
-    least: int
-    epsilon: float | None
-    limits: Limits
-
-
-def objection(agreement: Agreement, policy: Policy) -> str | None:
-    """Why the study asks for what the site does not give, or nothing."""
+def objection(agreement: Agreement, name: str, policy: Policy) -> str | None:
+    """Return why the study asks for what site `name` does not give, or None."""
     study = agreement.study
     if not re.fullmatch(r"\w[\w.-]{0,119}", agreement.run):
         return "the run's name is not one that a folder can have"
-    if agreement.site != policy.name:
+    if agreement.site != name:
         return (
             f"the key of this site is registered for {agreement.site[:60]!r}, "
-            f"but the site is called {policy.name!r}"
+            f"but the site is called {name!r}"
         )
     try:
         checks.check(study)
@@ -55,28 +47,40 @@ def objection(agreement: Agreement, policy: Policy) -> str | None:
             return "the transformation uses columns that were not agreed on"
     if agreement.row_limit not in (0, outliers.row_limit(len(study.sites))):
         return "candidates see another number of rows than the number of sites implies"
-    shown = study.privacy.epsilon
+    if (reason := mode_objection(study, policy)) is not None:
+        return reason
+    return _no_network(study, policy) if study.training.model != "linear" else None
+
+
+def mode_objection(study: Study, policy: Policy) -> str | None:
+    """Return why the site does not take part in the study's mode, or None."""
+    shown, mode = study.privacy.epsilon, study.privacy.mode
     if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"
-    if shown is not None and study.privacy.delta > policy.limits.delta:
-        return f"δ is above the {policy.limits.delta:g} that this site allows"
-    if study.training.model != "linear" and (reason := _no_network(study, policy)):
-        return reason
-    if study.privacy.least < policy.least:
+    if shown is not None and study.privacy.delta > policy.delta:
+        return f"δ is above the {policy.delta:g} that this site allows"
+    if policy.allow_open_reports or mode == "summed":
+        return None
+    if mode == "open":
         return (
-            f"the study would tell of groups of {study.privacy.least} rows; "
-            f"this site tells of {policy.least} at least"
+            "this site sends no open reports; a person there may allow them, "
+            'allow_open_reports = true in site.toml, or the study says reports = "summed"'
+        )
+    if not study.privacy.known:
+        return (
+            "before training the study asks for statistics without noise; name what is known of "
+            "every column in privacy.known, or a person here sets allow_open_reports = true"
         )
     return None
 
 
 def _no_network(study: Study, policy: Policy) -> str | None:
-    """Why the site does not train the study's network, or nothing."""
-    if not policy.limits.networks:
+    """Return why the site does not train the study's network, or None."""
+    if not policy.networks:
         return (
             "this site trains no networks: every update has more numbers than the rows that it is "
             "made of, and the coordinator could work them out. A person there may allow it all the "
-            "same: [limits] networks = true in site.toml"
+            "same: networks = true in site.toml"
         )
     if (study.training.max_rounds or 0) > MOST_ROUNDS:
         return f"a network has more rounds than {MOST_ROUNDS}"

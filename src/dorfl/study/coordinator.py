@@ -15,6 +15,7 @@ starts again from it asks the same question again.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ from dorfl.study.messages import (
     Finished,
     Outcome,
     Refusal,
+    Released,
     Reply,
     Reports,
     Request,
@@ -97,9 +99,14 @@ class State(NamedTuple):
     history: tuple[Round, ...] = ()
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
-    told: dict[str, Told] = {}  # noqa: RUF012 - so is this
+    released: dict[str, Released] = {}  # noqa: RUF012 - so are these
+    told: dict[str, Told] = {}  # noqa: RUF012
     withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
-    sum: Sum = Sum()  # of a study of secure sums
+    sum: Sum = Sum()  # of a summed study; so are the next four
+    keys: dict[str, bytes] = {}  # noqa: RUF012 - public keys of sites
+    head: bytes = b""  # digest of all replies so far: see dorfl.protocol.transcript
+    number: int = 0  # steps that are closed
+    absences: dict[str, int] = {}  # noqa: RUF012 - steps that went on without a site
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
     sizes: tuple[float, ...] = ()  # what clients weigh, where rows do not count alike
     learning: Learning | None = None  # of a network's rounds
@@ -123,7 +130,7 @@ class State(NamedTuple):
     @property
     def shown(self) -> dict[str, int]:
         """Whose λ and risk are known, with their rows: every site's, or that of all together."""
-        if self.study.privacy.secure_sum:
+        if self.study.privacy.summed:
             return {summing.ALL: sum(self.rows)}
         return dict(zip(self.roster, self.rows, strict=True))
 
@@ -148,12 +155,14 @@ _ANSWERS: dict[str, type] = {
     "compare": HeldOut,
     "finish": Finished,
     "certify": Told,
-}
+}  # to `finish` in a summed study: Released
 
 
 def begin(study: Study, run: str) -> State:
     """Before enrolment. The roster is fixed here, in an order that depends on names alone."""
-    return State(run, study, tuple(sorted(in_order(study.sites), key=lambda n: n.startswith("("))))
+    roster = tuple(sorted(in_order(study.sites), key=lambda n: n.startswith("(")))
+    head = hashlib.sha256(wire.encode(("dorfl run", run, study))).digest()
+    return State(run, study, roster, head=head)
 
 
 def request(state: State, site: str) -> Request:
@@ -166,7 +175,7 @@ def request(state: State, site: str) -> Request:
     }
     compared = state.candidates if state.step in ("select", "compare") or models is not None else ()
     return Request(
-        meaning.agreed(state, site), state.step, sent, outcome, secure.question(state, site),
+        meaning.agreed(state, site), state.step, sent, outcome, secure.question(state),
         compared, broadcasts, models, thin,
     )  # fmt: skip
 
@@ -185,7 +194,10 @@ def read(state: State, site: str, data: bytes) -> Answer:
         raise ValueError(f"answers step {reply.step[:20]!r}, this is {state.step!r}")
     if isinstance(reply.answer, Refusal):
         return Refusal(text.one_line(reply.answer.reason))
-    if not isinstance(reply.answer, _ANSWERS[state.step]):
+    kind = _ANSWERS[state.step]
+    if state.study.privacy.summed and kind is Finished:
+        kind = Released
+    if not isinstance(reply.answer, kind):
         raise ValueError(f"is no answer to step {state.step!r}")
     if isinstance(reply.answer, Report) and reply.answer.client != site:
         raise ValueError("reports for another site")
@@ -204,7 +216,7 @@ def _wrong(state: State, site: str, answer: Answer) -> str | None:
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
     widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
-    return secure.wrong(state, answer) or vetting.wrong(
+    return secure.wrong(state, site, answer) or vetting.wrong(
         answer, rows, widths, state.server, site, noisy=bool(state.study.privacy.known)
     )
 
@@ -247,7 +259,7 @@ def new_server(state: State) -> Server:
     """The server before the first round."""
     study, problem = linear(state.study), meaning.problem_of(state)
     start = meaning.start_of(problem) if state.start is None else state.start
-    if study.privacy.secure_sum:
+    if study.privacy.summed:
         return pooling.server_of(state, start)
     told, options = meaning.trained_on(state), meaning.options_now(state)
     bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
@@ -281,10 +293,10 @@ def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> Stat
         return _decided(state, outliers.CAUTIOUS)
     if state.sum.of in secure.AFTER and len(answers) < len(state.roster):
         return _NEXT[state.sum.of](state, {}, ending.silent(state, answers, refused))
-    state, total, liars = secure.receive(state, answers, refused)
+    state, total = secure.receive(state, answers, refused)
     if total is None:
         return state
-    refused = state.sum.refused | dict.fromkeys(liars, "its shares of others' secrets are wrong")
+    refused = state.sum.refused
     if state.step != "round":
         state, told = secure.told(state, total)
         return state if told is None else _NEXT[state.step](state, {summing.ALL: told}, refused)
@@ -328,7 +340,7 @@ def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     if not (state.study.method.scores and shape.any()):
         return _begin_selection(state)
     state = state._replace(centers=robust.client_centers(told, own, shape))
-    if own and state.study.privacy.secure_sum and meaning.centered_classes(state):
+    if own and state.study.privacy.summed and meaning.centered_classes(state):
         return state._replace(step="classes")
     return state._replace(step="edge")
 
@@ -365,7 +377,7 @@ def _train_candidates(state: State, models: tuple[Array | None, ...]) -> State:
     left = _untrained(models)
     if not left:
         return state._replace(step="compare", candidate=None)
-    if state.study.privacy.secure_sum:
+    if state.study.privacy.summed:
         return _start(state._replace(candidate=state.candidates[left[0]]))
     servers = tuple(
         new_server(state._replace(candidate=candidate)) if model is None else None
@@ -437,7 +449,7 @@ def _decided(state: State, decision: Decision) -> State:
 
 
 def _start(state: State) -> State:
-    if state.study.privacy.secure_sum:
+    if state.study.privacy.summed:
         state = pooling.tilted(state)
     if learning.due(state):
         return learning.begin(state)

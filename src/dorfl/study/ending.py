@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from dorfl.federated.fit import describe
 from dorfl.federated.server import Server
 from dorfl.solvers.base import Info
 from dorfl.study import learning, meaning, secure
-from dorfl.study.messages import Finished, Outcome
+from dorfl.study.messages import Outcome, Released
 
 if TYPE_CHECKING:
     from dorfl.study.coordinator import State
@@ -98,10 +98,13 @@ def _refusals(state: State) -> list[str]:
     ]
 
 
-def finish(state: State, answers: dict[str, Finished], refused: dict[str, str]) -> State:
+def finish(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     """How the model serves the sites, and on to its certificate where there is one."""
     certifies = meaning.certifies(state.study)
-    missing = {} if state.study.privacy.secure_sum else silent(state, answers, refused)
+    if state.study.privacy.summed:
+        released = {site: told for site, told in answers.items() if isinstance(told, Released)}
+        return state._replace(step="certify" if certifies else "done", released=released)
+    missing = silent(state, answers, refused)
     return state._replace(
         step="done" if missing or not certifies else "certify",
         finished=answers,
@@ -112,7 +115,7 @@ def finish(state: State, answers: dict[str, Finished], refused: dict[str, str]) 
 def certified(state: State, answers: dict[str, Told], refused: dict[str, str]) -> State:
     """Store the sites' parts of the certificate, and which site withheld its part and why."""
     missing = silent(state, answers, refused)
-    if state.study.privacy.secure_sum:  # one answer for all sites, or none
+    if state.study.privacy.summed:  # one answer for all sites, or none
         missing = {} if answers else refused
     return state._replace(step="done", told=answers, withheld=missing)
 

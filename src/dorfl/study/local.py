@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dorfl.protocol.transcript import Step, Transcript
 from dorfl.study import coordinator
 from dorfl.study.coordinator import State
-from dorfl.study.messages import Answer
 from dorfl.study.site import Site
-from dorfl.support import wire
 
 
 def run(
-    state: State, sites: Mapping[str, Site], keep: Callable[[State], object] = lambda _: None
+    state: State,
+    sites: Mapping[str, Site],
+    keep: Callable[[State], object] = lambda _: None,
+    transcript: Transcript | None = None,
 ) -> State:
-    """From any state to the end; `keep` is given every state on the way."""
+    """Run a study from any state to the end.
+
+    Parameters
+    ----------
+    state
+        Where to begin.
+    sites
+        The sites by name.
+    keep
+        Called with every state on the way.
+    transcript
+        The replies before `state`, if the study is a summed one that has begun.
+    """
+    transcript = transcript or Transcript()
     while state.step != "done":
-        answers: dict[str, Answer] = {}
+        step = Step(state, transcript)
         for name in coordinator.asked(state):
-            asked = wire.encode(coordinator.request(state, name))
-            answers[name] = coordinator.read(state, name, sites[name].respond(asked))
-        state = coordinator.receive(state, answers)
+            while not step.read(name, sites[name].respond(step.payload(name))):
+                pass
+        state = step.close()
         keep(state)
     return state

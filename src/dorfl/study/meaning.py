@@ -42,7 +42,7 @@ _SINGLE = 1e-8  # the gap, in units of the objective, that rows in single precis
 
 def agreed(state: State, site: str) -> Agreement:
     """What is settled so far, as `site` is told."""
-    at = 0 if state.study.privacy.secure_sum else state.roster.index(site)  # of all, or its own
+    at = 0 if state.study.privacy.summed else state.roster.index(site)  # of all, or its own
     center = None if state.centers is None else state.centers[at]
     return Agreement(
         state.run, site, state.study, state.columns, state.classes, state.transform, state.target,

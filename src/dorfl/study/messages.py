@@ -14,7 +14,7 @@ from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.federated.messages import Advert, Broadcast, Report
+from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.pooled import Tilt
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.study.constant import Learnt
@@ -67,22 +67,40 @@ class Outcome(NamedTuple):
 
 
 class Summing(NamedTuple):
-    """What goes with the steps of a secure sum: :mod:`dorfl.federated.secure_sum`.
+    """What goes with the two exchanges of a secure sum: :mod:`dorfl.federated.secure_sum`.
 
-    But for `boxes` and `alive` it is the same for all sites, which their masks make sure of.
+    The same for all sites.
+
+    Attributes
+    ----------
+    of
+        The step whose answers are summed.
+    label
+        The head of the transcript when the sum began, from which masks are derived.
+    keys
+        Public keys by site.
+    alive
+        Sites whose masked numbers arrived; empty in the first exchange.
+    rows, most
+        Rows of all sites, by which weights are divided, and the most that a site counts for.
+    tilt
+        How the reports of a round are weighed.
+    levels
+        Levels of columns and, as "", of the label.
+    units, middles
+        What distances in columns are divided by, and the middles around which columns are counted.
     """
 
-    number: int  # of this sum among those of the run
-    of: str  # the step whose answers are summed
-    adverts: dict[str, Advert] = {}  # noqa: RUF012 - who takes part; never changed in place
-    rows: int = 0  # of all sites, by which weights are divided
-    most: int = 0  # the rows that a site counts for at most
-    boxes: dict[str, bytes] = {}  # noqa: RUF012 - shares sealed for this site, by dealer; nor this
-    alive: tuple[str, ...] = ()  # whose numbers have arrived
-    tilt: Tilt = Tilt()  # how the reports of a round are weighed
-    levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - of columns and, as "", the label
-    units: dict[str, float] = {}  # noqa: RUF012 - what distances in columns are divided by
-    middles: dict[str, float] = {}  # noqa: RUF012 - around which columns are counted
+    of: str
+    label: bytes
+    keys: dict[str, bytes]
+    alive: tuple[str, ...] = ()
+    rows: int = 0
+    most: int = 0
+    tilt: Tilt = Tilt()
+    levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - replaced, never changed in place
+    units: dict[str, float] = {}  # noqa: RUF012 - so are these
+    middles: dict[str, float] = {}  # noqa: RUF012
 
 
 class Request(NamedTuple):
@@ -100,11 +118,15 @@ class Request(NamedTuple):
 
 
 class Enrolled(NamedTuple):
-    """Answer to `enrol`: how many rows take part, and their columns, in the table's order."""
+    """Answer to `enrol`: how many rows take part, and their columns, in the table's order.
+
+    In a summed study `key` is the site's public key for the sums of the run.
+    """
 
     rows: int
     columns: tuple[str, ...]
     version: str
+    key: bytes = b""
 
 
 class Columns(NamedTuple):
@@ -135,22 +157,28 @@ class Finished(NamedTuple):
     part: Part | None
 
 
-class Dealt(NamedTuple):
-    """Answer to `sum shares`: for every site that takes part, a sealed share."""
+class Released(NamedTuple):
+    """Answer to `finish` in a summed study: the site's own loss and score, rounded.
 
-    boxes: dict[str, bytes]
+    None if the site does not release them.
+    """
+
+    loss: float | None
+    score: float | None
 
 
 class Masked(NamedTuple):
-    """Answer to `sum masked`: integers modulo 2⁶⁴ that look like noise."""
+    """Answer to `sum masked`: integers modulo 2⁶⁴ that look like noise, and a digest of a seed."""
 
     numbers: Array
+    promise: bytes
 
 
-class Shares(NamedTuple):
-    """Answer to `sum open`: for every site that took part, one share of one of its secrets."""
+class Opened(NamedTuple):
+    """Answer to `sum open`: the seed of the own mask, and pairwise seeds with absent sites."""
 
-    shares: dict[str, bytes]
+    seed: bytes
+    pairs: dict[str, bytes]
 
 
 class Reports(NamedTuple):
@@ -160,17 +188,21 @@ class Reports(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Instead of an answer: why the site does not give one."""
+    """Instead of an answer: why the site does not give one.
+
+    `behind` is the step from which the site needs the replies of others to go on.
+    """
 
     reason: str
+    behind: int | None = None
 
 
 # Answer to `center`: a LocationReport; to `edge`: a Sketch of squared distances from ξ̄; to
 # `round`: a Report; to `select`: Reports; to `compare`: HeldOut; to `certify`: the site's part of
-# the certificate. Of a secure sum, to `levels`: Columns with names alone; to `sum keys`: an Advert.
+# the certificate. Of a secure sum, to `levels`: Columns with names alone.
 Answer = (
     Enrolled | Columns | Spreads | LocationReport | Sketch | Report | Reports | HeldOut | Finished
-    | Told | Advert | Dealt | Masked | Shares | Refusal
+    | Told | Released | Masked | Opened | Refusal
 )  # fmt: skip
 
 

@@ -170,10 +170,6 @@ def _tol(state: State) -> float:
 
 
 def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:
-    """What all sites sent and were sent for a sum, without names and the words around."""
-    carried = state.sum
-    sites, dealers = len(carried.adverts), len(carried.boxes)
-    adverts = sum(sum(map(len, advert)) for advert in carried.adverts.values())
-    boxes, shares = sites * dealers * secure.BOX, len(carried.masked) * dealers * 32
-    up = adverts + boxes + 8 * numbers * len(carried.masked) + shares
-    return up, 3 * adverts * sites + boxes + 2 * asks.bytes * dealers
+    """Return the bytes that all sites sent and were sent for a sum: its numbers alone."""
+    sites = len(state.sum.masked)
+    return 8 * numbers * sites, (asks.bytes + 8 * numbers * sites) * sites

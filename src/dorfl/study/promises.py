@@ -52,7 +52,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
         told=told,
         asked=asked,
     )
-    return written(found, summed=state.study.privacy.secure_sum)
+    return written(found, summed=state.study.privacy.summed)
 
 
 def of_model(

@@ -133,7 +133,7 @@ def _fit(
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     reports, rows = state.finished, state.shown
     stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
-    if stood_in and state.study.privacy.secure_sum:
+    if stood_in and state.study.privacy.summed:
         notes += (f"{len(stood_in)} rounds were sums without a site that did not answer",)
     elif stood_in and state.learning is not None:
         notes += (f"in {len(stood_in)} rounds the others stood in for a site",)
@@ -155,6 +155,14 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         else Served(name, rows[name])
         for name in rows
     ]
+    count = dict(zip(state.roster, state.rows, strict=True))
+    served += [  # in a summed study: each site's own figures, rounded, if it releases them
+        Served(name, count[name], told.loss, told.score)
+        for name, told in state.released.items()
+        if told.score is not None
+    ]
+    if state.released:
+        notes += ("sites' own figures are as they released them, rounded",)
     weights = learnt = None
     if set(reports) == set(state.roster):
         assert state.outcome is not None

@@ -60,9 +60,9 @@ def open_split(study: Study) -> Split:
     """The table of a study, its rows in the clients' order."""
     if study.data.file is None:
         raise ValueError('[data] file is missing: which table? Or name it: --table "data.csv"')
-    if study.privacy.secure_sum:
+    if study.privacy.summed:
         raise ValueError(
-            "privacy.secure_sum: is for sites elsewhere; of one table nothing is hidden"
+            'privacy.reports = "summed": is for sites elsewhere; of one table nothing is hidden'
         )
     if study.privacy.known:
         raise ValueError(

@@ -24,6 +24,8 @@ SMALL = ("refuse", "drop", "merge")
 SOLVERS = solvers.names()
 CURVATURES = ("auto", *RESOLUTIONS)
 SCALINGS = ("robust", "standard", "none")
+REPORTS = ("auto", "summed", "open", "private")
+SUMMED_SITES = 3  # of two sites, each would know the other's part of a sum
 
 Names = tuple[str, ...]
 Known = tuple[float | str, ...]  # the least and the most, or levels
@@ -114,16 +116,23 @@ class Training(NamedTuple):
 
 
 class Privacy(NamedTuple):
-    """A client with fewer rows takes no part; a statistic of fewer than `least` is not sent.
+    """What the coordinator may learn, and the fewest rows behind a statistic.
 
-    With `epsilon`, the rounds are differentially private: see :mod:`dorfl.privacy`, also for
-    `clip`, and `highest`, the most that a row's loss counts for; with `known` of every column, what
-    comes before them too: see :mod:`dorfl.study.private`. With `secure_sum` the coordinator
-    learns sums over sites, and no site's own numbers: see :mod:`dorfl.federated.secure_sum`.
+    `reports` is one of three modes (docs/threat-model.md). "summed": the coordinator learns sums
+    over sites (:mod:`dorfl.federated.secure_sum`), and sites recompute its every question
+    (:mod:`dorfl.protocol.transcript`). "open": it learns each site's reports. "private": reports
+    have noise for (ε, δ)-differential privacy (:mod:`dorfl.federated.privacy`, also for `clip` and
+    `highest`); with `known` of every column, the steps before training have it too
+    (:mod:`dorfl.study.private`).
     """
 
     minimum_rows: Annotated[int, "how many rows a client needs"] = 10
     least: Annotated[int, "how many rows stand behind a statistic"] = 5
+    reports: Annotated[
+        str,
+        "what the coordinator learns of a site: summed (sums over sites only), open (its reports), "
+        "private (noisy reports); auto: summed, or private if epsilon is set",
+    ] = "auto"
     epsilon: Annotated[float | None, "what a row may show: differential privacy"] = None
     delta: Annotated[float, "… and with what probability more"] = 1e-5
     clip: Annotated[float, "… the longest gradient of a row"] = 1.0
@@ -132,8 +141,19 @@ class Privacy(NamedTuple):
         dict[str, Known],
         "… columns' ranges and levels: what is told before training is private too",
     ] = {}  # noqa: RUF012 - never changed in place
-    secure_sum: Annotated[bool, "sites' numbers are masked: the coordinator sees sums only"] = False
-    peers: Annotated[Names, "… among whom: each site and its key; `dorfl run` fills it in"] = ()
+    peers: Annotated[Names, "sites that sum, with their keys; `dorfl run` fills it in"] = ()
+
+    @property
+    def mode(self) -> str:
+        """Return the mode; a study that names none and has no ε is an open one."""
+        if self.reports != "auto":
+            return self.reports
+        return "open" if self.epsilon is None else "private"
+
+    @property
+    def summed(self) -> bool:
+        """Whether the coordinator learns sums only."""
+        return self.reports == "summed"
 
 
 class Defence(NamedTuple):
@@ -212,6 +232,7 @@ def among(study: Study, sites: Names) -> Study:
     study = study._replace(sites=study.sites or sites)
     if not study.sites:
         raise ValueError("study: no site takes part; name them: sites = [...]")
+    study = _with_mode(study)
     if study.training.model == "linear":
         return study
     if study.training.batch:
@@ -220,6 +241,20 @@ def among(study: Study, sites: Names) -> Study:
             "show; set batch = 0, or leave it out"
         )
     return study.changed(training_batch=0)
+
+
+def _with_mode(study: Study) -> Study:
+    """Return the study with its mode named; ValueError if too few sites leave none by default."""
+    if study.privacy.reports != "auto":
+        return study
+    if study.privacy.epsilon is not None:
+        return study.changed(privacy_reports="private")
+    if len(study.sites) < SUMMED_SITES:
+        raise ValueError(
+            "privacy.reports: sums need three sites, or each would know the other's part; set "
+            '[privacy] reports = "open" (each site has to allow it) or "private" (with epsilon)'
+        )
+    return study.changed(privacy_reports="summed")
 
 
 def linear(study: Study) -> Study:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import dorfl
 from dorfl.data import preprocessing
 from dorfl.data.preprocessing import Column, Deviation, Transform, columns
 from dorfl.study import labels, meaning, summing
@@ -27,7 +28,24 @@ def enrolled(state: State, answers: dict[str, Enrolled], _: dict[str, str]) -> S
         if told.rows < state.study.privacy.minimum_rows:
             raise ValueError(f"site {site!r}: enrols with fewer rows than the study's minimum")
     rows = tuple(answers[site].rows for site in state.roster)
+    if state.study.privacy.summed:
+        _check_replay(answers)
+        keys = {site: answers[site].key for site in state.roster}
+        state = state._replace(keys=keys)
     return state._replace(step="columns", rows=rows, columns=columns)
+
+
+def _check_replay(answers: dict[str, Enrolled]) -> None:
+    """Raise if sites could not compute the same requests, or not sum."""
+    for site, told in answers.items():
+        if told.version != dorfl.__version__:
+            raise ValueError(
+                f"site {site!r} runs dorfl {told.version[:20]} and another party "
+                f"{dorfl.__version__}; in a summed study all need the same version, because each "
+                "computes the coordinator's requests itself"
+            )
+        if len(told.key) != 32:
+            raise ValueError(f"site {site!r}: enrols without a key to sum with")
 
 
 def settle_label(state: State, told: dict[str, Column]) -> State:

@@ -8,7 +8,6 @@ itself at the end.
 
 from __future__ import annotations
 
-import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from functools import lru_cache
@@ -20,23 +19,17 @@ from dorfl.data.preprocessing import Column, columns
 from dorfl.federated import pooled
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.linear.curvature import Shape
-from dorfl.study.messages import Agreement, Columns, Outcome, Summing
-from dorfl.support import wire
+from dorfl.study.messages import Columns, Outcome, Summing
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 ALL = "all sites"
-STEPS = ("sum keys", "sum shares", "sum masked", "sum open")
+STEPS = ("sum masked", "sum open")
 _STATISTICS = ("middles", "spreads", "center", "classes", "edge", "compare", "certify")
 BITS = {"columns": 20, **dict.fromkeys(_STATISTICS, 32), "round": 40}  # units of 2^-bits
 _PLAIN = 4  # numbers of a column beside its levels: rows, missing, Σx, Σ|x|, or Σ1 and Σ log|x|
-
-
-def context_of(agreement: Agreement, summing: Summing) -> bytes:
-    """What one sum of one run of one study is called, for keys to depend on."""
-    return wire.encode([agreement.run, summing.number, summing.of, agreement.study])
 
 
 class Asked(NamedTuple):
@@ -46,13 +39,6 @@ class Asked(NamedTuple):
     models: Array | None = None
     outcome: Outcome | None = None
     thin: int = 1
-
-
-def question_of(agreement: Agreement, summing: Summing, about: Asked) -> bytes:
-    """A digest of all that an answer depends on: whoever is asked something else adds noise."""
-    adverts = {name: one._replace(signature=b"") for name, one in summing.adverts.items()}
-    asked = summing._replace(adverts=adverts, boxes={}, alive=())
-    return hashlib.sha256(wire.encode((agreement._replace(site=""), asked, about))).digest()
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +176,7 @@ def report(told: Report, log_weight: float, sent: Broadcast, summing: Summing, s
     """A site's numbers for a round, or that they are out of range, which is not said of whom."""
     from dorfl.federated import secure_sum  # noqa: PLC0415
 
-    bits, sites = BITS["round"], len(summing.adverts)
+    bits, sites = BITS["round"], len(summing.keys)
     try:
         numbers = pooled.terms(told, log_weight, sent.task, summing.tilt, shape)
         return secure_sum.encode(numbers, bits, sites)

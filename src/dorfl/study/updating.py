@@ -1,10 +1,9 @@
-"""A network's rounds at a site: what is checked before an update is told.
+"""A network's rounds at a site: only what the study says is done.
 
-An update has a number for every parameter, in every round: far more than the rows have, so no rule
-on single numbers keeps them apart. A person allows networks or does not
-(:attr:`~dorfl.study.ledger.Limits.networks`); with that the site trusts the coordinator not to work
-rows out. What is left to check is that only what the study says is done: its network, from the θ
-that its seed gives, no further than its steps can lead, on all rows, as often as it says.
+An update has a number for every parameter, in every round: far more than the rows have. A person
+allows networks or does not (:attr:`~dorfl.site.policy.Policy.networks`); with that the site trusts
+the coordinator not to work rows out. What is checked is that the request fits the study: its
+network, from the θ that its seed gives, no further than its steps can lead, on all rows.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from dorfl.data.validation import Clients
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.linear.group import Group
 from dorfl.networks.layered import Layered
-from dorfl.study import guard, learning, serving
+from dorfl.site.ledger import mark_of
+from dorfl.study import learning, serving
 from dorfl.study.consent import Refused
-from dorfl.study.ledger import mark_of
 from dorfl.study.messages import Agreement, Answer, Finished, Outcome, Request
 from dorfl.support.types import Array
 
@@ -67,9 +66,6 @@ def _report(site: Site, agreement: Agreement, sent: Broadcast) -> Report:
         raise Refused("the task is none that the study implies: one step on all rows")
     if np.abs(task.theta - own.start).max() > _REACH * plan.used_server_optimizer.lr * (number - 1):
         raise Refused("θ is further from where it began than the study's steps lead")
-    # The same question may come again, as for linear models.
-    _unless(site.memory.asked(agreement.run, sent, "network"))
-    _unless(guard.steep(own.group, task.theta, site.limits, site.secret))
     if last:
         found = _found(site, own, task.theta)
         value, way = float(found.values[0]), np.empty(0, np.float32)
@@ -78,17 +74,11 @@ def _report(site: Site, agreement: Agreement, sent: Broadcast) -> Report:
             _found(site, own, task.theta)
         told = own.fleet.answer(_tensor(task.theta), number, [0], own.fleet.begin(), None)
         value, way = float(told.risks[0]), told.ways[0].numpy()
-    size = own.group.rows.size
-    site.ledger.update(agreement.run, agreement.study, number, (1 + way.size) / size)
     return Report(site.name, number, len(own.group.target), value, way)
 
 
 def _finish(site: Site, agreement: Agreement, outcome: Outcome) -> Finished:
     own = _own(site, agreement)
-    if site.memory.finished(agreement.run, outcome) is not None:
-        raise Refused("this run has ended before, with another model")
-    if not site.memory.knows(agreement.run, outcome.theta):
-        raise Refused("the model is none of those that the rounds asked about")
     if site.done is not None:
         site.done(agreement, own.group, outcome, site.places(agreement))
     group, least = own.group, agreement.study.privacy.least
@@ -129,8 +119,10 @@ def _found(site: Site, own: Own, theta: Array) -> Found:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a supremum that may be a local one
         found = oracle.evaluate(own.fleet, _tensor(theta))
-    if found.sample_weights[0].max() * site.least > 1.0 + 1e-9:
-        raise Refused(f"fewer than {site.least} rows stand behind the update; nothing is sent")
+    if found.sample_weights[0].max() * site.policy.least > 1.0 + 1e-9:
+        raise Refused(
+            f"fewer than {site.policy.least} rows stand behind the update; nothing is sent"
+        )
     return found
 
 
@@ -143,8 +135,3 @@ def _tensor(numbers: Array) -> Tensor:
     import torch  # noqa: PLC0415
 
     return torch.from_numpy(numbers.copy())
-
-
-def _unless(reason: str | None) -> None:
-    if reason is not None:
-        raise Refused(reason)

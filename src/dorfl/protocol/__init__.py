@@ -1,0 +1,1 @@
+"""How a study among sites proceeds: the transcript that sites replay."""
