@@ -272,11 +272,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="libraries; default: all")
     given = parser.parse_args()
     found = {table.name: as_markdown(table) for table in run(given.seeds, given.only)}
-    if given.only is None:
-        sys.path.insert(0, str(DOCS))
-        from refresh import fill  # noqa: PLC0415 - it is beside the page, not in a package
+    sys.path.insert(0, str(DOCS))
+    from refresh import fill  # noqa: PLC0415 - it is beside the page, not in a package
 
-        fill(DOCS / "comparison.md", found.__getitem__)
+    fill(DOCS / "comparison.md", found.__getitem__)
     print("\n\n".join(found.values()))
 
 

@@ -18,10 +18,11 @@ from dorfl.certificates.certificate import Certificate, WorstCase, saddle_gap, w
 from dorfl.certificates.certified import Certified, certify
 from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.data import datasets
-from dorfl.federated import privacy, saving
+from dorfl.federated import privacy, registry, saving
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Fit
 from dorfl.federated.options import Options
+from dorfl.federated.registry import register_dataset, register_method
 from dorfl.federated.training import risk
 from dorfl.federated.training import train as _train_linear
 from dorfl.linear.group import Risk
@@ -60,6 +61,8 @@ __all__ = [
     "mixture",
     "plot",
     "privacy",
+    "register_dataset",
+    "register_method",
     "risk",
     "saddle_gap",
     "scores",
@@ -115,8 +118,9 @@ def train(
         A list of (X, y), or a mapping of client name to (X, y): X is (n, d), y is (n,). Columns may
         be in any units if the method is open. Or an :class:`~dorfl.linear.base.Oracle`.
     method
-        A method from :mod:`dorfl.methods`. By default ``dorfl.methods.dorfl()``, whose parameters
-        are chosen from the clients' data, as ``dorfl train`` and the estimators do.
+        A method from :mod:`dorfl.methods`, or the name of a registered one. By default
+        ``dorfl.methods.dorfl()``, whose parameters are chosen from the clients' data, as
+        ``dorfl train`` and the estimators do.
     options
         An :class:`~dorfl.federated.options.Options`, or for a network a
         :class:`~dorfl.networks.Plan`.
@@ -143,6 +147,13 @@ def train(
     >>> dorfl.train(data.clients, dorfl.methods.afl(), l2=0.1).status
     'converged'
     """
+    if isinstance(method, str):
+        if model is not None or options is not None:
+            raise ValueError(
+                f"method {method!r}: registered methods train linear models by name; "
+                "give options one by one and no model"
+            )
+        return registry.train(method, clients, **given)
     if method is None and not hasattr(clients, "evaluate"):
         method = methods.dorfl()
     if model is None and not isinstance(method, methods.AutoMethod):
