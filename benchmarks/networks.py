@@ -63,11 +63,11 @@ def ours(data: Clients, batch: int, rounds: int, *, robust: bool = False) -> flo
     method, words = dorfl.methods.erm(), {}
     if robust:
         method = dorfl.methods.method(rho=20.0, temperature=20.0, name="dorfl")
-        words = {"climb": 7, "most": 20.0, "score": networks.distance(20.0)}
+        words = {"inner_steps": 7, "max_loss": 20.0, "score": networks.distance(20.0)}
     stamps: list[float] = []
     dorfl.train(
         data, method, model=lambda: networks.mlp(784, (128,), 10), classes=range(10),
-        rounds=rounds, batch=batch, epochs=1, local=networks.sgd(RATE), server=networks.sgd(1.0),
+        rounds=rounds, batch_size=batch, local_epochs=1, lr=RATE,
         progress=lambda _: stamps.append(spent()), **words,
     )  # fmt: skip
     return mean_round(stamps)

@@ -1,8 +1,11 @@
-"""How a round's time grows with the sites: `python benchmarks/sites.py 10 30 100`.
+"""Measure how a round's time grows with the sites: `python benchmarks/sites.py 3 10 30`.
 
-A whole federation by HTTPS on this machine: server and coordinator as processes, the sites as tasks
-of one more process, each with its own key, TLS connection and rows. Prints seconds a round, as the
-median, and processor seconds a round of the server, of the coordinator and of all sites together.
+Starts a whole federation by HTTPS on this machine: server and coordinator as processes, the sites
+as tasks of one more process, each with its own key, TLS connection and rows. Prints the median of
+the seconds a round, and the processor seconds a round of server, coordinator and all sites.
+
+`python benchmarks/sites.py --one-process 100000` trains so many clients of ten rows and five
+columns by `dorfl.train` instead, and prints rounds and processor seconds.
 """
 
 import asyncio
@@ -34,7 +37,7 @@ STUDY = (
 
 
 def table(k, rows=60, dims=8):
-    """A site's rows."""
+    """Return a site's rows as a table."""
     rng = np.random.default_rng(k)
     X = rng.normal(0.1 * (k % 7), 1.0, (rows, dims))
     y = (X @ np.linspace(-1, 1, dims) + rng.normal(0, 0.3, rows) > 0).astype(int)
@@ -42,7 +45,7 @@ def table(k, rows=60, dims=8):
 
 
 def spent(pid):
-    """Processor seconds of a process and its children that live."""
+    """Return the processor seconds of a process and of its living children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     ticks = [
         Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split() for p in (pid, *children)
@@ -71,7 +74,7 @@ async def host_sites(root, server, ca, count):
 
 
 def measure(count):
-    """Run a study with so many sites; the figures."""
+    """Run a study among `count` sites; return the figures."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         federation = Federation.create(root / "fed", "127.0.0.1", free_port())
@@ -110,8 +113,25 @@ def measure(count):
     return {"sites": count, "seconds a round": seconds, **used}
 
 
+def measure_one_process(count):
+    """Train `count` clients in this process; return the figures."""
+    import dorfl  # noqa: PLC0415 - numba is not needed above
+
+    rows = (table(k, rows=10, dims=5) for k in range(count))
+    clients = {
+        f"client-{k}": (np.column_stack([*t.values()][:-1]), t["y"]) for k, t in enumerate(rows)
+    }
+    dorfl.train({name: clients[name] for name in [*clients][:100]}, dorfl.methods.erm())  # compiles
+    began = time.process_time()
+    made = dorfl.train(clients, dorfl.methods.erm())
+    used = round(time.process_time() - began, 1)
+    return {"clients": count, "rounds": made.rounds, "seconds": used, "status": made.status}
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--host":
+    if sys.argv[1] == "--one-process":
+        print(json.dumps(measure_one_process(int(sys.argv[2]))))
+    elif sys.argv[1] == "--host":
         root = Path(sys.argv[2])
         ca = root / "fed" / "keys" / "ca.crt"
         asyncio.run(host_sites(root, sys.argv[3], ca, int(sys.argv[4])))

@@ -1,6 +1,8 @@
-"""`dorfl train` on a large Parquet table, beside reading it with pandas and fitting scikit-learn.
+"""`dorfl train` on a large table, beside reading it with pandas and fitting scikit-learn.
 
-Both in processes of their own, in one run: python benchmarks/table.py [rows] [columns]
+Both on one core, in processes of their own, in turns: python benchmarks/table.py [rows] [columns]
+[csv | parquet]. `dorfl train` is as it comes, with the selection of an outlier share, scores on
+held-out rows and the certificate. Seconds are of the clock and of the processor.
 """
 
 import json
@@ -13,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.csv
+import pyarrow.parquet
 
 PEER = """
 import json, sys, time
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
 start, before = time.perf_counter(), time.process_time()
-frame = pd.read_parquet(sys.argv[1])
+frame = (pd.read_csv if sys.argv[1].endswith("csv") else pd.read_parquet)(sys.argv[1])
 read = time.perf_counter()
 X, y = frame.drop(columns=["site", "label"]), frame["label"]
 model = LogisticRegression(max_iter=1000).fit(X, y)
@@ -43,7 +46,10 @@ def write_table(path: Path, rows: int, columns: int) -> None:
         table[f"x{k}"] = x
     table["site"] = np.array(["a", "b", "c", "d", "e"])[rng.integers(0, 5, rows)]
     table["label"] = (rng.random(rows) < 1 / (1 + np.exp(-lean))).astype(np.int64)
-    pq.write_table(pa.table(table), path)
+    if path.suffix == ".csv":
+        pa.csv.write_csv(pa.table(table), path)
+    else:
+        pa.parquet.write_table(pa.table(table), path)
 
 
 def run(*command: str) -> tuple[float, float, float, str]:
@@ -64,14 +70,16 @@ def main() -> None:
     if sys.argv[1:2] == ["write"]:
         write_table(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
         return
-    rows, columns = (int(a) for a in (sys.argv[1:] + ["1000000", "50"][len(sys.argv) - 1 :]))
+    given = sys.argv[1:] + ["1000000", "50", "parquet"][len(sys.argv) - 1 :]
+    rows, columns, kind = int(given[0]), int(given[1]), given[2]
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.parquet"
+        path = Path(folder) / f"table.{kind}"
         # In a process of its own: a child's peak memory begins with its parent's.
         run(__file__, "write", str(path), str(rows), str(columns))
         train = [
             "-m", "dorfl", "train", str(path), "--label", "label", "--client", "site",
-            "--out", str(Path(folder) / "model"), "--json", "--force", "--budget", "0",
+            "--out", str(Path(folder) / "model"), "--json", "--force",
         ]  # fmt: skip
         subprocess.run([sys.executable, *train], check=True, stdout=subprocess.DEVNULL)  # compiles
         starting, _, before, _ = run("-c", IMPORTS)
@@ -91,7 +99,7 @@ def main() -> None:
           f"({peer['iterations']} iterations, accuracy {peer['accuracy']:.4f})")  # fmt: skip
     print(f"dorfl train {seconds:.2f} s, {cores:.2f} s of all cores, of which {starting:.2f} s to "
           f"start ({answer['rounds']} rounds, accuracy {right:.4f})")  # fmt: skip
-    print(f"time: {seconds / theirs:.2f} × read and fit (allowed: 2)")
+    print(f"processor time: {cores / peer['cores']:.2f} × read and fit")
     print(f"memory: {memory - before:.0f} MB above imports = {(memory - before) / size:.2f} × the "
           "table in float32 (allowed: 3)")  # fmt: skip
 

@@ -93,7 +93,11 @@ def _table(
 
 
 _PROTOCOL = Setup(
-    (), (0.05, 0.2, 0.5, 1.0, 2.0, 5.0), epochs=2, participation=0.1, plan={"at_once": 25_000}
+    (),
+    (0.05, 0.2, 0.5, 1.0, 2.0, 5.0),
+    epochs=2,
+    participation=0.1,
+    plan={"max_parameters": 25_000},
 )
 _NO_MARK = tuple(kind for kind in KINDS if kind != "backdoor")
 

@@ -20,9 +20,9 @@ import torch
 from dorfl.data.datasets.base import Clients, hold_out
 from dorfl.networks.data import gather
 from dorfl.networks.model import mlp
+from dorfl.networks.optimizers import adam, sgd
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import LOSSES, RowScore
-from dorfl.networks.rules import adam, sgd
 from dorfl.networks.scores import Distance, distance
 from dorfl.networks.training import NetworkFit, train
 from dorfl.objective import methods, mixture
@@ -55,11 +55,27 @@ class Setup:
     def base(self, rate: float) -> dict[str, Any]:
         """The words of the plan that all methods share."""
         if self.epochs:
-            steps = {"epochs": self.epochs, "steps": 0, "local": sgd(rate), "server": sgd(1.0)}
+            steps = {
+                "local_epochs": self.epochs,
+                "local_steps": 0,
+                "optimizer": sgd(rate),
+                "server_optimizer": sgd(1.0),
+            }
             steps["average"] = 0.0
         else:
-            steps = {"steps": 1, "local": sgd(1.0), "server": adam(rate), "average": 0.99}
-        return {**steps, "climb": 3, "participation": self.participation, **self.plan}
+            steps = {
+                "local_steps": 1,
+                "optimizer": sgd(1.0),
+                "server_optimizer": adam(rate),
+                "average": 0.99,
+            }
+        return {
+            **steps,
+            "inner_steps": 3,
+            "participation": self.participation,
+            "weighting": "unbiased",
+            **self.plan,
+        }
 
     @property
     def pair(self) -> tuple[float, float]:
@@ -101,7 +117,7 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
         ]  # fmt: skip
     if name in ("AFL", CLEAN):
         return [
-            _plain(setup, rate, f"rate of λ {climb:g}", methods.afl(), ascent=climb)
+            _plain(setup, rate, f"rate of λ {climb:g}", methods.afl(), mixture_lr=climb)
             for rate, climb in product(pair, CLIMBS)
         ]
     if name == "DRFA":
@@ -116,7 +132,7 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
         return [
             _plain(
                 setup, rate, f"ρ = {rho:g}, rate of λ {climb:g}",
-                methods.gdrfl(rho, cost=_cost(columns)), ascent=climb,
+                methods.gdrfl(rho, cost=_cost(columns)), mixture_lr=climb,
             )
             for rate, (rho, climb) in product(pair, ((10.0, 0.1), (50.0, 0.03), (50.0, 0.1)))
         ]  # fmt: skip
@@ -127,9 +143,9 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
             for made in (
                 _dorfl(setup, rate, 20.0, columns),
                 _dorfl(setup, rate, np.inf, columns),
-                _plain(setup, rate, "all rows trusted", methods.afl(), ascent=CLIMBS[-1])._replace(
-                    trusts=True
-                ),
+                _plain(
+                    setup, rate, "all rows trusted", methods.afl(), mixture_lr=CLIMBS[-1]
+                )._replace(trusts=True),
             )
         ]
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
@@ -146,7 +162,7 @@ def fitted(
         task.clients,
         candidate.method,
         lambda: mlp(columns, setup.hidden, len(known)),
-        Plan(rounds=rounds, batch=64, epochs=0, steps=1, seed=seed).changed(**candidate.plan),
+        Plan(rounds=rounds, batch_size=64, local_steps=1, seed=seed).changed(**candidate.plan),
         score=candidate.score,
         classes=known,
         checkpoint=checkpoint,
@@ -209,10 +225,11 @@ def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
     """
     rows = gather(held.test, torch.float32, classify=True)
     score = _distance(1.0, held.columns, slack=0.0, most=np.inf)
-    far = torch.zeros(len(rows.y)) if score is None else score.find(rows)(rows.x, rows.y)
+    measured = None if score is None else score.find(rows)
     kept = {}
     for i, (name, (X, y)) in enumerate(held.test.items()):
-        near = far[rows.client(i)].argsort(stable=True).numpy()
+        far = torch.zeros(len(y)) if measured is None else measured(*rows.known(i))
+        near = far.argsort(stable=True).numpy()
         near = near[: max(1, round((1.0 - LEFT_OUT) * len(y)))]
         kept[name] = (X[near], y[near])
     return kept
@@ -296,9 +313,14 @@ def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
     """Five local steps, two clients in three drawn by λ; or what the setup says of both."""
     plan = setup.base(rate)
     if not setup.epochs:
-        plan |= {"steps": 5, "participation": 0.67, "local": sgd(rate), "server": sgd(1.0)}
+        plan |= {
+            "local_steps": 5,
+            "participation": 0.67,
+            "optimizer": sgd(rate),
+            "server_optimizer": sgd(1.0),
+        }
     words = f"rate {rate:g}, rate of λ {climb:g}"
-    return Candidate(words, methods.afl(), {**plan, "ascent": climb})
+    return Candidate(words, methods.afl(), {**plan, "mixture_lr": climb})
 
 
 def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns) -> Candidate:
@@ -307,7 +329,7 @@ def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns) -> Candidate
         rho=rho, cost=_cost(columns), temperature=TEMPERATURE,
         mixture=mixture.agnostic(by="loss"), name="dorfl",
     )  # fmt: skip
-    plan = {**setup.base(rate), "ascent": CLIMBS[-1], "most": TEMPERATURE}
+    plan = {**setup.base(rate), "mixture_lr": CLIMBS[-1], "max_loss": TEMPERATURE}
     words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}"
     return Candidate(words, made, plan, _distance(TEMPERATURE, columns))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import dorfl
 from dorfl.certificates import distance
 from dorfl.report.content import Beside, Block, Details, Page, Section, Table, Text
-from dorfl.support import extras
+from dorfl.support import lazy
 from experiments import Part, cells, claims, fashion, theory
 from experiments.cells import Cell
 from experiments.claims import Claim, Situation
@@ -207,7 +207,7 @@ def _networks(_: int) -> Plan:
     except UnavailableError as error:
         reason = str(error)
     if find_spec("torch") is None:
-        reason = f"It needs PyTorch: {extras.install('torch')}."
+        reason = f"It needs PyTorch: {lazy.install_command('torch')}."
     if reason:
         words = f"Left out. {reason} `python -m experiments benchmark` then makes it."
         return _left_out("Networks, tuned alike", words)

@@ -12,10 +12,10 @@ import numpy as np
 
 from dorfl.linear.group import Group
 from dorfl.linear.inner import apply
-from dorfl.support.later import Later
+from dorfl.support.lazy import LazyModule
 from dorfl.support.types import Array
 
-clarabel, sparse = Later("clarabel"), Later("scipy.sparse")
+clarabel, sparse = LazyModule("clarabel"), LazyModule("scipy.sparse")
 
 
 def supremum(

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dorfl.data import tables
 from dorfl.data.datasets.base import hold_out
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.study import meaning
 from dorfl.study.settings import Data, Study, Used
 from dorfl.study.table import prepare

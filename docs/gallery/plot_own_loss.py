@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dorfl
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 
 # %%
 # log cosh: quadratic for small residuals, linear for large ones. ``curvature`` bounds its second

@@ -239,7 +239,7 @@ def _by_group(runs: Methods, what: str) -> Figure:
 def _mixing(found: Sequence[dict[str, Any]]) -> list[Block]:
     table = _groups(
         "adult-mixing", "Three ways of weighing groups, plain losses: accuracy in % and log loss",
-        "clients weighed", {name: [r[name] for r in found] for name in found[0]}, 4,
+        "clients weighted", {name: [r[name] for r in found] for name in found[0]}, 4,
         f"Mean of {len(found)} splits ± standard error; a ridge of 1/n. ",
     )  # fmt: skip
     words = (

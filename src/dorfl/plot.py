@@ -1,7 +1,6 @@
-"""Pictures of a fit, on axes of Matplotlib: `dorfl.plot.weights(fit)`.
+"""Plots of a fit on Matplotlib axes, for example `dorfl.plot.weights(fit)`.
 
-Every function draws on `ax`, or on new axes, and returns them, so that titles, sizes and whatever
-else is wanted are set with Matplotlib. `dorfl report` makes whole pages.
+Every function draws on `ax`, or on new axes, and returns them. `dorfl report` makes whole pages.
 
 >>> import dorfl, matplotlib
 >>> matplotlib.use("agg")
@@ -24,20 +23,35 @@ from matplotlib.ticker import MaxNLocator
 from dorfl.certificates.certificate import Certificate, paper
 from dorfl.data import validation
 from dorfl.federated.fit import Fit
-from dorfl.report.looks import COLOURS, GREY
+from dorfl.report.style import COLOURS, GREY
 from dorfl.support.types import Array
 
-_NAMED = 6  # clients with a colour of their own; of more, the weightiest
+_NAMED = 6  # clients with a colour of their own: those with the largest λ
+_NAMES = 30  # clients that are named on an axis
 _DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 
 
 def weights(fit: Any, ax: Axes | None = None, *, wrong: Mapping[str, Any] | None = None) -> Axes:
-    """How much rows count: a histogram of n_i p_j, 1 for an ordinary row and 0 for a suspect.
+    """Plot a histogram of sample weights n_i p_j: 1 for an inlier, 0 for an outlier.
 
-    Args:
-        fit: a :class:`~dorfl.Fit`, or a fitted estimator.
-        ax: where to draw.
-        wrong: for each client, which of its rows are known to be wrong: drawn apart.
+    Parameters
+    ----------
+    fit : Fit or estimator
+        A :class:`~dorfl.Fit`, or a fitted estimator.
+    ax
+        Axes to draw on.
+    wrong
+        For each client, a mask (n,) of rows known to be wrong, which get a colour of their own.
+
+    Returns
+    -------
+    Axes
+        The axes drawn on.
+
+    Raises
+    ------
+    ValueError
+        If the fit was loaded from a file, which has no sample weights.
     """
     axes = _axes(ax)
     if isinstance(fit, Fit):
@@ -51,21 +65,40 @@ def weights(fit: Any, ax: Axes | None = None, *, wrong: Mapping[str, Any] | None
     if wrong is not None:
         bad = np.concatenate([np.asarray(wrong[name], dtype=bool) for name in found])
     edges = np.linspace(0.0, max(float(value.max()), 1.0) * 1.0001, 41).tolist()
-    label = f"rows ({int((~bad).sum()):,})" if wrong is None else f"right ({int((~bad).sum()):,})"
+    label = (
+        f"rows ({int((~bad).sum()):,})" if wrong is None else f"other rows ({int((~bad).sum()):,})"
+    )
     axes.hist(value[~bad], edges, color=COLOURS[0], label=label)
     if wrong is not None:
         name = f"wrong ({int(bad.sum()):,})"
         axes.hist(value[bad], edges, color=COLOURS[1], alpha=0.8, hatch="//", label=name)
         axes.legend(frameon=False)
-    axes.set(xlabel="weight of a row (1: an ordinary one)", ylabel="rows", yscale="log")
+    axes.set(xlabel="sample weight (1: inlier, 0: outlier)", ylabel="rows", yscale="log")
     return axes
 
 
 def path(fit: Fit, ax: Axes | None = None, *, of: str = "gap") -> Axes:
-    """How training went, by round: the relative "gap", the clients' "risks", or their λ ("lam").
+    """Plot the course of training by round.
 
-    The gap is a bound on how far above the best possible the objective is, in units of it; training
-    ends where it falls below `tol`.
+    Parameters
+    ----------
+    fit
+        A fit with its history.
+    ax
+        Axes to draw on.
+    of
+        "gap": the optimality gap relative to the objective, which ends training below `tol`;
+        "risks": the robust risk of each client; "lam": the mixture weights λ.
+
+    Returns
+    -------
+    Axes
+        The axes drawn on.
+
+    Raises
+    ------
+    ValueError
+        If `of` is unknown, or the fit has no history.
     """
     axes, history = _axes(ax), fit.history
     if of not in ("gap", "risks", "lam"):
@@ -90,13 +123,23 @@ def path(fit: Fit, ax: Axes | None = None, *, of: str = "gap") -> Axes:
 def certificate(
     fit: Fit | Certificate, given: Any = None, ax: Axes | None = None, *, radii: Any = None
 ) -> Axes:
-    """The most the risk can be, by how far a distribution is from the rows: Proposition 2.
+    """Plot the bound on the risk by the radius of the ambiguity set (the paper's Proposition 2).
 
-    Args:
-        fit: a fit, or a certificate that :func:`dorfl.certificate.paper` gave.
-        given: the clients' rows, as `dorfl.train` takes them; a certificate has them.
-        ax: where to draw.
-        radii: where to evaluate the bound; by default around the certificate's own radius.
+    Parameters
+    ----------
+    fit
+        A fit, or a certificate from :func:`dorfl.certificate.paper`.
+    given
+        The clients' rows, as :func:`dorfl.train` takes them; not needed for a certificate.
+    ax
+        Axes to draw on.
+    radii
+        Radii at which the bound is computed; by default around the certificate's own.
+
+    Returns
+    -------
+    Axes
+        The axes drawn on.
     """
     axes = _axes(ax)
     found = fit if isinstance(fit, Certificate) else paper(fit, given)
@@ -116,13 +159,23 @@ def certificate(
 def clients(
     fit: Fit, given: Any, ax: Axes | None = None, *, beside: Mapping[str, Fit] | None = None
 ) -> Axes:
-    """How well each client is served: its accuracy, or mean loss, worst below; a dot a client.
+    """Plot the accuracy, or the mean loss, of every client; the worst client is at the bottom.
 
-    Args:
-        fit: a fit.
-        given: rows to judge it by, as `dorfl.train` takes them; better ones not trained with.
-        ax: where to draw.
-        beside: other fits, by name, judged on the same rows.
+    Parameters
+    ----------
+    fit
+        A fit.
+    given
+        Test rows, as :func:`dorfl.train` takes them; preferably not the training rows.
+    ax
+        Axes to draw on.
+    beside
+        Other fits by name, tested on the same rows.
+
+    Returns
+    -------
+    Axes
+        The axes drawn on.
     """
     axes, checked = _axes(ax), validation.clients(given)
     fits = {fit.problem.method.name: fit, **(beside or {})}
@@ -139,10 +192,10 @@ def clients(
         face = colour if k == 0 else "none"
         axes.plot(values[order], place, marker, color=colour, markerfacecolor=face, label=name)
     names = np.array(list(checked), dtype=object)[order]
-    if len(names) <= 30:
+    if len(names) <= _NAMES:
         axes.set_yticks(place, labels=names.tolist())
     else:
-        axes.set_ylabel(f"{len(names)} clients, the worst served below")
+        axes.set_ylabel(f"{len(names)} clients, the worst at the bottom")
         axes.set_yticks([])
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.set_xlabel("accuracy" if sign > 0 else "mean loss")
@@ -158,7 +211,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def _lines(axes: Axes, rounds: list[int], table: Array, fit: Fit) -> None:
-    """A line for every client; beyond a few, the weightiest have names and the others are grey."""
+    """Draw a line for every client; those with the largest λ are named, the others are grey."""
     order = np.argsort(-fit.lam, kind="stable")
     rest = order[_NAMED:]
     if len(rest):

@@ -26,7 +26,7 @@ from dorfl.carriers.in_process import InProcess
 from dorfl.carriers.site_socket import attend_socket
 from dorfl.cli import site as commands
 from dorfl.cli.loopback import FlowerLoopback
-from dorfl.study import checkpoint, coordinator, local
+from dorfl.study import checkpoint, coordinator, local, toml
 from study_cases import make_sites, synthetic_tables
 
 DORFL = (sys.executable, "-m", "dorfl")
@@ -153,7 +153,7 @@ class Deployment(contextlib.AbstractContextManager):
     def kill_coordinator(self, study, after):
         """Run a study until `after` rounds are over, and kill the coordinator; its folder."""
         file = self.root / "study.toml"
-        file.write_text(text_of(study))
+        file.write_text(toml.to_toml(study))
         before = set(self.federation.runs())
         child = subprocess.Popen(
             [*DORFL, "run", str(self.federation.path), str(file)], stdout=subprocess.DEVNULL
@@ -169,24 +169,6 @@ class Deployment(contextlib.AbstractContextManager):
         child.wait()
         (folder,) = set(self.federation.runs()) - before
         return folder
-
-
-def text_of(study):
-    """Return a study of the tests as TOML."""
-    method = "".join(
-        f"{k} = {json.dumps(v)}\n"
-        for k, v in study.method._asdict().items()
-        if v is not None and k in ("name", "mixture", "by", "outliers")
-    )
-    training = "".join(
-        f"{k} = {json.dumps(v)}\n"
-        for k, v in study.training._asdict().items()
-        if k in ("solver", "tol", "max_rounds") and v is not None
-    )
-    return (
-        f'name = "{study.name}"\n[data]\nlabel = "y"\n[method]\n{method}[training]\n{training}'
-        f"[absent]\nanswer_within = {study.absent.answer_within}\n"
-    )
 
 
 class InOneProcess(Deployment):
@@ -311,9 +293,9 @@ class OverFlower(Deployment):
     name = "flower"
     simulation = False
     cannot = {  # noqa: RUF012 - each run takes a minute or two
-        "absent": "the step waits 90 s for a SuperNode; `kill site` has a site that comes back",
-        "network": "like any other study; a round takes some seconds",
-        "secure sums": "like any other study; it has four exchanges where others have one",
+        "absent": "each step waits 90 s for a SuperNode; simulation has the same code without",
+        "network": "carried as any other study, by the same code as in simulation",
+        "secure sums": "carried as any other study, by the same code as in simulation",
     }
 
     def __enter__(self):
@@ -332,7 +314,7 @@ class OverFlower(Deployment):
         ended, done, left = threading.Event(), [], dict(at or {})
 
         def work():
-            done.append(self.flower.run(study=text_of(study)))
+            done.append(self.flower.run(study=toml.to_toml(study)))
             ended.set()
 
         with in_background(work):
@@ -368,7 +350,7 @@ class OverFlower(Deployment):
         before = set(self.federation.runs())
 
         def work():
-            self.flower.run(study=text_of(study))
+            self.flower.run(study=toml.to_toml(study))
 
         with in_background(work):
             until(lambda: any(rounds_of(f) >= after for f in set(self.federation.runs()) - before))
@@ -393,10 +375,15 @@ class InSimulation(OverFlower):
     name = "simulation"
     simulation = True
     cannot = {  # noqa: RUF012
-        **OverFlower.cannot,
         "kill server": "a simulation ends with its SuperLink",
         "kill coordinator": "a simulation ends with its SuperLink",
     }
+
+    def pause_site(self, name):
+        self.stop_site(name)
+
+    def go_on_site(self, name):
+        self.start_site(name)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,12 @@
 """Commands of coordinator and sites for which nothing has to be running."""
 
+import contextlib
+import http.server
 import json
 import re
+import ssl
 import struct
+import threading
 
 import pytest
 from cryptography import x509
@@ -13,6 +17,7 @@ from dorfl import carriers
 from dorfl.carriers import runs
 from dorfl.carriers import tensorboard as board
 from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers.https_server import free_port
 from dorfl.cli import app
 
 
@@ -129,6 +134,76 @@ def test_where_the_server_is_has_to_be_said_properly(fed, tmp_path, server, reas
     words = ["--data", tmp_path / "t.csv", "--server", server, "--ca", fed / "keys" / "ca.crt"]
     done = dorfl("site", "check", tmp_path / "s", *words)
     assert done.exit_code == 2 and reason in done.stderr
+
+
+@pytest.fixture
+def checking(fed, tmp_path):
+    """Return a call of `dorfl site check` for a site with a small table."""
+    SiteFolder.create(tmp_path / "s", "site-1", released=("x", "y"))
+    (tmp_path / "t.csv").write_text("x,y\n1,0\n")
+    words = ["--data", tmp_path / "t.csv", "--ca", fed / "keys" / "ca.crt"]
+    return lambda *more: dorfl("site", "check", tmp_path / "s", *words, *more)
+
+
+@contextlib.contextmanager
+def answering(fed, status):
+    """Answer every POST with a status, with the federation's certificate; the address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(fed / "keys" / "server.crt", fed / "keys" / "server.key")
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_check_without_a_server_is_of_the_table_alone(checking):
+    done = checking()
+    assert done.exit_code == 0 and "1 rows; released: x, y" in done.stdout
+
+
+def test_a_check_says_that_the_server_is_down(checking):
+    done = checking("--server", f"127.0.0.1:{free_port()}")
+    assert done.exit_code == 2 and "does not answer (no connection)" in done.stderr
+
+
+def test_a_check_says_that_the_superlink_is_down(checking):
+    done = checking("--superlink", f"127.0.0.1:{free_port()}")
+    assert done.exit_code == 2 and "Connection refused" in done.stderr
+
+
+@pytest.mark.parametrize("status", [200, 401, 415, 500])
+def test_a_check_warns_of_a_control_api_that_answers(checking, fed, status):
+    with answering(fed, status) as address:
+        done = checking("--superlink", address)
+    assert done.exit_code == 0
+    assert "/v1/control/ answers" in done.stderr and "can run code" in done.stderr
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_check_is_content_with_a_control_api_that_is_shut(checking, fed, status):
+    with answering(fed, status) as address:
+        done = checking("--superlink", address)
+    assert done.exit_code == 0 and "/v1/control/ does not answer" in done.stdout
+
+
+def test_a_check_names_a_superlink_of_another_authority(checking, fed, tmp_path):
+    dorfl("server", "init", tmp_path / "other", "--host", "127.0.0.1")
+    with answering(tmp_path / "other", 200) as address:
+        done = checking("--superlink", address)
+    assert done.exit_code == 2 and "CERTIFICATE_VERIFY_FAILED" in done.stderr
 
 
 def test_without_the_extra_it_says_what_to_install(fed, monkeypatch):

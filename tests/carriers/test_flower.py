@@ -108,6 +108,8 @@ def test_a_request_goes_to_the_node_of_that_name_and_waits_for_one_that_is_away(
     simulated = flower.GridCarrier(Grid(Node(1, ""), Node(2, "")))
     simulated.exchange([Outgoing("a", "s", b""), Outgoing("b", "t", b"")], set(), 0.0)
     assert made == [7, 9, 1, 2]
+    assert simulated.rejoin_seconds == 0 < 60 < line.rejoin_seconds
+    assert flower.GridCarrier(Grid()).rejoin_seconds > 60  # all SuperNodes are away
 
 
 # ── the attack ───────────────────────────────────────────────────────────────────────────────────

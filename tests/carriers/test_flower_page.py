@@ -8,15 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deployments import alone, same, until
+from deployments import alone, rounds_of, same, until
 from pyarrow import csv
 from test_flower import nginx
 
+from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import free_port
 from dorfl.study import model as models
 from study_cases import METHODS, make_study, synthetic_tables
@@ -24,8 +24,9 @@ from study_cases import METHODS, make_study, synthetic_tables
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "deployment"
 NAMES, TABLES = ("site-1",), synthetic_tables()
-STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
+STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 3\n'
 
 
 @pytest.fixture
@@ -34,10 +35,37 @@ def place():
         yield Path(found)
 
 
+# What systemd does for `ProtectSystem=strict`, `ProtectHome=yes` and its writable directories.
+SANDBOX = """
+mount --make-rprivate /
+while [ "$1" != -- ]; do mkdir -p "$1" && mount --bind "$1" "$1"; shift; done
+mount -o remount,bind,ro /
+shift; exec "$@"
+"""
+WRITABLE = {
+    "StateDirectory=flower": "state",
+    "RuntimeDirectory=dorfl": "run",
+    "CacheDirectory=dorfl": "cache",
+}
+
+
+def sandboxed(text, places):
+    """Return what to put before a unit's command, so that it can write where its unit says."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        return []
+    assert {"ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes"} <= {*text.splitlines()}
+    allowed = [places["tmp"], *re.findall(r"^ReadWritePaths=(.+)$", text, re.MULTILINE)]
+    allowed += [places[name] for line, name in WRITABLE.items() if f"\n{line}\n" in text]
+    words = ["unshare", "--mount", *(["--net"] if "PrivateNetwork=yes" in text else [])]
+    return [*words, "sh", "-ec", SANDBOX, "sh", *map(str, allowed), "--"]
+
+
 @contextlib.contextmanager
 def unit(file, **places):
-    """Run a unit as systemd would: its environment, its credentials and its command."""
+    """Run a unit as systemd would: its environment, credentials, command and file system."""
     text = file.read_text().replace("\\\n", " ")
+    places |= {"tmp": file.parent / f"{file.name}.tmp", "cache": file.parent / f"{file.name}.cache"}
+    places["tmp"].mkdir(exist_ok=True)
     for old, new in places.items():
         text = text.replace(places_of(old), str(new))
     text = text.replace("--port 9094", f"--port {free_port()}")  # which may be taken here
@@ -56,8 +84,10 @@ def unit(file, **places):
     words[0] = shutil.which(Path(words[0]).name, path=path_of()) or words[0]
     with file.with_suffix(".log").open("ab") as log:
         child = subprocess.Popen(
-            words, env={**os.environ, "PATH": path_of(), **env}, stdout=log, stderr=log,
-            start_new_session=True,
+            [*sandboxed(text, places), *words],
+            env={**os.environ, "HOME": "/nonexistent", "TMPDIR": str(places["tmp"]),
+                 "PATH": path_of(), **env},
+            stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
         yield child
@@ -71,9 +101,14 @@ def unit(file, **places):
 
 
 def places_of(name):
-    return {"state": "/var/lib/flower", "run": "/run/dorfl", "host": "HOST:PORT", "data": "DATA"}[
-        name
-    ]
+    return {
+        "state": "/var/lib/flower",
+        "run": "/run/dorfl",
+        "cache": "/var/cache/dorfl",
+        "host": "HOST:PORT",
+        "data": "DATA",
+        "tmp": "/no/unit/names/this",
+    }[name]
 
 
 def path_of():
@@ -153,10 +188,45 @@ def test_the_page_as_it_is_written(place):
             )  # fmt: skip
             text = (own / "flower-supernode.service").read_text()
             assert "User=flower" in text and "SupplementaryGroups=dorfl-socket" in text
-        shown = run(running)
-        time.sleep(0.5)
-    assert "model:" in shown, shown
+        first = subprocess.Popen(["bash", "-ec", running], cwd=place, env=env)
+        until(lambda: any(rounds_of(made) for made in (place / "fed" / "runs").glob("*")))
+        (number,) = re.findall(r'"run-id": "?(\d+)', run("flwr ls here --format json"))
+        run(f"flwr stop {number} here")
+        first.wait(60)
+        assert "round (" in run(f"flwr log {number} here --show")
+        until(lambda: Federation.open(place / "fed").noted("run") is None)
+        assert "interrupted" in run("dorfl status fed/")
+        shown = run(resuming)
+    assert "done (done)" in shown, shown
     (made,) = (place / "fed" / "runs").glob("*/model")
     pair = {name: TABLES[name] for name in NAMES}
-    study = make_study(pair, method=METHODS["erm"], training="rounds = 2")
+    study = make_study(pair, method=METHODS["erm"], training="rounds = 3")
     assert same(models.load(made).fit, alone(study, pair))
+    assert [*(place / "site-1" / "flower" / "dorfl-site.service.cache").rglob("*.nbc")]
+    assert [*(flower / "dorfl-coordinator.service.cache").rglob("*.nbi")]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_understands_every_line_of_the_units(place):
+    def run(*words):
+        done = subprocess.run(
+            [*words], cwd=place, env={**os.environ, "PATH": path_of()}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    dorfl_ = (sys.executable, "-m", "dorfl")
+    run(*dorfl_, "server", "init", "fed", "--host", "fl.example.org")
+    run(*dorfl_, "site", "init", "site-1", "--name", "site-1")
+    run(*dorfl_, "flower", "init", "fed")
+    run(*dorfl_, "flower", "init", "site-1", "--ca", "fed/keys/ca.crt")
+    units = [*place.glob("*/flower/*.service")]
+    for file in EXAMPLES.glob("*.service"):
+        text = file.read_text().replace(
+            "/opt/dorfl/bin/dorfl", shutil.which("dorfl", path=path_of())
+        )
+        (place / file.name.replace("dorfl", "https")).write_text(text)
+    units += place.glob("https-*.service")
+    assert len(units) == 6
+    assert run("systemd-analyze", "verify", *map(str, units)) == ""

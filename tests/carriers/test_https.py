@@ -36,6 +36,7 @@ from dorfl.carriers.https_server import (
     SESSION_HEADER,
     Certificates,
     Mailbox,
+    Turn,
     free_port,
     public_app,
 )
@@ -46,6 +47,7 @@ from dorfl.carriers.https_site import (
     ServerAwayError,
     clocks,
 )
+from dorfl.study import toml
 from study_cases import METHODS, make_study
 
 pytestmark = pytest.mark.xdist_group("carriers")
@@ -82,7 +84,7 @@ def served(tmp_path_factory):
     ready.wait()
 
     def exchange(*requests, patience=0.0, run="run"):
-        turn = mailbox.exchange(run, list(requests), {r.id for r in requests}, patience)
+        turn = mailbox.exchange(Turn(run, requests, tuple(r.id for r in requests), patience))
         return asyncio.run_coroutine_threadsafe(turn, loop).result(60)
 
     def connection(name="a", ca=None, server=None):
@@ -338,7 +340,7 @@ def test_of_two_processes_with_one_key_the_second_is_turned_away(served):
 def test_no_reply_is_longer_than_the_request_allows_nor_two_at_once():
     async def turns():
         mailbox = Mailbox()
-        await mailbox.exchange("run", [Outgoing("a1", "a", b"", 1000)], set(), 0.0)
+        await mailbox.exchange(Turn("run", (Outgoing("a1", "a", b"", 1000),), (), 0.0))
         await mailbox.next("a")
         with pytest.raises(https_server.web.HTTPRequestEntityTooLarge):
             mailbox.upload("a", "a1", 1001).__enter__()
@@ -347,8 +349,8 @@ def test_no_reply_is_longer_than_the_request_allows_nor_two_at_once():
             pytest.raises(https_server.web.HTTPTooManyRequests),
         ):
             mailbox.upload("a", "a1", 1).__enter__()
-        found = await mailbox.exchange("run", [], set(), 0.0)
-        assert found.events == [{"event": "answer too long", "site": "a", "bytes": 1001}]
+        found = await mailbox.exchange(Turn("run", (), (), 0.0))
+        assert found.events == ({"event": "answer too long", "site": "a", "bytes": 1001},)
 
     asyncio.run(turns())
 
@@ -479,7 +481,7 @@ def test_a_certificate_is_renewed_while_the_server_runs(deployed):
     before = serial()
 
     def renew():
-        assert "holds until" in dorfl("server", "renew", deployed.federation.path).stdout
+        assert "is now valid until" in dorfl("server", "renew", deployed.federation.path).stdout
 
     study = make_study(TABLES, training=LONGER)
     folder = deployed.run(study, {1: renew})
@@ -547,10 +549,10 @@ def test_ctrl_c_is_safe_and_a_run_is_resumed_by_its_name(deployed, tmp_path):
 def _interrupted(deployed, study, stack):
     import subprocess  # noqa: PLC0415
 
-    from deployments import DORFL, text_of  # noqa: PLC0415
+    from deployments import DORFL  # noqa: PLC0415
 
     file = deployed.root / "stopped.toml"
-    file.write_text(text_of(study))
+    file.write_text(toml.to_toml(study))
     before = set(deployed.federation.runs())
     words = [*DORFL, "run", str(deployed.federation.path), str(file)]
     child = stack.enter_context(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))

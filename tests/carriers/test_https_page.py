@@ -1,6 +1,9 @@
 """docs/federation.md and docs/federation-https.md, followed literally; only addresses differ."""
 
+import contextlib
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +21,7 @@ from study_cases import METHODS, synthetic_tables
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 DOCS = Path(__file__).parents[2] / "docs"
+MODULES = Path(os.environ.get("NGINX_MODULES", "/usr/lib/nginx/modules"))
 TABLES = {"site-1": synthetic_tables()["site-1"]}
 STUDY = f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["dorfl"]}\n'
 
@@ -30,9 +34,38 @@ def commands(page, port):
     return [line.strip() for line in re.findall(r"^    (dorfl [^\n]*)", text, re.MULTILINE)]
 
 
+@contextlib.contextmanager
+def nginx(root, public, port):
+    """Serve the configuration on the page, before a server on `port`, if nginx has the module."""
+    module = MODULES / "ngx_stream_module.so"
+    if shutil.which("nginx") is None or not module.exists():
+        yield False
+        return
+    page = (DOCS / "federation-https.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^    stream \{\n(?:    .*\n)+", page, re.MULTILINE)
+    block = block.replace("listen 443", f"listen 127.0.0.1:{public}").replace("8443", str(port))
+    (root / "logs").mkdir(parents=True)
+    (root / "nginx.conf").write_text(
+        f"load_module {module}; daemon off; pid {root}/pid; error_log {root}/logs/error.log;\n"
+        f"events {{}}\n{block}\n"
+    )
+    child = subprocess.Popen(["nginx", "-p", str(root), "-c", str(root / "nginx.conf")])
+    try:
+        yield True
+    finally:
+        child.terminate()
+        child.wait()
+
+
 def test_the_pages_as_they_are_written(tmp_path):
-    port = free_port()
-    shared, https = commands("federation.md", port), commands("federation-https.md", port)
+    """By nginx as the page has it too, where Debian's libnginx-mod-stream is there."""
+    port, public = free_port(), free_port()
+    with nginx(tmp_path / "nginx", public, port) as fronted:
+        _follow(tmp_path, port, public if fronted else port)
+
+
+def _follow(tmp_path, port, public):
+    shared, https = commands("federation.md", public), commands("federation-https.md", public)
 
     def run(command, code=0):
         named = f'dorfl() {{ "{sys.executable}" -m dorfl "$@"; }}\n{command}'
@@ -47,6 +80,8 @@ def test_the_pages_as_they_are_written(tmp_path):
         return found
 
     run(of("dorfl server init", shared))
+    settings = tmp_path / "fed" / "federation.toml"
+    settings.write_text(settings.read_text().replace(f"port = {public}", f"port = {port}"))
     run(of("dorfl site init", shared))
     run("cp fed/keys/ca.crt ca.crt; cp site-1/site-1.crt site-1.crt")
     run(of("dorfl server add-site", shared))

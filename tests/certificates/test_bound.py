@@ -13,7 +13,7 @@ from dorfl import costs, losses, methods
 from dorfl.certificates import bound as bounding
 from dorfl.certificates.bound import Question, Units, _loss, error_terms, reduced, units_of
 from dorfl.certificates.certificate import group_of
-from dorfl.data.spread import Spread
+from dorfl.data.robust import ColumnScales
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 
@@ -61,7 +61,7 @@ def test_few_columns_give_the_loss_of_all_columns(name, frozen, label_price):
     rng = np.random.default_rng(3)
     theta, clients = clients_of(rng, LOSSES[name])
     group = grouped(name, clients, rng.normal(size=(2, 3)), frozen, label_price)
-    units = units_of(Spread(np.array([1.0, 2.0, 0.5]), rigid=(2,)), frozen)
+    units = units_of(ColumnScales(np.array([1.0, 2.0, 0.5]), rigid=(2,)), frozen)
     plain, small = reduced(group, theta, units)
     for rho in (None, 20.0, 9.0):
         cost = costs.squared(units.moves.tolist(), label_price=label_price)

@@ -9,7 +9,7 @@ import dorfl
 from cases import few
 from dorfl.certificates import bound as bounding
 from dorfl.certificates.certificate import group_of
-from dorfl.data import spread
+from dorfl.data import robust
 
 SHAPES = {
     "eight classes": {"rows": 240, "classes": 8, "clients": 3},
@@ -75,9 +75,9 @@ def test_nobody_reaches_more_than_is_certified(shape, outliers):
     classes = SHAPES[shape]["classes"]
     loss = {0: "huber", 2: "logistic"}.get(classes, "softmax")
     fit = dorfl.train(clients, dorfl.methods.erm(), loss=loss, l2=1e-3, tol=1e-2)
-    places, own = spread.gather([X for X, _ in clients.values()], [None] * len(clients))
-    units = bounding.units_of(spread.measure(places, 0.8), frozen)
-    known = replace(fit, clients=tuple(clients), centers=spread.centers_of(places, own))
+    places, own = robust.report_all([X for X, _ in clients.values()], [None] * len(clients))
+    units = bounding.units_of(robust.column_scales(places, 0.8), frozen)
+    known = replace(fit, clients=tuple(clients), centers=robust.client_centers(places, own))
     group = group_of(known, clients)
     lost = fit.problem.loss.value(fit.problem.predict(fit.theta, group.rows), group.target)
     good, weights = [], []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.data.centers import combine, find_centers, summarise
+from dorfl.data.robust import average_centers, find_centers, local_center
 
 pytestmark = pytest.mark.portable
 
@@ -17,7 +17,7 @@ def off(rows, wrong=0.1, factor=-8.0):
     spoilt[: int(wrong * len(rows))] *= factor
     deviation = rows.std(axis=0)
     deviation[deviation == 0] = 1.0
-    return np.abs((summarise(spoilt).mean - rows.mean(axis=0)) / deviation).max()
+    return np.abs((local_center(spoilt).mean - rows.mean(axis=0)) / deviation).max()
 
 
 def binary(rng, rows, share, columns=1):
@@ -63,7 +63,7 @@ def test_constant_columns():
     rng = RNG(2)
     rows = np.hstack([rng.normal(size=(500, 2)), np.full((500, 1), 3.0), np.zeros((500, 1))])
     assert off(rows) < 0.3
-    same = summarise(np.full((7, 2), 4.0))
+    same = local_center(np.full((7, 2), 4.0))
     assert same.kept == 7
     np.testing.assert_array_equal(same.mean, [4.0, 4.0])
 
@@ -81,16 +81,16 @@ def test_heavy_tailed_columns(draw, columns):
 
 
 def test_single_row_and_float32():
-    np.testing.assert_array_equal(summarise(np.array([[2.0, 5.0]])).mean, [2.0, 5.0])
+    np.testing.assert_array_equal(local_center(np.array([[2.0, 5.0]])).mean, [2.0, 5.0])
     rows = RNG(4).normal(size=(1000, 3))
     np.testing.assert_allclose(
-        summarise(rows.astype(np.float32)).mean, summarise(rows).mean, atol=1e-3
+        local_center(rows.astype(np.float32)).mean, local_center(rows).mean, atol=1e-3
     )
 
 
 def test_combine_counts_clients_by_the_rows_they_kept():
-    one, two = summarise(np.full((10, 1), 1.0)), summarise(np.full((30, 1), 5.0))
-    np.testing.assert_allclose(combine([one, two]), [4.0])
+    one, two = local_center(np.full((10, 1), 1.0)), local_center(np.full((30, 1), 5.0))
+    np.testing.assert_allclose(average_centers([one, two]), [4.0])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -13,7 +13,7 @@ from scipy.stats.mstats import winsorize
 import cases
 import dorfl
 from dorfl import methods, mixture, scores
-from dorfl.data import centers
+from dorfl.data import robust
 from dorfl.federated import server as serving
 from dorfl.federated.client import enough, respond
 from dorfl.federated.defence import Limits, bounds, clip, contradicts, defend
@@ -637,6 +637,6 @@ def test_rows_are_counted_at_the_price_that_is_asked_about(data):
 
 def test_a_centre_of_few_rows_is_not_given():
     rows = np.random.default_rng(0).normal(size=(9, 2))
-    assert centers.summarise(rows).kept <= 9
+    assert robust.local_center(rows).kept <= 9
     with pytest.raises(ValueError, match="fewer than 10 rows"):
-        centers.summarise(rows, least=10)
+        robust.local_center(rows, least=10)

@@ -10,7 +10,7 @@ import dorfl
 from dorfl import costs, losses, methods, mixture, scores
 from dorfl.federated.saving import ModelError
 from dorfl.linear.base import Terms
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 
 
 def saved(tmp_path, *given, **options):

@@ -21,7 +21,7 @@ from dorfl.federated.pooled import Tilt, combine, terms
 from dorfl.federated.training import prepare, serve
 from dorfl.linear.curvature import Shape
 from dorfl.linear.scale import Scaled, proposal2
-from dorfl.objective.written import read_loss, write_loss
+from dorfl.objective.serialization import read_loss, write_loss
 from dorfl.solvers.base import Task
 
 pytestmark = pytest.mark.portable

@@ -27,7 +27,9 @@ from dorfl.networks.training import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:on the way of")  # ReLU has kinks, rows are few
 NODES = (71, 39, 7, 99)  # Flower's are random, and so not in the order of the clients
-PLAN = Plan(batch=16, epochs=1, at_once=1)  # one client at a time, as a node of Flower has
+PLAN = Plan(
+    batch_size=16, local_epochs=1, max_parameters=1
+)  # one client at a time, as a node of Flower has
 
 
 @pytest.fixture(autouse=True)
@@ -96,8 +98,16 @@ def named(clients):
     [
         (methods.erm(), {}),
         (methods.afl(), {"participation": 0.67}),
-        (methods.wafl(5.0), {"steps": 2, "epochs": 0, "server": adam(0.05), "local": sgd(1.0)}),
-        (methods.gdrfl(5.0), {"drift": True, "compression": eight_bits()}),
+        (
+            methods.wafl(5.0),
+            {
+                "local_steps": 2,
+                "local_epochs": 0,
+                "server_optimizer": adam(0.05),
+                "optimizer": sgd(1.0),
+            },
+        ),
+        (methods.gdrfl(5.0), {"scaffold": True, "compression": eight_bits()}),
         (methods.paper(5, 4), {"average": 0.5, "compression": top(0.2)}),
         (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
     ],
@@ -119,8 +129,8 @@ def test_the_app_gives_the_model_of_train_bit_for_bit(method, given):
 def test_what_clients_agree_on_travels_once_and_gives_the_same_model():
     clients, tilted = named(blobs()), methods.method(temperature=5.0, mixture="agnostic")
     for score in (distance(5.0), distance(5.0, components=1)):
-        here = train(clients, tilted, model, PLAN.changed(rounds=3, most=5.0), score=score)
-        there = app(clients, tilted, PLAN.changed(most=5.0), score=score)
+        here = train(clients, tilted, model, PLAN.changed(rounds=3, max_loss=5.0), score=score)
+        there = app(clients, tilted, PLAN.changed(max_loss=5.0), score=score)
         assert np.array_equal(there.theta, here.theta)
         told = [(node, ask["number"]) for node, ask, keys in there.grid.asked
                 if ask["step"] == "train" and "agreed" in keys]  # fmt: skip
@@ -129,8 +139,8 @@ def test_what_clients_agree_on_travels_once_and_gives_the_same_model():
 
 def test_clients_together_are_the_app_up_to_rounding():
     clients = named(blobs())
-    together = train(clients, methods.paper(5, 4), model, Plan(batch=16, rounds=3))
-    there = app(clients, methods.paper(5, 4), Plan(batch=16))
+    together = train(clients, methods.paper(5, 4), model, Plan(batch_size=16, rounds=3))
+    there = app(clients, methods.paper(5, 4), Plan(batch_size=16))
     assert there.theta == pytest.approx(together.theta, abs=1e-4)
 
 
@@ -233,7 +243,7 @@ def test_a_bad_reply_is_left_out_and_said(how, caplog, monkeypatch):
     assert second.risks[1] == first.risks[1]  # what was last heard stands
     assert third.answered == tuple(there.lam)
     assert np.isfinite(there.theta).all()
-    assert "client-2 is left out of round 2" in caplog.text and "\x1b" not in caplog.text
+    assert "client-2 is ignored in round 2" in caplog.text and "\x1b" not in caplog.text
 
 
 def test_the_others_stand_in_for_who_is_silent():
@@ -321,14 +331,14 @@ def test_a_client_that_lost_its_state_is_told_again():
     strategy = RobustStrategy(method, module, PLAN, fraction_evaluate=0.0, min_available_nodes=3)
     strategy.start(grid, ArrayRecord(module.state_dict()), 3)
     assert [len(line.answered) for line in strategy.history] == [3, 2, 3]
-    assert "does not know what was agreed" in strategy.history[1].refused["client-1"]
+    assert "has lost the agreed statistics" in strategy.history[1].refused["client-1"]
 
 
 def test_client_and_server_must_have_the_same_plan():
     module = make(model, 0)
     rows = next(iter(blobs().values()))
     grid = Loopback(
-        [rows], lambda m, c, r: client.train(m, c, r, methods.afl(), module, Plan(batch=8))
+        [rows], lambda m, c, r: client.train(m, c, r, methods.afl(), module, Plan(batch_size=8))
     )
     strategy = RobustStrategy(methods.afl(), module, PLAN, min_available_nodes=1)
     with pytest.raises(ValueError, match="no client takes part"):

@@ -118,7 +118,9 @@ def in_process(monkeypatch):
     method, plan = task.training(config)
     torch.manual_seed(plan.seed)
     clients = {f"client-{i + 1}": task.load_data(i, config)[0] for i in range(3)}
-    fit = dorfl.train(clients, method, model=task.Net(), options=plan, rounds=ROUNDS, at_once=1)
+    fit = dorfl.train(
+        clients, method, model=task.Net(), options=plan, rounds=ROUNDS, max_parameters=1
+    )
     return {name: value.numpy() for name, value in fit.model.state_dict().items()}
 
 

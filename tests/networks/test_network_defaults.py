@@ -14,7 +14,7 @@ from torch import nn
 import dorfl
 from dorfl import methods, mixture
 from dorfl.networks import adam, distance, mlp, resolution, sgd
-from dorfl.networks.plan import Plan
+from dorfl.networks.plan import RENAMED, Plan
 from dorfl.networks.training import prepare
 
 
@@ -215,7 +215,7 @@ def test_a_score_of_ones_own_and_given_parts_take_their_place():
 def test_a_network_that_learnt_nothing_warns():
     clients, _, _ = digits(by_class=True)
     with pytest.warns(dorfl.FitWarning, match="no better than a constant prediction") as caught:
-        dorfl.train(clients, model=network, rounds=1, server=adam(1e-8))
+        dorfl.train(clients, model=network, rounds=1, server_optimizer=adam(1e-8))
     assert caught[0].filename == __file__
     X = np.random.default_rng(0).normal(size=(90, 2))
     with pytest.warns(dorfl.FitWarning, match="no better than a constant"):
@@ -243,21 +243,46 @@ def test_the_papers_method_on_clients_far_from_the_centre_warns():
     clients, _, _ = digits(by_class=True, scale=16.0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        dorfl.train(clients, methods.paper(), model=network, climb=1, ascent=1.0)
+        dorfl.train(clients, methods.paper(), model=network, inner_steps=1, mixture_lr=1.0)
     said = [str(one.message) for one in caught]
     assert any("no better than a constant" in line for line in said)
     assert any("have no weight in the mixture although their loss is higher" in s for s in said)
 
 
-def test_rules_follow_the_work_of_a_client():
-    assert (Plan().steps, Plan().local, Plan().server) == (1, sgd(1.0), adam(0.01))
-    assert (Plan(epochs=1).steps, Plan(epochs=1).local, Plan(epochs=1).server) == (
-        0, sgd(0.05), sgd(1.0),
-    )  # fmt: skip
-    assert Plan().changed(epochs=2) == Plan(epochs=2)
-    assert Plan(epochs=2).changed(steps=1) == Plan()
-    assert Plan(local=sgd(0.3)).changed(epochs=2).local == sgd(0.3)
-    assert Plan().changed(server=sgd(1.0, 0.5)).local == sgd(0.05)
+def used(**given):
+    plan = Plan(**given)
+    return plan.used_optimizer, plan.used_server_optimizer
+
+
+def test_optimizers_follow_the_work_of_a_client():
+    assert Plan().local_steps == 1
+    assert used() == (sgd(1.0), adam(0.01))
+    assert used(local_epochs=1) == (sgd(0.05), sgd(1.0))
+    assert used(lr=0.1) == (sgd(1.0), adam(0.1))
+    assert used(lr=0.1, local_steps=5) == (sgd(0.1), sgd(1.0))
+    assert used(optimizer=sgd(0.3), local_epochs=2) == (sgd(0.3), sgd(1.0))
+    assert used(server_optimizer=sgd(1.0, 0.5)) == (sgd(0.05), sgd(1.0, 0.5))
+    assert Plan().changed(local_epochs=2) == Plan(local_epochs=2)
+    assert Plan(local_epochs=2).changed(local_steps=1) == Plan()
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_or_foreign_name_of_an_option_is_answered_with_its_name_here(old):
+    clients, _, _ = digits(by_class=False)
+    for call in (
+        lambda: Plan(**{old: 1}),
+        lambda: Plan().changed(**{old: 1}),
+        lambda: dorfl.train(clients, model=network, **{old: 1}),
+    ):
+        with pytest.raises(ValueError, match=f"^{old}: write {RENAMED[old]}=$"):
+            call()
+
+
+def test_a_misspelt_option_gets_a_suggestion():
+    with pytest.raises(ValueError, match="did you mean batch_size"):
+        Plan(batchsize=3)
+    with pytest.raises(ValueError, match=r"networks\.adam"):
+        Plan(optimizer="adam")
 
 
 def test_flower_apps_and_strangers_are_told_what_to_give():

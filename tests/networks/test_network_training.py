@@ -33,7 +33,8 @@ def model():
 
 
 def quick(clients, method, **given):
-    return train(clients, method, model, **{"rounds": 5, "batch": 16, **given})
+    given = {"model": model, "rounds": 5, "batch_size": 16, **given}
+    return train(clients, method, **given)
 
 
 @pytest.mark.filterwarnings("ignore:on the way of")  # ReLU has kinks, and a few rows are many here
@@ -41,10 +42,15 @@ def quick(clients, method, **given):
     "given",
     [
         {},
-        {"steps": 3, "epochs": 0, "server": adam(0.05), "local": sgd(1.0)},
+        {
+            "local_steps": 3,
+            "local_epochs": 0,
+            "server_optimizer": adam(0.05),
+            "optimizer": sgd(1.0),
+        },
         {"participation": 0.67, "compression": top(0.2)},
-        {"drift": True, "compression": eight_bits()},
-        {"local": adam(0.01), "server": sgd(1.0, momentum=0.5), "optimistic": True},
+        {"scaffold": True, "compression": eight_bits()},
+        {"optimizer": adam(0.01), "server_optimizer": sgd(1.0, momentum=0.5), "optimistic": True},
         {"average": 0.5, "l2": 0.01},
     ],
     ids=["plain", "steps", "sampled", "drift", "rules", "average"],
@@ -75,13 +81,16 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
 
 def test_clients_together_and_one_by_one_give_the_same_model():
     together = quick(blobs(), methods.paper(5, 4), rounds=2)
-    alone = quick(blobs(), methods.paper(5, 4), rounds=2, at_once=1)
+    alone = quick(blobs(), methods.paper(5, 4), rounds=2, max_parameters=1)
     assert together.theta == pytest.approx(alone.theta, abs=1e-4)
 
 
 def test_one_full_step_is_the_gradient_of_the_objective():
     """θ − θ' of one local step on all rows is Σ λ_i ∇F_i."""
-    method, plan = methods.paper(5, 4), Plan(rounds=1, batch=60, epochs=1, local=sgd(1.0), climb=20)
+    method, plan = (
+        methods.paper(5, 4),
+        Plan(rounds=1, batch_size=60, local_epochs=1, optimizer=sgd(1.0), inner_steps=20),
+    )
     fleet = prepare(blobs(), method, model, plan)
     start = fleet.network.start()
     exact = evaluate(fleet, start, gradients=True)
@@ -97,13 +106,13 @@ def test_sampling_is_unbiased():
     counts, steps, rises = np.zeros(4), np.zeros(4), np.zeros(4)
     risks = np.array([1.0, 2.0, 3.0, 4.0])
     for number in range(4000):
-        draw = _draw(plan, state, number)
+        draw = _draw(plan, mixture.agnostic(), state, number)
         assert len(draw.who) == 2
         counts[draw.who] += 1
         steps[draw.who] += lam[draw.who] / draw.chance[draw.who]
         told = np.full(4, np.nan)
         told[draw.who] = risks[draw.who]
-        after = _climb(Plan(ascent=1.0), mixture.agnostic(), draw, state, told)
+        after = _climb(Plan(mixture_lr=1.0), mixture.agnostic(), draw, state, told)
         rises += np.log(after / lam) - np.log(after[0] / lam[0])
     assert counts / 4000 == pytest.approx(chances(0.5 * lam + 0.125, 2), abs=0.03)
     assert steps / 4000 == pytest.approx(lam, rel=0.08)
@@ -114,10 +123,16 @@ def test_the_worst_client_is_served_better_by_the_worst_mixture():
     rng = np.random.default_rng(0)
     many, few = rng.normal(size=(300, 2)), rng.normal(size=(20, 2))
     clients = {"many": (many, (many[:, 0] > 0) * 1), "few": (few, (few[:, 1] > 0) * 1)}
-    given = {"rounds": 60, "epochs": 0, "steps": 1, "local": sgd(0.3), "batch": 300}
+    given = {
+        "rounds": 60,
+        "local_epochs": 0,
+        "local_steps": 1,
+        "optimizer": sgd(0.3),
+        "batch_size": 300,
+    }
     made = lambda: mlp(2, (16,), 2)  # noqa: E731
     plain = train(clients, methods.erm(), made, **given)
-    agnostic = train(clients, methods.afl(), made, ascent=0.3, **given)
+    agnostic = train(clients, methods.afl(), made, mixture_lr=0.3, **given)
     assert agnostic.risks.max() < plain.risks.max() - 0.1
     assert agnostic.lam[1] > 0.4
     assert agnostic.gap_estimate >= 0
@@ -135,8 +150,8 @@ def test_a_bound_on_the_mixture_keeps_a_liar_from_taking_it_over():
     right = {}
     for rule in (mixture.agnostic(), mixture.capped(0.6)):
         fit = train(
-            clients, methods.method(mixture=rule), lambda: mlp(2, (16,), 2), rounds=150, epochs=0,
-            steps=1, local=sgd(1.0), server=adam(0.02), batch=300, ascent=0.3,
+            clients, methods.method(mixture=rule), lambda: mlp(2, (16,), 2), rounds=150, lr=0.02,
+            batch_size=300, mixture_lr=0.3,
         )  # fmt: skip
         assert fit.lam[1] <= rule.cap
         right[rule.cap] = fit.score(*clients["honest"])
@@ -148,7 +163,7 @@ def test_a_score_takes_the_weight_of_outliers():
     for X, _ in clients.values():
         X[:20] *= -8
     tilted = methods.method(temperature=5.0, mixture=mixture.agnostic(by="loss"))
-    fit = quick(clients, tilted, rounds=10, epochs=1, score=distance(5.0), most=5.0)
+    fit = quick(clients, tilted, rounds=10, local_epochs=1, score=distance(5.0), max_loss=5.0)
     for weights in fit.sample_weights.values():
         assert weights.sum() == pytest.approx(1.0)
         assert weights[:20].max() < 0.2 * np.median(weights[20:])
@@ -160,17 +175,23 @@ def test_drift_correction_helps_clients_that_pull_apart():
     """Each client has one class; many local steps: without correction the mean model is worse."""
     rng = np.random.default_rng(0)
     clients = [((BLOBS[k] + rng.normal(size=(64, 2))), np.full(64, k)) for k in range(3)]
-    given = {"rounds": 15, "epochs": 0, "steps": 20, "batch": 64, "local": sgd(0.3)}
+    given = {
+        "rounds": 15,
+        "local_epochs": 0,
+        "local_steps": 20,
+        "batch_size": 64,
+        "optimizer": sgd(0.3),
+    }
     made = lambda: torch.nn.Linear(2, 3)  # noqa: E731
     plain = train(clients, methods.erm(), made, **given)
-    corrected = train(clients, methods.erm(), made, drift=True, **given)
+    corrected = train(clients, methods.erm(), made, scaffold=True, **given)
     assert corrected.objective < plain.objective
     assert corrected.bytes_down == 2 * plain.bytes_down
     assert corrected.bytes_up == plain.bytes_up
 
 
 def test_compression_sends_less_and_loses_nothing_in_the_long_run():
-    given = {"rounds": 30, "epochs": 1, "local": sgd(0.3)}
+    given = {"rounds": 30, "local_epochs": 1, "optimizer": sgd(0.3)}
     full = quick(blobs(), methods.erm(), **given)
     for rule, share in ((top(0.1), 0.4), (eight_bits(), 0.6)):
         small = quick(blobs(), methods.erm(), compression=rule, **given)
@@ -206,7 +227,7 @@ def test_a_loss_and_a_score_of_ones_own_and_pictures():
         torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(32, 1)
     )
     fit = train(
-        clients, methods.paper(50, 1, None), cnn, rounds=2, climb=3,
+        clients, methods.paper(50, 1, None), cnn, rounds=2, inner_steps=3,
         loss=lambda out, y: torch.log(torch.cosh(out[:, 0] - y)),
         score=lambda x, y: 0.01 * (x**2).flatten(1).sum(1),
     )  # fmt: skip
@@ -223,9 +244,9 @@ def test_a_loss_and_a_score_of_ones_own_and_pictures():
         ({"loss": "hinge"}, "unknown"),
         ({"rounds": 0}, "at least 1"),
         ({"speed": 3}, "no such option"),
-        ({"drift": True, "local": adam()}, "plain local steps"),
+        ({"scaffold": True, "optimizer": adam()}, "plain local steps"),
         ({"method": methods.method(radius=0.1)}, "linear models"),
-        ({"epochs": 1, "local": sgd(1e30)}, "diverged"),
+        ({"local_epochs": 1, "optimizer": sgd(1e30)}, "diverged"),
     ],
 )
 def test_errors_say_what_to_do(given, words):

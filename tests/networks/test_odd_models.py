@@ -26,7 +26,7 @@ def cnn(*extra):
 
 
 def fit(model=cnn, method=None, clients=CLIENTS, **given):
-    given = {"rounds": 2, "batch": 4, **given}
+    given = {"rounds": 2, "batch_size": 4, **given}
     return dorfl.train(clients, method or methods.afl(), model=model, **given)
 
 
@@ -179,16 +179,17 @@ def test_shared_parameters_stay_shared():
         Pairs(lambda x, y: (x.astype(np.float64), np.int64(y))),
         TensorDataset(*map(torch.as_tensor, pictures())),
         Stream(),
+        DataLoader(Pairs(lambda x, y: (x, y))),
         (pictures()[0], pictures()[1][:, None]),
         (torch.as_tensor(pictures()[0]), torch.as_tensor(pictures()[1])[:, None]),
     ],
-    ids=["arrays", "pairs", "float64", "tensors", "stream", "column", "tensor-column"],
+    ids=["arrays", "pairs", "float64", "tensors", "stream", "loader", "column", "tensor-column"],
 )
 def test_rows_come_in_many_forms(given):
-    rows = gather([given], torch.float32, classify=True)
-    expected = gather([pictures()], torch.float32, classify=True)
-    assert torch.equal(rows.x, expected.x)
-    assert torch.equal(rows.y, expected.y)
+    rows = gather([given], torch.float32, classify=True).known(0)
+    expected = gather([pictures()], torch.float32, classify=True).known(0)
+    assert torch.equal(rows[0], expected[0])
+    assert torch.equal(rows[1], expected[1])
 
 
 def test_a_client_of_one_row_takes_part():
@@ -212,7 +213,7 @@ def sentences(seed):
 @pytest.mark.parametrize(
     ("model", "clients", "given"),
     [
-        (Words, {"a": sentences(0), "b": sentences(1)}, {"at": "table"}),
+        (Words, {"a": sentences(0), "b": sentences(1)}, {"inner_layer": "table"}),
         (Pair, {"a": (pictures()[0][:, 0, 0], pictures()[1])}, {}),
     ],
     ids=["embedding", "two-inputs"],
@@ -257,14 +258,13 @@ def spoilt():
         ({"model": lambda: Turning(torch.complex64)}, "two is torch.complex64"),
         ({"model": lambda: cnn().bfloat16()}, "0.weight is torch.bfloat16"),
         ({"model": lambda: Several(torch.fft.fft)}, "puts out torch.complex64"),
-        ({"clients": [((np.ones((12, 4)), np.ones((12, 2))), np.arange(12) % 3)]}, "side by side"),
+        ({"clients": [((np.ones((12, 4)), np.ones((12, 2))), np.arange(12) % 3)]}, "are pairs"),
         ({"loss": nn.CrossEntropyLoss(), "classes": range(3)}, r"reduction='none'"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "class numbers where `classes` is given"),
         ({"loss": nn.MSELoss(reduction="none"), "model": lambda: nn.Sequential(
             nn.Flatten(), nn.Linear(36, 1))}, r"gives \(2, 2\) for two rows"),
         ({"clients": [Pairs(lambda x, y: {"image": x, "label": y})]}, "gives a dict for a row"),
         ({"clients": [Pairs(lambda x, y: (x, y, 0))]}, "gives a tuple for a row"),
-        ({"clients": [DataLoader(Pairs(lambda x, y: (x, y)))]}, "give the loader's data set"),
         ({"clients": {"a": pictures(), "b": pictures(0)}}, "client 'b': has no rows"),
         ({"clients": spoilt()}, "NaN or infinite, the first in row 3"),
         ({"clients": {"a": pictures(2)}}, "give `classes` if there are more"),

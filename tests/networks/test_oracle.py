@@ -9,7 +9,7 @@ from torch import nn
 
 import dorfl
 from dorfl import methods, scores
-from dorfl.data.centers import find_centers
+from dorfl.data.robust import find_centers
 from dorfl.networks.oracle import evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.training import oracle, prepare
@@ -72,7 +72,7 @@ def test_linear_network_agrees_with_the_exact_kernel(case, dtype):
     method, loss = CASES[case]
     clients = three_classes() if loss == "softmax" else SYNTHETIC
     theta = np.random.default_rng(1).normal(size=(3, 5)) if loss == "softmax" else THETA
-    plan = Plan(climb=60, accuracy=1e-13 if dtype == torch.float64 else 1e-9)
+    plan = Plan(inner_steps=60, inner_tol=1e-13 if dtype == torch.float64 else 1e-9)
     fleet = prepare(clients, method, linear(theta, dtype), plan, loss=loss)
     found = evaluate(fleet, fleet.network.start(), gradients=True)
     given = method
@@ -97,7 +97,7 @@ def test_a_warning_where_the_supremum_is_not_concave():
     rng = np.random.default_rng(0)
     clients = [(rng.normal(size=(40, 5)), rng.integers(0, 2, 40))]
     steep = linear(6.0 * THETA, torch.float32)
-    fleet = prepare(clients, methods.wafl(0.2), steep, Plan(climb=20), loss="logistic")
+    fleet = prepare(clients, methods.wafl(0.2), steep, Plan(inner_steps=20), loss="logistic")
     with pytest.warns(UserWarning, match="not concave"):
         found = evaluate(fleet, fleet.network.start())
     assert found.bent > 0
@@ -107,7 +107,7 @@ def test_gradient_of_a_network_is_that_of_its_risk():
     """Danskin: the moved rows count as fixed, and differences of F agree."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-    plan = Plan(climb=200, accuracy=1e-15)
+    plan = Plan(inner_steps=200, inner_tol=1e-15)
     fleet = prepare(three_classes(), methods.paper(20, 1), model, plan)
     theta = fleet.network.start()
     found = evaluate(fleet, theta, gradients=True)
@@ -120,7 +120,7 @@ def test_solvers_of_linear_models_train_a_network_through_its_oracle():
     """A linear network on a convex problem reaches the optimum of the exact kernel."""
     method = methods.paper(5, 1, scores.quadratic(0.2, center="client"))
     layer = linear(np.zeros(6), torch.float64)
-    own = oracle(SYNTHETIC, method, layer, loss="logistic", climb=50, accuracy=1e-14)
+    own = oracle(SYNTHETIC, method, layer, loss="logistic", inner_steps=50, inner_tol=1e-14)
     found = dorfl.train(own, tol=1e-5)
     exact = dorfl.train(SYNTHETIC, method, tol=1e-7)
     assert found.objective == pytest.approx(exact.objective, abs=1e-4)

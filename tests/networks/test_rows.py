@@ -70,7 +70,7 @@ def test_bounds_and_frozen_columns_hold(rows):
 def test_a_bounded_loss_stops_rows_that_are_beyond_it(rows):
     x, y = rows
     network = Network(mlp(4, (6,), 3))
-    robust = Robust(softmax, place(np.inf, squared(), None, 4), most=1.0)
+    robust = Robust(softmax, place(np.inf, squared(), None, 4), max_loss=1.0)
     assert float(robust.losses(network, 50 * network.start()[None], x, y).max()) == 1.0
 
 

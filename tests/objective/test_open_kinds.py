@@ -11,8 +11,8 @@ import dorfl
 from dorfl import losses, methods, scores
 from dorfl.federated import local
 from dorfl.federated.training import prepare, serve
-from dorfl.objective.kinds import Loss, Score
-from dorfl.objective.written import read_loss, read_method, write_loss, write_method
+from dorfl.objective.base import Loss, Score
+from dorfl.objective.serialization import read_loss, read_method, write_loss, write_method
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def test_labels_and_predictions_are_the_loss_s_business():
     X, y = clients["north"]
     assert set(fit.predict(X)) == {"no", "yes"}
     assert fit.score(X, y) > 0.75
-    with pytest.raises(ValueError, match="tells two classes apart, y has 3"):
+    with pytest.raises(ValueError, match="is for two classes, y has 3"):
         dorfl.train(make_clients(OneAgainstAll()), methods.afl(), loss=SmoothHinge())
 
 
@@ -247,7 +247,7 @@ def test_reports_of_it_have_bounds():
 def test_a_place_in_the_registry_is_all_that_files_need(monkeypatch):
     method = methods.method(rho=9.0, beta=0.5, score=Far(0.25))
     for write, kind in ((write_loss, LogCosh(0.5)), (write_method, method)):
-        with pytest.raises(ValueError, match="place in KINDS"):
+        with pytest.raises(ValueError, match="add it to KINDS"):
             write(kind)
     monkeypatch.setitem(losses.KINDS, "log-cosh", LogCosh)
     monkeypatch.setitem(scores.KINDS, "far", Far)

@@ -29,10 +29,10 @@ from dorfl.report.content import (
     Text,
 )
 from dorfl.report.export import export
-from dorfl.report.latex import tex
-from dorfl.report.looks import looks
 from dorfl.report.page import render, write
 from dorfl.report.plots import plot
+from dorfl.report.style import looks
+from dorfl.report.tables import tex
 from dorfl.support.files import write_whole
 
 HOSTILE = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>\"&$x_{ </title>"
@@ -152,7 +152,7 @@ def test_latex_leaves_nothing_special(text):
     ],
 )  # fmt: skip
 def test_cells_are_set_for_reading(cell, form, words):
-    assert tables.lines(Table("t", "T", ("a", "b"), [("x", cell)], form))[0].words[1] == words
+    assert tables.lines(Table("t", "T", ("a", "b"), [("x", cell)], form))[0].cells[1] == words
 
 
 def test_a_row_of_the_wrong_length_is_named():

@@ -68,6 +68,7 @@ def test_array_estimator_file_and_sites_give_the_same_model(tmp_path):
     labels = np.concatenate([y for _, y in clients.values()])
     owners = np.repeat(list(clients), [len(y) for _, y in clients.values()])
     model = dorfl.RobustClassifier().fit(rows, labels, clients=owners)
+    assert fit.gap_kind == "bound"
     np.testing.assert_array_equal(fit.theta, np.append(model.coef_[0], model.intercept_))
     np.testing.assert_array_equal(
         np.concatenate([fit.sample_weights[name] for name in clients]),

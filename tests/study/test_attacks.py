@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attacking import ATTACKS, COLUMNS, OPEN, Attacker, against, patients, victim
-from dorfl.data import centers
+from dorfl.data import robust
 from dorfl.federated import privacy
 from dorfl.federated.training import prepare
 from dorfl.objective import methods
@@ -234,7 +234,7 @@ def test_columns_in_which_a_few_rows_differ_are_constant(least):
 def test_a_centre_leaves_out_no_row_or_several():
     for seed in range(50):
         rows = np.random.default_rng(seed).standard_t(3, size=(120, 3))
-        left = 120 - centers.summarise(rows).kept
+        left = 120 - robust.local_center(rows).kept
         assert left == 0 or left >= 5
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dorfl.cli import app
-from dorfl.data import centers, spread
+from dorfl.data import robust
 from dorfl.selection.defaults import is_inlier
 from dorfl.study import model
 
@@ -77,20 +77,22 @@ def test_a_class_with_too_few_rows_has_the_centre_of_all():
     rng = np.random.default_rng(1)
     codes = [np.repeat([0, 1], [60, 50]), np.repeat([0, 1], [60, 9])]
     tables = [rng.normal(2.5 * c[:, None], 1.0, (len(c), 2)) for c in codes]
-    told = [spread.tell(X, c, classes=2, least=5) for X, c in zip(tables, codes, strict=True)]
+    told = [robust.report(X, c, classes=2, least=5) for X, c in zip(tables, codes, strict=True)]
     assert told[0].by.tolist() == [60, 50] and told[1].by.tolist() == [60, 0]
-    found = spread.centers_of(told, own=True, shape=np.ones(2))
+    found = robust.client_centers(told, own=True, shape=np.ones(2))
     np.testing.assert_array_equal(found[1, 1], told[1].mean)
     np.testing.assert_array_equal(found[0], told[0].means)
-    assert spread.centers_of(told, own=False, shape=np.ones(2)).shape == (2, 2)
+    assert robust.client_centers(told, own=False, shape=np.ones(2)).shape == (2, 2)
 
 
 @pytest.mark.parametrize(("away", "ndim"), [(0.5, 2), (2.5, 3), (8.0, 2)])
 def test_a_class_among_the_others_or_beyond_them_has_no_centre_of_its_own(away, ndim):
     """Where many labels are wrong, it would be the centre of the wrong ones."""
     rng, codes = np.random.default_rng(3), np.repeat([0, 1], [200, 60])
-    told = spread.tell(rng.normal(away * codes[:, None], 1.0, (260, 2)), codes, classes=2, least=5)
-    assert spread.centers_of([told], own=True, shape=np.ones(2)).ndim == ndim
+    told = robust.report(
+        rng.normal(away * codes[:, None], 1.0, (260, 2)), codes, classes=2, least=5
+    )
+    assert robust.client_centers([told], own=True, shape=np.ones(2)).ndim == ndim
 
 
 def test_wrong_rows_that_lie_together_do_not_vouch_for_themselves():
@@ -98,9 +100,9 @@ def test_wrong_rows_that_lie_together_do_not_vouch_for_themselves():
     rng, codes = np.random.default_rng(5), np.repeat([0, 1, 2], [200, 200, 60])
     rows = rng.normal(4.0 * codes[:, None], 1.0, (460, 3))
     rows[-30:] = 100.0
-    told = spread.tell(rows, codes, classes=3, least=5)
-    shape = 1.0 / spread.measure([told], bulk=0.8).units ** 2
-    found = spread.centers_of([told], own=True, shape=shape)[0]
+    told = robust.report(rows, codes, classes=3, least=5)
+    shape = 1.0 / robust.column_scales([told], inlier_share=0.8).units ** 2
+    found = robust.client_centers([told], own=True, shape=shape)[0]
     np.testing.assert_array_equal(found[2], told.mean)
     np.testing.assert_array_equal(found[:2], told.means[:2])
 
@@ -109,7 +111,7 @@ def test_a_third_of_wrong_rows_hardly_moves_a_class():
     rng, codes = np.random.default_rng(4), np.repeat([0, 1], 100)
     rows = rng.normal(3.0 * codes[:, None], 1.0, (200, 2))
     rows[:20] = 1e6
-    _, means = centers.by_class(rows, codes, 2)
+    _, means = robust.class_means(rows, codes, 2)
     assert np.abs(means - [[0.0], [3.0]]).max() < 0.5
 
 
@@ -117,7 +119,7 @@ def test_no_number_is_of_few_rows():
     rng = np.random.default_rng(2)
     for least in (1, 5, 11):
         codes = rng.integers(0, 4, size=60) ** 2 % 5
-        counts, means = centers.by_class(rng.normal(size=(60, 2)), codes, 5, least)
+        counts, means = robust.class_means(rng.normal(size=(60, 2)), codes, 5, least)
         assert ((counts == 0) | (counts >= 2 * max(least, 5))).all()
         assert not means[counts == 0].any()
 

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dorfl
-from dorfl.data import spread
+from dorfl.data import robust
 from dorfl.defaults import choose
 from dorfl.objective.scores import Quadratic
 from dorfl.selection import defaults
@@ -33,17 +33,18 @@ def normal_clients(seed=0, sizes=(300, 200), dims=4):
 # ── the spread ──────────────────────────────────────────────────────────────────────────────────
 
 
-def measure(*tables, bulk=0.8):
-    return spread.measure(spread.gather(tables, [None] * len(tables))[0], bulk)
+def measure(*tables, inlier_share=0.8):
+    return robust.column_scales(robust.report_all(tables, [None] * len(tables))[0], inlier_share)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=10, max_size=400), st.integers(5, 9))
 def test_nothing_is_told_of_fewer_rows_than_agreed(values, least):
-    place = spread.tell(np.array(values)[:, None], least=5)
+    place = robust.report(np.array(values)[:, None], least=5)
     assert place.away.shape == (min(len(values) // 5, 256), 1)
     assert (np.diff(place.away, axis=0) >= 0).all() and place.kept >= 5
     assert (
-        len(spread.distances(np.zeros((least - 1, 1)), np.zeros(1), np.ones(1), least).means) == 0
+        len(robust.distance_sketch(np.zeros((least - 1, 1)), np.zeros(1), np.ones(1), least).means)
+        == 0
     )
 
 
@@ -59,17 +60,17 @@ def test_units_hardly_depend_on_how_rows_are_divided(pieces):
 
 def test_bad_rows_move_units_and_centre_little():
     rows = np.random.default_rng(3).normal(loc=5.0, size=(2000, 4))
-    clean, before = measure(rows), spread.tell(rows).mean
+    clean, before = measure(rows), robust.report(rows).mean
     rows[:200] *= -8
-    dirty, after = measure(rows), spread.tell(rows).mean
+    dirty, after = measure(rows), robust.report(rows).mean
     assert (dirty.units / clean.units).max() < 1.35
     assert np.abs(after - before).max() < 0.1
 
 
 def test_only_some_rows_of_a_large_client_are_looked_at_and_always_the_same():
-    rows = np.random.default_rng(4).normal(size=(spread.LOOK + 5000, 1))
-    np.testing.assert_array_equal(spread.look(rows), spread.look(rows))
-    assert len(spread.look(rows)) == spread.LOOK
+    rows = np.random.default_rng(4).normal(size=(robust.SUBSAMPLE + 5000, 1))
+    np.testing.assert_array_equal(robust.subsample(rows), robust.subsample(rows))
+    assert len(robust.subsample(rows)) == robust.SUBSAMPLE
     assert measure(rows).units[0] == pytest.approx(1.0, rel=0.05)
 
 

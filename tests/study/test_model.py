@@ -19,7 +19,7 @@ import dorfl
 from dorfl import costs, methods, mixture, scores
 from dorfl.data import preprocessing, tables
 from dorfl.data.preprocessing import Numeric, cells
-from dorfl.objective.written import read_method, write_method
+from dorfl.objective.serialization import read_method, write_method
 from dorfl.study import model
 from dorfl.study.model import Facts, ModelError, folder, score
 from dorfl.study.model.facts import Estimate, HeldOut, Served

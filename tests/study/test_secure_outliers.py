@@ -5,7 +5,7 @@ import pytest
 
 import dorfl
 from cases import few
-from dorfl.data import histogram, sketch
+from dorfl.data import sketch
 from dorfl.study import checks, coordinator, local, meaning, results
 from dorfl.study.limits import Limits
 from dorfl.study.messages import Masked, Reply
@@ -183,8 +183,8 @@ def medians(tables, unit=1.0):
     told = [sketch.of(np.asarray(rows, dtype=float), 5) for rows in tables]
     at, turns, found = 0.0, 0, False
     while not found and turns < 8:
-        total = sum(histogram.around(one, at, unit) for one in told)
-        (at, values, found), turns = histogram.median(total, at, unit), turns + 1
+        total = sum(sketch.histogram_around(one, at, unit) for one in told)
+        (at, values, found), turns = sketch.histogram_median(total, at, unit), turns + 1
     return sketch.quantile([values], 0.5), turns
 
 
@@ -212,7 +212,7 @@ def test_a_sum_tells_no_more_than_the_sketches_would():
     blocks = rows.reshape(-1, 5)
     other = blocks + 0.01 * np.array([-1.0, 1.0, 0.0, 1.0, -1.0]) * np.ptp(blocks, axis=1)[:, None]
     one, two = (sketch.of(table.ravel(), 5) for table in (blocks, other))
-    for count in (histogram.count, lambda told: histogram.around(told, 0.3, 2.0)):
+    for count in (sketch.histogram, lambda told: sketch.histogram_around(told, 0.3, 2.0)):
         assert np.abs(count(one) - count(two)).max() < 1e-9
 
 

@@ -138,3 +138,29 @@ def test_errors_never_repeat_content():
 def test_functions_and_objects_cannot_be_sent():
     with pytest.raises(TypeError, match="cannot be sent"):
         wire.encode({"f": print})
+
+
+class Circle(NamedTuple):
+    size: float
+
+
+class Square(NamedTuple):
+    size: float
+
+
+class Drawing(NamedTuple):
+    shapes: tuple[Circle | Square, ...]
+    frame: Square
+    best: Circle | Square | None = None
+
+
+def test_one_of_several_records_is_read_by_its_tag():
+    drawing = Drawing((Circle(1.0), Square(2.0)), Square(3.0), Square(1.0))
+    assert wire.decode(wire.encode(drawing), Drawing) == drawing
+    plain = json.loads(wire.encode(drawing))
+    assert plain["best"] == {"type": "Square", "size": 1.0}
+    assert plain["frame"] == {"size": 3.0}  # there is no choice
+    for wrong in ({"size": 1.0}, {"type": "Triangle", "size": 1.0}, {"type": ["Square"]}):
+        plain["best"] = wrong
+        with pytest.raises(ValueError, match=r"Drawing\.best"):
+            wire.decode(json.dumps(plain).encode(), Drawing)

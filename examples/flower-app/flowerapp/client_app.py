@@ -1,4 +1,4 @@
-"""What every client does: train and evaluate on its own rows."""
+"""Train and evaluate on the rows of one client."""
 
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict

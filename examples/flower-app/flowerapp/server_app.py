@@ -1,4 +1,4 @@
-"""What the server does: rounds, and the model at the end."""
+"""Run the rounds and write the model."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The model, the data, and how it is trained: what client and server share."""
+"""Define the model, the data and the training for both client and server."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ METHODS = {
     "afl": methods.afl(),
     "wafl": methods.wafl(rho=20.0),
     "gdrfl": methods.gdrfl(rho=20.0),
-    # by="loss": a client far from the score's centre is not mistaken for one that is served well
+    # by="loss": by="risk" would underrate clients far from the centre of the score
     "dorfl": methods.paper(rho=20.0, beta=1.0, mixture=mixture.agnostic(by="loss")),
 }
 
@@ -30,13 +30,13 @@ class Net(nn.Module):
 
 
 def training(config):
-    """The method and the plan, from the run's configuration."""
-    plan = Plan(batch=32, epochs=1, local=sgd(0.05), seed=int(config["seed"]))
+    """Return the method and the plan that the run's configuration names."""
+    plan = Plan(batch_size=32, local_epochs=1, optimizer=sgd(0.05), seed=int(config["seed"]))
     return METHODS[str(config["method"])], plan
 
 
 def load_data(partition, config):
-    """One client's rows to train on, some of them wrong, and clean ones to test on."""
+    """Return a client's training rows, some of them outliers, and clean test rows."""
     share = float(config["outliers"])
     data = dorfl.datasets.synthetic(
         int(config["seed"]), contamination=[share] * 3, factors=[8.0] * 3

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from dorfl.support import extras
+from dorfl.support import lazy
 
 _NEEDS = {"sites": ("aiohttp", "cryptography"), "flower": ("flwr", "cryptography")}
 
@@ -22,4 +22,4 @@ _NEEDS = {"sites": ("aiohttp", "cryptography"), "flower": ("flwr", "cryptography
 def require(extra: str = "sites") -> None:
     """Raise ValueError with the command to install an extra if a package of it is missing."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDS[extra]):
-        raise ValueError(f"this needs the extra {extra!r}: {extras.install(extra)}")
+        raise ValueError(f"this needs the extra {extra!r}: {lazy.install_command(extra)}")

@@ -21,12 +21,12 @@ from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.study.ledger import Ledger
 from dorfl.support.text import one_line_each, percent
 
-Told = Callable[[str, int], dict[str, Any]]  # content of the page for a run, from a line on
+ContentOf = Callable[[str, int], dict[str, Any]]  # content of the page for a run, from a line on
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 MAX_LINES = 5000  # lines of a log in one response; the page requests the rest
 
 
-def of_folder(path: Path) -> Told:
+def of_folder(path: Path) -> ContentOf:
     """Return what makes the content of the page for a federation's or a site's folder."""
     if (path / "site.toml").exists():
         return partial(of_site, SiteFolder.open(path))
@@ -52,7 +52,7 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
     """
     found = {folder.name: folder for folder in federation.runs()}
     up, there = federation.noted("server") is not None, federation.present()
-    told = {
+    page = {
         "kind": "federation",
         "title": f"{federation.host}:{federation.port}",
         "server": up,
@@ -63,7 +63,7 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
         "after": 0,
     }
     if not found:
-        return told
+        return page
     name = run if run in found else list(found)[-1]
     after = after if name == run else 0
     record, lines = runs.read_record(found[name]), runs.read_log(found[name])
@@ -71,14 +71,14 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
     here = going.get("folder") == str(found[name])
     state = "finished" if "ended" in record else "running" if here else "interrupted"
     shown = ("status", "message", "certificate", "rows", "began", "ended", "keys", "stood in")
-    told["run"] = {
+    page["run"] = {
         "name": name,
         "study": record["study"]["name"],
         "state": state,
         "network": record["study"].get("training", {}).get("model", "linear") != "linear",
         **{key.replace(" ", "_"): record.get(key) for key in shown},
     }
-    return told | _part(lines, after)
+    return page | _part(lines, after)
 
 
 def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
@@ -129,9 +129,9 @@ class Page(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, told: Told, port: int = 0) -> None:
+    def __init__(self, content_of: ContentOf, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.told, self._secret = told, secrets.token_urlsafe(16)
+        self.content_of, self._secret = content_of, secrets.token_urlsafe(16)
         self.root = f"/{self._secret}/"
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self.url = f"http://127.0.0.1:{self.server_port}{self.root}"
@@ -166,10 +166,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         after = query.get("after", ["0"])[0]
         number = int(after) if after.isascii() and after.isdigit() and len(after) < 10 else 0
         try:
-            told = self.server.told(query.get("run", [""])[0], number)
+            content = self.server.content_of(query.get("run", [""])[0], number)
         except (OSError, ValueError) as error:  # a file is being replaced, or is gone
-            told = {"error": one_line_each(str(error))}
-        self._give(json.dumps(told, ensure_ascii=False).encode(), "application/json")
+            content = {"error": one_line_each(str(error))}
+        self._give(json.dumps(content, ensure_ascii=False).encode(), "application/json")
 
     def _give(self, content: bytes, kind: str) -> None:
         self.send_response(200)

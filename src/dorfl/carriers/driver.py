@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from cryptography import x509
 
@@ -54,18 +54,20 @@ class Incoming(NamedTuple):
 class Exchanged(NamedTuple):
     """What one call of :meth:`Carrier.exchange` brought: replies, and events for the log."""
 
-    replies: list[Incoming]
-    events: list[dict[str, Any]]
+    replies: tuple[Incoming, ...]
+    events: tuple[dict[str, str | int], ...]
 
 
 class Carrier(Protocol):
-    """Move envelopes between a coordinator and its sites.
+    """Move envelopes between a coordinator and its sites."""
 
-    `rejoin_seconds` is how long a site that failed may take to be reachable again. A step waits
-    at least so long for its replies.
-    """
+    @property
+    def rejoin_seconds(self) -> float:
+        """Seconds that a site which failed may take to be reachable again.
 
-    rejoin_seconds: float
+        A step waits at least so long for its replies.
+        """
+        ...
 
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Send requests and return replies.
@@ -114,8 +116,7 @@ def conduct(
         no longer waited for.
     keep
         Called with every new state and the seconds that each site took, before the next request.
-
-    Note:
+    note : callable
         Called as `note(event, **details)`.
 
     Returns
@@ -245,8 +246,18 @@ class _Step:
                     "run without it"
                 )
             waiting = tuple(site for site in waiting if site not in removed)
+        refusals = dict[str, list[str]]()  # sites by reason
         for site in waiting:
             answer = self.answers.get(site)
             if isinstance(answer, Refusal):
-                raise ValueError(f"site {site!r} does not take part: {one_line(answer.reason)}")
+                refusals.setdefault(one_line(answer.reason), []).append(repr(site))
+        if refusals:
+            raise ValueError("; ".join(_refused(*item) for item in refusals.items()))
         return waiting
+
+
+def _refused(reason: str, sites: list[str]) -> str:
+    """Return the sentence about sites that refuse for the same reason."""
+    if len(sites) == 1:
+        return f"site {sites[0]} does not take part: {reason}"
+    return f"sites {', '.join(sites)} do not take part: {reason}"

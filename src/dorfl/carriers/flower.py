@@ -6,14 +6,14 @@ ClientApp forwards each envelope to the Unix socket of the site's own process, w
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import secrets
 import shutil
 import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from dorfl.study.coordinator import State
 
 REJOIN_SECONDS = 90.0  # a SuperNode that was killed is let in again after up to 60 s
+RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could not carry
 LOOK_SECONDS = 0.1  # between looks for replies; `Grid.send_and_receive` looks every 3 s
 MESSAGE_SECONDS = 600.0  # after which Flower drops a message
+PROTOBUF = "application/protobuf"
 SUPERLINK_PORT = 8000  # of the loopback, behind nginx
 SOCKET = "/run/dorfl/site.sock"  # where a site's service answers
 
@@ -43,42 +45,47 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
     --name`). In simulation nodes have no names, and any node carries a request to any site.
     """
 
-    rejoin_seconds = REJOIN_SECONDS
-
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._unsent: list[Outgoing] = []
+        self._unsent: list[tuple[float, Outgoing]] = []  # with the time from which on to send it
         self._open: dict[str, tuple[Outgoing, int, float]] = {}  # by the id of Flower's message
 
     def __exit__(self, *_: object) -> None:
         """Leave the grid to the ServerApp, which closes it."""
 
+    @property
+    def rejoin_seconds(self) -> float:
+        """Seconds that a node which failed may take to be reachable again."""
+        return 0.0 if _simulated(self._grid.get_nodes()) else REJOIN_SECONDS
+
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Push requests to nodes that are online, and pull replies."""
-        self._unsent += requests
-        end, missing, found = time.monotonic() + patience, set(awaited), Exchanged([], [])
+        self._unsent += [(0.0, sent) for sent in requests]
+        end, missing = time.monotonic() + patience, set(awaited)
+        replies, events = list[Incoming](), list[dict[str, str | int]]()
         while True:
             self._push()
-            self._pull(found)
-            missing -= {reply.id for reply in found.replies}
+            self._pull(replies, events)
+            missing -= {reply.id for reply in replies}
             if not missing or time.monotonic() > end:
-                return found
+                return Exchanged(tuple(replies), tuple(events))
             time.sleep(LOOK_SECONDS)
 
     def _push(self) -> None:
         from flwr.app import ConfigRecord, Message, RecordDict  # noqa: PLC0415 - an extra
 
-        if not self._unsent:
+        now = time.monotonic()
+        if not any(due <= now for due, _ in self._unsent):
             return
-        nodes = [(node.name, node.node_id) for node in self._grid.get_nodes()]
-        named = {name: node for name, node in nodes if name}
+        nodes = list(self._grid.get_nodes())
+        named = {node.name: node.node_id for node in nodes if node.name}
         waiting, self._unsent = self._unsent, []
-        for place, sent in enumerate(waiting):
+        for place, (due, sent) in enumerate(waiting):
             node = named.get(sent.site)
-            if node is None and nodes and not named:  # simulation
-                node = nodes[place % len(nodes)][1]
-            if node is None:
-                self._unsent.append(sent)
+            if _simulated(nodes):
+                node = nodes[place % len(nodes)].node_id
+            if node is None or due > now:
+                self._unsent.append((due, sent))
                 continue
             record = ConfigRecord({"site": sent.site, "request": sent.content})
             message = Message(
@@ -87,22 +94,30 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
             for id_ in self._grid.push_messages([message]):
                 self._open[id_] = (sent, node, time.monotonic())
 
-    def _pull(self, found: Exchanged) -> None:
+    def _pull(self, replies: list[Incoming], events: list[dict[str, str | int]]) -> None:
         if not self._open:
             return
         for reply in self._grid.pull_messages(list(self._open)):
             sent, node, when = self._open.pop(reply.metadata.reply_to_message_id)
             if reply.has_error() or reply.metadata.src_node_id != node:
-                self._unsent.append(sent)  # the node went away, or its app failed
-                found.events.append({"event": "asked again", "site": sent.site})
+                # The node went away, or its app did not reach the site.
+                self._unsent.append((time.monotonic() + RETRY_SECONDS, sent))
+                events.append({"event": "asked again", "site": sent.site})
                 continue
             content = _reply_of(reply)
             if len(content) > sent.limit:
-                event = {"event": "answer too long", "site": sent.site, "bytes": len(content)}
-                found.events.append(event)
+                events.append(
+                    {"event": "answer too long", "site": sent.site, "bytes": len(content)}
+                )
                 continue
             seconds = time.monotonic() - when
-            found.replies.append(Incoming(sent.id, sent.site, content, seconds))
+            replies.append(Incoming(sent.id, sent.site, content, seconds))
+
+
+def _simulated(nodes: Iterable[Any]) -> bool:
+    """Return whether nodes are those of a simulation, which have no names."""
+    found = list(nodes)
+    return bool(found) and not any(node.name for node in found)
 
 
 def _reply_of(message: Any) -> bytes:
@@ -164,21 +179,14 @@ def control_answers(address: str, ca: Path) -> bool:
     ValueError
         If nothing answers there, or not by the coordinator's certificate.
     """
-    asked = urllib.request.Request(
-        f"https://{address}/v1/control/list-runs",
-        data=b"",
-        headers={"content-type": "application/protobuf"},
-    )
     try:
         context = ssl.create_default_context(cafile=str(ca))
-        with urllib.request.urlopen(asked, timeout=15, context=context) as response:
-            status = response.status
-    except urllib.error.HTTPError as error:
-        status = error.code
-        error.close()
-    except OSError as error:
-        raise ValueError(f"{address}: {getattr(error, 'reason', error)}") from None
-    return status not in (403, 404)
+        line = http.client.HTTPSConnection(address, timeout=15, context=context)
+        with contextlib.closing(line):
+            line.request("POST", "/v1/control/list-runs", b"", {"content-type": PROTOBUF})
+            return line.getresponse().status not in (403, 404)
+    except (OSError, http.client.HTTPException) as error:
+        raise ValueError(f"{address}: {error}") from None
 
 
 def write_coordinator(federation: Federation, superlink: int = SUPERLINK_PORT) -> Path:

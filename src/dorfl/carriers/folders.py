@@ -72,10 +72,10 @@ class Federation:
     @classmethod
     def open(cls, path: Path) -> Federation:
         """Open an existing folder."""
-        told = _read_toml(path / "federation.toml", f"{path}: is no federation; see `server init`")
-        if not isinstance(told.get("host"), str) or not isinstance(told.get("port"), int):
+        found = _read_toml(path / "federation.toml", f"{path}: is no federation; see `server init`")
+        if not isinstance(found.get("host"), str) or not isinstance(found.get("port"), int):
             raise ValueError(f"{path / 'federation.toml'}: needs host and port")
-        return cls(path, told["host"], told["port"])
+        return cls(path, found["host"], found["port"])
 
     @property
     def keys(self) -> Path:
@@ -162,24 +162,24 @@ class Federation:
 
     def note(self, what: str, content: dict[str, Any]) -> None:
         """Write a note about the "server" or the "run" that this process is."""
-        told = {"pid": os.getpid(), **content}
-        write_whole(self.path / "state" / f"{what}.json", json.dumps(told).encode())
+        note = {"pid": os.getpid(), **content}
+        write_whole(self.path / "state" / f"{what}.json", json.dumps(note).encode())
 
     def present(self) -> dict[str, dict[str, Any]]:
         """Return the sites that are connected, as the running server has noted them."""
         file = self.path / "state" / "sites.json"
         if self.noted("server") is None or not file.exists():
             return {}
-        told: dict[str, dict[str, Any]] = json.loads(file.read_text())
-        return told
+        present: dict[str, dict[str, Any]] = json.loads(file.read_text())
+        return present
 
     def noted(self, what: str) -> dict[str, Any] | None:
         """Return the note of the "server" or the "run", or None if there is no such process."""
         file = self.path / "state" / f"{what}.json"
         if _taken(file.with_suffix(".lock")):
             with contextlib.suppress(OSError, ValueError):
-                told: dict[str, Any] = json.loads(file.read_text())
-                return told
+                note: dict[str, Any] = json.loads(file.read_text())
+                return note
         return None
 
 

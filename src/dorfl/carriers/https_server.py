@@ -1,7 +1,7 @@
 """The HTTPS carrier's server: aiohttp with mutual TLS, and a Unix socket for the coordinator.
 
 A registered site fetches its request by a long poll and posts its reply. Its certificate, which TLS
-has verified, says which site it is. `dorfl run` hands over requests and takes replies by a Unix
+has verified, identifies the site. `dorfl run` hands over requests and takes replies by a Unix
 socket that only the owner of the federation's folder can open.
 """
 
@@ -16,13 +16,14 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from cryptography.hazmat.primitives import serialization
@@ -30,6 +31,7 @@ from cryptography.hazmat.primitives import serialization
 from dorfl.carriers import envelope
 from dorfl.carriers.driver import CarrierLostError, Exchanged, Incoming, Outgoing
 from dorfl.carriers.folders import Federation
+from dorfl.support import wire
 from dorfl.support.files import write_whole
 
 HELLO, NEXT, REPLY = "/v1/hello", "/v1/next", "/v1/reply/"
@@ -41,6 +43,15 @@ SLOWEST_UPLOAD = 32 * 1024  # bytes a second at which a reply has to arrive
 MAX_OPEN = 8  # requests kept for one site; older ones are dropped
 MAX_BATCH = 32 * 2**20  # bytes of replies handed to the coordinator at once, if there are several
 LOOK_SECONDS = 0.5  # between looks for changed certificates
+
+
+class Turn(NamedTuple):
+    """What the coordinator hands to its server, for an :class:`Exchanged` in return."""
+
+    run: str  # another one than before clears what was left of that
+    requests: tuple[Outgoing, ...]
+    awaited: tuple[str, ...]
+    patience: float
 
 
 @dataclass
@@ -69,7 +80,7 @@ class Mailbox:
     _open: dict[str, dict[str, Outgoing]] = field(default_factory=dict)  # by site
     _given: dict[str, float] = field(default_factory=dict)  # request → when its site got it
     _replies: deque[Incoming] = field(default_factory=deque)
-    _events: list[dict[str, Any]] = field(default_factory=list)
+    _events: list[dict[str, str | int]] = field(default_factory=list)
     _uploading: set[str] = field(default_factory=set)  # sites
     _awaited: set[str] = field(default_factory=set)
     _bells: dict[str, asyncio.Event] = field(default_factory=dict)  # by site: a request is open
@@ -150,41 +161,36 @@ class Mailbox:
         if not self._awaited:
             self._complete.set()
 
-    async def exchange(
-        self, run: str, requests: list[Outgoing], awaited: set[str], patience: float
-    ) -> Exchanged:
-        """Take requests in, and hand out replies; see :meth:`dorfl.carriers.driver.Carrier`.
-
-        A `run` that differs from the last one clears what was left of that.
-        """
-        if run != self._run:
-            self._run = run
+    async def exchange(self, turn: Turn) -> Exchanged:
+        """Take requests in, and hand out replies; see :meth:`dorfl.carriers.driver.Carrier`."""
+        if turn.run != self._run:  # drop what was left of the last run
+            self._run = turn.run
             for site, waiting in self._open.items():
                 for old in list(waiting):
                     self._close(site, old)
             self._replies.clear()
-        for sent in requests:
+        for sent in turn.requests:
             waiting = self._open.setdefault(sent.site, {})
             waiting[sent.id] = sent
             while len(waiting) > MAX_OPEN:
                 self._close(sent.site, next(iter(waiting)))
             self._bells.setdefault(sent.site, asyncio.Event()).set()
         self._awaited = {
-            id_ for waiting in self._open.values() for id_ in waiting if id_ in awaited
+            id_ for waiting in self._open.values() for id_ in waiting if id_ in turn.awaited
         }
         self._complete.clear()
         if self._awaited:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(turn.patience):
                     await self._complete.wait()
         taken, size = list[Incoming](), 0
         while self._replies and (not taken or size + len(self._replies[0].content) <= MAX_BATCH):
             taken.append(self._replies.popleft())
             size += len(taken[-1].content)
-        events, self._events = self._events, []
-        return Exchanged(taken, events)
+        events, self._events = tuple(self._events), []
+        return Exchanged(tuple(taken), events)
 
-    def _note(self, event: str, site: str, **details: Any) -> None:
+    def _note(self, event: str, site: str, **details: int) -> None:
         self._events = [*self._events[-999:], {"event": event, "site": site, **details}]
 
     def _close(self, site: str, id_: str) -> None:
@@ -235,17 +241,8 @@ def control_app(mailbox: Mailbox) -> web.Application:
     """Return the application for the coordinator, on its Unix socket."""
 
     async def exchange(request: web.Request) -> web.Response:
-        head, bodies = unpack(await request.read())
-        requests = [
-            Outgoing(item["id"], item["site"], body, item["limit"])
-            for item, body in zip(head["items"], bodies, strict=True)
-        ]
-        found = await mailbox.exchange(
-            head["run"], requests, set(head["awaited"]), head["patience"]
-        )
-        items = [{"id": r.id, "site": r.site, "seconds": r.seconds} for r in found.replies]
-        bodies = [reply.content for reply in found.replies]
-        return web.Response(body=pack({"items": items, "events": found.events}, bodies))
+        turn = wire.decode(await request.read(), Turn, limit=sys.maxsize)
+        return web.Response(body=wire.encode(await mailbox.exchange(turn)))
 
     app = web.Application(client_max_size=0)  # no limit: the coordinator is trusted here
     app.router.add_post("/exchange", exchange)
@@ -281,8 +278,8 @@ async def _serve(federation: Federation, address: str, ready: Callable[[], objec
     async with contextlib.AsyncExitStack() as stack:
         public = await _runner(stack, public_app(federation, mailbox))
         listener = await _listen(federation, address, public, trusted.context)
-        stack.push_async_callback(_close, listener)
-        # The note says that a server is up, so it is written last.
+        stack.callback(listener.close)
+        # `noted("server")` means that sites can connect, so it is written last.
         with federation.holding("server", {}):
             control = await _runner(stack, control_app(mailbox))
             federation.socket.unlink(missing_ok=True)
@@ -324,19 +321,11 @@ async def _listen(
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
             reuse_address=True,
         )
-    except PermissionError:
-        raise ValueError(
-            f"port {federation.port} needs more rights; use one above 1023 (port in "
-            "federation.toml)"
-        ) from None
     except OSError as error:
         raise ValueError(
-            f"port {federation.port} at {address}: {error.strerror}; port is in federation.toml"
+            f"port {federation.port} at {address}: {error.strerror}; federation.toml sets the "
+            "port (one below 1024 needs special rights)"
         ) from None
-
-
-async def _close(server: asyncio.Server) -> None:
-    server.close()
 
 
 class Certificates:
@@ -383,14 +372,9 @@ class Link(contextlib.AbstractContextManager["Link"]):
 
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Exchange requests for replies with the server."""
-        head = {
-            "run": self._run,
-            "awaited": sorted(awaited),
-            "patience": patience,
-            "items": [{"id": r.id, "site": r.site, "limit": r.limit} for r in requests],
-        }
+        turn = Turn(self._run, tuple(requests), tuple(awaited), patience)
         try:
-            self._line.request("POST", "/exchange", pack(head, [r.content for r in requests]))
+            self._line.request("POST", "/exchange", wire.encode(turn))
             with self._line.getresponse() as response:
                 content = response.read()
                 if response.status != 200:
@@ -398,12 +382,7 @@ class Link(contextlib.AbstractContextManager["Link"]):
         except (OSError, http.client.HTTPException) as error:
             self._line.close()
             raise CarrierLostError(type(error).__name__) from None
-        told, bodies = unpack(content)
-        replies = [
-            Incoming(item["id"], item["site"], body, item["seconds"])
-            for item, body in zip(told["items"], bodies, strict=True)
-        ]
-        return Exchanged(replies, told["events"])
+        return wire.decode(content, Exchanged, limit=sys.maxsize)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -417,26 +396,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
-
-
-def pack(head: dict[str, Any], bodies: list[bytes]) -> bytes:
-    """Return a JSON head, whose `items` describe the bodies, followed by the bodies.
-
-    >>> unpack(pack({"items": [{"id": "a"}]}, [b"one"]))
-    ({'items': [{'id': 'a', 'size': 3}]}, [b'one'])
-    """
-    items = [{**item, "size": len(body)} for item, body in zip(head["items"], bodies, strict=True)]
-    return b"\n".join((json.dumps({**head, "items": items}).encode(), b"".join(bodies)))
-
-
-def unpack(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the head and the bodies that :func:`pack` put together."""
-    line, _, rest = content.partition(b"\n")
-    head, bodies, start = json.loads(line), [], 0
-    for item in head["items"]:
-        bodies.append(rest[start : start + item["size"]])
-        start += item["size"]
-    return head, bodies
 
 
 def free_port() -> int:
@@ -482,8 +441,8 @@ def _refusal(kind: type[web.HTTPException], reason: str) -> web.HTTPException:
 
 
 def _write_presence(federation: Federation, mailbox: Mailbox) -> None:
-    told = {site: {"since": known.since} for site, known in mailbox.present.items()}
-    write_whole(federation.path / "state" / "sites.json", json.dumps(told).encode())
+    present = {site: {"since": known.since} for site, known in mailbox.present.items()}
+    write_whole(federation.path / "state" / "sites.json", json.dumps(present).encode())
 
 
 def _current_study(federation: Federation) -> str | None:

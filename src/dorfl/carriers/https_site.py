@@ -49,7 +49,7 @@ class ServerAwayError(Exception):
 
 
 class Hello(NamedTuple):
-    """What the server says to a site that it knows."""
+    """The server's greeting to a registered site."""
 
     site: str
     study: str | None  # the study that runs, as JSON
@@ -96,8 +96,9 @@ class Connection(contextlib.AbstractAsyncContextManager["Connection"]):
         began = time.time()
         _, content = await self._post(HELLO)
         try:
-            told = json.loads(content)
-            site, study, there = str(told["site"]), told["study"], float(told["time"])
+            greeting = json.loads(content)
+            site, study = str(greeting["site"]), greeting["study"]
+            there = float(greeting["time"])
         except (ValueError, KeyError, TypeError):
             raise self._no_dorfl() from None
         half = (began + time.time()) / 2
@@ -170,8 +171,7 @@ async def attend(
         An open connection.
     name
         The site's name, for notes.
-
-    Note:
+    note : callable
         Called with lines for the site's log.
 
     Raises

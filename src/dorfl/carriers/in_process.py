@@ -31,7 +31,7 @@ class InProcess(AbstractContextManager["InProcess"]):
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Answer every open request whose site is there."""
         self._open.update({sent.id: sent for sent in requests})
-        replies, events = [], []
+        replies, events = list[Incoming](), list[dict[str, str | int]]()
         for sent in list(self._open.values()):
             respond = self._endpoints.get(sent.site)
             if respond is None:
@@ -47,4 +47,4 @@ class InProcess(AbstractContextManager["InProcess"]):
                 )
         if not awaited & {reply.id for reply in replies}:
             time.sleep(min(patience, 0.05))
-        return Exchanged(replies, events)
+        return Exchanged(tuple(replies), tuple(events))

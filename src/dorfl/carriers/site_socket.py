@@ -18,6 +18,7 @@ from dorfl.carriers.folders import short_path
 
 MODE = 0o660  # the site's user, and the group that it shares with the SuperNode
 READ_SECONDS = 60.0  # until a request has arrived, and until its reply is taken
+MAX_REQUESTS = 4  # held in memory at once; further connections wait
 
 
 async def attend_socket(
@@ -34,19 +35,19 @@ async def attend_socket(
         Where to make the socket; an older one is replaced.
     respond
         Answers an envelope, one at a time.
-
-    Note:
+    note : callable
         Called with lines for the site's log.
     """
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(READ_SECONDS):
-                request = await _read(reader)
-            writer.write(respond(request))
-            async with asyncio.timeout(READ_SECONDS):
-                await writer.drain()
-                writer.write_eof()
+            async with slots:
+                async with asyncio.timeout(READ_SECONDS):
+                    request = await _read(reader)
+                writer.write(respond(request))
+                async with asyncio.timeout(READ_SECONDS):
+                    await writer.drain()
+                    writer.write_eof()
         except (TimeoutError, OSError, ValueError) as error:
             note(f"a request on the socket failed: {type(error).__name__} {error}")
         finally:
@@ -54,11 +55,11 @@ async def attend_socket(
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    place = short_path(path)
+    slots, place = asyncio.Semaphore(MAX_REQUESTS), short_path(path)
     place.unlink(missing_ok=True)
     before = os.umask(0o777 & ~MODE)  # so that the socket never has another mode
     try:
-        server = await asyncio.start_unix_server(handle, place, limit=envelope.LIMIT)
+        server = await asyncio.start_unix_server(handle, place)
     finally:
         os.umask(before)
     note(f"answering on {path}")

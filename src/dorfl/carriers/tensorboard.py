@@ -9,7 +9,7 @@ from typing import Any
 
 from dorfl.carriers.runs import Watch
 from dorfl.study.coordinator import State
-from dorfl.support import extras
+from dorfl.support import lazy
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
         from tensorboardX import SummaryWriter  # noqa: PLC0415 - an extra
     except ImportError:
         raise ValueError(
-            f"--tensorboard needs a package more: {extras.install('tensorboard')}"
+            f"--tensorboard needs a package more: {lazy.install_command('tensorboard')}"
         ) from None
 
     with SummaryWriter(str(folder)) as board:
@@ -47,7 +47,7 @@ def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
 def _figures(line: dict[str, Any]) -> dict[str, float]:
     """Return the finite figures of a round by name."""
     figures = {name: line[name] for name in ("objective", "gap", "seconds")}
-    for site, told in line["sites"].items():
-        figures |= {f"lambda/{site}": told["lambda"], f"risk/{site}": told["risk"]}
+    for site, values in line["sites"].items():
+        figures |= {f"lambda/{site}": values["lambda"], f"risk/{site}": values["risk"]}
     figures["answered"] = len(line["answered"])
     return {name: value for name, value in figures.items() if value is not None}

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.data.spread import Spread
+from dorfl.data.robust import ColumnScales
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.objective import costs, methods
@@ -86,12 +86,12 @@ class Question(NamedTuple):
     error: float = 1.0
 
 
-def units_of(spread: Spread, frozen: Sequence[int]) -> Units:
+def units_of(spread: ColumnScales, frozen: Sequence[int]) -> Units:
     """Return the units of drift: one standard deviation of every column.
 
     Frozen columns and columns that mostly have one value do not move.
 
-    >>> units_of(Spread(np.array([2.0, 1.0])), frozen=[1])
+    >>> units_of(ColumnScales(np.array([2.0, 1.0])), frozen=[1])
     Units(moves=array([0.25,  inf]), tells=array([0.25, 0.  ]))
     """
     known = np.where(spread.units > 0, spread.units, np.inf)

@@ -27,7 +27,7 @@ from dorfl.linear.base import Atoms
 from dorfl.linear.group import Group
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed, tilted_mean
-from dorfl.support.later import optimize
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 

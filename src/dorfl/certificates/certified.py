@@ -21,10 +21,10 @@ from dorfl.certificates import bound as bounding
 from dorfl.certificates.bound import SHARES, Question, Told, Units
 from dorfl.certificates.certificate import group_of
 from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
-from dorfl.data import spread, validation
+from dorfl.data import robust, validation
 from dorfl.federated.fit import Fit
 from dorfl.linear.problem import Problem
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.mixture import fixed
 from dorfl.support.text import scored
 from dorfl.support.types import Array
@@ -609,16 +609,18 @@ def measure(
     Frame
     """
     tables = [X for X, _ in clients.values()]
-    places, own = spread.gather(tables, [None] * len(tables))
-    units = bounding.units_of(spread.measure(places, _BULK), frozen)
-    centers = spread.centers_of(places, own)
-    looked = [(spread.look(X), spread.look(np.asarray(y))) for X, y in clients.values()]
+    places, own = robust.report_all(tables, [None] * len(tables))
+    units = bounding.units_of(robust.column_scales(places, _BULK), frozen)
+    centers = robust.client_centers(places, own)
+    looked = [(robust.subsample(X), robust.subsample(np.asarray(y))) for X, y in clients.values()]
     away = [
         bounding.distances(X, center, units) for (X, _), center in zip(looked, centers, strict=True)
     ]
     # A few rows say little about quartiles: a small client has the range of all.
     common = bounding.fence(np.concatenate(away))
-    reach = np.array([bounding.fence(far) if len(far) >= spread.FEW else common for far in away])
+    reach = np.array(
+        [bounding.fence(far) if len(far) >= robust.MIN_ROWS else common for far in away]
+    )
     found = [
         bounding.error_terms(problem, theta, X[far <= most], problem.encode(y[far <= most]), units)
         for (X, y), far, most in zip(looked, away, reach.tolist(), strict=True)
@@ -683,17 +685,17 @@ def _in_sample(
 ) -> InSample:
     problem = fit.problem
     tables = [X for X, _ in checked.values()]
-    places, own = spread.gather(tables, [None] * len(tables))
-    units = bounding.units_of(spread.measure(places, _BULK), frozen)
-    known = replace(fit, clients=tuple(checked), centers=spread.centers_of(places, own))
+    places, own = robust.report_all(tables, [None] * len(tables))
+    units = bounding.units_of(robust.column_scales(places, _BULK), frozen)
+    known = replace(fit, clients=tuple(checked), centers=robust.client_centers(places, own))
     group = group_of(known, checked)
     scatter = 1.0
     if not problem.loss.classifies:
         residuals = [
-            spread.residuals(problem.predict(fit.theta, X), np.asarray(y, dtype=float))
+            robust.residual_sketch(problem.predict(fit.theta, X), np.asarray(y, dtype=float))
             for X, y in checked.values()
         ]
-        scatter = spread.scatter(residuals) or 1.0
+        scatter = robust.residual_scale(residuals) or 1.0
     thin = bounding.thinness(len(group.target), problem.outputs)
     asked = ask(problem.loss, outliers, scatter, thin)
     return InSample(

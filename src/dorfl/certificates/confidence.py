@@ -20,7 +20,7 @@ import math
 import numpy as np
 from scipy.special import betaincinv
 
-from dorfl.support.later import optimize
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 _LARGEST_STAKE = 0.75  # of the capital that one value can lose: the truncation c = 3/4 in [3]

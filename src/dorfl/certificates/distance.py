@@ -24,11 +24,11 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, xlogy
 
-from dorfl.support import extras
-from dorfl.support.later import Later
+from dorfl.support import lazy
+from dorfl.support.lazy import LazyModule
 from dorfl.support.types import Array
 
-_inner = Later("dorfl.certificates.interior_point")
+_inner = LazyModule("dorfl.certificates.interior_point")
 
 Sample = ArrayLike | tuple[ArrayLike, ArrayLike]  # points (n, d), or (points, weights)
 CostLike = str | ArrayLike | Callable[[Array, Array], ArrayLike]
@@ -138,7 +138,7 @@ def require() -> None:
     if importlib.util.find_spec("ot") is None:
         raise ModuleNotFoundError(
             "the plain Wasserstein distance (beta=inf) is computed by POT; install it with: "
-            f"{extras.install('distance')}"
+            f"{lazy.install_command('distance')}"
         )
 
 

@@ -25,9 +25,13 @@ def certify(
     client: Client = None,
     site: Site = None,
     outliers: Annotated[
-        float,
-        typer.Option("--outliers", help="At most this share of every client's rows are outliers."),
-    ] = 0.1,
+        float | None,
+        typer.Option(
+            "--outliers",
+            help="At most this share of every client's rows are outliers. By default the share "
+            "that training assumed.",
+        ),
+    ] = None,
     drift: Annotated[
         float,
         typer.Option(
@@ -80,7 +84,9 @@ def certify(
         return
     from dorfl.study import promises  # noqa: PLC0415
 
-    settings = _Settings(data, client, site, outliers, drift, None if in_sample else confidence)
+    assumed = loaded.facts.outliers if outliers is None else outliers
+    share = 0.1 if assumed is None else assumed  # models of before do not say what they assumed
+    settings = _Settings(data, client, site, share, drift, None if in_sample else confidence)
     found = {model.name: promises.written(_certified(screen, loaded, settings))}
     if beside is not None:
         name = beside.name if beside.name != model.name else str(beside)

@@ -48,21 +48,21 @@ def run(
     from dorfl.carriers import runs  # noqa: PLC0415
     from dorfl.study import settings, toml  # noqa: PLC0415
 
-    asked = settings.among(toml.read(study), tuple(federation.sites()))
-    asked = asked._replace(data=asked.data._replace(file=None))  # sites have their own
-    asked = options.changed(asked, words)
-    _go(federation, partial(runs.begin, federation, asked), tensorboard, force)
+    named = settings.among(toml.read(study), tuple(federation.sites()))
+    named = named._replace(data=named.data._replace(file=None))  # each site has its own table
+    named = options.changed(named, words)
+    _go(federation, partial(runs.begin, federation, named), tensorboard, force)
 
 
 def resume(
     folder: Folder,
     run: Annotated[
-        str | None, typer.Argument(help="Which run; else the last that is not finished.")
+        str | None, typer.Argument(help="The run's name; by default the last that is not finished.")
     ] = None,
     force: options.Force = False,
     tensorboard: Board = None,
 ) -> None:
-    """Go on with a run from where it stopped; the result is the same to the last bit.
+    """Resume a run from its last checkpoint; the result is the same to the last bit.
 
     Example: dorfl resume fed/
     """
@@ -82,12 +82,12 @@ def status(folder: Folder) -> None:
 
     Example: dorfl status fed/ --json
     """
-    screen, told = Screen(), _status(opened(folder))
-    screen.give(told)
-    screen.say(f"server: {'up' if told['server'] else 'down'} ({told['address']})")
-    for site, there in told["sites"].items():
-        screen.say(f"site {site}: {there}")
-    last = told["run"]
+    screen, found = Screen(), _status(opened(folder))
+    screen.give(found)
+    screen.say(f"HTTPS server: {'up' if found['server'] else 'down'} ({found['address']})")
+    for site, presence in found["sites"].items():
+        screen.say(f"site {site}: {presence}")
+    last = found["run"]
     if last is None:
         screen.say("run: none yet")
         return
@@ -101,11 +101,13 @@ def watch(
     folder: Annotated[
         Path, typer.Argument(help="A federation's folder, or a site's.", show_default=False)
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The page's port; 0 takes a free one.")
+    ] = 0,
 ) -> None:
     """Show rounds as they come, on a page that only this machine can open. Ctrl-C ends it.
 
-    Of a site's folder: what it was asked and what it has sent. It changes nothing.
+    For a site's folder, show its requests and replies. The page changes nothing.
 
     Example: dorfl watch fed/
     """
@@ -128,17 +130,17 @@ def stop(folder: Folder) -> None:
     """
     federation, screen = opened(folder), Screen()
     for what in ("run", "server"):
-        told = federation.noted(what)
-        if told is None:
+        note = federation.noted(what)
+        if note is None:
             continue
-        os.kill(told["pid"], signal.SIGTERM)
+        os.kill(note["pid"], signal.SIGTERM)
         for _ in range(300):
             if federation.noted(what) is None:
                 screen.say(f"{what}: stopped")
                 break
             time.sleep(0.1)
         else:
-            raise ValueError(f"{what}: process {told['pid']} does not stop")
+            raise ValueError(f"{what}: process {note['pid']} does not stop")
 
 
 def _go(
@@ -181,7 +183,7 @@ def _go(
 
 
 def _shares(lam: dict[str, float], most: int = 6) -> str:
-    """Return λ by site as text; of many sites the largest.
+    """Return λ by site as text; only the largest if there are many sites.
 
     >>> _shares({"a": 0.2, "b": 0.5, "c": 0.3}, most=2)
     'b 0.500  c 0.300  and 1 more'
@@ -194,13 +196,13 @@ def _shares(lam: dict[str, float], most: int = 6) -> str:
 def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> None:
     """Print one line for each event of a run."""
     if event == "round":
-        shares = _shares({site: told["lambda"] for site, told in line["sites"].items()})
+        shares = _shares({site: figures["lambda"] for site, figures in line["sites"].items()})
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
         if state.learning is not None:
             gap = f"objective {line['objective']:.4g}"
         took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
-        who = f"{len(line['answered'])} of {len(state.roster)} answered"
-        screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {who}  {took}")
+        replies = f"{len(line['answered'])} of {len(state.roster)} answered"
+        screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {replies}  {took}")
     elif event == "step":
         screen.detail(f"{state.step} …")
     elif event == "waiting":
@@ -227,7 +229,7 @@ def _status(federation: Federation) -> dict[str, Any]:
             "step": lines[-1]["step"] if lines else "enrol",
             "rounds": rounds[-1]["round"] if rounds else 0,
             "gap": rounds[-1]["gap"] if rounds else None,
-            "lambda": {s: t["lambda"] for s, t in rounds[-1]["sites"].items()} if rounds else None,
+            "lambda": {s: f["lambda"] for s, f in rounds[-1]["sites"].items()} if rounds else None,
             "folder": str(folders[-1]),
         }
     return {

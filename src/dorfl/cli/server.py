@@ -58,19 +58,19 @@ def add_site(
 ) -> None:
     """Register a site: bind its name to its certificate.
 
-    Compare the fingerprint with the site's, over the telephone say, before you rely on it.
+    Compare the fingerprint with the site's over another channel, such as the telephone.
 
     Example: dorfl server add-site fed/ site-1.crt --name site-1
     """
     federation = opened(folder)
     own, _ = federation.add_site(certificate.read_bytes(), name)
-    Screen().say(f"site {own!r} is registered, with the key {federation.fingerprints()[own]}")
+    Screen().say(f"site {own!r} is registered; fingerprint {federation.fingerprints()[own]}")
 
 
 @app.command("remove-site")
 def remove_site(
     folder: Folder,
-    name: Annotated[str, typer.Argument(help="What the site is called.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The site's name.", show_default=False)],
 ) -> None:
     """Remove a site: the server turns it away from now on, and new runs do not include it.
 
@@ -84,19 +84,19 @@ def remove_site(
 
 @app.command()
 def renew(folder: Folder) -> None:
-    """Renew the certificates of server and coordinator; a running server takes its own up.
+    """Renew the certificates of server and coordinator; a running server loads its own.
 
-    Sites need nothing new: the authority stays. Example: dorfl server renew fed/
+    Sites change nothing: the authority stays the same. Example: dorfl server renew fed/
     """
     federation, screen = opened(folder), Screen()
     from dorfl.carriers import keys  # noqa: PLC0415
 
     end, last = keys.renew(federation.keys, federation.host)
-    screen.say(f"the certificate of {federation.host} now holds until {end:%Y-%m-%d}")
+    screen.say(f"the certificate of {federation.host} is now valid until {end:%Y-%m-%d}")
     if end == last:
         screen.note(
-            f"the authority itself ends then: make a new federation before {last:%Y-%m-%d}, and "
-            "send its ca.crt to every site"
+            f"the authority expires then too: create a new federation before {last:%Y-%m-%d}, "
+            "and send its ca.crt to every site"
         )
 
 
@@ -104,7 +104,7 @@ def renew(folder: Folder) -> None:
 def start(
     folder: Folder,
     address: Annotated[str, typer.Option(help="The network address to listen on.")] = "0.0.0.0",
-    detach: Annotated[bool, typer.Option(help="Go on in the background.")] = False,
+    detach: Annotated[bool, typer.Option(help="Run in the background.")] = False,
 ) -> None:
     """Serve the sites by HTTPS with mutual TLS.
 
@@ -126,6 +126,6 @@ def start(
         )  # fmt: skip
     while federation.noted("server") is None:
         if child.poll() is not None:
-            raise ValueError(f"the server did not start; {log} says why")
+            raise ValueError(f"the server did not start; see {log}")
         time.sleep(0.1)
     screen.say(f"{where} in the background; `dorfl stop {folder}` stops it")

@@ -41,10 +41,10 @@ Finest = Annotated[
 _SENT = {
     "enrol": "the number of rows, and the names of the columns",
     "columns": "counts, sums and sketches of the columns, and their frequent levels",
-    "spreads": "how far numbers are from the middles agreed on",
-    "center": "where rows are, and how far they spread",
-    "edge": "a sketch of how far rows are from their centre",
-    "round": "a risk and its slope",
+    "spreads": "the scale of numeric columns around the agreed medians",
+    "center": "the location and scale of the rows",
+    "edge": "a sketch of the distances of rows from their location",
+    "round": "the risk and its gradient",
     "network": "a network's update and its risk; at the end the risk alone",
     "judge": "how two models serve rows held back, and how many rows lie far out",
     "residuals": "a sketch of how far predictions are off",
@@ -63,9 +63,7 @@ _TOLD = {
 
 
 @app.command()
-def init(
-    folder: Folder, name: Annotated[str, typer.Option(help="What the site is called.")]
-) -> None:
+def init(folder: Folder, name: Annotated[str, typer.Option(help="The site's name.")]) -> None:
     """Make the site's key and certificate. Send the .crt file to the coordinator; the .key stays.
 
     Example: dorfl site init site-1/ --name site-1

@@ -64,7 +64,8 @@ def tune(
     screen.table(Table("trials", "Trials, the chosen one first", columns, listed, forms))
     screen.say(
         "  Loss on held-out rows (trimmed mean), and its paired difference from the selected "
-        "candidate ± one standard error. Selected is the plainest that no other beats at 5 %."
+        "candidate ± one standard error. Selected is the plainest that no other beats: at 5 %, and "
+        "by more than a standard error of its loss."
     )
     for line in (*rows.notes, *found.words):
         screen.say(line)

@@ -1,16 +1,28 @@
-"""Quantiles of a column without its rows: every client sends the means of blocks of sorted values.
+"""Quantile sketches that reveal no single row, and histograms of them that can be summed.
 
-A block has at least as many rows as a statistic needs before it may be sent, so no number in a
-sketch is the value of one row, and the least and the greatest value are not in it. Sketches in
-general use are no match for this purpose: they keep single values and the extremes, and either
-draw random numbers or bound no error. This one is the same in every run, and a quantile read from
-sketches together has a true rank within :func:`rank_error` of the one asked for.
+A client reports the means of blocks of sorted values. A block has at least as many rows as a
+statistic needs before it may be sent, so no number in a sketch is the value of one row, and the
+smallest and the largest value are not in it. Common sketches (KLL, t-digest) keep single values and
+the extremes, and draw random numbers or bound no error. This one is the same in every run, and a
+quantile read from several sketches has a true rank within :func:`rank_error` of the wanted one.
 
 >>> import numpy as np
 >>> columns = [np.arange(0.0, 600.0), np.arange(600.0, 1001.0)]
 >>> sketches = [of(column, least=5) for column in columns]
 >>> round(quantile(sketches, 0.5), 1), rank_error(sketches) < 0.02
 (500.0, True)
+
+Sketches can only be combined by a server that sees each of them. For secure sums the blocks are
+counted on one grid of distances t from a centre: 2^(k/8) for k = −256 … 128, where distances below
+2^−32 count as zero. Each bin also has the sum of its values over the bin's lower edge, so that the
+mean of a bin is known exactly, and with it a value that many rows share. The sum of histograms
+reveals no more than the sketches would.
+
+>>> rows = np.random.default_rng(0).lognormal(size=900)
+>>> parts = [of(rows[:300], least=5), of(rows[300:], least=5)]
+>>> total = from_histogram(sum(histogram(part) for part in parts))
+>>> [round(quantile(some, 0.8), 2) for some in (parts, [total])]
+[2.24, 2.24]
 """
 
 from __future__ import annotations
@@ -22,59 +34,79 @@ import numpy as np
 
 from dorfl.support.types import Array
 
-BLOCKS = 256  # at most so many numbers per column and client
+BLOCKS = 256  # largest number of block means per column and client
+_EDGES = 2.0 ** (np.arange(-256, 129) / 8.0)
+_BINS = len(_EDGES) - 1
+ONE_SIDED, TWO_SIDED = 1 + 2 * _BINS, 1 + 4 * _BINS  # numbers in a histogram
+NEAR = 0.05  # interquartile ranges: a median so close to the centre of the grid is precise
 
 
 class Sketch(NamedTuple):
-    """`rows` values in blocks of (nearly) equal size, from small to large; the blocks' means."""
+    """Sketch of the distribution of one column.
+
+    Attributes
+    ----------
+    rows : int
+        Number of values.
+    means : tuple of float
+        Means of blocks of (nearly) equal size, in increasing order.
+    """
 
     rows: int
     means: tuple[float, ...]
 
     @property
     def sizes(self) -> Array:
-        """How many values each block has."""
-        return sizes_of(self.rows, len(self.means))
+        """Return the number of values in each block."""
+        return block_sizes(self.rows, len(self.means))
+
+
+# ── sketches ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def of(values: Array, least: int) -> Sketch:
-    """The sketch of finite values; empty where there are fewer than `least`."""
+    """Return the sketch of finite values; it is empty if there are fewer than `least`."""
     count = len(values)
     if count < max(least, 1):
         return Sketch(0, ())
     ordered = _ordered(values)
-    edges = _edges(count, min(BLOCKS, count // max(least, 1)))
+    edges = _block_edges(count, min(BLOCKS, count // max(least, 1)))
     first, last = ordered[edges[:-1]], ordered[edges[1:] - 1]
     means = np.add.reduceat(ordered, edges[:-1]) / np.diff(edges)
-    # Rounding must not make a new value out of equal ones, nor leave the block.
+    # Rounding must not make a new value of equal ones, nor leave the block.
     return Sketch(count, tuple(np.clip(means, first, last).tolist()))
 
 
-def around(values: Array, middle: float, least: int) -> Sketch:
-    """How far values are from a middle, in the blocks of :func:`of`, from near to far.
+def of_distances(values: Array, center: float, least: int) -> Sketch:
+    """Return the sketch of |values − center|, with the same blocks of rows as :func:`of`.
 
-    The same blocks whatever the middle is: with blocks of equal distance, two middles would have
-    sums that differ by one row.
+    The blocks do not depend on the centre. Blocks of equal distance would: the sums for two centres
+    would then differ by one row.
 
-    >>> around(np.array([1.0, 2.0, 3.0, 9.0]), 2.0, least=2)
+    >>> of_distances(np.array([1.0, 2.0, 3.0, 9.0]), 2.0, least=2)
     Sketch(rows=4, means=(0.5, 4.0))
     """
     count = len(values)
     if count < max(least, 1):
         return Sketch(0, ())
-    ordered = _ordered(values) - middle
-    np.abs(ordered, out=ordered)
-    edges = _edges(count, min(BLOCKS, count // max(least, 1)))
-    lowest = np.minimum.reduceat(ordered, edges[:-1])
-    highest = np.maximum.reduceat(ordered, edges[:-1])
-    means = np.add.reduceat(ordered, edges[:-1]) / np.diff(edges)
+    distances = _ordered(values) - center
+    np.abs(distances, out=distances)
+    edges = _block_edges(count, min(BLOCKS, count // max(least, 1)))
+    lowest = np.minimum.reduceat(distances, edges[:-1])
+    highest = np.maximum.reduceat(distances, edges[:-1])
+    means = np.add.reduceat(distances, edges[:-1]) / np.diff(edges)
     return Sketch(count, tuple(np.sort(np.clip(means, lowest, highest)).tolist()))
 
 
-def levelled(values: Array, least: int) -> Array:
-    """The values in order, each the mean of its block of at least so many.
+def distance_table(values: Array, centers: Array, least: int) -> Array:
+    """Return block means (blocks, columns) of the distances of every column from its centre."""
+    pairs = zip(values.T, centers.tolist(), strict=True)
+    columns = [of_distances(column, center, least).means for column, center in pairs]
+    return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
 
-    What is counted of them changes where a block's sum does, and no single value shows.
+
+def levelled(values: Array, least: int) -> Array:
+    """Return the values in order, each replaced by the mean of its block of at least `least` rows.
 
     >>> levelled(np.array([4.0, -1.0, 3.0, -4.0]), least=2)
     array([-2.5, -2.5,  3.5,  3.5])
@@ -82,45 +114,61 @@ def levelled(values: Array, least: int) -> Array:
     ordered = np.sort(values)
     if least <= 1 or not len(ordered):
         return ordered
-    edges = _edges(len(ordered), max(len(ordered) // least, 1))
+    edges = _block_edges(len(ordered), max(len(ordered) // least, 1))
     sizes = np.diff(edges)
     return np.asarray(np.repeat(np.add.reduceat(ordered, edges[:-1]) / sizes, sizes))
 
 
-def known(values: Array, least: int, stand_ins: tuple[float, int] = (0.0, 0)) -> Array:
-    """The values as :func:`of` tells them, each the mean of its block, and `stand_ins` as they are.
+def expand(values: Array, least: int, imputed: tuple[float, int] = (0.0, 0)) -> Array:
+    """Return the column that its sketch reveals: every value replaced by its block's mean.
 
-    These are one value, and how many of the values it is that stand for missing ones: a sketch is
-    of the others alone, and empty where they are too few. What is made of these values tells
-    nothing that the sketch has not told.
+    A statistic of the expanded column reveals nothing beyond the sketch.
 
-    >>> known(np.array([4.0, 1.0, 3.0, 9.0, 3.5]), least=2, stand_ins=(3.5, 1))
+    Parameters
+    ----------
+    values
+        A column, imputed values included.
+    least
+        Least number of rows in a block.
+    imputed
+        The imputation value, and how many of the values are imputed. The sketch is of the others
+        alone; imputed values stay as they are.
+
+    >>> expand(np.array([4.0, 1.0, 3.0, 9.0, 3.5]), least=2, imputed=(3.5, 1))
     array([2. , 2. , 3.5, 6.5, 6.5])
     """
-    ordered, (value, count) = _ordered(values), stand_ins
+    ordered, (value, count) = _ordered(values), imputed
     first, last = np.searchsorted(ordered, value), np.searchsorted(ordered, value, side="right")
     held = slice(int(first), int(min(first + count, last)))
-    told = of(np.delete(ordered, held), least)
-    if not told.rows:
+    found = of(np.delete(ordered, held), least)
+    if not found.rows:
         return np.full(len(ordered), value)
-    return np.sort(np.concatenate([np.repeat(told.means, told.sizes), ordered[held]]))
-
-
-def table(values: Array, middle: Array, least: int) -> Array:
-    """How far every column is from its middle: block means, (blocks, columns)."""
-    pairs = zip(values.T, middle.tolist(), strict=True)
-    columns = [around(column, center, least).means for column, center in pairs]
-    return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
+    return np.sort(np.concatenate([np.repeat(found.means, found.sizes), ordered[held]]))
 
 
 def quantile(sketches: Sequence[Sketch], share: float, above: float = -np.inf) -> float:
-    """The value below which `share` of all values (of those `above` a level) lie; else NaN."""
+    """Return a quantile of the values of all sketches.
+
+    Parameters
+    ----------
+    sketches
+        Sketches of several clients.
+    share
+        Share of the values that lie below the quantile.
+    above
+        Only values above this level count.
+
+    Returns
+    -------
+    float
+        NaN if there are no values.
+    """
     means = np.concatenate([np.asarray(sketch.means) for sketch in sketches])
-    return read(means, np.concatenate([sketch.sizes for sketch in sketches]), share, above)
+    return block_quantile(means, np.concatenate([s.sizes for s in sketches]), share, above)
 
 
-def read(means: Array, sizes: Array, share: float, above: float = -np.inf) -> float:
-    """A quantile from blocks of so many rows each; see :func:`quantile`."""
+def block_quantile(means: Array, sizes: Array, share: float, above: float = -np.inf) -> float:
+    """Return a quantile from blocks of `sizes` values; see :func:`quantile`."""
     means, sizes = means[means > above], sizes[means > above]
     if not len(means):
         return float("nan")
@@ -131,25 +179,129 @@ def read(means: Array, sizes: Array, share: float, above: float = -np.inf) -> fl
 
 
 def rank_error(sketches: Sequence[Sketch]) -> float:
-    """How far the rank of a quantile may be from the one asked for, as a share of all values.
+    """Bound the error in the rank of a quantile, as a share of all values.
 
-    A level may split one block of every client, and between two blocks the value is interpolated.
+    A level can split one block of every client, and values between two blocks are interpolated.
     """
     largest = [int(sketch.sizes.max()) for sketch in sketches if sketch.rows]
     total = sum(sketch.rows for sketch in sketches)
     return (sum(largest) + 0.5 * max(largest)) / total if largest else 0.0
 
 
-def sizes_of(count: int, blocks: int) -> Array:
-    """How many of `count` values each of so many blocks has."""
-    return np.diff(_edges(count, blocks))
+def block_sizes(count: int, blocks: int) -> Array:
+    """Return how many of `count` values each block has."""
+    return np.diff(_block_edges(count, blocks))
 
 
-def _edges(count: int, blocks: int) -> Array:
+def _block_edges(count: int, blocks: int) -> Array:
     return np.arange(blocks + 1) * count // max(blocks, 1)
 
 
 def _ordered(values: Array) -> Array:
-    """From small to large; values that are in order are left as they are, which is soon seen."""
+    """Sort the values, unless they are sorted, which is cheap to check."""
     values = np.asarray(values, dtype=np.float64)
     return values if (values[1:] >= values[:-1]).all() else np.sort(values)
+
+
+# ── histograms of sketches, which can be summed ──────────────────────────────────────────────────
+
+
+class HistogramMedian(NamedTuple):
+    """Median of a summed histogram.
+
+    Attributes
+    ----------
+    value : float
+        The median.
+    values : Sketch
+        All values.
+    found : bool
+        Whether it is precise; if not, count again with `value` as the centre of the grid.
+    """
+
+    value: float
+    values: Sketch
+    found: bool
+
+
+def histogram(sketch: Sketch, unit: float = 1.0) -> Array:
+    """Return the histogram of distances: the count of zeros, counts by bin, Σ t/edge by bin."""
+    t, sizes = np.asarray(sketch.means, dtype=np.float64) / unit, sketch.sizes
+    return np.asarray(_histograms(t[None], sizes)[0])
+
+
+def histogram_table(distances: Array, rows: int) -> Array:
+    """Return the histograms of all columns of :func:`distance_table`, one after the other."""
+    return _histograms(np.asarray(distances.T), block_sizes(rows, len(distances))).ravel()
+
+
+def histogram_around(sketch: Sketch, center: float, unit: float) -> Array:
+    """Return the histogram of values on both sides of a centre: at or above it, then below."""
+    t, sizes = (np.asarray(sketch.means, dtype=np.float64) - center) / unit, sketch.sizes
+    above = _histograms(np.maximum(t, 0.0)[None], np.where(t >= 0.0, sizes, 0))[0]
+    below = _histograms(np.maximum(-t, 0.0)[None], np.where(t < 0.0, sizes, 0))[0]
+    return np.concatenate([above, below[1:]])
+
+
+def from_histogram(total: Array, unit: float = 1.0) -> Sketch:
+    """Return the sketch of all rows from a sum of :func:`histogram`."""
+    low, high, counts = _intervals(total[0], total[1 : 1 + _BINS], total[1 + _BINS :])
+    return _sketch_of_intervals(unit * low, unit * high, counts)
+
+
+def histogram_median(total: Array, center: float, unit: float) -> HistogramMedian:
+    """Return the median and the sketch of all rows from a sum of :func:`histogram_around`.
+
+    >>> ages = of(np.r_[np.arange(1000.0, 1100.0), 1e9], least=1)
+    >>> at = 0.0
+    >>> for _ in range(3):
+    ...     at = histogram_median(histogram_around(ages, at, unit=1e7), at, unit=1e7).value
+    >>> round(at)
+    1050
+    """
+    above, below = total[: 1 + 2 * _BINS], total[1 + 2 * _BINS :]
+    up = _intervals(above[0], above[1 : 1 + _BINS], above[1 + _BINS :])
+    down = _intervals(0.0, below[:_BINS], below[_BINS:])
+    low = center + unit * np.r_[-down[1][:0:-1], up[0]]
+    high = center + unit * np.r_[-down[0][:0:-1], up[1]]
+    values = _sketch_of_intervals(low, high, np.r_[down[2][:0:-1], up[2]])
+    if not values.rows:
+        return HistogramMedian(center, values, True)
+    quarter, value, last = (quantile([values], share) for share in (0.25, 0.5, 0.75))
+    value = float(f"{value:.9g}")  # values that many rows share seldom have more digits
+    return HistogramMedian(value, values, abs(value - center) <= NEAR * (last - quarter))
+
+
+def _histograms(t: Array, sizes: Array) -> Array:
+    """Return histograms (columns, 1 + 2 bins) of distances t (columns, blocks)."""
+    t = np.minimum(t, _EDGES[-1])
+    place = np.minimum(np.searchsorted(_EDGES, t, side="right"), _BINS)
+    out = np.zeros((len(t), 1 + 2 * _BINS))
+    column = np.broadcast_to(np.arange(len(t))[:, None], t.shape)
+    np.add.at(out, (column, place), np.broadcast_to(sizes, t.shape))
+    inside = place > 0
+    share = t[inside] / _EDGES[place[inside] - 1] * np.broadcast_to(sizes, t.shape)[inside]
+    np.add.at(out, (column[inside], place[inside] + _BINS), share)
+    return out
+
+
+def _intervals(zeros: float, counts: Array, shares: Array) -> tuple[Array, Array, Array]:
+    """Return lower end, upper end and count of bins; an interval is centred at its bin's mean."""
+    counts, low = np.rint(np.maximum(counts, 0.0)), _EDGES[:-1]
+    mean = low * np.divide(shares, counts, out=np.ones(_BINS), where=counts > 0)
+    mean = np.clip(mean, low, _EDGES[1:])
+    half = np.minimum(mean - low, _EDGES[1:] - mean)
+    half[half <= 1e-9 * mean] = 0.0  # rounding
+    return np.r_[0.0, mean - half], np.r_[0.0, mean + half], np.r_[np.rint(zeros), counts]
+
+
+def _sketch_of_intervals(low: Array, high: Array, counts: Array) -> Sketch:
+    rows = int(counts.sum())
+    blocks = min(BLOCKS, rows)
+    if not blocks:
+        return Sketch(0, ())
+    sizes = block_sizes(rows, blocks)
+    ranks, ends = np.cumsum(sizes) - 0.5 * sizes, np.cumsum(counts)
+    at = np.searchsorted(ends, ranks, side="left")
+    within = (ranks - (ends[at] - counts[at])) / counts[at]
+    return Sketch(rows, tuple((low[at] + within * (high[at] - low[at])).tolist()))

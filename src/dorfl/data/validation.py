@@ -1,21 +1,40 @@
-"""What users bring, checked once: errors say which client, what, and what to do."""
+"""Validation of clients and weights: errors name the client, the problem and the remedy.
+
+With weights w the distribution of a client is P̂_i = Σ_j w_j δ(ζ_j) / Σ_j w_j in place of 1/n_i per
+row: F_i = ρβ log Σ_j w_j exp(f_j/ρβ) / Σ_j w_j, and the sample weights of the fit are
+p_j ∝ w_j exp(f_j/ρβ). The size of a client is Σ_j w_j. An integer weight k is equivalent to k
+copies of the row; weight 0 drops the row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy import sparse
 
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.support.types import Array
 
 Clients = dict[str, tuple[Array, Array]]
+_COPIES = 4  # copies of a row of mean weight if weights are not integers
+_MAX_COPIES = 16  # largest mean number of copies
 
 
 def clients(given: Any) -> Clients:
-    """Clients as name → (X, y), from a mapping or a list, every one checked."""
+    """Check clients and return (X, y) by name.
+
+    Parameters
+    ----------
+    given
+        A list of (X, y), or a mapping of name to (X, y).
+
+    Raises
+    ------
+    ValueError
+        If a table, a label or a name cannot be used.
+    """
     if isinstance(given, Mapping):
         named = {str(name): pair for name, pair in given.items()}
         if len(named) < len(given):
@@ -44,7 +63,10 @@ def clients(given: Any) -> Clients:
 
 
 def rows(X: Any, what: str) -> Array:
-    """A table of finite numbers, float32 kept and everything else made float64; sparse: CSR."""
+    """Return a contiguous table of finite numbers, as float32 if it is so, else as float64.
+
+    Sparse tables become CSR. `what` names the table in errors.
+    """
     if sparse.issparse(X):
         table = sparse.csr_array(X)
         if table.dtype.kind not in "fiub":
@@ -63,7 +85,7 @@ def rows(X: Any, what: str) -> Array:
         table = _numbers(table, what)
     if table.dtype != np.float32:
         table = table.astype(np.float64, copy=False)
-    # The sum is finite exactly when nothing is NaN or infinite, and needs no second table.
+    # A finite sum shows that no value is NaN or infinite, and needs no second table.
     with np.errstate(invalid="ignore", over="ignore"):
         total = table.sum(dtype=np.float64)
     if not np.isfinite(total):
@@ -78,7 +100,7 @@ def rows(X: Any, what: str) -> Array:
 
 
 def joined(tables: list[Array]) -> Array:
-    """The tables one below the other; no copy where they are pieces of one table, in order."""
+    """Stack tables; consecutive slices of one table are not copied."""
     if len(tables) == 1:
         return tables[0]
     if any(map(sparse.issparse, tables)):
@@ -138,7 +160,22 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
 
 
 def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:
-    """The labels a classifier tells apart, over all clients; empty for a regression."""
+    """Return the classes of all clients; empty for a regression.
+
+    Parameters
+    ----------
+    checked
+        Checked clients.
+    loss
+        The loss; decides whether there are classes.
+    known
+        Classes, if not all of them occur in the rows.
+
+    Raises
+    ------
+    ValueError
+        If the labels do not fit the loss.
+    """
     if not loss.classifies:
         for name, (_, y) in checked.items():
             if y.dtype.kind not in "fiub":
@@ -164,6 +201,142 @@ def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:
         )
     if len(found) > 2 and loss.outputs(len(found)) == 1:
         raise ValueError(
-            f'loss="{loss.name}" tells two classes apart, y has {len(found)}; use loss="softmax"'
+            f'loss="{loss.name}" is for two classes, y has {len(found)}; use loss="softmax"'
         )
     return found
+
+
+# ── sample weights and class weights ─────────────────────────────────────────────────────────────
+
+
+class Weighted(NamedTuple):
+    """Clients without their rows of weight 0.
+
+    Attributes
+    ----------
+    clients : dict
+        (X, y) by name; as they were given if there are no weights.
+    mass : dict, optional
+        (n,) weights of the rows left, all positive.
+    kept : dict, optional
+        Mask of the rows left among all rows of each client.
+    """
+
+    clients: Any
+    mass: dict[str, Array] | None = None
+    kept: dict[str, Array] | None = None
+
+    def expand(self, name: str, values: Array) -> Array:
+        """Return values of a client's rows left as values of all its rows, 0 for the others."""
+        if self.kept is None:
+            return values
+        out = np.zeros(len(self.kept[name]))
+        out[self.kept[name]] = values
+        return out
+
+
+def apply_weights(
+    given_clients: Any, sample_weight: Any = None, class_weight: Any = None
+) -> Weighted:
+    """Check weights and drop rows of weight 0.
+
+    Parameters
+    ----------
+    given_clients
+        A list of (X, y), or a mapping of name to (X, y).
+    sample_weight
+        Weights (n,) of each client, in a list or by name.
+    class_weight
+        A weight for each label, or "balanced".
+
+    Raises
+    ------
+    ValueError
+        If weights are missing, negative or not finite, or a client has weights of 0 alone.
+
+    >>> found = apply_weights([([[1.0], [2.0], [3.0]], [0, 1, 1])], [[1, 0, 2]])
+    >>> found.clients["client-1"][1], found.mass["client-1"]
+    (array([0, 1]), array([1., 2.]))
+    """
+    if sample_weight is None and class_weight is None:
+        return Weighted(given_clients)
+    checked = clients(given_clients)
+    given: dict[str, Any] = {name: np.ones(len(y)) for name, (_, y) in checked.items()}
+    if isinstance(sample_weight, Mapping):
+        given = {str(name): values for name, values in sample_weight.items()}
+    elif sample_weight is not None:
+        given = dict(zip(checked, sample_weight, strict=False))
+        if len(given) < len(checked) or len(given) < len(sample_weight):
+            raise ValueError(
+                f"sample_weight: {len(sample_weight)} lists of weights for {len(checked)} clients"
+            )
+    mass: dict[str, Array] = {}
+    for name, (_, y) in checked.items():
+        if name not in given:
+            raise ValueError(f"sample_weight: there are none for client {name!r}")
+        mass[name] = check_weights(given[name], len(y), f"client {name!r}")
+    if class_weight is not None:
+        labels = np.concatenate([y for _, y in checked.values()])
+        each = class_weights(labels, np.concatenate(list(mass.values())), class_weight)
+        ends = np.cumsum([len(y) for _, y in checked.values()])[:-1]
+        mass = {n: w * c for (n, w), c in zip(mass.items(), np.split(each, ends), strict=True)}
+    kept = {name: w > 0 for name, w in mass.items()}
+    for name, positive in kept.items():
+        if not positive.any():
+            raise ValueError(f"client {name!r}: all its weights are zero; leave it out")
+    rows = {name: (X[kept[name]], y[kept[name]]) for name, (X, y) in checked.items()}
+    return Weighted(rows, {name: w[kept[name]] for name, w in mass.items()}, kept)
+
+
+def check_weights(weights: Any, count: int, what: str) -> Array:
+    """Return weights (count,) as floats; raise a ValueError unless finite and not negative."""
+    found = np.asarray(weights, dtype=np.float64)
+    if found.shape != (count,):
+        raise ValueError(
+            f"{what}: sample_weight has shape {found.shape}, X has {count} rows: one weight each"
+        )
+    if not np.isfinite(found).all() or (found < 0).any():
+        raise ValueError(f"{what}: sample_weight must be finite and not negative")
+    return found
+
+
+def class_weights(labels: Array, weights: Array, class_weight: Any) -> Array:
+    """Return the class weight of every row.
+
+    Parameters
+    ----------
+    labels, weights
+        (n,) labels and sample weights.
+    class_weight
+        A mapping of label to weight, 1 for other labels; or "balanced" for equal total weights.
+
+    >>> class_weights(np.array([0, 1, 1, 1]), np.ones(4), "balanced")
+    array([2.        , 0.66666667, 0.66666667, 0.66666667])
+    """
+    classes, at = np.unique(labels, return_inverse=True)
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ValueError(f'class_weight={class_weight!r}: give "balanced" or a mapping')
+        total = np.bincount(at, weights)
+        each = np.divide(
+            total.sum(), len(classes) * total, out=np.ones(len(total)), where=total > 0
+        )
+        return np.asarray(each[at])
+    strange = [label for label in class_weight if label not in classes.tolist()]
+    if strange:
+        raise ValueError(f"class_weight: there is no class {strange[0]!r}")
+    each = check_weights(
+        [class_weight.get(label, 1.0) for label in classes.tolist()], len(classes), "class_weight"
+    )
+    return np.asarray(each[at])
+
+
+def copies(weights: Array) -> Array:
+    """Return how many copies of each row represent its weight in a quantile; at least one.
+
+    Integers stay as they are unless they are large; other weights are rounded to a quarter of their
+    mean.
+    """
+    if (weights == np.rint(weights)).all() and weights.sum() <= _MAX_COPIES * len(weights):
+        return np.asarray(weights, dtype=np.int64)
+    return np.asarray(np.maximum(np.rint(_COPIES * weights / weights.mean()), 1.0), dtype=np.int64)

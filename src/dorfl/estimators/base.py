@@ -22,7 +22,7 @@ from dorfl.estimators import frames
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Fit
 from dorfl.networks.layered import NO_CERTIFICATE
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
 from dorfl.study import arrays, given, meaning, network, results
 from dorfl.study.coordinator import State

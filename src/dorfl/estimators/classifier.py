@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from dorfl.data import weighing
+from dorfl.data import validation
 from dorfl.estimators.base import Robust
 from dorfl.federated.fit import probabilities
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
 from dorfl.study import given
 from dorfl.study.arrays import LABEL, coded_labels
@@ -91,15 +91,15 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         """Fit to rows `X` with labels `y`; `clients` says who each row belongs to (one if none).
 
         `sample_weight` is how much rows count in their client's distribution P̂_i, inside the
-        log-mean-exp: the tilt multiplies it (:mod:`dorfl.data.weighing`). Whole weights are as many
-        rows, zero is none; units and centres of columns take others to a quarter of their mean.
+        log-mean-exp: the tilt multiplies it (:mod:`dorfl.data.validation`). Whole weights are
+        as many rows, zero is none; scales of columns round others to a quarter of their mean.
         """
         table, labels = self._read(X, y)
         check_classification_targets(labels)
         weights = given.weights(sample_weight, len(labels))
         if self.class_weight is not None:
             base = np.ones(len(labels)) if weights is None else weights
-            weights = base * weighing.by_class(labels, base, self.class_weight)
+            weights = base * validation.class_weights(labels, base, self.class_weight)
         self.classes_ = np.unique(labels if weights is None else labels[weights > 0])
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dorfl.data.preprocessing import Category, Numeric, Transform, columns
-from dorfl.data.tables import Given
+from dorfl.data.tables import FileTable
 from dorfl.study import given
 from dorfl.study.arrays import LABEL
 from dorfl.study.settings import Used
@@ -60,7 +60,7 @@ def taken(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> Taken:
     fixed = [names[k] for k in given.frozen(frozen or (), names)]
     levels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
     whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
-    read = Given(whole, text=frozenset([*levels, LABEL]))
+    read = FileTable(whole, text=frozenset([*levels, LABEL]))
     return Taken(read, Used(category=tuple(levels), frozen=tuple(fixed)))
 
 
@@ -71,7 +71,7 @@ def seen(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> 
         table = {f"x{k}": column for k, column in enumerate(X.T)}
     else:
         levels = frozenset(part.name for part in transform.parts if isinstance(part, Category))
-        table = Given(X, text=levels)
+        table = FileTable(X, text=levels)
     return np.asarray(transform.apply(table, dtype).X)
 
 

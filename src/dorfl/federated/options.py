@@ -16,7 +16,7 @@ import numpy as np
 from dorfl.federated.defence import Limits
 from dorfl.federated.privacy import Gaussian
 from dorfl.linear.curvature import BUDGET, RESOLUTIONS
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.solvers.base import Solver
 
 _RENAMED = {"epsilon": "tolerance", "rounds": "max_rounds"}

@@ -43,8 +43,8 @@ import numpy as np
 
 from dorfl.linear.problem import Problem
 from dorfl.solvers.noisy import Noisy
-from dorfl.support import extras
-from dorfl.support.later import optimize
+from dorfl.support import lazy
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 _DISTANCE = 5.0  # ‖θ‖ of a confident model of scaled columns
@@ -231,7 +231,8 @@ def _multiplier(epsilon: float, delta: float) -> float:
         from dp_accounting.pld import common, privacy_loss_mechanism  # noqa: PLC0415
     except ImportError:
         raise ValueError(
-            f"privacy: needs the package dp-accounting; install it with: {extras.install('sites')}"
+            "privacy: needs the package dp-accounting; install it with: "
+            + lazy.install_command("sites")
         ) from None
     wanted = common.DifferentialPrivacyParameters(epsilon, delta)
     found = privacy_loss_mechanism.GaussianPrivacyLoss.from_privacy_guarantee(wanted)

@@ -15,10 +15,10 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.federated.local import Round
 from dorfl.linear.problem import Problem
-from dorfl.objective.written import read_loss, read_method, write_loss, write_method
+from dorfl.objective.serialization import read_loss, read_method, write_loss, write_method
 from dorfl.support import files
-from dorfl.support.plain import number, short, text, whole
 from dorfl.support.types import Array
+from dorfl.support.wire import number, short, text, whole
 
 FORMAT, VERSION = "dorfl.fit", 1
 _LARGEST = 500_000_000  # bytes

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from dorfl import solvers
-from dorfl.data import validation, weighing
-from dorfl.data.centers import find_centers
-from dorfl.data.validation import Clients
-from dorfl.data.weighing import Weighed
+from dorfl.data import validation
+from dorfl.data.robust import find_centers
+from dorfl.data.validation import Clients, Weighted
 from dorfl.federated import local, regret
 from dorfl.federated import privacy as keeping
 from dorfl.federated import scale as scaling
@@ -30,7 +29,7 @@ from dorfl.linear.curvature import coarser
 from dorfl.linear.group import Group, Risk
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.methods import Method
 from dorfl.solvers import Radius, Scale, Solver
@@ -66,7 +65,7 @@ def train(
         progress: called with every :class:`~dorfl.federated.local.Round` as it ends; True from it
             ends the training.
         sample_weight: how much rows count, (n,) for each client, in a list or by name. They are the
-            parts of P̂_i, inside the log-mean-exp: see :mod:`dorfl.data.weighing`.
+            parts of P̂_i, inside the log-mean-exp: see :mod:`dorfl.data.validation`.
         class_weight: a weight for each label, by which those of its rows are multiplied; or
             "balanced", so that all classes weigh alike.
         **given: options by name, as in `train(clients, method, l2=0.1, tol=1e-4)`.
@@ -82,12 +81,12 @@ def train(
     """
     options = (options or Options()).changed(**given)
     group, centers, weighs = clients, None, not (sample_weight is None and class_weight is None)
-    weighed = Weighed(clients)
+    weighted = Weighted(clients)
     if not hasattr(clients, "evaluate"):
-        weighed = weighing.weigh(clients, sample_weight, class_weight)
+        weighted = validation.apply_weights(clients, sample_weight, class_weight)
         group = prepare(
-            weighed.clients, _checked(method), options.loss, intercept=options.intercept,
-            tolerance=options.tolerance, mass=weighed.mass,
+            weighted.clients, _checked(method), options.loss, intercept=options.intercept,
+            tolerance=options.tolerance, mass=weighted.mass,
         )  # fmt: skip
         centers = group.centers
     elif method is not None or options.limits is not None or weighs:
@@ -148,7 +147,7 @@ def train(
         message=message,
         history=history,
         sample_weights={
-            name: weighed.spread(name, p)
+            name: weighted.expand(name, p)
             for name, p in zip(group.names, found.weights, strict=True)
         },
         centers=np.zeros((len(group.names), 0)) if centers is None else centers,
@@ -263,7 +262,7 @@ def risk(
         loss: as in :class:`~dorfl.federated.options.Options`.
         classes: the labels, where `y` does not have them all.
         tolerance: how far from its worst place a row may be left; 0: solved exactly.
-        sample_weight: (n,) how much rows count in P̂; see :mod:`dorfl.data.weighing`.
+        sample_weight: (n,) how much rows count in P̂; see :mod:`dorfl.data.validation`.
 
     Returns:
         The risk's `value`, its `gradient` in the shape of θ, and the rows' `weights` (n,).
@@ -275,7 +274,7 @@ def risk(
     """
     _checked(method)
     checked = validation.clients({"client": (X, y)})
-    weighed = weighing.weigh(checked, None if sample_weight is None else [sample_weight])
+    weighted = validation.apply_weights(checked, None if sample_weight is None else [sample_weight])
     chosen = losses.resolve(loss)
     parameters = np.asarray(theta, dtype=np.float64)
     dims = checked["client"][0].shape[1]
@@ -288,8 +287,8 @@ def risk(
     if chosen.estimates_scale:
         raise ValueError("risk: needs the scale of residuals; give huber(delta, scale=fit.scale)")
     group = prepare(
-        weighed.clients, method, chosen, intercept=width == dims + 1, classes=classes,
-        tolerance=tolerance, mass=weighed.mass,
+        weighted.clients, method, chosen, intercept=width == dims + 1, classes=classes,
+        tolerance=tolerance, mass=weighted.mass,
     )  # fmt: skip
     if parameters.shape != group.problem.shape:
         raise ValueError(
@@ -300,7 +299,7 @@ def risk(
     return Risk(
         float(risks.values[0]),
         risks.gradients[0].reshape(parameters.shape),
-        weighed.spread("client", group.sample_weights(parameters.ravel())[0]),
+        weighted.expand("client", group.sample_weights(parameters.ravel())[0]),
     )
 
 
@@ -316,7 +315,7 @@ def prepare(
 ) -> Group:
     """Clients checked, labels encoded, centres found, rows stacked: ready to be evaluated.
 
-    `mass` is what rows count, all positive; see :func:`dorfl.data.weighing.weigh`.
+    `mass` is what rows count, all positive; see :func:`dorfl.data.validation.apply_weights`.
     """
     checked = validation.clients(clients)
     chosen = losses.resolve(loss)
@@ -328,7 +327,7 @@ def prepare(
     known_rows = dict(zip(checked, tables, strict=True))
     if mass is not None and method.score is not None:
         known_rows = {
-            n: X[np.repeat(np.arange(X.shape[0]), weighing.copies(mass[n]))]
+            n: X[np.repeat(np.arange(X.shape[0]), validation.copies(mass[n]))]
             for n, X in known_rows.items()
         }
     centers = find_centers(method, known_rows, len(known))

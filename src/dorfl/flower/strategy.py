@@ -3,18 +3,19 @@
     strategy = RobustStrategy(METHOD, Net(), PLAN, min_available_nodes=3)
     result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=30)
 
-The other side is :func:`dorfl.flower.client.train`. Before the first round clients say how many
-rows they have and agree on what the score needs. A round is that of `dorfl.train`: the server's
+Clients use :func:`dorfl.flower.client.train`. Before the first round clients report how many rows
+they have, and the statistics that the score needs. A round is that of `dorfl.train`: the server's
 step is :mod:`dorfl.networks.server`, and the same rows, seed and plan give the same model.
 
-A reply is left out, and the log says so, if it is not of the form it must have, not finite, or a
-hundred times longer than what the middle client has sent so far. What passes is no proof: a client
-can still pretend to be badly served; :func:`dorfl.mixture.capped` bounds what that gives it.
+A reply is ignored, and logged with the reason, if it has another form than expected, is not finite,
+or is a hundred times longer than the median client's so far. A client can still pretend to have a
+high risk; :func:`dorfl.mixture.capped` bounds the effect of that.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 import time
@@ -30,7 +31,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from dorfl.federated.local import Round
-from dorfl.flower.records import ASK, Form, pack, said, unpack
+from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
 from dorfl.networks import server
 from dorfl.networks.agreement import Agreed, Told, search
@@ -42,7 +43,7 @@ from dorfl.networks.training import check, terms
 from dorfl.objective.methods import Method
 from dorfl.support.text import one_line
 
-_MOST_ROWS = 10**9
+MAX_ROWS = 10**9  # rows that a client can plausibly have; a larger count is refused
 _log = logging.getLogger("flwr")
 
 
@@ -55,20 +56,31 @@ class Client(NamedTuple):
 
 
 class RobustStrategy(FedAvg):
-    """AFL, WAFL, GDRFL, DOR-FL or another method, for the user's own model.
+    """Train the user's own model by AFL, WAFL, GDRFL, DOR-FL or another method.
 
-    Args:
-        method: one of :mod:`dorfl.methods`, or any combination of their parts.
-        model: the network, or a function that makes one, as clients have it.
-        plan: how it is trained; see :class:`~dorfl.networks.Plan`. How many rounds is said to
-            `start`.
-        score: h, where it is not the method's own, as for :func:`dorfl.networks.train`.
-        **options: those of Flower's `FedAvg` for evaluation, nodes and keys. All clients that are
-            there when training starts take part, `min_available_nodes` at least; the share that a
-            round asks is the plan's `participation`.
+    All nodes that are connected when training starts take part, `min_available_nodes` at least.
 
-    After `start`, `lam` has the mixture by client and `history` the rounds. The arrays of the
-    result are the trained model's, with the plan's `average`.
+    Parameters
+    ----------
+    method
+        One of :mod:`dorfl.methods`, or any combination of their parts.
+    model
+        The network, or a function that makes one; clients must have the same architecture.
+    plan
+        How the network is trained; see :class:`~dorfl.networks.Plan`. `participation` is the share
+        of clients that a round asks. The number of rounds is an argument of `start`.
+    score
+        The outlier score h, as for :func:`dorfl.networks.train`; by default the method's own.
+    **options
+        Options of Flower's `FedAvg` for evaluation, nodes and keys.
+
+    Attributes
+    ----------
+    lam
+        After `start`: the mixture weight λ of each client.
+    history
+        After `start`: the rounds. The arrays of the result are the parameters of the trained model,
+        averaged if the plan has `average`.
     """
 
     def __init__(
@@ -81,7 +93,7 @@ class RobustStrategy(FedAvg):
         **options: Any,
     ) -> None:
         if "fraction_train" in options or "min_train_nodes" in options:
-            raise ValueError("fraction_train, min_train_nodes: say participation=… in the plan")
+            raise ValueError("fraction_train, min_train_nodes: set the plan's participation")
         options.setdefault("evaluate_metrics_aggr_fn", mean_and_range)
         super().__init__(min_train_nodes=1, **options)
         check(method)
@@ -89,24 +101,24 @@ class RobustStrategy(FedAvg):
         self.fraction_train = self.plan.participation
         self.history: list[Round] = []
         self._module = models.make(model, self.plan.seed)
-        self._search, self._timeout = search(method, score), 3600.0
+        self._score, self._search, self._timeout = score, search(method, score), 3600.0
         self._state: server.State | None = None
 
     @property
     def lam(self) -> dict[str, float]:
-        """The mixture, by client."""
+        """The mixture weight λ of each client, by name."""
         if self._state is None:
             return {}
         return dict(zip(self._setting.names, self._state.lam.tolist(), strict=True))
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *rest: Any, **given: Any) -> Result:
-        """As for any strategy of Flower."""
+        """Train; parameters and result as for any strategy of Flower."""
         self._timeout = rest[1] if len(rest) > 1 else given.get("timeout", 3600.0)
         self._state = None
         return super().start(grid, initial_arrays, *rest, **given)
 
     def summary(self) -> None:
-        """Log what is trained."""
+        """Log the method and the settings."""
         _log.info("\t├──> Method: %s (ρ = %g, ρβ = %g)", self.method.name, self.method.rho,
                   self.method.temperature)  # fmt: skip
         super().summary()
@@ -114,7 +126,7 @@ class RobustStrategy(FedAvg):
     # ── before the first round ──────────────────────────────────────────────────────────────────
 
     def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Who takes part, with how many rows, and what they agree on."""
+        """Fix the roster, the number of rows of each client, and the agreed statistics."""
         self._network = Network(_loaded(self._module, arrays))
         theta = self._network.start()
         while len(nodes := sorted(grid.get_node_ids())) < self.min_available_nodes:
@@ -133,29 +145,29 @@ class RobustStrategy(FedAvg):
         self._state = server.begin(self._setting, theta)
 
     def _enrol(self, grid: Grid, nodes: list[int]) -> list[Client]:
-        replies = self._exchange(grid, {node: self._question("enrol") for node in nodes})
+        replies = self._exchange(grid, {node: self._request("enrol") for node in nodes})
         found: dict[str, Client] = {}
         for node in nodes:
             try:
                 content = _content(replies.get(node))
-                name = said(content, ConfigRecord, "name", str)
-                rows = said(content, ConfigRecord, "rows", int)
+                name = read_header(content, ConfigRecord, "name", str)
+                rows = read_header(content, ConfigRecord, "rows", int)
                 if not name or one_line(name, 100) != name or name in found:
-                    raise ValueError(f"name {one_line(name, 100)!r}: is none, or another's")
-                if not 1 <= rows <= _MOST_ROWS:
-                    raise ValueError(f"{rows} rows: cannot be")
+                    raise ValueError(f"name {one_line(name, 100)!r}: is not valid, or taken")
+                if not 1 <= rows <= MAX_ROWS:
+                    raise ValueError(f"{rows} rows: must be between 1 and {MAX_ROWS}")
                 found[name] = Client(name, rows, node)
             except ValueError as error:
                 _log.warning("node %d does not take part: %s", node, error)
         return self._enough(sorted(found.values(), key=lambda c: _natural(c.name)))
 
     def _agree(self, grid: Grid, clients: list[Client], stage: str) -> list[Client]:
-        """One stage of what must be found together."""
+        """Carry out one stage of the agreement; return the clients that took part in it."""
         assert self._search is not None
-        question = self._question("tell", stage=stage)
-        question["agreed"] = pack(self._agreed)
-        replies = self._exchange(grid, {c.node: question for c in clients})
-        told: dict[Client, Told] = {}
+        request = self._request("tell", stage=stage)
+        request["agreed"] = pack(self._agreed)
+        replies = self._exchange(grid, {c.node: request for c in clients})
+        reported: dict[Client, Told] = {}
         for client in clients:
             try:
                 arrays = unpack(_content(replies.get(client.node)), "told")
@@ -165,20 +177,22 @@ class RobustStrategy(FedAvg):
                     or (one.weight < 0).any()
                     or (one.weight > client.rows).any()
                 ):
-                    raise ValueError("weight: cannot be")
-                told[client] = one
+                    raise ValueError("weight: must be between 0 and the number of rows")
+                reported[client] = one
             except (ValueError, KeyError) as error:
-                _left_out(client.name, stage, str(error))
-        forms = {c: (t.values.shape, str(t.values.dtype), t.weight.shape) for c, t in told.items()}
+                _log_ignored(client.name, stage, str(error))
+        forms = {
+            c: (t.values.shape, str(t.values.dtype), t.weight.shape) for c, t in reported.items()
+        }
         usual = Counter(forms.values()).most_common(1)[0][0] if forms else None
-        sizes = [float(np.abs(t.values).max(initial=0.0)) for t in told.values()]
+        sizes = [float(np.abs(t.values).max(initial=0.0)) for t in reported.values()]
         limit = server.FAR * server.middle(sizes)
-        for client, one in list(told.items()):
+        for client, one in list(reported.items()):
             if forms[client] != usual or float(np.abs(one.values).max(initial=0.0)) > limit:
-                _left_out(client.name, stage, "tells what cannot be, beside what others tell")
-                del told[client]
-        kept = self._enough([c for c in clients if c in told])
-        self._agreed[stage] = self._search.agree(stage, [told[c] for c in kept])
+                _log_ignored(client.name, stage, "is too far from what other clients report")
+                del reported[client]
+        kept = self._enough([c for c in clients if c in reported])
+        self._agreed[stage] = self._search.agree(stage, [reported[c] for c in kept])
         return kept
 
     def _enough(self, clients: list[Client]) -> list[Client]:
@@ -191,7 +205,7 @@ class RobustStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """θ to the clients that the round asks."""
+        """Return the messages that bring θ to the clients of the round."""
         if self._state is None:
             self._begin(arrays, grid)
         state = self._state
@@ -202,7 +216,7 @@ class RobustStrategy(FedAvg):
         messages = []
         for i in self._asked.draw.who:
             client = self._clients[i]
-            content = self._question("train", number=self._asked.number, stream=i)
+            content = self._request("train", number=self._asked.number, stream=i)
             content[self.arrayrecord_key], content[self.configrecord_key] = theta, config
             if self._asked.pull is not None:
                 content["pull"] = pack({"values": self._asked.pull[i]})
@@ -215,31 +229,33 @@ class RobustStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The server's step; without any answer of use the model stays as it is."""
+        """Take the server's step; without any usable reply the model stays as it is."""
         state, asked = self._state, self._asked
         assert state is not None
         answers, refused = self._answers(replies)
         for name, reason in refused.items():
-            _left_out(name, f"round {server_round}", reason)
+            _log_ignored(name, f"round {server_round}", reason)
         self._informed = (self._informed - set(asked.draw.who)) | set(answers)
         if not answers:
             return self._arrays(state.mean), None
-        heard = server.listen(state)
+        received = server.listen(state)
         for i in in_order(list(answers), self._setting.counts):
             way, risk, size = answers[i]
-            server.hear(self._setting, state, asked, heard, [i], way[None], np.array([risk]), size)
-        self._state, line = server.step(self._setting, state, asked, heard, refused)
+            server.hear(
+                self._setting, state, asked, received, [i], way[None], np.array([risk]), size
+            )
+        self._state, line = server.step(self._setting, state, asked, received, refused)
         self.history.append(line)
-        told = MetricRecord({
+        figures = MetricRecord({
             "objective": line.objective, "gap": line.gap,
             "risks": line.risks.tolist(), "lam": line.lam.tolist(),
         })  # fmt: skip
-        return self._arrays(self._state.mean), told
+        return self._arrays(self._state.mean), figures
 
     def _answers(
         self, replies: Iterable[Message]
     ) -> tuple[dict[int, tuple[Tensor, float, int]], dict[str, str]]:
-        """Way, risk and bytes by client, and why others' are left out."""
+        """Return update, risk and bytes of the usable replies, and why others are ignored."""
         by_node = {reply.metadata.src_node_id: reply for reply in replies}
         squeezer, size = self.plan.compression or Compression(), self._network.size
         answers: dict[int, tuple[Tensor, float, int]] = {}
@@ -250,17 +266,17 @@ class RobustStrategy(FedAvg):
                 arrays = unpack(content, "ways", self._parts)
                 places = arrays.get("places")
                 if places is not None and not ((places >= 0) & (places < size)).all():
-                    raise ValueError("places: there are no such parameters")
+                    raise ValueError("places: are not indices of parameters")
                 parts = {k: torch.from_numpy(v)[None] for k, v in arrays.items()}
-                risk = said(content, MetricRecord, "risk", float)
+                risk = read_header(content, MetricRecord, "risk", float)
                 way = squeezer.unpack(parts, size)[0]
                 if not (np.isfinite(risk) and bool(way.isfinite().all())):
                     raise ValueError("is not finite")
                 answers[i] = (way, risk, size_of(parts))
             except ValueError as error:
                 refused[self._clients[i].name] = str(error)
-        told = {i: (way, risk) for i, (way, risk, _) in answers.items()}
-        self._usual, absurd = server.absurd(told, self._usual)
+        updates = {i: (way, risk) for i, (way, risk, _) in answers.items()}
+        self._usual, absurd = server.absurd(updates, self._usual)
         for i, reason in absurd.items():
             refused[self._clients[i].name] = reason
             del answers[i]
@@ -269,13 +285,13 @@ class RobustStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Mean, least and largest of what clients measure; what is no number is left out."""
+        """Return mean, minimum and maximum of the clients' metrics; other values are ignored."""
         usable: list[tuple[Message, frozenset[str]]] = []
         for reply in replies:
             try:
                 usable.append((reply, _metrics(_content(reply), self.weighted_by_key)))
             except ValueError as error:
-                _left_out(
+                _log_ignored(
                     f"node {reply.metadata.src_node_id}", f"evaluation {server_round}", str(error)
                 )
         usual = Counter(keys for _, keys in usable).most_common(1)
@@ -285,18 +301,16 @@ class RobustStrategy(FedAvg):
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
-    def _question(self, step: str, **words: str | int) -> RecordDict:
-        told = {
+    def _request(self, step: str, **settings: str | int) -> RecordDict:
+        header = {
             "step": step,
-            "terms": terms(self.method, self.plan),
+            "terms": json.dumps(terms(self.method, self.plan, self._score)),
             "arrays": self.arrayrecord_key,
         }
-        return RecordDict({ASK: ConfigRecord({**told, **words})})
+        return RecordDict({HEADER: ConfigRecord({**header, **settings})})
 
-    def _exchange(self, grid: Grid, questions: Mapping[int, RecordDict]) -> dict[int, Message]:
-        messages = [
-            Message(content, node, MessageType.TRAIN) for node, content in questions.items()
-        ]
+    def _exchange(self, grid: Grid, requests: Mapping[int, RecordDict]) -> dict[int, Message]:
+        messages = [Message(content, node, MessageType.TRAIN) for node, content in requests.items()]
         replies = grid.send_and_receive(messages, timeout=self._timeout)
         return {reply.metadata.src_node_id: reply for reply in replies}
 
@@ -305,43 +319,43 @@ class RobustStrategy(FedAvg):
 
 
 def mean_and_range(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """The mean of every metric over rows, and its least and largest over clients.
+    """Return the mean of every metric over rows, and its minimum and maximum over clients.
 
     >>> two = [RecordDict({"metrics": MetricRecord({"num-examples": n, "acc": a})})
     ...        for n, a in ((30, 0.9), (10, 0.5))]
     >>> print(dict(mean_and_range(two, "num-examples")))
     {'acc': 0.8, 'acc-min': 0.5, 'acc-max': 0.9}
     """
-    told = [next(iter(reply.metric_records.values())) for reply in replies]
-    weights = np.array([float(record[weighted_by_key]) for record in told])  # type: ignore[arg-type]
+    records = [next(iter(reply.metric_records.values())) for reply in replies]
+    weights = np.array([float(record[weighted_by_key]) for record in records])  # type: ignore[arg-type]
     found = MetricRecord()
-    for key in told[0]:
+    for key in records[0]:
         if key != weighted_by_key:
-            values = np.array([float(record[key]) for record in told])  # type: ignore[arg-type]
+            values = np.array([float(record[key]) for record in records])  # type: ignore[arg-type]
             found[key] = round(float(values @ weights / weights.sum()), 12)
             found[f"{key}-min"], found[f"{key}-max"] = float(values.min()), float(values.max())
     return found
 
 
 def _metrics(content: RecordDict, weight: str) -> frozenset[str]:
-    """The names of a client's metrics: one record of finite numbers, and a positive weight."""
+    """Return the names of a client's metrics; ValueError unless all of them are finite numbers."""
     records = list(content.metric_records.values())
     if len(records) != 1 or not all(
         isinstance(value, int | float) and np.isfinite(value) for value in records[0].values()
     ):
-        raise ValueError("its metrics are not one record of finite numbers")
-    if not 0 < records[0].get(weight, 0) <= _MOST_ROWS:  # type: ignore[operator]
-        raise ValueError(f"{weight}: is missing, or cannot be")
+        raise ValueError("metrics must be one record of finite numbers")
+    if not 0 < records[0].get(weight, 0) <= MAX_ROWS:  # type: ignore[operator]
+        raise ValueError(f"{weight}: is missing, or not between 1 and {MAX_ROWS}")
     return frozenset(records[0])
 
 
 def _content(reply: Message | None) -> RecordDict:
-    """What a client answers, if it does."""
+    """Return the content of a reply; ValueError if it is missing, an error or a refusal."""
     if reply is None:
-        raise ValueError("no answer")
+        raise ValueError("no reply")
     if reply.has_error():
         raise ValueError(f"an error at the client: {one_line(reply.error.reason or 'unknown')}")
-    record = reply.content.get(ASK)
+    record = reply.content.get(HEADER)
     if isinstance(record, ConfigRecord) and "refusal" in record:
         raise ValueError(one_line(str(record["refusal"])))
     return reply.content
@@ -357,7 +371,7 @@ def _loaded(module: nn.Module, arrays: ArrayRecord) -> nn.Module:
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """The order of names, in which client-2 comes before client-10.
+    """Return a sort key by which client-2 comes before client-10.
 
     >>> sorted(["client-10", "client-2", "b"], key=_natural)
     ['b', 'client-2', 'client-10']
@@ -365,5 +379,5 @@ def _natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(n or 0)) for text, n in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _left_out(name: str, when: str, reason: str) -> None:
-    _log.warning("%s is left out of %s: %s", name, when, reason)
+def _log_ignored(name: str, when: str, reason: str) -> None:
+    _log.warning("%s is ignored in %s: %s", name, when, reason)

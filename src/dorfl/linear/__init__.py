@@ -1,5 +1,5 @@
 """What a client answers with: F_i, its gradient, its curvature and the weights of its rows."""
 
-from dorfl.support.later import Later
+from dorfl.support.lazy import LazyModule
 
-kernels = Later("dorfl.linear.kernels")
+kernels = LazyModule("dorfl.linear.kernels")

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.objective.kinds import Loss
-from dorfl.support.later import optimize
+from dorfl.objective.base import Loss
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 

@@ -31,7 +31,7 @@ from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, lower_cast, models, register_model
 
-from dorfl.support import compiling
+from dorfl.support import compilation
 
 LOGISTIC, SQUARED, HUBER = range(3)
 
@@ -54,7 +54,7 @@ _SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of floa
 _NARROW = 0.3  # spread up to which a margin's start is as near as that
 _CLIMBS = 500  # steps of a climb; rows on a tie crawl
 
-compiling.tell(__name__)
+compilation.announce(__name__)
 
 
 # ── lanes ───────────────────────────────────────────────────────────────────────────────────────

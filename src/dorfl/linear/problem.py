@@ -11,7 +11,7 @@ from scipy import sparse
 from dorfl.linear.base import Agreed
 from dorfl.linear.curvature import Shape
 from dorfl.linear.inner import Geometry, geometry
-from dorfl.objective.kinds import Loss, Score
+from dorfl.objective.base import Loss, Score
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Nothing
 from dorfl.support.types import Array

@@ -14,22 +14,30 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from dorfl.support import extras
+from dorfl.support import lazy
 
 _PUBLIC = {
     "NetworkFit": "training",
     "Plan": "plan",
-    "adam": "rules",
+    "Progress": "callbacks",
+    "adam": "optimizers",
+    "coordinate_median": "aggregation",
+    "cosine": "optimizers",
     "distance": "scores",
     "eight_bits": "compression",
+    "geometric_median": "aggregation",
+    "krum": "aggregation",
     "load": "saving",
+    "mlflow": "callbacks",
     "mlp": "model",
     "oracle": "training",
     "reference": "scores",
     "save": "saving",
-    "sgd": "rules",
+    "sgd": "optimizers",
+    "tensorboard": "callbacks",
     "top": "compression",
     "train": "training",
+    "trimmed_mean": "aggregation",
 }
 
 __all__ = list(_PUBLIC)
@@ -49,5 +57,5 @@ def require() -> None:
         importlib.import_module("torch")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"networks need PyTorch; install it with: {extras.install('torch')}"
+            f"networks need PyTorch; install it with: {lazy.install_command('torch')}"
         ) from None

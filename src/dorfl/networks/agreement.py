@@ -3,7 +3,7 @@
 They get there in stages. In each, every client tells something of its own rows, the server makes
 one array of what all have told, and everybody knows that in the next stage. No row is told.
 
->>> rows = Rows(("a",), torch.ones(8, 2), torch.zeros(8), np.array([0, 8]), np.array([0]))
+>>> rows = gather([(np.ones((8, 2)), np.zeros(8))], torch.float32, classify=True)
 >>> find(Center(), rows)["center"].tolist()
 [1.0, 1.0]
 """
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import torch  # noqa: F401 - for the example above
 
-from dorfl.data import centers
-from dorfl.networks.data import Rows
+from dorfl.data import robust
+from dorfl.networks.data import Rows, gather  # noqa: F401 - for the example above
+from dorfl.networks.device import array
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
@@ -50,20 +51,22 @@ class Search(Protocol):
 
 
 class Center:
-    """ξ̄ of a quadratic score, common to all clients: :mod:`dorfl.data.centers`."""
+    """ξ̄ of a quadratic score, common to all clients: :mod:`dorfl.data.robust`."""
 
     stages = ("center",)
 
     def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
         """The mean of the rows that do not lie far out."""
         del stage, agreed
-        kept, mean = centers.summarise(rows.x.flatten(1).numpy(), LEAST)
+        kept, mean = robust.local_center(array(rows.known(0)[0].flatten(1)), LEAST)
         return Told(mean, np.array([kept], dtype=float))
 
     def agree(self, stage: str, told: Sequence[Told]) -> Array:
         """The mean of these."""
         del stage
-        return centers.combine([centers.Summary(float(one.weight[0]), one.values) for one in told])
+        return robust.average_centers(
+            [robust.LocalCenter(float(one.weight[0]), one.values) for one in told]
+        )
 
 
 def search(method: Method, score: Any = None) -> Search | None:

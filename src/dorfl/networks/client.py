@@ -12,15 +12,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from dorfl.networks.compression import Compression, Parts
-from dorfl.networks.data import Rows
+from dorfl.networks.data import Batch, Rows
+from dorfl.networks.device import seeded, tensor, wide
 from dorfl.networks.model import Network
+from dorfl.networks.optimizers import at_round
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import Climb, Place, Robust
 from dorfl.networks.tilt import Tilt
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
+
+MAX_SHARED_WORK = 5_000_000  # parameters × rows of a step up to which clients step together
+MAX_PADDING = 1.5  # times as many rows as the smallest client of a group has
 
 
 class Kept(NamedTuple):
@@ -44,13 +50,6 @@ class Answer(NamedTuple):
     kept: Kept  # stays at the clients
 
 
-class Batches(NamedTuple):
-    """Row numbers (clients, steps, batch), and 1 where there is a row or 0 for padding."""
-
-    numbers: Tensor
-    there: Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class Fleet:
     """All clients of this process, and what they have agreed to train."""
@@ -64,6 +63,7 @@ class Fleet:
     notes: tuple[str, ...] = ()  # reasons for a method that was chosen from the rows
     centers: Tensor | None = None  # ξ̄ of a quadratic score: (clients, d), or (clients, classes, d)
     first: int = 0  # the number, among all clients, of the first one here
+    held: Rows | None = None  # rows that are evaluated, and not trained on
     by_loss: bool = False  # whether risks are told without what the score alone makes of the rows
 
     def begin(self) -> Kept:
@@ -71,8 +71,8 @@ class Fleet:
         count, theta = len(self.rows.names), self.network.start()
         squeezed = self.plan.compression is not None
         return Kept(
-            torch.full((count, 2), torch.nan, dtype=torch.float64),
-            torch.zeros(count, len(theta), dtype=theta.dtype) if squeezed else None,
+            theta.new_full((count, 2), torch.nan, dtype=wide(theta)),
+            theta.new_zeros(count, len(theta)) if squeezed else None,
         )
 
     def answers(
@@ -82,10 +82,8 @@ class Fleet:
 
         `pull` (clients, P) is added to the gradients: what drift correction asks for.
         """
-        most = max(1, self.plan.at_once // self.network.size)
         order = in_order(who, self.rows.counts)
-        for first in range(0, len(order), most):
-            some = order[first : first + most]
+        for some in self._groups(order):
             yield self.answer(
                 theta, number, some, kept.of(some), None if pull is None else pull[some]
             )
@@ -94,9 +92,7 @@ class Fleet:
         self, theta: Tensor, number: int, who: list[int], kept: Kept, pull: Tensor | None
     ) -> Answer:
         """The answers of some clients at once; what is given of `kept` and `pull` is theirs."""
-        drawn = np.random.SeedSequence([self.plan.seed, number, self.first + who[0]])
-        with torch.random.fork_rng(devices=[]):  # dropout draws the same for a seed
-            torch.manual_seed(int(drawn.generate_state(1)[0]))
+        with seeded(self.plan.seed, number, self.first + who[0]):
             ways, risks, seen = self._walk(theta, number, who, kept.seen, pull)
         residual, squeezer = kept.residual, self.plan.compression or Compression()
         if residual is None:
@@ -106,90 +102,104 @@ class Fleet:
         ways = squeezer.unpack(parts, self.network.size)
         return Answer(who, ways, risks, parts, Kept(seen, owed - ways))
 
+    def _groups(self, order: list[int]) -> Iterator[list[int]]:
+        """Clients that step together: as many as memory admits, if that is faster than one by one.
+
+        One call for all pays where calls cost more than sums: a step of little work, clients of
+        like size, and no convolutions, which PyTorch batches over clients slowly on a CPU.
+        """
+        plan, counts = self.plan, self.rows.counts
+        most = max(1, plan.max_parameters // self.network.size)
+        work = self.network.size * plan.batch_size
+        if self.rows.lazy or self.network.convolves or work > MAX_SHARED_WORK:
+            most = 1
+        first = 0
+        while first < len(order):
+            some = order[first : first + most]
+            if plan.local_epochs and not plan.local_steps:  # smaller clients would wait
+                some = [i for i in some if MAX_PADDING * counts[i] >= counts[some[0]]]
+            first += len(some)
+            yield some
+
     def _walk(
         self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Where the clients' steps lead, their risks before, and the running means after."""
-        plan, batches = self.plan, self._batches(number, who)
+        plan, drawn = self.plan, self._draw(number, who)
+        optimizer = at_round(plan.used_optimizer, plan.lr_schedule, number)
         own = theta.expand(len(who), -1).clone()
-        carried = plan.local.start(own)
+        carried = optimizer.start(own)
         risks = seen
-        for step in range(batches.numbers.shape[1]):
-            index, there = batches.numbers[:, step], batches.there[:, step]
-            climb = self.climb(own if step else theta[None], who, index)
-            bare = self.bare(who, index, climb)
-            gradient, seen = self._gradient(own, climb, index, there, seen, bare)
+        for step, batch in enumerate(self.rows.stream(who, drawn)):
+            climb = self.climb(own if step else theta[None], batch)
+            gradient, seen = self._gradient(own, climb, batch, seen)
             if step == 0:
                 risks = self.tilt.risk(seen)
             if plan.l2 > 0:
                 gradient.add_(own, alpha=plan.l2)
             if pull is not None:
                 gradient.add_(pull)
-            working = there.any(1, keepdim=True)
-            if bool(working.all()):
-                plan.local.step(own, gradient, carried, step + 1)
+            working = (drawn[:, step] >= 0).any(1)
+            if working.all():
+                own = optimizer.step(own, gradient, carried, step + 1)
             else:  # some have no rows left in this round: they stay where they are
                 stay = own.clone()
-                plan.local.step(own, gradient, carried, step + 1)
-                own = torch.where(working, own, stay)
-        return torch.sub(theta, own, out=own), risks, seen
+                own = optimizer.step(own, gradient, carried, step + 1)
+                own = torch.where(tensor(working, own, torch.bool)[:, None], own, stay)
+        return torch.sub(theta, own), risks, seen
 
-    def climb(self, theta: Tensor, who: Sequence[int], index: Tensor) -> Climb:
-        """Rows (clients, n) of `who` at their worst, each client at its θ (clients or 1, P)."""
+    def climb(self, theta: Tensor, batch: Batch) -> Climb:
+        """Rows at their worst, each client at its θ (clients or 1, P)."""
         with self.network.evaluating():
-            return self.robust.climb(self.network, theta, *self._given(who, index))
+            return self.robust.climb(self.network, theta, batch.x, batch.y, self._center(batch))
 
-    def bare(self, who: Sequence[int], index: Tensor, climb: Climb) -> Tensor:
+    def bare(self, batch: Batch, climb: Climb) -> Tensor:
         """f of these rows without any loss, where risks are told without it; 0 elsewhere."""
         if not self.by_loss:
-            return torch.zeros(index.shape, dtype=self.rows.x.dtype)
+            return torch.zeros_like(batch.there)
         robust = self.robust
         if robust.place.still:  # no row has moved for its loss
             return climb.level
-        if self.network.at is not None:  # a score is on the inputs, which then do not move
-            robust = replace(robust, place=Place(torch.zeros(())))
-        return robust.bare(*self._given(who, index)).detach()
+        if self.network.layer is not None:  # a score is on the inputs, which then do not move
+            robust = replace(robust, place=Place(robust.place.root.new_zeros(()), still=True))
+        return robust.bare(batch.x, batch.y, self._center(batch)).detach()
 
-    def _given(self, who: Sequence[int], index: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Rows, labels and centres of `who`."""
-        x, y = self.rows.x[index], self.rows.y[index]
+    def _center(self, batch: Batch) -> Tensor | None:
+        """ξ̄ of the rows of a batch, if the score has a centre."""
         if self.centers is None:
-            return x, y, None
-        own = self.centers[list(who)]
+            return None
+        own = self.centers[list(batch.who)]
         if own.ndim == 3:  # one for each class: that of every row's
-            own = own[torch.arange(len(own))[:, None], y]
-        return x, y, own.view(len(who), -1, *x.shape[2:])
+            own = own[torch.arange(len(own), device=own.device)[:, None], batch.y]
+        return own.view(len(batch.who), -1, *batch.x.shape[2:])
 
-    def losses(self, theta: Tensor, climb: Climb, index: Tensor) -> Tensor:
+    def losses(self, theta: Tensor, climb: Climb, batch: Batch) -> Tensor:
         """l of the moved rows."""
-        y = self.rows.y[index]
-        return self.robust.losses(self.network, theta, climb.x.detach(), y, climb.shift)
+        x = tree_map(torch.Tensor.detach, climb.x)
+        return self.robust.losses(self.network, theta, x, batch.y, climb.shift)
 
     def _gradient(
-        self, own: Tensor, climb: Climb, index: Tensor, there: Tensor, seen: Tensor, bare: Tensor
+        self, own: Tensor, climb: Climb, batch: Batch, seen: Tensor
     ) -> tuple[Tensor, Tensor]:
         """∇F_i on a minibatch of every client, at its own θ, and the running means after it."""
         at = own.detach().requires_grad_(True)
-        loss = self.losses(at, climb, index)
-        seen, weights = self.tilt.weigh(loss.detach() + climb.level, there, seen, bare)
+        loss = self.losses(at, climb, batch)
+        f = loss.detach() + climb.level
+        seen, weights = self.tilt.weigh(f, batch.there, seen, self.bare(batch, climb))
         (gradient,) = torch.autograd.grad((weights * loss).sum(), at)
         return gradient, seen
 
-    def _batches(self, number: int, who: list[int]) -> Batches:
-        """Row numbers for this round: every client has a random stream of its own."""
+    def _draw(self, number: int, who: list[int]) -> Array:
+        """Row numbers for this round, (clients, steps, batch): every client has its own stream."""
         plan, counts = self.plan, self.rows.counts[who]
-        batch = int(min(plan.batch, counts.max()))
-        steps = plan.steps or plan.epochs * -(-int(counts.max()) // batch)
-        index = np.zeros((len(who), steps * batch), dtype=np.int64)
-        there = np.zeros((len(who), steps * batch), dtype=np.float32)
+        batch = int(min(plan.batch_size, counts.max()))
+        steps = plan.local_steps or plan.local_epochs * -(-int(counts.max()) // batch)
+        drawn = np.full((len(who), steps * batch), -1, dtype=np.int64)
         for row, (i, count) in enumerate(zip(who, counts.tolist(), strict=True)):
             rng = np.random.default_rng([plan.seed, number, self.first + i])
-            drawn = _order(rng, count, batch, plan.epochs, steps if plan.steps else 0)
-            places = np.flatnonzero(drawn >= 0)
-            index[row, places] = self.rows.bounds[i] + drawn[places]
-            there[row, places] = 1.0
-        shape = (len(who), steps, batch)
-        return Batches(torch.from_numpy(index).view(shape), torch.from_numpy(there).view(shape))
+            own = _order(rng, count, batch, plan.local_epochs, plan.local_steps)
+            drawn[row, : len(own)] = own
+        return drawn.reshape(len(who), steps, batch)
 
 
 def in_order(who: Sequence[int], counts: Array) -> list[int]:

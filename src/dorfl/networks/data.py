@@ -1,137 +1,403 @@
-"""Clients' rows as tensors: arrays, tensors and PyTorch's data sets alike, checked once."""
+"""Clients' rows, read a batch at a time: arrays and tensors without a copy, data sets lazily.
+
+A row of a data set is a pair (x, y). x is a tensor, a tuple of tensors (arguments of the model) or
+a dict of tensors (keyword arguments). A data set is read whenever a batch needs its rows, so random
+augmentation is drawn anew in every epoch, and it may be larger than memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)  # fmt: skip
 
 from dorfl.data import validation
 from dorfl.support.types import Array
 
+MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from
+Collate: TypeAlias = Callable[[list[Any]], tuple[Any, Any]]  # rows → (x, y) of a batch
 
-class Rows(NamedTuple):
-    """The rows of all clients, one client after the other."""
+
+class Batch(NamedTuple):
+    """Rows of some clients, on the device.
+
+    Attributes
+    ----------
+    who
+        Numbers of the clients.
+    x
+        (clients, n, …) inputs, or a tuple or dict of such tensors.
+    y
+        (clients, n, …) class numbers, or values.
+    there
+        (clients, n) 1 for a row, 0 for padding.
+    """
+
+    who: Sequence[int]
+    x: Any
+    y: Tensor
+    there: Tensor
+
+
+class Table(NamedTuple):
+    """Rows of a client in memory; labels are class numbers or values."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def read(self, places: Array) -> tuple[Any, Any]:
+        """Return some of the rows."""
+        at = torch.from_numpy(places)
+        return self.x[at], self.y[at]
+
+
+class Lazy(NamedTuple):
+    """Rows of a client that are read when they are needed."""
+
+    rows: Any  # has a length and rows by number
+    collate: Collate
+    workers: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, places: Array) -> tuple[Any, Any]:
+        """Return some of the rows."""
+        return self.collate([self.rows[int(i)] for i in places])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of all clients.
+
+    Attributes
+    ----------
+    names
+        Names of the clients.
+    sources
+        Rows by client.
+    classes
+        What class numbers stand for; empty for a regression.
+    dtype, device
+        Of a batch. Integers stay integers if `integers` is set.
+    """
 
     names: tuple[str, ...]
-    x: Tensor  # (n, …)
-    y: Tensor  # (n,): class numbers, or values
-    bounds: Array  # (clients + 1,) where each client's rows begin and end
-    classes: Array  # what the class numbers stand for; empty for a regression
+    sources: tuple[Table | Lazy, ...]
+    classes: Array
+    dtype: torch.dtype
+    device: torch.device
+    integers: bool = False
 
     @property
     def counts(self) -> Array:
         """How many rows each client has."""
-        return np.diff(self.bounds)
+        return np.array([len(source) for source in self.sources])
+
+    @property
+    def lazy(self) -> bool:
+        """Whether rows of some client are read when they are needed."""
+        return any(isinstance(source, Lazy) for source in self.sources)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a row is one tensor, of the same shape for all."""
+        shapes = set()
+        for i, source in enumerate(self.sources):
+            if isinstance(source, Lazy) and source.collate is not pairs:
+                return False
+            x, _ = self.read(i, np.arange(1))
+            if not isinstance(x, Tensor):
+                return False
+            shapes.add(x.shape[1:])
+        return len(shapes) == 1
 
     @property
     def dims(self) -> int:
         """How many numbers a row has."""
-        return int(np.prod(self.x.shape[1:]))
+        return sum(leaf[0].numel() for leaf in tree_leaves(self.read(0, np.arange(1))[0]))
 
-    def client(self, i: int) -> slice:
-        """Where the rows of one client are."""
-        return slice(int(self.bounds[i]), int(self.bounds[i + 1]))
+    def read(self, client: int, places: Array) -> tuple[Any, Tensor]:
+        """Return inputs and labels of some rows of a client, on the device."""
+        source, name = self.sources[client], self.names[client]
+        x, y = source.read(places)
+        whole = self.integers
+        if isinstance(source, Lazy):
+            whole = whole or source.collate is not pairs  # what a user's function makes is kept
+            x, y = tree_map(torch.as_tensor, x), self._encoded(name, y)
+            if not all(bool(leaf.isfinite().all()) for leaf in tree_leaves(x)):
+                raise ValueError(f"client {name!r}: X has NaN or infinite values")
+        kept = whole and isinstance(source, Lazy) and not y.is_floating_point()
+        y = y.to(self.device) if kept or len(self.classes) else y.to(self.device, self.dtype)
+        return tree_map(lambda leaf: self._placed(leaf, whole), x), y
+
+    def batch(self, who: Sequence[int], places: Sequence[Array]) -> Batch:
+        """Return rows of several clients; places are row numbers, −1 for padding."""
+        if len(who) == 1:
+            kept = places[0][places[0] >= 0]
+            x, y = self.read(who[0], kept)
+            one = torch.ones(1, len(kept), dtype=self.dtype, device=self.device)
+            return Batch(who, tree_map(lambda leaf: leaf[None], x), y[None], one)
+        parts = [self.read(i, np.maximum(own, 0)) for i, own in zip(who, places, strict=True)]
+        x, y = (torch.stack(part) for part in zip(*parts, strict=True))
+        there = torch.as_tensor(np.stack(places) >= 0).to(self.device, self.dtype)
+        return Batch(who, x, y, there)
+
+    def stream(self, who: Sequence[int], drawn: Array) -> Iterator[Batch]:
+        """Return the batches of a round, for places (clients, steps, n)."""
+        source = self.sources[who[0]]
+        if len(who) > 1 or isinstance(source, Table) or not source.workers:
+            for step in range(drawn.shape[1]):
+                yield self.batch(who, list(drawn[:, step]))
+            return
+        steps = [own[own >= 0] for own in drawn[0]]
+        loader = DataLoader(
+            source.rows,
+            batch_sampler=[own.tolist() for own in steps],
+            collate_fn=source.collate,
+            num_workers=source.workers,
+            generator=torch.Generator().manual_seed(torch.initial_seed()),
+        )
+        for own, pair in zip(steps, loader, strict=True):
+            held = Lazy([pair], _only)
+            part = replace(self, sources=(held,), names=(self.names[who[0]],))
+            yield part.batch([0], [np.zeros(1, dtype=int)])._replace(
+                who=who, there=torch.ones(1, len(own), dtype=self.dtype, device=self.device)
+            )
+
+    def known(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return a client's rows in memory, or a sample of those of a data set."""
+        count = len(self.sources[client])
+        places = np.arange(count)
+        if isinstance(self.sources[client], Lazy) and count > MAX_KNOWN:
+            places = np.sort(np.random.default_rng(0).choice(count, MAX_KNOWN, replace=False))
+        return self.read(client, places)
 
     def take(self, indices: Sequence[Array]) -> Rows:
-        """Only the given rows of every client."""
-        parts = [self.bounds[i] + np.asarray(part) for i, part in enumerate(indices)]
-        return self._only(self.names, parts)
+        """Return the clients with only the given rows of each."""
+        parts: list[Table | Lazy] = []
+        for source, places in zip(self.sources, indices, strict=True):
+            own = np.asarray(places)
+            if isinstance(source, Table):
+                parts.append(Table(*source.read(own)))
+            else:
+                parts.append(source._replace(rows=Subset(source.rows, own.tolist())))
+        return replace(self, sources=tuple(parts))
 
     def select(self, clients: Sequence[int]) -> Rows:
-        """Only some of the clients."""
-        parts = [np.arange(self.bounds[i], self.bounds[i + 1]) for i in clients]
-        return self._only(tuple(self.names[i] for i in clients), parts)
+        """Return only some of the clients."""
+        names = tuple(self.names[i] for i in clients)
+        return replace(self, names=names, sources=tuple(self.sources[i] for i in clients))
 
-    def _only(self, names: tuple[str, ...], parts: list[Array]) -> Rows:
-        at = torch.from_numpy(np.concatenate(parts))
-        bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        return Rows(names, self.x[at], self.y[at], bounds, self.classes)
+    def digest(self, client: int) -> str:
+        """Return a fingerprint: of all numbers in memory, or of a data set's length and labels."""
+        source, found = self.sources[client], hashlib.blake2b(digest_size=8)
+        if isinstance(source, Table):
+            found.update(np.ascontiguousarray(source.x.cpu().numpy()).data)
+        found.update(str(len(source)).encode())
+        found.update(np.ascontiguousarray(self.known(client)[1].cpu().numpy()).data)
+        return found.hexdigest()
+
+    def _placed(self, leaf: Tensor, whole: bool) -> Tensor:
+        kept = whole and not leaf.is_floating_point()
+        return leaf.to(self.device) if kept else leaf.to(self.device, self.dtype)
+
+    def _encoded(self, name: str, y: Any) -> Tensor:
+        labels = _array(y)
+        return encode(name, labels, self.classes) if len(self.classes) else torch.as_tensor(labels)
 
 
-def gather(clients: Any, dtype: torch.dtype, *, classify: bool, classes: Any = None) -> Rows:
-    """Clients, given as name → (X, y) or a list of these, or of data sets, as :class:`Rows`.
+def gather(
+    clients: Any,
+    dtype: torch.dtype,
+    *,
+    classify: bool,
+    classes: Any = None,
+    collate: Collate | None = None,
+    device: torch.device | None = None,
+) -> Rows:
+    """Return clients as :class:`Rows`, every one checked.
+
+    Parameters
+    ----------
+    clients
+        Mapping of name to (X, y), PyTorch data set or `DataLoader`, or a list of these. Of a loader
+        the data set, `collate_fn` and `num_workers` are used.
+    dtype
+        Type of floating-point inputs.
+    classify
+        Whether labels are classes.
+    classes
+        All labels. If they are not given, every label is read once.
+    collate
+        Function that makes a batch (x, y) of a list of rows of a data set.
+    device
+        Where batches are put; the CPU by default.
 
     >>> rows = gather([([[0.0], [1.0]], ["no", "yes"])], torch.float32, classify=True)
-    >>> rows.y.tolist(), rows.classes.tolist()
+    >>> rows.known(0)[1].tolist(), rows.classes.tolist()
     ([0, 1], ['no', 'yes'])
     """
     if isinstance(clients, Mapping):
-        pairs = {name: _pair(name, given) for name, given in clients.items()}
+        named = {str(name): given for name, given in clients.items()}
     elif isinstance(clients, Sequence):
-        pairs = {f"client-{i}": _pair(i, given) for i, given in enumerate(clients, 1)}
+        named = {f"client-{i}": given for i, given in enumerate(clients, 1)}
     else:
         raise ValueError("clients: give a list of (X, y) or a mapping of name to (X, y)")
-    flat = {n: (X.reshape(len(X), math.prod(X.shape[1:])), y) for n, (X, y) in pairs.items()}
-    checked = validation.clients(flat)
-    shapes = {X.shape[1:] for X, _ in pairs.values()}
+    if not named:
+        raise ValueError("clients: there are none; give at least one (X, y)")
+    sources = {name: _source(name, given, collate) for name, given in named.items()}
+    for name, source in sources.items():
+        if not len(source if isinstance(source, Lazy) else source[1]):
+            raise ValueError(f"client {name!r}: has no rows; leave it out")
+    shapes = {s[0].shape[1:] for s in sources.values() if not isinstance(s, Lazy)}
     if len(shapes) > 1:
         raise ValueError(f"clients: rows have the shapes {sorted(shapes)}; give all the same")
-    labels = np.concatenate([y for _, y in checked.values()])
     known = np.empty(0)
     if classify:
-        known = np.unique(labels) if classes is None else np.unique(np.asarray(classes))
-        strange = np.setdiff1d(labels, known)
-        if len(strange):
-            raise ValueError(f"y has the label {strange[0]!r}, which is not among classes")
-        labels = np.searchsorted(known, labels)
-    elif labels.dtype.kind not in "fiub":
+        labels = None if classes is None else np.asarray(classes)
+        if labels is None:
+            labels = np.concatenate([np.unique(_labels(source)) for source in sources.values()])
+        known = np.unique(labels)
+    made: list[Table | Lazy] = []
+    for name, source in sources.items():
+        if isinstance(source, Lazy):
+            made.append(source)
+            continue
+        X, y = source
+        if not classify and y.dtype.kind not in "fiub":
+            raise ValueError(
+                "y is not numeric, which this loss needs; for classes use loss='softmax', or give "
+                "`classes` with a loss of your own"
+            )
+        made.append(Table(X, encode(name, y, known) if classify else torch.as_tensor(y)))
+    return Rows(tuple(sources), tuple(made), known, dtype, device or torch.device("cpu"))
+
+
+def encode(name: str, labels: Array, classes: Array) -> Tensor:
+    """Return class numbers; ValueError for a label that is not among the classes."""
+    codes = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    strange = classes[codes] != labels
+    if strange.any():
+        label = np.asarray(labels)[strange].ravel()[0]
+        raise ValueError(f"client {name!r}: y has the label {label!r}, which is not among classes")
+    return torch.from_numpy(codes.astype(np.int64))
+
+
+def pairs(rows: list[Any]) -> tuple[Any, Any]:
+    """Make a batch of pairs (x, y) of one shape: the default `collate`."""
+    for row in rows:
+        if not isinstance(row, tuple | list) or len(row) != 2:
+            raise ValueError(
+                f"a data set gives a {type(row).__name__} for a row, and a pair (x, y) is needed; "
+                "give arrays (X, y), or a function collate= that makes (x, y) of a list of rows"
+            )
+    try:
+        x = default_collate([_tree(x) for x, _ in rows])
+        y = np.stack([_array(y) for _, y in rows])
+    except (RuntimeError, ValueError, TypeError) as error:
         raise ValueError(
-            "y is not numeric, which this loss needs; for classes use loss='softmax', or give "
-            "`classes` with a loss of your own"
-        )
-    x = torch.cat([torch.from_numpy(X).to(dtype) for X, _ in checked.values()])
-    bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in checked.values()])])
-    target = torch.from_numpy(labels.astype(np.int64) if classify else labels.astype(np.float64))
-    y = target if classify else target.to(dtype)
-    return Rows(tuple(checked), x.view(-1, *shapes.pop()), y, bounds, known)
+            f"rows of a data set have different shapes; give a function collate= that pads them "
+            f"({error})"
+        ) from None
+    return x, y
 
 
-def inputs(X: Any, dtype: torch.dtype) -> Tensor:
-    """Rows to predict for."""
-    return torch.as_tensor(np.asarray(X)).to(dtype)
+def _only(rows: list[Any]) -> tuple[Any, Any]:
+    """Return the batch that a worker has made."""
+    (pair,) = rows
+    return pair
 
 
-def _pair(name: object, given: Any) -> tuple[Array, Array]:
+def _tree(x: Any) -> Any:
+    """Return an input as tensors."""
+    if isinstance(x, Mapping):
+        return {key: _tree(part) for key, part in x.items()}
+    if isinstance(x, tuple):
+        return tuple(_tree(part) for part in x)
+    return x if isinstance(x, Tensor) else torch.as_tensor(_array(x))
+
+
+def _source(name: str, given: Any, collate: Collate | None) -> tuple[Tensor, Array] | Lazy:
+    """Return a client's arrays, or its data set."""
+    workers = 0
     if isinstance(given, DataLoader):
-        raise ValueError(f"client {name!r}: give the loader's data set; `batch` says how it is cut")
-    if isinstance(given, Dataset):
-        given = _stacked(name, given)
+        own = given.collate_fn
+        collate = collate or (None if own is default_collate else own)
+        given, workers = given.dataset, given.num_workers
+    if isinstance(given, TensorDataset) and len(given.tensors) == 2 and collate is None:
+        given = given.tensors
+    if isinstance(given, IterableDataset):  # it has no length, but an end
+        given = list(given)
+        return Lazy(given, collate or pairs)
+    if isinstance(given, Dataset) or (collate is not None and not isinstance(given, tuple)):
+        return Lazy(given, collate or pairs, workers)
     try:
         X, y = given
     except (TypeError, ValueError):
         raise ValueError(f"client {name!r}: give a pair (X, y) or a torch data set") from None
+    return _table(name, X, y)
+
+
+def _table(name: str, X: Any, y: Any) -> tuple[Tensor, Array]:
+    """Return arrays of a client, checked, without a copy of what is a tensor or array already."""
     try:
-        table = _array(X)
+        table = X if isinstance(X, Tensor) else np.asarray(X)
     except ValueError:  # arrays of several widths
         raise ValueError(
-            f"client {name!r}: X must be one array of rows; where a model takes several inputs, "
-            "put them side by side and let it take them apart"
+            f"client {name!r}: X must be one array of rows; for several inputs give a data set "
+            "whose rows are pairs ((x1, x2), y)"
         ) from None
     if table.ndim < 2:
         raise ValueError(f"client {name!r}: X must be rows of numbers, not of shape {table.shape}")
     labels = _array(y)
-    return table, labels[:, 0] if labels.shape[1:] == (1,) else labels
+    labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
+    flat = table.reshape(len(table), math.prod(table.shape[1:]))
+    if isinstance(table, Tensor):
+        whole = not table.is_floating_point()
+        checked = np.zeros((len(table), 1), np.float32) if whole else _array(flat)
+    else:
+        whole = table.dtype.kind in "iub"
+        checked = np.zeros((len(table), 1), np.float32) if whole else flat
+    first = labels.reshape(len(labels), -1)[:, 0] if labels.ndim > 1 else labels
+    checked, _ = validation.clients({name: (checked, first)})[name]
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(f"client {name!r}: y has NaN or infinite values; remove those rows")
+    if isinstance(table, Tensor):
+        return table, labels
+    return torch.as_tensor(table if whole else checked.reshape(table.shape)), labels
 
 
-def _stacked(name: object, given: Any) -> tuple[Array, Array]:
-    """All rows of a data set."""
-    endless = isinstance(given, IterableDataset)  # it has no length, but an end
-    rows = list(given) if endless else [given[i] for i in range(len(given))]
-    for row in rows:
-        if not isinstance(row, tuple | list) or len(row) != 2:
-            raise ValueError(
-                f"client {name!r}: the data set gives a {type(row).__name__} for a row, and a pair "
-                "(x, y) is needed; wrap it in a data set that gives pairs, or give arrays (X, y)"
-            )
-    if not rows:
-        raise ValueError(f"client {name!r}: the data set has no rows")
-    return np.stack([_array(x) for x, _ in rows]), np.array([_array(y) for _, y in rows])
+def _labels(source: tuple[Tensor, Array] | Lazy) -> Array:
+    """Return all labels of a client."""
+    if not isinstance(source, Lazy):
+        return source[1].ravel()
+    targets = getattr(source.rows, "targets", None)
+    if targets is not None and len(targets) == len(source):
+        return _array(targets).ravel()
+    parts: Iterable[Array] = (
+        _array(source.read(np.arange(k, min(k + 256, len(source))))[1]).ravel()
+        for k in range(0, len(source), 256)
+    )
+    return np.concatenate([np.unique(part) for part in parts])
 
 
 def _array(values: Any) -> Array:

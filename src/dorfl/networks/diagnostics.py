@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from dorfl.networks.client import Fleet
+from dorfl.networks.device import array, tensor
+from dorfl.networks.oracle import blocks_of
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
@@ -15,7 +17,6 @@ NO_WEIGHT = 0.01  # share of its proportional weight below which a client or cla
 INLIER = 0.5  # relative weight from which on a row counts as an inlier
 MIN_ROWS = 5  # inliers of a client or class that its accuracy is judged by
 _NAMED = 3  # clients or classes that a warning names
-_BLOCK = 4096  # rows at a time
 
 
 def diagnose(
@@ -43,22 +44,23 @@ def diagnose(
     """
     rows = fleet.rows
     relative = np.concatenate([len(p) * p for p in weights])  # 1: counts in full
-    outputs, losses = _outputs(fleet, theta)
+    outputs, losses, labels = _outputs(fleet, theta)
     mean = relative / relative.sum()
-    loss, constant = float(mean @ losses), _constant_loss(fleet, outputs, mean)
+    loss, constant = float(mean @ losses), _constant_loss(fleet, outputs, labels, mean)
     found = []
     if not loss < constant - NO_BETTER * abs(constant):
         found.append(
             f"the network is no better than a constant prediction: its mean loss on inliers is "
             f"{loss:.4g}, the constant's {constant:.4g}. Try more rounds (rounds=), standardised "
-            "inputs, or a lower rate of the server (server=networks.adam(0.001))."
+            "inputs, or a lower rate of the server (server_optimizer=networks.adam(0.001))."
         )
     found += _ignored_clients(fleet, method, lam, mean, losses)
-    if not len(rows.classes):
+    if not len(rows.classes) or labels.ndim > 1:
         return found
     predicted = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
-    right = (predicted == rows.y).numpy()
-    by_class = _never_right(right, rows.y.numpy(), relative, rows.classes)
+    codes = array(labels)
+    right = array(predicted) == codes
+    by_class = _never_right(right, codes, relative, rows.classes)
     owners = np.repeat(np.arange(len(rows.names)), rows.counts)
     by_client = _never_right(right, owners, relative, np.array(rows.names, dtype=object))
     for kind, names in (("class(es)", by_class), ("client(s)", by_client)):
@@ -68,37 +70,46 @@ def diagnose(
                 f"{', '.join(names[:_NAMED])}. Try more rounds (rounds=), a worst mixture "
                 '(methods.dorfl(mixture="agnostic")), or fewer local steps.'
             )
-    return found + _ignored_classes(fleet, method, relative)
+    return found + _ignored_classes(fleet, method, relative, codes)
 
 
-def _outputs(fleet: Fleet, theta: Tensor) -> tuple[Tensor, Array]:
-    """Return outputs (n, k) and losses (n,) of all rows where they are, without transport."""
-    outputs = []
-    with torch.no_grad(), fleet.network.evaluating():
-        for part in fleet.rows.x.split(_BLOCK):
-            outputs.append(fleet.network.outputs(theta[None], part[None])[0])
-        out = torch.cat(outputs)
-        losses = fleet.robust.loss(out, fleet.rows.y)
-    return out, losses.double().numpy()
+def _outputs(fleet: Fleet, theta: Tensor) -> tuple[Tensor, Array, Tensor]:
+    """Return outputs (n, k), losses (n,) and labels of all rows where they are.
+
+    Of sequences, whose outputs may differ in shape, there are no outputs and labels.
+    """
+    outputs, losses, labels = [], [], []
+    for i in range(len(fleet.rows.names)):
+        for batch in blocks_of(fleet.rows, i, fleet.plan.seed):
+            with torch.no_grad(), fleet.network.evaluating():
+                out = fleet.network.outputs(theta[None], batch.x)[0]
+                losses.append(array(fleet.robust.loss(out, batch.y[0])).astype(np.float64))
+            outputs.append(out)
+            labels.append(batch.y[0])
+    if outputs[0].ndim != 2 or labels[0].ndim != 1:
+        return theta.new_zeros(0, 0), np.concatenate(losses), theta.new_zeros(0, 0)
+    return torch.cat(outputs), np.concatenate(losses), torch.cat(labels)
 
 
-def _constant_loss(fleet: Fleet, outputs: Tensor, weights: Array) -> float:
+def _constant_loss(fleet: Fleet, outputs: Tensor, labels: Tensor, weights: Array) -> float:
     """Return the least loss of a constant output: the classes' log frequencies, or a location."""
     rows, loss = fleet.rows, fleet.robust.loss
+    if labels.ndim > 1:
+        return np.inf
     if len(rows.classes):
-        share = np.bincount(rows.y.numpy(), weights, len(rows.classes)).clip(min=1e-12)
+        share = np.bincount(array(labels), weights, len(rows.classes)).clip(min=1e-12)
         logits = np.log(share) if outputs.shape[1] > 1 else np.log(share[1:] / share[:1])
-        guesses = [torch.tensor(logits).to(outputs)]
+        guesses = [tensor(logits, outputs)]
     else:
-        y = rows.y.double().numpy()
+        y = array(labels).astype(np.float64)
         order = np.argsort(y, kind="stable")
         median = y[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())]
-        guesses = [torch.tensor([place]).to(outputs) for place in (median, float(weights @ y))]
+        guesses = [tensor([place], outputs) for place in (median, float(weights @ y))]
     if any(len(guess) != outputs.shape[1] for guess in guesses):
         return np.inf  # outputs that a loss of the user's own reads in another way
     with torch.no_grad():
         return min(
-            float(weights @ loss(guess.expand(len(rows.y), -1), rows.y).double().numpy())
+            float(weights @ array(loss(guess.expand(len(labels), -1), labels)).astype(np.float64))
             for guess in guesses
         )
 
@@ -118,7 +129,7 @@ def _ignored_clients(
     if method.mixture.by != "risk" or method.score is None:
         return []
     rows = fleet.rows
-    first = rows.bounds[:-1]
+    first = np.cumsum(rows.counts) - rows.counts
     sums = np.add.reduceat(mean * losses, first) / np.add.reduceat(mean, first)
     level = float(lam @ sums)
     ignored = (lam * len(lam) < NO_WEIGHT) & (sums > level * (1.0 + NO_BETTER) + NO_BETTER)
@@ -133,11 +144,11 @@ def _ignored_clients(
     ]
 
 
-def _ignored_classes(fleet: Fleet, method: Method, relative: Array) -> list[str]:
+def _ignored_classes(fleet: Fleet, method: Method, relative: Array, codes: Array) -> list[str]:
     """Warn of classes whose rows have together nearly no weight."""
     if method.score is None and fleet.robust.score is None:
         return []
-    rows, codes = fleet.rows, fleet.rows.y.numpy()
+    rows = fleet.rows
     count = np.bincount(codes, minlength=len(rows.classes))
     share = np.bincount(codes, relative, len(rows.classes)) / np.maximum(count, 1)
     few = np.flatnonzero((count > 0) & (share < NO_WEIGHT))
@@ -147,5 +158,5 @@ def _ignored_classes(fleet: Fleet, method: Method, relative: Array) -> list[str]
     return [
         f"all rows of {len(few)} class(es) ({named}) have nearly no weight: the score treats them "
         "as outliers, or the tilt follows much larger losses of other rows. Try dorfl.methods."
-        "dorfl(), a smaller outlier share, standardised inputs, or a bound on the loss (most=)."
+        "dorfl(), a smaller outlier share, standardised inputs, or a bound on the loss (max_loss=)."
     ]

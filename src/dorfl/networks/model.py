@@ -13,12 +13,15 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
+CONVOLUTIONS = (nn.modules.conv._ConvNd,)  # the base class of all
 _DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
@@ -34,11 +37,13 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
 class Network:
     """A module whose trainable parameters are one vector; see :meth:`outputs`.
 
-    `at` names a submodule: what it puts out is then what transport moves, instead of the inputs.
+    `layer` names a submodule: what it puts out is then what transport moves, instead of the inputs.
     """
 
-    def __init__(self, module: nn.Module, at: str | None = None) -> None:
-        self.module = copy.deepcopy(module)
+    def __init__(
+        self, module: nn.Module, layer: str | None = None, device: torch.device | None = None
+    ) -> None:
+        self.module = copy.deepcopy(module).to(device)
         trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("model: it has no parameters to train")
@@ -58,8 +63,9 @@ class Network:
         self.shapes = tuple(tuple(p.shape) for p in trained.values())
         self.sizes = tuple(p.numel() for p in trained.values())
         self.size = sum(self.sizes)
-        self.at = at
-        self._place = None if at is None else self.module.get_submodule(at)
+        self.layer = layer
+        self._place = None if layer is None else self.module.get_submodule(layer)
+        self.convolves = any(isinstance(part, CONVOLUTIONS) for part in self.module.modules())
         self._one_by_one = False  # clients: where `vmap` cannot batch what the module does
 
     def start(self) -> Tensor:
@@ -72,34 +78,35 @@ class Network:
         pieces = theta.split(self.sizes)
         return {n: v.view(s) for n, v, s in zip(self.names, pieces, self.shapes, strict=True)}
 
-    def outputs(self, theta: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+    def outputs(self, theta: Tensor, x: Any, shift: Tensor | None = None) -> Tensor:
         """What the model puts out for rows (clients, n, …), each client at its own θ (clients, P).
 
-        One θ for all is given as (1, P). `shift` is added to what the submodule `at` puts out.
+        One θ for all is given as (1, P). `shift` is added to what the submodule `layer` puts out.
         """
-        clients, count = x.shape[:2]
+        clients, count = tree_leaves(x)[0].shape[:2]
         if len(theta) == 1:
             moved = None if shift is None else shift.flatten(0, 1)
-            return self._call(theta[0], x.flatten(0, 1), moved).unflatten(0, (clients, count))
+            return self._call(theta[0], joined(x), moved).unflatten(0, (clients, count))
         given = (theta, x) if shift is None else (theta, x, shift)
         if not self._one_by_one:
             try:
                 return vmap(self._call, randomness="different")(*given)
             except RuntimeError:  # a recurrent layer, or a choice that hangs on the rows
                 self._one_by_one = True
-        return torch.stack([self._call(*own) for own in zip(*given, strict=True)])
+        parts = [tree_map(itemgetter(k), given) for k in range(clients)]
+        return torch.stack([self._call(*own) for own in parts])
 
-    def embed(self, x: Tensor) -> Tensor:
-        """What the submodule `at` puts out for rows (clients, n, …); without one, the rows."""
+    def embed(self, x: Any) -> Tensor:
+        """What the submodule `layer` puts out for rows (clients, n, …); without one, the rows."""
         if self._place is None:
             return x
         seen: list[Tensor] = []
         hook = self._place.register_forward_hook(lambda _m, _i, out: seen.append(out))
         try:
-            self.module(x.flatten(0, 1))
+            call(self.module, joined(x))
         finally:
             hook.remove()
-        return seen[0].detach().unflatten(0, x.shape[:2])
+        return seen[0].detach().unflatten(0, tree_leaves(x)[0].shape[:2])
 
     def module_at(self, theta: Tensor) -> nn.Module:
         """A module of its own with the parameters θ, ready to predict."""
@@ -116,21 +123,24 @@ class Network:
 
         PyTorch's short cut for attention, which has no gradient by rows, rests too.
         """
-        before, short = self.module.training, torch.backends.mha.get_fastpath_enabled()
+        before = [(part, part.training) for part in self.module.modules()]  # frozen parts rest
+        short = torch.backends.mha.get_fastpath_enabled()
         self.module.eval()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
-            self.module.train(before)
+            for part, training in before:
+                part.training = training
             torch.backends.mha.set_fastpath_enabled(short)
 
-    def _call(self, theta: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+    def _call(self, theta: Tensor, x: Any, shift: Tensor | None = None) -> Tensor:
         hook = None
         if shift is not None and self._place is not None:
             hook = self._place.register_forward_hook(lambda _m, _i, out: out + shift)
         try:
-            out = functional_call(self.module, self.parameters(theta), (x,))
+            own = self.parameters(theta)
+            out = call(lambda *a, **k: functional_call(self.module, own, a, k), x)
         finally:
             if hook is not None:
                 hook.remove()
@@ -140,6 +150,18 @@ class Network:
                 "needed; wrap it in a module that gives the one to train"
             )
         return out
+
+
+def call(module: Callable[..., Any], x: Any) -> Any:
+    """Return what a module puts out for a tensor, a tuple of arguments or a dict of keywords."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple | list) else module(x)
+
+
+def joined(x: Any) -> Any:
+    """Return the rows of all clients, (clients, n, …), as rows of one batch, (clients · n, …)."""
+    return tree_map(lambda leaf: leaf.flatten(0, 1), x)
 
 
 def make(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -158,9 +180,10 @@ def make(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def _refuse_batch_statistics(module: nn.Module) -> None:
     for name, part in module.named_modules():
-        if getattr(part, "running_mean", None) is not None or "BatchNorm" in type(part).__name__:
+        known = getattr(part, "running_mean", None) is not None
+        if part.training and (known or "BatchNorm" in type(part).__name__):
             raise ValueError(
-                f"model: {name or 'it'} is {type(part).__name__}: what it puts out for a row hangs "
-                "on the batch's other rows, so a row has no worst place of its own, and clients "
-                "that differ have no common statistics; use GroupNorm or LayerNorm"
+                f"model: {name or 'it'} is {type(part).__name__}: its output for a row depends on "
+                "the batch's other rows, so a row has no worst place of its own, and clients that "
+                "differ have no common statistics; use GroupNorm or LayerNorm, or freeze: .eval()"
             )

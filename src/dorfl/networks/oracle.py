@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,12 +13,15 @@ from torch import Tensor
 
 from dorfl.linear.base import Evaluation, Terms
 from dorfl.networks.client import Fleet
+from dorfl.networks.data import Batch, Rows
+from dorfl.networks.device import array, seeded, tensor, wide
 from dorfl.networks.model import Network
 from dorfl.networks.rows import Climb
 from dorfl.objective.mixture import tilted_mean
 from dorfl.support.types import Array
 
-_BLOCK = 4096  # rows at a time
+BLOCK = 4096  # rows at a time
+LAZY_BLOCK = 64  # rows of a data set at a time: one may be large
 _FEW = 0.01  # of the rows may cross a kink, as of ReLU, without a word
 
 
@@ -44,31 +47,36 @@ def evaluate(fleet: Fleet, theta: Tensor, *, gradients: bool = False) -> Found:
     error, bent, steps = 0.0, 0, 0
     for i in range(len(rows.names)):
         blocks, found, bare = [], [], []
-        for index in _blocks(rows.client(i)):
-            climb = fleet.climb(theta[None], [i], index)
+        for batch in blocks_of(rows, i, fleet.plan.seed):
+            climb = fleet.climb(theta[None], batch)
             with torch.no_grad(), fleet.network.evaluating():
-                f = fleet.losses(theta[None], climb, index) + climb.level
-            found.append(f[0].double().numpy())
-            bare.append(fleet.bare([i], index, climb)[0].double().numpy())
+                f = fleet.losses(theta[None], climb, batch) + climb.level
+            found.append(array(f[0]).astype(np.float64))
+            bare.append(array(fleet.bare(batch, climb)[0]).astype(np.float64))
             error += float(climb.error[climb.bend > 0].sum())
             bent += int((climb.bend <= 0).sum())
             steps = max(steps, climb.steps)
             if gradients:
-                blocks.append((index, climb))
+                blocks.append((batch, climb))
         f_all = np.concatenate(found)
-        values.append(tilted_mean(f_all, tau) - tilted_mean(np.concatenate(bare), tau))
-        share = np.exp((f_all - f_all.max()) / tau)  # all 1 for τ = ∞
+        if fleet.plan.row_risk is not None:
+            f = tensor(f_all, theta, wide(theta))[None]
+            risk, share = (array(part)[0] for part in fleet.plan.row_risk(f, torch.ones_like(f)))
+            values.append(float(risk))
+        else:
+            values.append(tilted_mean(f_all, tau) - tilted_mean(np.concatenate(bare), tau))
+            share = np.exp((f_all - f_all.max()) / tau)  # all 1 for τ = ∞
         weights.append(share / share.sum())
         if gradients:
-            slopes.append(_gradient(fleet, theta, blocks, weights[-1]).double().numpy())
-    if bent > _FEW * len(rows.y):
+            slopes.append(array(_gradient(fleet, theta, blocks, weights[-1])).astype(np.float64))
+    count = int(rows.counts.sum())
+    if bent > _FEW * count:
         warnings.warn(
-            f"on the way of {bent} of {len(rows.y)} rows to their worst place the problem is not "
+            f"on the way of {bent} of {count} rows to their worst place the problem is not "
             "concave: it may be a local one, and what is computed from it an estimate, not a "
             "bound; a larger rho helps",
             stacklevel=2,
         )
-    count = len(rows.y)
     table = np.array(slopes) if gradients else None
     return Found(np.array(values), table, weights, error / count, bent / count, steps)
 
@@ -82,10 +90,8 @@ class Agreement(Terms):
     def predict(self, theta: Array, rows: Array) -> Array:
         """The network's outputs for rows."""
         with torch.no_grad(), self.network.evaluating():
-            at = torch.as_tensor(theta).to(self.network.start())
-            return np.asarray(
-                self.network.outputs(at[None], torch.as_tensor(rows).to(at)[None])[0].numpy()
-            )
+            at = tensor(theta, self.network.start())
+            return array(self.network.outputs(at[None], tensor(rows, at)[None])[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +114,7 @@ class NetworkOracle:
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
         """F_i and ∇F_i at θ; there is no curvature to tell."""
         del curvature
-        at = torch.as_tensor(theta).to(self.fleet.network.start())
+        at = tensor(theta, self.fleet.network.start())
         found = evaluate(self.fleet, at, gradients=True)
         assert found.gradients is not None
         weights = found.sample_weights if rows else None
@@ -127,22 +133,25 @@ class NetworkOracle:
 
 
 def _gradient(
-    fleet: Fleet, theta: Tensor, blocks: list[tuple[Tensor, Climb]], weights: Array
+    fleet: Fleet, theta: Tensor, blocks: list[tuple[Batch, Climb]], weights: Array
 ) -> Tensor:
     """Σ_j p_j ∇l(θ, z_j) of one client."""
     at = theta.detach().clone().requires_grad_(True)
     total = torch.zeros_like(theta)
-    first = blocks[0][0][0, 0]
-    for index, climb in blocks:
-        p = torch.from_numpy(weights[(index[0] - first).numpy()]).to(theta)
+    first = 0
+    for batch, climb in blocks:
+        p = tensor(weights[first : first + batch.there.shape[1]], theta)
+        first += len(p)
         with fleet.network.evaluating():
-            loss = fleet.losses(at[None], climb, index)
+            loss = fleet.losses(at[None], climb, batch)
         total += torch.autograd.grad((p * loss[0]).sum(), at)[0]
     return total
 
 
-def _blocks(part: slice) -> list[Tensor]:
-    return [
-        torch.arange(first, min(first + _BLOCK, part.stop))[None]
-        for first in range(part.start, part.stop, _BLOCK)
-    ]
+def blocks_of(rows: Rows, client: int, seed: int) -> Iterator[Batch]:
+    """Return all rows of a client, some at a time."""
+    count = int(rows.counts[client])
+    size = LAZY_BLOCK if rows.lazy else BLOCK
+    with seeded(seed, client):  # the same augmentation whenever all rows are read
+        for first in range(0, count, size):
+            yield rows.batch([client], [np.arange(first, min(first + size, count))])

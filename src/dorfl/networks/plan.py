@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from dorfl.networks.aggregation import Aggregator
 from dorfl.networks.compression import Compression
-from dorfl.networks.rules import Rule, adam, sgd
+from dorfl.networks.optimizers import SGD, Adam, Optimizer, adam, sgd
 
-OPEN = Rule(0.0)  # placeholder for a rule that `Plan` chooses by the work of a client in a round
+RENAMED = {
+    "batch": "batch_size", "epochs": "local_epochs", "steps": "local_steps", "local": "optimizer",
+    "server": "server_optimizer", "ascent": "mixture_lr", "climb": "inner_steps",
+    "accuracy": "inner_tol", "bounds": "input_bounds", "most": "max_loss",
+    "memory": "risk_momentum", "at_once": "max_parameters", "drift": "scaffold",
+    "at": "inner_layer", "learning_rate": "lr", "epochs_per_round": "local_epochs",
+    "num_rounds": "rounds", "max_rounds": "rounds", "fraction_train": "participation",
+    "fraction_fit": "participation",
+}  # fmt: skip
+WEIGHTING = (None, "renormalised", "unbiased")
 
 
 @dataclass(frozen=True)
@@ -21,115 +34,201 @@ class Plan:
     Adam at the server (FedAdam, Reddi et al., 2021) and an averaged model. Without local steps no
     client drifts, so it trains on clients with one class each as well as on random ones
     (``benchmarks/network_defaults.py``). Local epochs need fewer rounds if clients are alike: with
-    `epochs`, or `steps` above 1, the defaults of `local` and `server` are those of FedAvg.
+    `local_epochs`, or `local_steps` above 1, the default optimizers are those of FedAvg.
 
-    Args:
-        rounds: exchanges of messages.
-        batch: rows in a minibatch.
-        epochs: passes of a client over its rows in a round.
-        steps: minibatches of a client in a round, instead of epochs. 1 if neither is given.
-        local: the client's steps, :func:`~dorfl.networks.sgd` or :func:`~dorfl.networks.adam`; it
-            starts anew every round. By default ``sgd(1.0)`` for one step with Adam at the server,
-            so that the update is the gradient, otherwise ``sgd(0.05)``.
-        server: the server's step along Σ λ_i (θ − θ_i). By default ``adam(0.01)`` for one local
-            step, otherwise ``sgd(1.0)``, which averages the clients' models.
-        average: memory of the running mean of θ that is the trained model (0: the last θ).
-        ascent: the rate of the worst mixture, λ_i ∝ λ_i exp(rate · F_i).
-        optimistic: let λ climb on 2 F − (F of the round before), which swings less.
-        fairness: q of q-fair learning, λ_i ∝ λ_i F_i^q, for a fixed mixture (0: none).
-        participation: the share of clients asked in a round. Who has a larger λ is asked more often
-            and counted less, so that the step is the same on average.
-        drift: correct for clients that drift apart in their local steps (SCAFFOLD).
-        compression: of what clients send, with what is left out added to the next message.
-        climb: steps of ascent of a row towards its worst place.
-        accuracy: stop the ascent where every row is about so near to its supremum.
-        bounds: what inputs may be, such as (0, 1) for pixels, for the ascent.
-        most: a bound on the loss of one row.
-        memory: of the running mean that a tilt is normalised by.
-        trim: the share of each batch that is left out, largest loss first (DORO).
-        l2: adds ½ l2 ‖θ‖² to the objective.
-        seed: where random streams begin.
-        at_once: how many parameters of clients are held at a time; bounds the memory of a round.
+    Parameters
+    ----------
+    rounds
+        Exchanges of messages.
+    batch_size
+        Rows in a minibatch.
+    local_epochs
+        Passes of a client over its rows in a round.
+    local_steps
+        Minibatches of a client in a round, instead of epochs. 1 if neither is given.
+    lr
+        Learning rate of the optimizer that is chosen by default: that of the server's Adam for one
+        local step, otherwise that of the clients' SGD.
+    optimizer
+        The client's :class:`~dorfl.networks.optimizers.Optimizer`; it starts anew every round. By
+        default ``sgd(1.0)`` for one step with Adam at the server, so that the update is the
+        gradient, otherwise ``sgd(0.05)``.
+    server_optimizer
+        The server's step along the aggregated update Σ λ_i (θ − θ_i). By default ``adam(0.01)``
+        for one local step, otherwise ``sgd(1.0)``, which averages the clients' models.
+    lr_schedule, server_lr_schedule
+        Functions of the round's number, from 1, that give a factor of the learning rate, such as
+        :func:`~dorfl.networks.cosine`. With one local step only the server's has an effect.
+    aggregator
+        What the server makes of the clients' updates, such as
+        :func:`~dorfl.networks.trimmed_mean`; see :mod:`dorfl.networks.aggregation`. By default
+        their weighted mean.
+    average
+        Decay rate of the running mean of θ that is the trained model. 0 takes the last θ.
+    mixture_lr
+        Learning rate of the worst mixture, λ_i ∝ λ_i exp(mixture_lr · F_i).
+    optimistic
+        Let λ ascend on 2 F − (F of the round before), which oscillates less.
+    fairness
+        q of q-fair learning (Li et al., 2020), λ_i ∝ λ_i F_i^q, for a fixed mixture. 0: none.
+    participation
+        Share of clients asked in a round.
+    weighting
+        How clients count if some are asked. "renormalised": drawn evenly, with their λ scaled to
+        sum 1, as FedAvg is reported. "unbiased": clients with a larger λ are asked more often and
+        counted by 1 / chance, so that the step is the same on average. By default "renormalised"
+        for a fixed mixture and "unbiased" for a worst one, which needs it.
+    scaffold
+        Correct for client drift in the local steps (SCAFFOLD, Karimireddy et al., 2020).
+    compression
+        What clients send is compressed, and what is left out is added to the next message.
+    inner_steps
+        Steps of gradient ascent of a row towards its worst place.
+    inner_lr
+        Length of the first of these steps, in units of 1 / curvature of the cost. Later lengths are
+        those of Barzilai and Borwein (1988).
+    inner_tol
+        Stop the ascent if every row is about so near to its supremum.
+    input_bounds
+        Range of inputs, such as (0, 1) for pixels, for the ascent.
+    max_loss
+        Upper bound on the loss of one row.
+    risk_momentum
+        Decay rate of the running mean that a tilt is normalised by.
+    row_risk
+        What a client makes of the losses of its rows, in place of their mean or the method's tilt:
+        a function of losses and mask, (clients, n) each, that returns risks (clients,) and weights
+        of rows (clients, n). See ``examples/term.py``.
+    trim
+        Share of each batch that is left out, largest loss first (DORO, Zhai et al., 2021).
+    l2
+        Add ½ l2 ‖θ‖² to the objective.
+    seed
+        Seed of all random streams.
+    max_parameters
+        Number of parameters of clients that are held at a time; bounds the memory of a round.
+    device
+        Where the model is trained: "cpu", "cuda", "mps", or "auto", the first accelerator there is.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range, unknown, or has an old name.
     """
 
     rounds: int = 200
-    batch: int = 64
-    epochs: int = 0
-    steps: int = 0
-    local: Rule = OPEN
-    server: Rule = OPEN
+    batch_size: int = 64
+    local_epochs: int = 0
+    local_steps: int = 0
+    lr: float | None = None
+    optimizer: Optimizer | None = None
+    server_optimizer: Optimizer | None = None
+    lr_schedule: Callable[[int], float] | None = None
+    server_lr_schedule: Callable[[int], float] | None = None
+    aggregator: Aggregator | None = None
     average: float = 0.9
-    ascent: float = 0.03
+    mixture_lr: float = 0.03
     optimistic: bool = False
     fairness: float = 0.0
     participation: float = 1.0
-    drift: bool = False
+    weighting: str | None = None
+    scaffold: bool = False
     compression: Compression | None = None
-    climb: int = 7
-    accuracy: float = 0.0
-    bounds: tuple[float, float] | None = None
-    most: float = np.inf
-    memory: float = 0.9
+    inner_steps: int = 7
+    inner_lr: float = 1.0
+    inner_tol: float = 0.0
+    input_bounds: tuple[float, float] | None = None
+    max_loss: float = np.inf
+    risk_momentum: float = 0.9
+    row_risk: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     trim: float = 0.0
     l2: float = 0.0
     seed: int = 0
-    at_once: int = 2_000_000
+    max_parameters: int = 2_000_000
+    device: str = "cpu"
+
+    def __new__(cls, *_: Any, **given: Any) -> Plan:
+        """Refuse options that do not exist, with a hint."""
+        check_names(given)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if self.epochs == self.steps == 0:
-            object.__setattr__(self, "steps", 1)
-        local, server = default_rules(self)
-        object.__setattr__(self, "server", server if self.server is OPEN else self.server)
-        object.__setattr__(self, "local", local if self.local is OPEN else self.local)
+        if self.local_epochs == self.local_steps == 0:
+            object.__setattr__(self, "local_steps", 1)
         for name, fine, need in (
             ("rounds", self.rounds >= 1, "must be at least 1"),
-            ("batch", self.batch >= 1, "must be at least 1 row"),
-            ("steps", self.steps >= 0, "must be a number ≥ 0"),
-            ("epochs", self.epochs >= 0, "must be a number ≥ 0"),
-            ("ascent", self.ascent > 0, "must be positive"),
+            ("batch_size", self.batch_size >= 1, "must be at least 1 row"),
+            ("local_steps", self.local_steps >= 0, "must be a number ≥ 0"),
+            ("local_epochs", self.local_epochs >= 0, "must be a number ≥ 0"),
+            ("lr", self.lr is None or self.lr > 0, "must be positive"),
+            ("mixture_lr", self.mixture_lr > 0, "must be positive"),
             ("average", 0 <= self.average < 1, "must be from 0 to below 1"),
             ("fairness", self.fairness >= 0, "must be a number ≥ 0"),
             ("participation", 0 < self.participation <= 1, "must be above 0 and at most 1"),
-            ("climb", self.climb >= 1, "must be at least 1 step"),
-            ("most", self.most > 0, "must be positive (infinity: no bound)"),
-            ("memory", 0 <= self.memory < 1, "must be from 0 to below 1"),
+            ("weighting", self.weighting in WEIGHTING, f"must be one of {WEIGHTING}"),
+            ("inner_steps", self.inner_steps >= 1, "must be at least 1 step"),
+            ("inner_lr", self.inner_lr > 0, "must be positive"),
+            ("max_loss", self.max_loss > 0, "must be positive (infinity: no bound)"),
+            ("risk_momentum", 0 <= self.risk_momentum < 1, "must be from 0 to below 1"),
             ("trim", 0 <= self.trim < 1, "must be from 0 to below 1"),
             ("l2", 0 <= self.l2 < np.inf, "must be a number ≥ 0"),
         ):
             if not fine:
                 raise ValueError(f"{name}={getattr(self, name)}: {need}")
-        if self.drift and (self.local.momentum > 0 or self.local.second > 0):
-            raise ValueError("drift: what a client drifts by is known for plain local steps only")
+        for name in ("optimizer", "server_optimizer"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Optimizer):
+                raise ValueError(
+                    f"{name}={given!r}: give networks.sgd(…), networks.adam(…) or an object with "
+                    "lr, start and step"
+                )
+        if self.lr is not None and self.optimizer and self.server_optimizer:
+            raise ValueError("lr: both optimizers are given with a learning rate of their own")
+        if self.scaffold and (not isinstance(local := self.used_optimizer, SGD) or local.momentum):
+            raise ValueError(
+                "scaffold: what a client drifts by is known for plain local steps only"
+            )
+
+    @property
+    def used_server_optimizer(self) -> Optimizer:
+        """The server's optimizer: as given, or the default for the work of a client in a round."""
+        if self.server_optimizer is not None:
+            return self.server_optimizer
+        return adam(self.lr or 0.01) if self.local_steps == 1 else sgd(1.0)
+
+    @property
+    def used_optimizer(self) -> Optimizer:
+        """The clients' optimizer: as given, or the default for their work in a round."""
+        if self.optimizer is not None:
+            return self.optimizer
+        # A local step of rate 1 hands over the gradient, and Adam sets the length of the step.
+        handed = self.local_steps == 1 and isinstance(self.used_server_optimizer, Adam)
+        return sgd(1.0) if handed else sgd(self.lr or 0.05)
 
     def changed(self, **given: Any) -> Plan:
-        """Return the plan with other options.
-
-        If `epochs` or `steps` is given, it replaces both, and rules that were not given are chosen
-        for it.
+        """Return the plan with other options. `local_epochs` or `local_steps` replaces both.
 
         >>> Plan().changed(rounds=3).rounds
         3
-        >>> plan = Plan().changed(epochs=2)
-        >>> plan.steps, plan.local.rate, plan.server.rate
+        >>> plan = Plan().changed(local_epochs=2)
+        >>> plan.local_steps, plan.used_optimizer.lr, plan.used_server_optimizer.lr
         (0, 0.05, 1.0)
         """
-        known = {f.name for f in fields(self)}
-        for name in given:
-            if name not in known:
-                raise ValueError(f"{name}: no such option of a network's training")
-        if given.keys() & {"epochs", "steps", "server"}:
-            chosen = dict(zip(("local", "server"), default_rules(self), strict=True))
-            reopened = {n: OPEN for n, rule in chosen.items() if getattr(self, n) == rule}
-            given = {**reopened, **given}
-        if given.keys() & {"epochs", "steps"}:
-            given = {"epochs": 0, "steps": 0, **given}
+        check_names(given)
+        if given.keys() & {"local_epochs", "local_steps"}:
+            given = {"local_epochs": 0, "local_steps": 0, **given}
         return replace(self, **given)
 
 
-def default_rules(plan: Plan) -> tuple[Rule, Rule]:
-    """Return the default rules of clients and server for the work of a client in a round."""
-    one = plan.steps == 1
-    server = adam(0.01) if one else sgd(1.0)
-    used = server if plan.server is OPEN else plan.server
-    # One local step of rate 1 hands the gradient to the server, and Adam sets the step's length.
-    return (sgd(1.0) if one and used.second > 0 else sgd(0.05)), server
+def check_names(given: Any) -> None:
+    """Raise ValueError if an option has an old name or none that is known, with a suggestion."""
+    known = [part.name for part in fields(Plan)]
+    for name in given:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1)
+        meant = RENAMED.get(name) or (near[0] if near else None)
+        if name in RENAMED:
+            raise ValueError(f"{name}: write {meant}=")
+        hint = f"; did you mean {meant}?" if meant else f"; choose from {', '.join(known)}"
+        raise ValueError(f"{name}: no such option of a network's training{hint}")

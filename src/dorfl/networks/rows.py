@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dorfl.linear.inner import geometry
-from dorfl.networks.model import Network
+from dorfl.networks.device import tensor
+from dorfl.networks.model import Network, joined
 from dorfl.objective.costs import Cost
 from dorfl.support.types import Array
 
@@ -27,23 +28,38 @@ RowScore: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # rows (n, …), label
 
 
 def logistic(outputs: Tensor, y: Tensor) -> Tensor:
-    """log(1 + exp(−y t)) for labels 0 and 1 and one output t."""
-    return functional.softplus(-(2.0 * y.to(outputs) - 1.0) * outputs[..., 0], threshold=50)
+    """log(1 + exp(−y t)) for labels 0 and 1 and one output t for each, summed over labels."""
+    signs = 2.0 * y.to(outputs) - 1.0
+    return _summed(functional.softplus(-signs * _matched(outputs, y), threshold=50))
 
 
 def softmax(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy for class numbers."""
-    return functional.cross_entropy(outputs, y, reduction="none")
+    """Cross-entropy for class numbers; for a sequence (n, T), the mean over its T labels."""
+    if y.ndim == 1:
+        return functional.cross_entropy(outputs, y, reduction="none")
+    each = functional.cross_entropy(outputs.movedim(-1, 1), y, reduction="none")
+    return each.flatten(1).mean(1)
 
 
 def squared(outputs: Tensor, y: Tensor) -> Tensor:
-    """½ (t − y)²."""
-    return 0.5 * (outputs[..., 0] - y) ** 2
+    """½ |t − y|²."""
+    return _summed(0.5 * (_matched(outputs, y) - y) ** 2)
 
 
 def huber(outputs: Tensor, y: Tensor) -> Tensor:
-    """½ (t − y)² up to a distance of 1, linear beyond."""
-    return functional.huber_loss(outputs[..., 0], y.to(outputs), reduction="none")
+    """½ (t − y)² up to a distance of 1, linear beyond; summed over several outputs."""
+    y = y.to(outputs)
+    return _summed(functional.huber_loss(_matched(outputs, y), y, reduction="none"))
+
+
+def _matched(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return outputs (n, 1) as (n,) for labels (n,)."""
+    return outputs[..., 0] if y.ndim == 1 else outputs
+
+
+def _summed(each: Tensor) -> Tensor:
+    """Return losses of every output as one of every row."""
+    return each if each.ndim == 1 else each.flatten(1).sum(1)
 
 
 LOSSES: dict[str, RowLoss] = {
@@ -55,18 +71,14 @@ class Place(NamedTuple):
     """The quadratic that cost and score make around a row: x = m + R u costs ½ |u|² + penalty."""
 
     root: Tensor  # R: one number, one for each input, or a symmetric matrix
+    still: bool = False  # nothing can move
     shrink: Tensor | None = None  # A, with m = A ζ + (I − A) ξ̄; none: m = ζ
     bowl: Tensor | None = None  # Q, with penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄)
 
-    @property
-    def still(self) -> bool:
-        """Whether nothing can move."""
-        return not bool(self.root.any())
-
-    def middle(self, x: Tensor, center: Tensor | None) -> tuple[Tensor, Tensor]:
+    def middle(self, x: Any, center: Tensor | None) -> tuple[Any, Tensor]:
         """m and the penalty of rows (clients, n, …)."""
         if self.shrink is None or self.bowl is None or center is None:
-            return x, x.new_zeros(x.shape[:2])
+            return x, torch.zeros((), dtype=self.root.dtype, device=self.root.device)
         offset = (x - center).flatten(2)
         diagonal = self.shrink.ndim == 1
         pulled = offset * self.shrink if diagonal else offset @ self.shrink.T
@@ -82,16 +94,19 @@ class Place(NamedTuple):
 
 
 def place(
-    rho: float, cost: Cost, bend: Array | None, dims: int, dtype: torch.dtype = torch.float32
+    rho: float, cost: Cost, bend: Array | None, dims: int, like: Tensor | None = None
 ) -> Place:
     """The geometry of rows with `dims` numbers; `bend` is ∇²h of a quadratic score."""
+    like = torch.empty(0) if like is None else like
     weights = cost.weights(dims)
     if bend is None:
         root = np.sqrt(1.0 / (rho * weights))
-        return Place(torch.tensor(root[0] if (root == root[0]).all() else root, dtype=dtype))
+        same = bool((root == root[0]).all())
+        return Place(tensor(root[0] if same else root, like), not root.any())
     found = geometry(rho, weights, bend)
     root = np.sqrt(found.inverse) if found.inverse.ndim == 1 else _root(found.inverse)
-    return Place(*(torch.tensor(a, dtype=dtype) for a in (root, found.shrink, found.bowl)))
+    shrink, bowl = tensor(found.shrink, like), tensor(found.bowl, like)
+    return Place(tensor(root, like), not root.any(), shrink, bowl)
 
 
 def _root(matrix: Array) -> Array:
@@ -102,7 +117,7 @@ def _root(matrix: Array) -> Array:
 class Climb(NamedTuple):
     """Where rows went, and how well: f = l at these rows + level."""
 
-    x: Tensor  # (clients, n, …): the moved rows
+    x: Any  # (clients, n, …): the moved rows
     shift: Tensor | None  # what is added to their embedding, where that moves instead
     level: Tensor  # (clients, n): −h − ½ |u|² − penalty
     slope: Tensor  # (clients, n): ½ |∇|² in the metric of the cost, at the last place looked at
@@ -119,38 +134,39 @@ class Climb(NamedTuple):
 class Robust:
     """f(θ, ζ) of rows for a method: everything but θ and the rows.
 
-    `most` bounds the loss: a tilt would otherwise follow the one row whose loss has no bound.
+    `max_loss` bounds the loss: a tilt would otherwise follow the one row whose loss has no bound.
     `bounds` keep inputs in a box, and a row that lies outside no farther than it is.
     """
 
     loss: RowLoss
     place: Place
     score: RowScore | None = None
-    most: float = np.inf
+    max_loss: float = np.inf
     steps: int = 7
-    accuracy: float = 0.0
+    lr: float = 1.0
+    tol: float = 0.0
     bounds: tuple[float, float] | None = None
 
     def losses(
-        self, network: Network, theta: Tensor, x: Tensor, y: Tensor, shift: Tensor | None = None
+        self, network: Network, theta: Tensor, x: Any, y: Tensor, shift: Tensor | None = None
     ) -> Tensor:
         """l of rows (clients, n, …), each client at its θ (clients, P)."""
         out = network.outputs(theta, x, shift)
-        loss = self.loss(out.flatten(0, 1), y.flatten()).view(y.shape)
-        return loss.clamp(max=self.most) if np.isfinite(self.most) else loss
+        loss = self.loss(out.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+        return loss.clamp(max=self.max_loss) if np.isfinite(self.max_loss) else loss
 
-    def scores(self, x: Tensor, y: Tensor) -> Tensor:
+    def scores(self, x: Any, y: Tensor) -> Tensor:
         """h of rows (clients, n, …), but for a quadratic one, which is part of the place."""
         if self.score is None:
-            return x.new_zeros(y.shape)
-        return self.score(x.flatten(0, 1), y.flatten()).view(y.shape)
+            return self.place.root.new_zeros(y.shape[:2])
+        return self.score(joined(x), y.flatten(0, 1)).view(y.shape[:2])
 
-    def bare(self, x: Tensor, y: Tensor, center: Tensor | None = None) -> Tensor:
+    def bare(self, x: Any, y: Tensor, center: Tensor | None = None) -> Tensor:
         """f of rows without any loss: what score and transport alone make of them."""
-        return self.climb(None, x.new_empty(0), x, y, center).level
+        return self.climb(None, y.new_empty(0), x, y, center).level
 
     def climb(
-        self, network: Network | None, theta: Tensor, x: Tensor, y: Tensor,
+        self, network: Network | None, theta: Tensor, x: Any, y: Tensor,
         center: Tensor | None = None,
     ) -> Climb:  # fmt: skip
         """The supremum for every row, by ascent with Barzilai–Borwein lengths, a row's own each.
@@ -159,10 +175,10 @@ class Robust:
         there anyway), so it is no longer than what must gain wherever the problem is concave.
         Without a network there is no loss.
         """
-        theta, here = theta.detach(), network is None or network.at is None
+        theta, here = theta.detach(), network is None or network.layer is None
         start, penalty = self.place.middle(x, center)
         if self.place.still or (network is None and self.score is None):
-            rest = x.new_zeros(y.shape)
+            rest = self.place.root.new_zeros(y.shape[:2])
             return Climb(start, None, -self.scores(start, y) - penalty, rest, rest + 1.0, 0)
 
         def moved(u: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -173,7 +189,7 @@ class Robust:
             """The objective up to the penalty, and its gradient."""
             at, shift = moved(u)
             free = (at if shift is None else shift).requires_grad_(True)
-            rise = x.new_zeros(y.shape)
+            rise = u.new_zeros(y.shape[:2])
             if network is not None:
                 rise = rise + self.losses(network, theta, at, y, shift)
             if shift is None and self.score is not None:
@@ -185,12 +201,14 @@ class Robust:
         u = torch.zeros_like(start if network is None or here else network.embed(x))
         value, gradient = height(u)
         slope = 0.5 * _dot(gradient, gradient)
-        length, bend = torch.ones_like(value), torch.full_like(value, np.inf)
+        length, bend = torch.full_like(value, self.lr), torch.full_like(value, np.inf)
         tiny = 2.0 * torch.finfo(value.dtype).eps
         small = max(1e3 * tiny, 1e-6) ** 2
         wide = (...,) + (None,) * (u.ndim - 2)
         for step in range(1, self.steps + 1):
-            last = step == self.steps or bool((slope <= self.accuracy * bend.clamp(1e-3, 1)).all())
+            last = step == self.steps
+            if self.tol > 0.0:
+                last = last or bool((slope <= self.tol * bend.clamp(1e-3, 1)).all())
             stride = length.clamp(max=1.0) if last else length
             trial = torch.addcmul(u, stride[wide], gradient)
             if box is not None:
@@ -208,7 +226,7 @@ class Robust:
             bend = torch.where(went, torch.minimum(bend, bent / moved_by.clamp(min=1e-30)), bend)
             seen = torch.where(bent > 0, moved_by / bent.clamp(min=1e-30), 2.0 * length)
             length = torch.where(better, seen.clamp(max=10.0), 0.5 * length)
-            if bool(better.all()):
+            if u.device.type == "cpu" and bool(better.all()):  # elsewhere a look would wait
                 u, gradient, value = trial, following, reached
             else:
                 u = torch.where(better[wide], trial, u)

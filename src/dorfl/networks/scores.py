@@ -6,8 +6,8 @@ leading components, all of it found from medians and sums that clients tell of t
 
 >>> x = torch.randn(500, 6, generator=torch.Generator().manual_seed(0))
 >>> x[:25] *= -8
->>> rows = Rows(("a",), x, torch.zeros(500, dtype=torch.long), np.array([0, 500]), np.array([0]))
->>> h = distance(20.0).find(rows)(rows.x, rows.y)
+>>> rows = gather([(x, torch.zeros(500))], torch.float32, classify=True)
+>>> h = distance(20.0).find(rows)(*rows.known(0))
 >>> bool(h[:25].min() > 20 * h[25:].median())
 True
 """
@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.networks.agreement import LEAST, Agreed, Told, find
-from dorfl.networks.data import Rows
+from dorfl.networks.data import Rows, gather  # noqa: F401 - for the example above
+from dorfl.networks.device import array, tensor
 from dorfl.networks.rows import RowScore
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.support.types import Array
 
 
@@ -43,14 +44,16 @@ class Distance:
 
     def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
         """Medians by class of a client's rows; or, for the components, a sum of bounded terms."""
-        x, kind, known = _features(self.features, rows.x), _kinds(rows), max(1, len(rows.classes))
+        own, y = rows.known(0)
+        x, kind = _features(self.features, own), _kinds(rows, y)
+        known = max(1, len(rows.classes))
         if stage == "middle":
             return _medians(x, kind, known)
-        middle, *others = (torch.from_numpy(agreed[k]) for k in self.stages if k in agreed)
+        middle, *others = (tensor(agreed[k], x) for k in self.stages if k in agreed)
         offset = x - middle[kind]
         if stage == "axes":
             unit = nn.functional.normalize(offset)
-            return Told((unit.T @ unit).numpy(), np.array([len(x)], dtype=float))
+            return Told(array(unit.T @ unit), np.array([len(x)], dtype=float))
         near, off = _parts(offset, others[0])
         if stage == "spread":
             return _medians(near.abs(), kind, known)
@@ -79,12 +82,13 @@ class Distance:
 
     def at(self, agreed: Agreed, classify: bool) -> RowScore:
         """The score, with what was agreed on."""
-        center, axes, spread, typical = (torch.from_numpy(agreed[k]) for k in self.stages)
-        full = axes.shape[0] == axes.shape[1]  # nothing is off the components
+        full = len(set(agreed["axes"].shape)) == 1  # nothing is off the components
 
         def score(x: Tensor, y: Tensor) -> Tensor:
             kind = y if classify else torch.zeros_like(y, dtype=torch.long)
-            near, off = _parts(_features(self.features, x) - center[kind], axes)
+            found = _features(self.features, x)
+            center, axes, spread, typical = (tensor(agreed[k], found) for k in self.stages)
+            near, off = _parts(found - center[kind], axes)
             inside = ((near / spread[kind]) ** 2).mean(1) / typical[kind, 0]
             ratio = inside if full else torch.maximum(inside, off / typical[kind, 1])
             return self.weight * (ratio - self.slack).clamp(0.0, self.most)
@@ -154,19 +158,19 @@ def _bridge(score: Score, rows: Rows) -> RowScore:
     center, classes = np.zeros(rows.dims), rows.classes
 
     def arrays(x: Tensor, y: Tensor) -> tuple[Array, Array, Array]:
-        labels = classes[y.numpy()] if len(classes) else y.numpy()
-        return np.asarray(x.detach().flatten(1).double().numpy()), center, labels
+        labels = classes[array(y)] if len(classes) else array(y)
+        return array(x.flatten(1).double()), center, labels
 
     class Bridge(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             ctx.save_for_backward(x, y)
-            return torch.from_numpy(score.at(*arrays(x, y))).to(x)
+            return tensor(score.at(*arrays(x, y)), x)
 
         @staticmethod
         def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
             x, y = ctx.saved_tensors
-            slope = torch.from_numpy(score.gradient(*arrays(x, y))).to(x)
+            slope = tensor(score.gradient(*arrays(x, y)), x)
             return grad[0].view(-1, *[1] * (x.ndim - 1)) * slope.view_as(x), None
 
     return Bridge.apply
@@ -182,8 +186,8 @@ def _parts(offset: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
     return near, (offset**2).sum(1) - (near**2).sum(1)
 
 
-def _kinds(rows: Rows) -> Tensor:
-    return rows.y if len(rows.classes) else torch.zeros(len(rows.y), dtype=torch.long)
+def _kinds(rows: Rows, y: Tensor) -> Tensor:
+    return y if len(rows.classes) else torch.zeros_like(y, dtype=torch.long)
 
 
 def _medians(x: Tensor, kind: Tensor, known: int) -> Told:
@@ -193,7 +197,7 @@ def _medians(x: Tensor, kind: Tensor, known: int) -> Told:
         own = x[kind == k] if k < known else x
         if len(own) >= LEAST:
             values[k], weight[k] = own.median(0).values, len(own)
-    return Told(values.numpy(), weight)
+    return Told(array(values), weight)
 
 
 def _by_class(told: Sequence[Told]) -> Tensor:

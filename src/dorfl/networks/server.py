@@ -18,6 +18,8 @@ from torch import Tensor
 from dorfl.federated.local import Round
 from dorfl.networks.client import Fleet, Kept
 from dorfl.networks.compression import size_of
+from dorfl.networks.device import array, tensor
+from dorfl.networks.optimizers import at_round
 from dorfl.networks.plan import Plan
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
@@ -61,7 +63,7 @@ class Ask(NamedTuple):
 
     number: int
     draw: Draw
-    shares: Array
+    weights: Array  # (clients,) how much the update of each counts
     pull: Tensor | None  # (clients, P)
 
 
@@ -69,10 +71,11 @@ class Ask(NamedTuple):
 class Heard:
     """A round's answers, of which only sums are kept."""
 
-    way: Tensor
+    way: Tensor  # the weighted sum
     risks: Array  # (clients,) NaN for who has not answered
     who: list[int] = field(default_factory=list)
     bytes_up: int = 0
+    updates: list[Tensor] = field(default_factory=list)  # for an aggregator that needs each
 
 
 class Usual(NamedTuple):
@@ -86,12 +89,12 @@ def begin(setting: Setting, theta: Tensor) -> State:
     """The state before the first round."""
     count = len(setting.names)
     unknown = np.full(count, np.nan)
-    drift = torch.zeros(count, len(theta), dtype=theta.dtype) if setting.plan.drift else None
+    drift = theta.new_zeros(count, len(theta)) if setting.plan.scaffold else None
     return State(
         round=0,
         theta=theta.clone(),
         mean=theta.clone(),
-        carried=setting.plan.server.start(theta),
+        carried=setting.plan.used_server_optimizer.start(theta),
         lam=setting.method.mixture.start(setting.names, setting.counts),
         risks=unknown,
         before=unknown,
@@ -105,7 +108,7 @@ def play(fleet: Fleet, setting: Setting, state: State, kept: Kept) -> tuple[Stat
     heard = listen(state)
     for some in fleet.answers(state.theta, asked.number, asked.draw.who, kept, asked.pull):
         size = size_of(some.parts)
-        hear(setting, state, asked, heard, some.who, some.ways, some.risks.numpy(), size)
+        hear(setting, state, asked, heard, some.who, some.ways, array(some.risks), size)
         kept.seen[some.who] = some.kept.seen
         if kept.residual is not None and some.kept.residual is not None:
             kept.residual[some.who] = some.kept.residual
@@ -117,8 +120,12 @@ def ask(setting: Setting, state: State) -> Ask:
     number = state.round + 1
     shares, pull = _shares(setting.plan, setting.method, state), None
     if state.controls is not None:  # towards where all pull, and away from one's own side
-        pull = torch.from_numpy(shares).to(state.theta) @ state.controls - state.controls
-    return Ask(number, _draw(setting.plan, state, number), shares, pull)
+        pull = tensor(shares, state.theta) @ state.controls - state.controls
+    draw = _draw(setting.plan, setting.method.mixture, state, number)
+    weights = shares / draw.chance
+    if not _unbiased(setting.plan, setting.method.mixture):
+        weights = shares / shares[draw.who].sum()
+    return Ask(number, draw, weights, pull)
 
 
 def listen(state: State) -> Heard:
@@ -131,10 +138,14 @@ def hear(
     who: list[int], ways: Tensor, risks: Array, size: int,
 ) -> None:  # fmt: skip
     """Add the answers of some clients: ways (clients, P), risks, and the bytes of one's way."""
-    weights = asked.shares[who] / asked.draw.chance[who]
-    heard.way += torch.from_numpy(weights).to(heard.way) @ ways
+    if setting.plan.aggregator is None:
+        heard.way += tensor(asked.weights[who], heard.way) @ ways
+    else:
+        heard.updates += list(ways)
     if state.controls is not None and asked.pull is not None:
-        steps = _steps(setting, who).to(ways)[:, None] * setting.plan.local.rate
+        plan = setting.plan
+        lr = at_round(plan.used_optimizer, plan.lr_schedule, asked.number).lr
+        steps = tensor(_steps(setting, who), ways)[:, None] * lr
         state.controls[who] = ways / steps - asked.pull[who]
     heard.risks[who] = risks
     heard.who += who
@@ -148,19 +159,25 @@ def step(
     """The state after a round. Who was asked and not heard is stood in for by those who were."""
     method, plan, number, told = setting.method, setting.plan, asked.number, heard.risks
     if not (bool(heard.way.isfinite().all()) and np.isfinite(told[heard.who]).all()):
-        raise ValueError(f"round {number}: the training diverged; lower the rates, or bound `most`")
-    way, who = heard.way, asked.draw.who
-    if len(heard.who) < len(who):
-        weights = asked.shares / asked.draw.chance
-        there = float(weights[heard.who].sum())
-        way = way * (float(weights[who].sum()) / there) if there > 0.0 else way
+        raise ValueError(
+            f"round {number}: the training diverged; lower the rates, or bound `max_loss`"
+        )
+    way, who, there = heard.way, asked.draw.who, float(asked.weights[heard.who].sum())
+    if plan.aggregator is not None and there > 0.0:
+        order = np.argsort(heard.who)
+        updates = torch.stack([heard.updates[k] for k in order])
+        weights = asked.weights[np.array(heard.who)[order]]
+        way = there * plan.aggregator(updates, tensor(weights / there, updates))
+    if len(heard.who) < len(who) and there > 0.0:
+        way = way * (float(asked.weights[who].sum()) / there)
     carried = [tensor.clone() for tensor in state.carried]
-    theta = plan.server.step(state.theta.clone(), way, carried, number)
+    server = at_round(plan.used_server_optimizer, plan.server_lr_schedule, number)
+    theta = server.step(state.theta.clone(), way, carried, number)
     memory = min(plan.average, state.round / number)  # a plain mean until there is enough
     mean = torch.lerp(theta, state.mean, memory)
     risks = np.where(np.isnan(told), state.risks, told)
     lam = _climb(plan, method.mixture, asked.draw, state, told)
-    down = len(who) * theta.numel() * theta.element_size() * (1 + plan.drift)
+    down = len(who) * theta.numel() * theta.element_size() * (1 + plan.scaffold)
     after = replace(
         state, round=number, theta=theta, mean=mean, carried=carried, lam=lam, risks=risks,
         before=state.risks,
@@ -206,13 +223,19 @@ def middle(values: list[float]) -> float:
     return sorted(values)[(len(values) - 1) // 2] if values else 0.0
 
 
-def _draw(plan: Plan, state: State, number: int) -> Draw:
-    """Some clients, half by λ and half evenly, and no one twice: systematic sampling."""
+def _unbiased(plan: Plan, mixture: Mixture) -> bool:
+    """Whether clients are drawn by λ and counted by the inverse of their chance."""
+    return (plan.weighting or ("renormalised", "unbiased")[mixture.adversarial]) == "unbiased"
+
+
+def _draw(plan: Plan, mixture: Mixture, state: State, number: int) -> Draw:
+    """Some clients, no one twice: evenly, or half by λ and half evenly (systematic sampling)."""
     count = len(state.lam)
     size = max(1, round(plan.participation * count))
     if size == count:
         return Draw(list(range(count)), np.ones(count))
-    chance = chances(0.5 * state.lam + 0.5 / count, size)
+    shares = state.lam if _unbiased(plan, mixture) else np.full(count, 1.0 / count)
+    chance = chances(0.5 * shares + 0.5 / count, size)
     rng = np.random.default_rng([plan.seed, number])
     order = rng.permutation(count)
     rungs = np.floor(np.cumsum(chance[order]) + rng.random())
@@ -263,13 +286,15 @@ def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) 
     rise = _known(np.where(heard, last + (told - last) / draw.chance, last))
     if plan.optimistic and not np.isnan(state.before).all():
         rise = rise + (_known(np.where(heard, told, state.risks)) - _known(state.risks))
-    grown = state.lam * np.exp(plan.ascent * (rise - rise.max()))
+    grown = state.lam * np.exp(plan.mixture_lr * (rise - rise.max()))
     lam = np.maximum(grown / grown.sum(), 1e-12)  # nobody is lost for good
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())
 
 
-def _steps(setting: Setting, who: list[int]) -> Tensor:
+def _steps(setting: Setting, who: list[int]) -> Array:
     """How many local steps each of these takes in a round."""
     plan, counts = setting.plan, setting.counts[who]
-    steps = plan.steps or plan.epochs * -(-counts // np.minimum(plan.batch, counts))
-    return torch.from_numpy(np.broadcast_to(steps, counts.shape).copy())
+    steps = plan.local_steps or plan.local_epochs * -(
+        -counts // np.minimum(plan.batch_size, counts)
+    )
+    return np.broadcast_to(steps, counts.shape).copy()

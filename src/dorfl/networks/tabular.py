@@ -35,7 +35,6 @@ from dorfl.networks.model import Network, make, mlp
 from dorfl.networks.oracle import Found
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import RowLoss
-from dorfl.networks.rules import adam, sgd
 from dorfl.networks.training import NetworkFit, prepare, train
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Quadratic
@@ -58,10 +57,10 @@ def plan_for(
     passes = _PASSES * int(np.max(counts)) // size
     plan = Plan(
         rounds=int(np.clip(passes, _FEWEST, _MOST)) if rounds is None else rounds,
-        batch=size, epochs=0, steps=1, local=sgd(1.0), server=adam(2e-3), average=0.98,
-        ascent=0.02, climb=5, l2=DECAY / float(np.sum(counts)) if l2 is None else l2, seed=seed,
+        batch_size=size, local_steps=1, lr=2e-3, average=0.98, mixture_lr=0.02, inner_steps=5,
+        l2=DECAY / float(np.sum(counts)) if l2 is None else l2, seed=seed,
     )  # fmt: skip
-    return plan.changed(memory=0.0, at_once=1) if batch == 0 else plan
+    return plan.changed(risk_momentum=0.0, max_parameters=1) if batch == 0 else plan
 
 
 def fit(

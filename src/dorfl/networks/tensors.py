@@ -22,7 +22,9 @@ import numpy as np
 from dorfl.support.types import Array
 
 _CODES: dict[str, Any] = {
-    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "I64": np.dtype("<i8"), "U8": np.dtype("u1"),
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
 }  # fmt: skip
 _HEADER = 100_000_000  # bytes, the format's own limit
 
@@ -32,7 +34,10 @@ def pack(arrays: Mapping[str, Array], words: Mapping[str, str] | None = None) ->
     header: dict[str, Any] = {"__metadata__": dict(words)} if words else {}
     parts, place = [], 0
     for name, array in arrays.items():
-        code = next(c for c, d in _CODES.items() if d == array.dtype.newbyteorder("<"))
+        kind = array.dtype.newbyteorder("<")
+        code = next((code for code, known in _CODES.items() if known == kind), None)
+        if code is None:
+            raise ValueError(f"safetensors: {name!r} is {array.dtype}, which the format has not")
         content = np.ascontiguousarray(array, dtype=_CODES[code]).tobytes()
         ends = [place, place + len(content)]
         header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": ends}

@@ -20,6 +20,7 @@ loss does. So the same batches give both means, and what they have in common can
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +31,14 @@ from torch import Tensor
 class Tilt:
     """Weights of rows from f (clients, n), and the clients' risks.
 
-    `trim` leaves out that share of each batch, the rows with the largest f, as DORO does.
+    `trim` leaves out that share of each batch, the rows with the largest f, as DORO does. With
+    `row_risk` a rule of the user's own takes the place of all this.
     """
 
     temperature: float = math.inf
     memory: float = 0.9
     trim: float = 0.0
+    row_risk: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def weigh(self, f: Tensor, there: Tensor, seen: Tensor, bare: Tensor) -> tuple[Tensor, Tensor]:
         """The running means after this batch, and the rows' weights.
@@ -46,6 +49,9 @@ class Tilt:
         """
         if self.trim > 0.0:
             there = there * self._kept(f, there)
+        if self.row_risk is not None:
+            risk, weights = self.row_risk(f, there)
+            return torch.stack([risk, torch.zeros_like(risk)], 1).to(seen), weights.to(f)
         share = there / there.sum(1, keepdim=True).clamp(min=1.0)
         gone, both = there == 0, torch.stack([f, bare], 1)
         nobody = gone.all(1)[:, None]

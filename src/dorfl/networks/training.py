@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from dorfl.data.centers import find_centers
+from dorfl.data.robust import find_centers
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Exchanged
 from dorfl.federated.local import Round
@@ -20,19 +23,32 @@ from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
 from dorfl.networks.agreement import Agreed
+from dorfl.networks.callbacks import Callback, Evaluation, Progress, evaluate_rows
+from dorfl.networks.checkpoint import Course
 from dorfl.networks.client import Fleet
-from dorfl.networks.data import Rows, gather, inputs
+from dorfl.networks.data import Collate, Rows, gather
+from dorfl.networks.device import array, resolve, seeded
 from dorfl.networks.diagnostics import diagnose
+from dorfl.networks.identity import describe
 from dorfl.networks.model import Network
-from dorfl.networks.oracle import Agreement, NetworkOracle, evaluate
+from dorfl.networks.oracle import BLOCK, Agreement, NetworkOracle, evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import LOSSES, Robust, RowLoss, place
 from dorfl.networks.scores import row_score
 from dorfl.networks.tilt import Tilt
-from dorfl.objective.methods import AutoMethod, Method, dorfl
+from dorfl.objective import methods
+from dorfl.objective.methods import AutoMethod, Method
 from dorfl.support.types import Array
 
+NAMED: dict[str, Callable[[], Method | AutoMethod]] = {
+    "erm": methods.erm, "fedavg": methods.erm, "afl": methods.afl, "dorfl": methods.dorfl,
+    "paper": methods.paper,
+}  # fmt: skip
 PROBED = 64  # rows at which the gradient by the inputs is looked at
+NO_TRANSPORT = (
+    "rho: what the model puts out has no gradient by its inputs, so transport cannot move them; "
+    "name a submodule whose output can move (inner_layer=), or do without (rho=inf)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +58,8 @@ class NetworkFit(Exchanged):
     `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still
     gain nobody knows for a model that is not convex, so this is no bound. `inner_error` is about
     how far the mean row is below its supremum, `inner_steps` the steps of ascent it had. `notes`
-    are the reasons for a method that was chosen from the rows, one sentence each.
+    are the reasons for a method that was chosen from the rows, one sentence each. `evaluations` are
+    those of held-out rows.
     """
 
     model: nn.Module
@@ -62,6 +79,7 @@ class NetworkFit(Exchanged):
     plan: Plan
     loss: str | RowLoss
     notes: tuple[str, ...] = ()
+    evaluations: Sequence[Evaluation] = ()
 
     def decision(self, X: Any) -> Array:
         """What the model puts out: (n, outputs)."""
@@ -69,12 +87,7 @@ class NetworkFit(Exchanged):
 
     def predict(self, X: Any) -> Array:
         """Labels, or values for a regression."""
-        out = self.decision(X)
-        if not len(self.classes):
-            return np.asarray(out[:, 0])
-        return np.asarray(
-            self.classes[out.argmax(1) if out.shape[1] > 1 else (out[:, 0] > 0).astype(int)]
-        )
+        return decide(self.decision(X), self.classes, self.loss)
 
     def score(self, X: Any, y: Any) -> float:
         """Accuracy, or the negative mean squared error of a regression."""
@@ -83,36 +96,93 @@ class NetworkFit(Exchanged):
         return -float(np.mean((self.predict(X) - np.asarray(y, dtype=float)) ** 2))
 
 
+def decide(out: Array, classes: Array, loss: str | RowLoss) -> Array:
+    """Return what outputs (n, …) mean: labels, or values of a regression.
+
+    The logistic loss has one output for each label, others have one for each class.
+    """
+    own = out[..., 0] if out.ndim == 2 and out.shape[1] == 1 else out
+    if not len(classes):
+        return np.asarray(own)
+    if loss == "logistic" or own.ndim < out.ndim:
+        return np.asarray(classes[(own > 0).astype(int)])
+    return np.asarray(classes[out.argmax(-1)])
+
+
 def train(
     clients: Any,
-    method: Method | AutoMethod | None,
+    method: Method | AutoMethod | str | None,
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan | None = None,
     *,
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    at: str | None = None,
+    inner_layer: str | None = None,
+    collate: Collate | None = None,
+    validation: Any = None,
+    evaluate_every: int = 0,
+    patience: int | None = None,
+    callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | None = None,
     progress: Callable[[Round], object] | None = None,
     **given: Any,
 ) -> NetworkFit:
     """Train one network over clients that keep their rows to themselves.
 
-    Args:
-        clients: a list of (X, y) or of data sets, or a mapping of client name to these.
-        method: one of :mod:`dorfl.methods`, or any combination of their parts. None means
-            ``methods.dorfl()``, which is resolved from the rows (:mod:`dorfl.networks.resolution`).
-        model: a `torch.nn.Module`, or a function that makes one.
-        plan: how it is trained; see :class:`~dorfl.networks.Plan`.
-        loss: "softmax", "logistic", "squared", "huber", or a function of (outputs, labels) that
-            gives one number per row; it gets class numbers where `classes` is given, else values.
-        score: h as a function of (rows, labels) on tensors, instead of the method's.
-        classes: the labels, where the clients do not have them all.
-        at: the submodule whose output transport moves, instead of the inputs.
-        checkpoint: a file to write after every round, and to go on from where it exists.
-        progress: called with every round as it ends.
-        **given: words of the plan by name, as in `train(…, rounds=10, batch=32)`.
+    Parameters
+    ----------
+    clients
+        A mapping of client name to (X, y), a PyTorch data set of pairs (x, y) or a `DataLoader`,
+        or a list of these. X is (n, …), y is (n,) or (n, …). Data sets are read lazily; of a
+        loader the data set, `collate_fn` and `num_workers` are used.
+    method
+        One of :mod:`dorfl.methods`, any combination of their parts, or a name such as "afl". None
+        means ``methods.dorfl()``, which is resolved from the rows
+        (:mod:`dorfl.networks.resolution`).
+    model
+        A `torch.nn.Module`, or a function that makes one.
+    plan
+        How it is trained; see :class:`~dorfl.networks.Plan`.
+    loss
+        "softmax", "logistic", "squared", "huber", or a function of (outputs, labels) that gives one
+        number per row. It gets class numbers if `classes` is given, else values.
+    score
+        h as a function of (rows, labels) on tensors, instead of the method's.
+    classes
+        The labels, if the clients do not have them all.
+    inner_layer
+        Name of the submodule whose output transport moves, instead of the inputs.
+    collate
+        Function that makes a batch (x, y) of a list of rows of a data set. x is a tensor, a tuple
+        (arguments of the model) or a dict (keyword arguments).
+    validation
+        Held-out rows: a share of every client's rows from 0 to 1, or clients like `clients`, which
+        need not train.
+    evaluate_every
+        Rounds between evaluations of held-out rows; 0: after the last round.
+    patience
+        Stop after so many evaluations without a lower loss on held-out rows (of the worst client
+        for a worst mixture, else of the mean row), and return the fit with the lowest.
+    callbacks
+        Functions of :class:`~dorfl.networks.Progress`, called after every round. The training ends
+        if one returns True.
+    checkpoint
+        A file to write after every round, and to go on from if it exists.
+    progress
+        Called with every round as it ends.
+    **given
+        Options of the plan by name, as in `train(…, rounds=10, batch_size=32)`.
+
+    Returns
+    -------
+    NetworkFit
+        The model, the mixture, risks, weights of rows, history and evaluations.
+
+    Raises
+    ------
+    ValueError
+        If clients, model, loss, method and plan do not fit together, or the training diverges.
 
     >>> import dorfl
     >>> from dorfl.networks import mlp, train
@@ -122,27 +192,83 @@ def train(
     (2, (3,))
     """
     plan = (plan or Plan()).changed(**given)
-    fleet = prepare(clients, method, model, plan, loss=loss, score=score, classes=classes, at=at)
-    method = fleet.method
+    fleet = prepare(
+        clients, method, model, plan, loss=loss, score=score, classes=classes,
+        inner_layer=inner_layer, collate=collate, validation=validation,
+    )  # fmt: skip
+    held = fleet.held
+    if held is None and (patience is not None or evaluate_every):
+        raise ValueError("evaluate_every, patience: give validation=, the rows that are evaluated")
+    method, network = fleet.method, fleet.network
     setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
-    state, kept = server.begin(setting, fleet.network.start()), fleet.begin()
-    history: list[Round] = []
+    state, kept = server.begin(setting, network.start()), fleet.begin()
+    course = Course([], [], state.mean)
     file = None if checkpoint is None else Path(checkpoint)
-    words = repr((setting.names, terms(method, plan)))
+    training = {} if file is None else _training(fleet, method, loss, score, state.theta)
     if file is not None and file.exists():
-        state, kept, history = keeping.read(file, state, kept, words)
-    while state.round < plan.rounds:
+        state, kept, course = keeping.read(file, state, kept, training)
+    worst, end = method.mixture.adversarial, plan.rounds
+    while state.round < end and not course.exhausted(patience, worst=worst):
         state, line = server.play(fleet, setting, state, kept)
-        history.append(line)
+        found = None
+        if held is not None and state.round % (evaluate_every or plan.rounds) == 0:
+            found = evaluate_rows(
+                network, state.mean, held, fleet.robust.loss,
+                lambda out: decide(out, held.classes, loss), state.round, plan.seed,
+            )  # fmt: skip
+        course = course.after(line, found, state.mean, worst=worst)
         if file is not None:
-            keeping.write(file, state, kept, history, words)
+            keeping.write(file, state, kept, course, training)
         if progress is not None:
             progress(line)
-    return _fit(fleet, state, history, loss)
+        seen = Progress(line, found, partial(network.module_at, state.mean))
+        for callback in callbacks:
+            end = state.round if callback(seen) is True else end
+    if patience is not None and course.evaluations:
+        state = replace(state, mean=course.best, round=course.best_round(worst=worst))
+    return _fit(fleet, state, course, loss)
 
 
-def check(method: Method) -> None:
-    """Raise ValueError if `method` is none with numbers, or one that only linear models can do."""
+def _hold_out(
+    rows: Rows, validation: Any, seed: int, collate: Collate | None
+) -> tuple[Rows, Rows | None]:
+    """Return the rows to train on, and those held out, which nothing else looks at."""
+    if validation is None:
+        return rows, None
+    if not isinstance(validation, float):
+        classify = len(rows.classes) > 0
+        made = gather(
+            validation, rows.dtype, classify=classify, classes=rows.classes if classify else None,
+            collate=collate, device=rows.device,
+        )  # fmt: skip
+        return rows, replace(made, integers=rows.integers)
+    if not 0.0 < validation < 1.0:
+        raise ValueError(f"validation={validation}: must be a share between 0 and 1, or clients")
+    kept, held = [], []
+    for i, count in enumerate(rows.counts):
+        order = np.random.default_rng([seed, i]).permutation(count)
+        most = min(int(np.ceil(validation * count)), count - 1)
+        held.append(np.sort(order[:most]))
+        kept.append(np.sort(order[most:]))
+    some = [i for i, places in enumerate(held) if len(places)]
+    if not some:
+        raise ValueError("validation: no client has two rows to hold one of them out")
+    return rows.take(kept), rows.take(held).select(some)
+
+
+def named(method: Any) -> Method | AutoMethod | Any:
+    """Return the method of a name such as "afl", and anything else as it is."""
+    if not isinstance(method, str):
+        return method
+    if method in ("wafl", "gdrfl"):
+        raise ValueError(f"method={method!r}: needs a price of transport: methods.{method}(rho=…)")
+    if method not in NAMED:
+        raise ValueError(f"method={method!r}: choose one of {', '.join(NAMED)}, or dorfl.methods")
+    return NAMED[method]()
+
+
+def check(method: Any) -> Method:
+    """Return the method; ValueError for one without numbers, or for linear models only."""
     if isinstance(method, AutoMethod):
         raise ValueError(
             f"method={method!r}: has parameters that are chosen from all clients' rows, which are "
@@ -157,36 +283,56 @@ def check(method: Method) -> None:
         raise ValueError("label_price: a network's rows keep their labels")
     if method.mixture.by == "regret":
         raise ValueError('mixture: by="regret" is for linear models; use by="loss"')
+    return method
 
 
-def terms(method: Method, plan: Plan) -> str:
-    """What clients and server must both go by, in words; how many rounds is the server's matter.
+def terms(method: Method, plan: Plan, score: Any = None) -> dict[str, str]:
+    """Return what clients and server must both go by; the number of rounds is the server's matter.
 
     >>> from dorfl import methods
     >>> terms(methods.afl(), Plan(rounds=3)) == terms(methods.afl(), Plan())
     True
     """
-    return repr((method.name, method.rho, method.temperature, replace(plan, rounds=1)))
+    return {
+        "method": describe(replace(method, score=None)),
+        "plan": describe(replace(plan, rounds=1, device="cpu")),
+        "score": describe(method.score if score is None else score),
+    }
+
+
+def _training(
+    fleet: Fleet, method: Method, loss: str | RowLoss, score: Any, theta: Tensor
+) -> dict[str, str]:
+    """Return what a checkpoint is of."""
+    rows = fleet.rows
+    data = {f"rows of {name!r}": rows.digest(i) for i, name in enumerate(rows.names)}
+    model = {"model": str(fleet.network.module), "start of the model": describe(theta)}
+    given = {"loss": describe(loss), "classes": describe(rows.classes)}
+    return terms(method, fleet.plan, score) | given | model | data
 
 
 def outputs(model: nn.Module, X: Any) -> Array:
     """What a trained model puts out for rows: (n, outputs)."""
-    dtype = next(model.parameters()).dtype
+    like = next(model.parameters())
+    rows = torch.as_tensor(X if isinstance(X, Tensor) else np.asarray(X)).to(like.device)
+    if not _takes(model, rows[:1]):
+        rows = rows.to(like.dtype)
     with torch.no_grad():
-        parts = [model(part) for part in inputs(X, dtype).split(4096)]
-    return np.asarray(torch.cat(parts).numpy())
+        return array(torch.cat([model(part) for part in rows.split(BLOCK)]))
 
 
 def prepare(
     clients: Any,
-    method: Method | AutoMethod | None,
+    method: Any,
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan,
     *,
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    at: str | None = None,
+    inner_layer: str | None = None,
+    collate: Collate | None = None,
+    validation: Any = None,
     agreed: Agreed | None = None,
 ) -> Fleet:
     """Clients checked, their centres found, the model made: ready for the first round.
@@ -195,53 +341,127 @@ def prepare(
     """
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
-    network = Network(models.make(model, plan.seed), at)
-    dtype = network.start().dtype
+    network = Network(models.make(model, plan.seed), inner_layer, resolve(plan.device))
+    theta = network.start()
     own = not isinstance(loss, str)
     classify = loss in ("softmax", "logistic") or (own and classes is not None)
-    rows = gather(clients, dtype, classify=classify, classes=classes)
+    rows = gather(
+        clients, theta.dtype, classify=classify, classes=classes, collate=collate,
+        device=theta.device,
+    )  # fmt: skip
+    rows = replace(rows, integers=takes_integers(network.module, rows))
+    rows, held = _hold_out(rows, validation, plan.seed, collate)
+    check_model(network, rows)
     notes: tuple[str, ...] = ()
-    if method is None or isinstance(method, AutoMethod):
+    given = methods.dorfl() if method is None else named(method)
+    if isinstance(given, AutoMethod):
         _check_outputs(network, rows, loss, moving=False)
-        method, notes = _resolve(method or dorfl(), network, rows, loss, score is not None)
-    check(method)
-    _check_outputs(network, rows, loss, moving=at is None and bool(method.rho < np.inf))
+        given, notes = _resolve(given, network, rows, loss, score is not None)
+    method = check(given)
+    _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
     bend = None
     if score is None and method.score is not None:
         bend = method.score.bend(rows.dims)
-    if at is not None and bend is not None:
-        raise ValueError("at: a quadratic score is on the inputs, transport is not; give `score`")
-    moving = rows.dims if at is None else int(network.embed(rows.x[None, :1]).numel())
+        if not rows.plain:
+            raise ValueError("score: rows are not one tensor each, of one shape; give `score`")
+    if inner_layer is not None and bend is not None:
+        raise ValueError(
+            "inner_layer: a quadratic score is on the inputs, transport is not; give `score`"
+        )
+    moving = rows.dims
+    if inner_layer is not None:
+        moving = network.embed(rows.batch([0], [np.arange(1)]).x).numel()
     robust = Robust(
         LOSSES[loss] if isinstance(loss, str) else loss,
-        place(method.rho, method.cost, bend, moving, dtype),
+        place(method.rho, method.cost, bend, moving, theta),
         row_score(method.score if score is None else score, rows, agreed),
-        plan.most,
-        plan.climb,
-        plan.accuracy,
-        plan.bounds,
+        plan.max_loss,
+        plan.inner_steps,
+        plan.inner_lr,
+        plan.inner_tol,
+        plan.input_bounds,
     )
     centers = None if bend is None else _centers(method, rows, agreed)
-    tilt = Tilt(method.temperature, plan.memory, plan.trim)
+    if plan.row_risk is not None and np.isfinite(method.temperature):
+        raise ValueError("row_risk: takes the place of the tilt; give a method without temperature")
+    tilt = Tilt(method.temperature, plan.risk_momentum, plan.trim, plan.row_risk)
     scored = robust.score is not None or centers is not None
     by_loss = scored and method.mixture.by == "loss"
-    return Fleet(network, rows, robust, tilt, plan, method, notes, centers, by_loss=by_loss)
+    return Fleet(
+        network, rows, robust, tilt, plan, method, notes, centers, by_loss=by_loss, held=held
+    )
+
+
+def takes_integers(module: nn.Module, rows: Rows) -> bool:
+    """Return whether rows have integers, such as token ids, that the module takes as they are."""
+    return _takes(module, replace(rows, integers=True).read(0, np.arange(1))[0])
+
+
+def _takes(module: nn.Module, x: Any) -> bool:
+    if all(leaf.is_floating_point() for leaf in tree_leaves(x)):
+        return False
+    try:
+        with torch.no_grad(), seeded(0):
+            models.call(copy.deepcopy(module).eval(), x)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def check_model(network: Network, rows: Rows) -> None:
+    """Raise ValueError if rows of a batch are not independent, or a pass changes a buffer.
+
+    The outputs for a row must not depend on its batch, as with batch normalisation. A buffer that
+    a forward pass changes would go from client to client.
+    """
+    module = copy.deepcopy(network.module)
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    found = []
+    for second in (0, rows.counts[0] - 1):
+        with torch.no_grad(), seeded(0):  # the same augmentation and dropout in both passes
+            x, _ = rows.read(0, np.array([0, second]))
+            try:
+                out = models.call(module, x)
+            except (RuntimeError, TypeError):  # said with the shapes of the rows elsewhere
+                return
+        if not isinstance(out, Tensor):
+            return
+        found.append(out[0])
+    for name, value in module.named_buffers():
+        if not torch.equal(value, before[name]):
+            raise ValueError(
+                f"model: a forward pass changes the buffer {name!r}, which would go from client to "
+                "client; make it a parameter, or call .eval() on its submodule before training"
+            )
+    one, two = found
+    if one.shape == two.shape and not torch.allclose(one, two, rtol=1e-3, atol=1e-5):
+        raise ValueError(
+            "model: its output for a row depends on the batch's other rows, as in batch "
+            "normalisation: a row has no worst place of its own, and clients that differ have no "
+            "common statistics; use GroupNorm or LayerNorm, or freeze it: .eval()"
+        )
 
 
 def _resolve(
     method: AutoMethod, network: Network, rows: Rows, loss: str | RowLoss, own_score: bool
 ) -> resolution.Resolved:
     """Return the open method with numbers for these rows."""
-    sample = resolution.Sample(
-        rows.x.flatten(1).numpy(), rows.y.numpy(), rows.names, rows.bounds, len(rows.classes)
-    )
+    measurable = _measurable(network, rows)
+    if measurable.any():
+        parts = [rows.known(i) for i in range(len(rows.names))]
+    else:  # nothing is measured
+        parts = [(torch.zeros(1, 1), torch.zeros(1))]
+    bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in parts])])
+    x = np.concatenate([array(x.flatten(1)) for x, _ in parts])
+    y = np.concatenate([array(y) for _, y in parts])
+    sample = resolution.Sample(x, y, rows.names[: len(parts)], bounds, len(rows.classes))
     return resolution.resolve(
         method,
         sample,
         regression_loss="squared" if loss == "squared" else "huber",
-        measurable=_measurable(network, rows),
+        measurable=measurable,
         own_score=own_score,
-        at=network.at,
+        inner_layer=network.layer,
     )
 
 
@@ -251,25 +471,31 @@ def _measurable(network: Network, rows: Rows) -> Array:
     The gradient is taken at parameters a little off the given ones: a layer that starts at zero
     passes none.
     """
-    places = torch.linspace(0, len(rows.y) - 1, min(PROBED, len(rows.y))).long()
-    x = rows.x[places].clone().requires_grad_(True)
+    none, parts = np.zeros(rows.dims, dtype=bool), []
+    if not rows.plain or rows.read(0, np.arange(1))[1].ndim > 1:
+        return none
+    for i, count in enumerate(rows.counts):
+        probed = -(-PROBED // len(rows.names))
+        parts.append(rows.read(i, np.linspace(0, count - 1, min(probed, count)).astype(int))[0])
+    x = torch.cat(parts).clone()
+    if not x.is_floating_point():
+        return none
+    x.requires_grad_(True)
     random = torch.Generator().manual_seed(0)
     theta = network.start()
     theta = theta + 0.01 * torch.randn(theta.shape, generator=random).to(theta)
     with network.evaluating():
         out = network.outputs(theta[None], x[None])[0]
     if not out.requires_grad:
-        return np.zeros(rows.dims, dtype=bool)
+        return none
     direction = torch.randn(out.shape, generator=random).to(out)
     (slope,) = torch.autograd.grad((out * direction).sum(), x, allow_unused=True)
-    if slope is None:
-        return np.zeros(rows.dims, dtype=bool)
-    return np.asarray((slope.flatten(1) != 0).any(0).numpy())
+    return none if slope is None else array((slope.flatten(1) != 0).any(0))
 
 
 def oracle(
     clients: Any,
-    method: Method | AutoMethod | None,
+    method: Method | AutoMethod | str | None,
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan | None = None,
     **given: Any,
@@ -284,15 +510,17 @@ def oracle(
     >>> small.evaluate(small.problem.start).gradients.shape
     (3, 18)
     """
-    named = {word: given.pop(word) for word in ("loss", "score", "classes", "at") if word in given}
+    named = {
+        word: given.pop(word)
+        for word in ("loss", "score", "classes", "inner_layer", "collate")
+        if word in given
+    }
     fleet = prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
-    theta = fleet.network.start().double().numpy()
+    theta = array(fleet.network.start()).astype(np.float64)
     return NetworkOracle(Agreement(fleet.method, theta, fleet.network), fleet)
 
 
-def _fit(
-    fleet: Fleet, state: server.State, history: list[Round], loss: str | RowLoss
-) -> NetworkFit:
+def _fit(fleet: Fleet, state: server.State, course: Course, loss: str | RowLoss) -> NetworkFit:
     """Return the fit, with a warning for each defect of the trained network."""
     found, rows, method = evaluate(fleet, state.mean), fleet.rows, fleet.method
     risks = found.values
@@ -301,14 +529,15 @@ def _fit(
     objective, gap = server.standing(method, risks, state.lam)
     return NetworkFit(
         model=fleet.network.module_at(state.mean),
-        theta=state.mean.numpy(),
+        theta=array(state.mean),
         lam=state.lam,
         clients=rows.names,
         risks=risks,
         objective=objective,
         gap_estimate=gap,
         rounds=state.round,
-        history=history,
+        history=course.history,
+        evaluations=course.evaluations,
         sample_weights=dict(zip(rows.names, found.sample_weights, strict=True)),
         inner_error=found.error,
         inner_steps=found.steps,
@@ -322,41 +551,44 @@ def _fit(
 
 def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
     """ξ̄ of every client, as it is found for linear models."""
-    x = rows.x.flatten(1).numpy()
-    tables = {name: x[rows.client(i)] for i, name in enumerate(rows.names)}
+    tables = {n: array(rows.known(i)[0].flatten(1)) for i, n in enumerate(rows.names)}
     if agreed and "center" in agreed:
         centers = np.tile(agreed["center"], (len(tables), 1))
     else:
         centers = find_centers(method, tables, len(rows.classes))
-    return torch.from_numpy(centers).to(rows.x.dtype)
+    return torch.as_tensor(centers).to(rows.device, rows.dtype)
 
 
 def _check_outputs(
     network: Network, rows: Rows, loss: str | RowLoss, *, moving: bool
 ) -> None:  # fmt: skip
     """One pass of a row, taken twice: does the model fit the rows, the labels and the method?"""
-    x, y = (torch.cat([part[:1]] * 2) for part in (rows.x, rows.y))
-    x.requires_grad_(moving)
+    x, y = rows.read(0, np.zeros(2, dtype=int))
+    leaves = tree_leaves(x)
+    if moving and not (isinstance(x, Tensor) and x.is_floating_point()):
+        raise ValueError(NO_TRANSPORT)
+    if moving:
+        x.requires_grad_(True)
     try:
         with network.evaluating():
-            out = network.outputs(network.start()[None], x[None])[0]
+            out = network.outputs(network.start()[None], tree_map(lambda leaf: leaf[None], x))[0]
     except (RuntimeError, TypeError) as error:
-        given = f"{tuple(rows.x.shape[1:])}, which reach it as {rows.x.dtype}"
+        given = ", ".join(f"{tuple(v.shape[1:])}, which reach it as {v.dtype}" for v in leaves)
         raise ValueError(f"model: does not take rows of shape {given}: {error}") from None
     if not out.is_floating_point():
         raise ValueError(f"model: puts out {out.dtype} for a row; a loss needs real numbers")
     if moving and not out.requires_grad:
-        raise ValueError(
-            "rho: what the model puts out has no gradient by its inputs, so transport cannot move "
-            "them; name a submodule whose output it can move (at=), or do without (rho=inf)"
-        )
+        raise ValueError(NO_TRANSPORT)
     if not isinstance(loss, str):
         _check_loss(loss, out, y)
-    elif out.shape[1:] != ((width := len(rows.classes) if loss == "softmax" else 1),):
-        more = "; give `classes` if there are more than these rows have" if width > 1 else ""
+        return
+    labels = tuple(y.shape[1:])
+    needed = (*labels, len(rows.classes)) if loss == "softmax" else labels or (1,)
+    if out.shape[1:] != needed:
+        more = "; give `classes` if there are more than these rows have"
         raise ValueError(
             f"model: puts out {tuple(out.shape[1:])} for a row, {loss} loss here needs "
-            f"({width},){more}"
+            f"{needed}{more if loss == 'softmax' else ''}"
         )
 
 
@@ -370,7 +602,7 @@ def _check_loss(loss: RowLoss, out: Tensor, y: Tensor) -> None:
             f"loss: does not take outputs {tuple(out.shape)} and labels {tuple(y.shape)}, which "
             f"are {kind} (class numbers where `classes` is given, else values): {error}"
         ) from None
-    if not isinstance(each, Tensor) or each.shape != y.shape:
+    if not isinstance(each, Tensor) or each.shape != y.shape[:1]:
         given = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
         raise ValueError(
             f"loss: gives {given} for two rows, and it must give one number for each, (2,); "

@@ -1,1 +1,1 @@
-"""What is minimised: losses, costs, scores, mixtures and the methods they make up. No data."""
+"""Objectives: losses, transport costs, outlier scores, mixtures, and methods made of them."""

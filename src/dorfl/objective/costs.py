@@ -1,7 +1,7 @@
-"""Transport cost c(ξ, ζ) = ½ Σ_k w_k (x_k − x'_k)²: what it costs to move a row.
+"""Transport cost c(ξ, ζ) = ½ Σ_k w_k (x_k − x'_k)² of moving a row.
 
-A weight of infinity freezes a coordinate: the row cannot move along it. The intercept never moves.
-The label stays as it is unless a change of it is given a finite price.
+An infinite weight freezes a column: rows cannot move along it. Labels change only if that has a
+finite price.
 
 >>> from dorfl import costs
 >>> costs.squared(frozen=[2]).weights(3)
@@ -27,7 +27,7 @@ class Cost:
     label_price: float = np.inf
 
     def weights(self, dims: int) -> Array:
-        """W for `dims` columns, infinite where frozen."""
+        """Return W (dims,), infinite for frozen columns."""
         w = np.full(dims, self.weight) if np.isscalar(self.weight) else np.array(self.weight)
         if w.shape != (dims,):
             raise ValueError(f"cost: {w.size} weights for {dims} columns; give one for each column")
@@ -46,7 +46,27 @@ def squared(
     frozen: Sequence[int] = (),
     label_price: float = np.inf,
 ) -> Cost:
-    """½ Σ_k w_k (x_k − x'_k)², plus `label_price` where the label (of a classifier) is changed."""
+    """Return the cost ½ Σ_k w_k (x_k − x'_k)², plus `label_price` if the label changes.
+
+    Parameters
+    ----------
+    weight
+        w: one positive number, or one for each column; infinity freezes a column.
+    frozen
+        Indices of columns that cannot move.
+    label_price
+        Price of another label, for classifiers; infinity never changes one.
+
+    Returns
+    -------
+    Cost
+        The cost, for :mod:`dorfl.methods`.
+
+    Raises
+    ------
+    ValueError
+        If a weight or the price is not positive.
+    """
     w = np.asarray(weight, dtype=float)
     if w.ndim > 1 or np.isnan(w).any() or (w <= 0).any():
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Losses l(t, y) of a linear model's output t: what the model is trained to make small.
+"""Losses l(t, y) of a model's output t.
 
-A loss of your own is a subclass of :class:`~dorfl.objective.kinds.Loss`.
+A loss of your own is a subclass of :class:`~dorfl.objective.base.Loss`.
 
 >>> from dorfl import losses
 >>> losses.resolve("logistic").name
@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 from scipy.special import softmax as chances
 
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.support.types import Array
 
 EFFICIENT = 1.345  # standard deviations; 95 % efficient for normal residuals (Huber 1981, ch. 7)
@@ -98,7 +98,7 @@ class Squared(Loss):
     def bounds(
         self, output: float, spread: float, targets: Array, outputs: int
     ) -> tuple[float, float]:
-        """The most that supremum and slope can be: nothing bounds them from a spread of 1 on."""
+        """Bound the supremum and its slope; both are infinite if the spread is 1 or more."""
         if spread >= 1.0:
             return np.inf, np.inf
         far = output + float(np.abs(targets).max())
@@ -138,7 +138,7 @@ class Huber(Loss):
         return np.asarray(np.clip(outputs - target, -self.delta, self.delta))[:, None]
 
     def bend(self, slope: Array, target: Array, value: Array) -> Array:
-        """∂²l/∂t² of every row; beyond `delta`, that of the parabola that covers the loss."""
+        """Return ∂²l/∂t² of every row; beyond `delta`, that of a parabola above the loss."""
         residual = np.maximum(value / self.delta + 0.5 * self.delta, self.delta)
         inside = np.abs(slope) < self.delta
         return np.where(inside, 1.0, self.delta / residual[:, None])[:, :, None]
@@ -201,29 +201,29 @@ class ConcomitantHuber(Huber):
 
     @property
     def consistency(self) -> float:
-        """b = E min(z², ε²) for a standard normal z."""
+        """Return b = E min(z², ε²) for a standard normal z."""
         tail, density = float(ndtr(-self.delta)), math.exp(-0.5 * self.delta**2)
         inside = 1.0 - 2.0 * tail - 2.0 * self.delta * density / math.sqrt(2.0 * math.pi)
         return inside + 2.0 * self.delta**2 * tail
 
     def scaled(self, unit: float) -> ConcomitantHuber:
-        """The loss for labels in another unit: ε is in units of σ and stays."""
+        """Return the loss for labels in another unit; ε is in units of σ and stays."""
         return replace(self, least=self.least * unit)
 
     def at(self, scale: float) -> Huber:
-        """Huber's loss with the scale σ fixed."""
+        """Return Huber's loss with the scale σ fixed."""
         return Huber(self.delta * scale)
 
 
 KINDS: dict[str, type[Loss]] = {
     kind.name: kind for kind in (Logistic, Softmax, Squared, Huber, ConcomitantHuber)
-}  # a new loss is a file and a place here
+}  # names that users can give and files can hold
 
 logistic, squared = Logistic(), Squared()
 
 
 def huber(delta: float | None = None, *, scale: float | str = 1.0, least: float = 0.0) -> Huber:
-    """Quadratic up to a residual of `delta` · `scale`, linear beyond.
+    """Return Huber's loss: quadratic up to a residual of `delta` · `scale`, linear beyond.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ def huber(delta: float | None = None, *, scale: float | str = 1.0, least: float 
 
 
 def resolve(loss: str | Loss) -> Loss:
-    """The loss itself, or the one of that name."""
+    """Return the loss, or the one of that name; raise a ValueError for an unknown name."""
     if isinstance(loss, Loss):
         return loss
     if loss in ("exponential", "poisson"):

@@ -1,4 +1,4 @@
-"""Methods: what is minimised, as a choice of transport, tilt and score, and mixture.
+"""Methods: objectives made of transport, tilt and outlier score, and mixture.
 
     method     transport (ρ, c)   tilt (β) and score h   mixture λ
     erm        none               none                   fixed n_i / n
@@ -25,8 +25,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from dorfl.objective import costs, scores
+from dorfl.objective.base import Score
 from dorfl.objective.costs import Cost
-from dorfl.objective.kinds import Score
 from dorfl.objective.mixture import Mixture, resolve
 
 AUTO = "auto"
@@ -35,10 +35,24 @@ MAX_OUTLIERS = 0.4  # largest share of outliers; robust location estimators brea
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """What is minimised: min_θ max_λ ρβ log Σ_i λ_i mean_i exp(f/ρβ), by its three parts.
+    """Objective min_θ max_λ ρβ log Σ_i λ_i mean_i exp(f/ρβ); see :func:`method`.
 
-    `rho` = ∞ means no transport, `temperature` (= ρβ) = ∞ no tilt. With a `radius`, ρ is no longer
-    given but found together with θ: see :func:`method`.
+    Attributes
+    ----------
+    name : str
+        Name in reports.
+    rho : float
+        Price of transport ρ; infinity for none.
+    cost : Cost
+        Transport cost.
+    temperature : float
+        ρβ of the tilt; infinity for none.
+    score : Score, optional
+        Outlier score.
+    mixture : Mixture
+        Rule for λ.
+    radius : float, optional
+        Radius of the ambiguity set; ρ is then estimated together with θ.
     """
 
     name: str
@@ -51,11 +65,11 @@ class Method:
 
     @property
     def beta(self) -> float:
-        """The price of reweighting rows, in units of transport."""
+        """Return β, the price of reweighting rows in units of transport."""
         return self.temperature / self.rho if np.isfinite(self.temperature) else np.inf
 
     def priced(self, rho: float) -> Method:
-        """The same method with another price ρ of transport, β kept."""
+        """Return the method with another price ρ of transport and the same β."""
         return replace(self, rho=rho, temperature=rho * self.beta)
 
     def scaled(self, unit: float) -> Method:
@@ -79,16 +93,39 @@ def method(
     mixture: str | Mixture = "agnostic",
     name: str = "custom",
 ) -> Method:
-    """Any combination of the three parts.
+    """Return a method with any combination of the parts.
 
-    `rho` is the price of transport (none: rows do not move), `beta` the price of reweighting rows
-    (none: all count the same), `score` an outlier score from :mod:`dorfl.scores`, `mixture` one of
-    "agnostic", "fixed" or a rule from :mod:`dorfl.mixture`. A tilt without transport is set by its
-    `temperature`, which otherwise is ρβ.
+    With `radius` = r the paper's constrained problem is solved:
+    min_θ max_λ sup {E_P[L] : UW(P‖P̂_λ) ≤ r} = min over θ and ρ of ρ r + max_i F_i(θ, ρ).
 
-    With `radius` = r the constrained problem is solved, the one the paper poses first:
-    min_θ max_λ sup {E_P[L] : UW(P‖P̂_λ) ≤ r} = min over θ and ρ of ρ r + max_i F_i(θ, ρ). The price
-    is then an unknown of its own, and `rho` only says where to start (1 if not given).
+    Parameters
+    ----------
+    rho
+        Price of transport; None for no transport. With `radius`, where ρ starts (1 if None).
+    cost
+        Transport cost from :mod:`dorfl.costs`; by default squared Euclidean distance.
+    beta
+        Price of reweighting rows, in units of transport; None for no tilt.
+    temperature
+        Temperature of a tilt without transport; with transport it is ρβ.
+    radius
+        Radius r of the ambiguity set.
+    score
+        Outlier score from :mod:`dorfl.scores`, or None.
+    mixture
+        "agnostic", "fixed" or a rule from :mod:`dorfl.mixture`.
+    name
+        Name in reports.
+
+    Returns
+    -------
+    Method
+        The method, for :func:`dorfl.train`.
+
+    Raises
+    ------
+    ValueError
+        If a number is not positive, or parts contradict each other.
 
     >>> method(temperature=5.0, score=scores.quadratic(0.1), mixture="fixed").rho
     inf
@@ -96,7 +133,7 @@ def method(
     given = {"rho": rho, "beta": beta, "temperature": temperature, "radius": radius}
     for argument, value in given.items():
         if value is not None and not value > 0:
-            raise ValueError(f"{argument}={value}: must be positive (infinity: none)")
+            raise ValueError(f"{argument}={value}: must be positive, or infinity for none")
     rule = resolve(mixture)
     if score is not None and not isinstance(score, Score):
         raise ValueError(
@@ -107,7 +144,9 @@ def method(
         raise ValueError(f"cost={cost!r}: give costs.squared(…) or nothing")
     if radius is not None:
         if temperature is not None or (rho is not None and np.isinf(rho)):
-            raise ValueError("radius: ρ is found, so give beta (none: no tilt) and no temperature")
+            raise ValueError(
+                "radius: ρ is estimated; give beta (None for no tilt), not temperature"
+            )
         if not rule.adversarial or rule.by != "risk" or rule.cap < 1.0:
             raise ValueError('radius: the constrained problem is over all mixtures; use "agnostic"')
         rho = 1.0 if rho is None else rho
@@ -130,22 +169,38 @@ def method(
 
 
 def erm() -> Method:
-    """Empirical risk minimisation, what FedAvg approximates: every row counts the same."""
+    """Return empirical risk minimisation, which FedAvg approximates."""
     return method(mixture="fixed", name="erm")
 
 
 def afl() -> Method:
-    """Agnostic federated learning: the worst mixture of clients (Mohri et al., 2019)."""
+    """Return agnostic federated learning: the worst mixture of clients (Mohri et al., 2019)."""
     return method(mixture="agnostic", name="afl")
 
 
 def wafl(rho: float, *, cost: Cost | None = None) -> Method:
-    """Wasserstein federated learning: rows move, clients count by size (Nguyen et al., 2022)."""
+    """Return Wasserstein federated learning (Nguyen et al., 2022): rows move, fixed mixture.
+
+    Parameters
+    ----------
+    rho
+        Price of transport, per squared unit of the columns.
+    cost
+        Transport cost from :mod:`dorfl.costs`.
+    """
     return method(rho=rho, cost=cost, mixture="fixed", name="wafl")
 
 
 def gdrfl(rho: float, *, cost: Cost | None = None) -> Method:
-    """Group distributionally robust learning: rows may move, worst mixture (Konti et al., 2025)."""
+    """Return group distributionally robust learning (Konti et al., 2025): worst mixture.
+
+    Parameters
+    ----------
+    rho
+        Price of transport, per squared unit of the columns.
+    cost
+        Transport cost from :mod:`dorfl.costs`.
+    """
     return method(rho=rho, cost=cost, mixture="agnostic", name="gdrfl")
 
 

@@ -1,13 +1,13 @@
-"""The mixture λ: how much each client counts.
+"""Mixtures λ: the weights of clients.
 
-    fixed      λ given (n_i / n unless told): the pooled risk ρβ log Σ_i λ_i exp(F_i/ρβ)
+    fixed      given λ, n_i / n by default: the pooled risk ρβ log Σ_i λ_i exp(F_i/ρβ)
     agnostic   the worst mixture: max over the simplex, which is max_i F_i
-    capped     the worst mixture in which nobody has more than `cap`: max Σ λ_i F_i, 0 ≤ λ_i ≤ cap
+    capped     the worst mixture with λ_i ≤ cap: max Σ λ_i F_i
 
-A cap bounds what one client can do to the model. It acts on Σ λ_i F_i and not on the pooled risk,
-because inside a log-sum-exp one huge report would win whatever its weight.
+A cap bounds the influence of one client. It applies to Σ λ_i F_i and not to the pooled risk: one
+huge report would dominate a log-sum-exp whatever its weight.
 
-Every λ given out here is a mixture to the last bit, not up to rounding: see :func:`snap`.
+Every λ returned here sums to exactly 1: see :func:`snap`.
 
 >>> from dorfl import mixture
 >>> mixture.project_simplex([0.5, 2.0])
@@ -25,13 +25,13 @@ import numpy as np
 
 from dorfl.support.types import Array
 
-BY = ("risk", "loss", "regret")  # what makes a client badly served: see `capped`
+BY = ("risk", "loss", "regret")  # how clients are compared: see `capped`
 _WHOLE = 2**53  # 1 in units of 2⁻⁵³, the finest grid of which every point of [0, 1] is a float
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A rule for λ; see :func:`fixed`, :func:`agnostic` and :func:`capped`."""
+    """Rule for λ; see :func:`fixed`, :func:`agnostic` and :func:`capped`."""
 
     kind: str
     weights: dict[str, float] | Array | None = None
@@ -40,11 +40,11 @@ class Mixture:
 
     @property
     def adversarial(self) -> bool:
-        """Whether λ is chosen against the model rather than given."""
+        """Return whether λ is the worst mixture rather than given."""
         return self.kind != "fixed"
 
     def start(self, names: Sequence[str], counts: Array) -> Array:
-        """λ before the first round: the given weights, n_i / n, or the uniform mixture."""
+        """Return λ before the first round: the given weights, n_i / n, or the uniform mixture."""
         if self.adversarial:
             return self.snap(np.ones(len(names)))
         if self.weights is None:
@@ -61,37 +61,37 @@ class Mixture:
         return self.snap(weights)
 
     def snap(self, lam: Array) -> Array:
-        """The nearly right `lam` as a mixture the rule allows, to the last bit: :func:`snap`."""
+        """Return the nearest mixture under the cap that sums to exactly 1: :func:`snap`."""
         return snap(lam, self.cap)
 
     def project(self, point: Array) -> Array:
-        """The mixture allowed by the rule that is nearest to `point`."""
+        """Project a point onto the mixtures that the rule allows."""
         return project_capped(point, self.cap) if self.cap < 1.0 else project_simplex(point)
 
     def worst(self, risks: Array) -> Array:
-        """The allowed mixture that maximises Σ λ_i F_i."""
+        """Return the allowed mixture that maximises Σ λ_i F_i."""
         lam = np.empty(len(risks))
         lam[np.argsort(-risks, kind="stable")] = self._portions(len(risks))
         return self.snap(lam)
 
     def height(self, risks: Array) -> float:
-        """max Σ λ_i F_i over the allowed mixtures."""
+        """Return max Σ λ_i F_i over the allowed mixtures."""
         if self.cap == 1.0:
             return float(risks.max())
         return float(np.sort(risks)[::-1] @ self._portions(len(risks)))
 
     def _portions(self, count: int) -> Array:
-        """What the largest risk gets in the worst mixture, the next, and so on, up to rounding."""
+        """Return the weights of the worst mixture by descending risk, up to rounding."""
         return np.asarray(np.clip(1.0 - self.cap * np.arange(count), 0.0, self.cap))
 
     def objective(self, risks: Array, lam: Array, temperature: float) -> float:
-        """What training minimises, from the clients' risks (λ matters only where it is fixed)."""
+        """Return the objective of training; λ matters only if it is fixed."""
         if self.adversarial:
             return self.height(risks)
         return tilted_mean(risks, temperature, lam)
 
     def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
-        """∂objective/∂F_i for a fixed λ: its posterior weights, λ_i exp(F_i/ρβ) normalised."""
+        """Return ∂objective/∂F_i for a fixed λ: λ_i exp(F_i/ρβ), normalised."""
         if np.isinf(temperature):
             return lam
         top = risks[lam > 0].max()
@@ -100,12 +100,12 @@ class Mixture:
 
 
 def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> float:
-    """τ log Σ w exp(v/τ), the plain mean for τ = ∞; exact also where τ makes it nearly that.
+    """Return τ log Σ w exp(v/τ), the mean for τ = ∞; accurate also for large τ.
 
     >>> tilted_mean(np.array([0.0, 1.0]), 1e12)
     0.500000000000125
     """
-    if weights is not None:  # what does not count must not set the scale either
+    if weights is not None:  # values without weight must not set the scale
         values, weights = values[weights > 0], weights[weights > 0]
     if np.isinf(tau):
         return float(np.average(values, weights=weights))
@@ -116,10 +116,27 @@ def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> floa
 def fixed(
     weights: Mapping[str, float] | Sequence[float] | Array | None = None, by: str = "risk"
 ) -> Mixture:
-    """A given λ: by client name, in the clients' order, or n_i / n when none is given.
+    """Return a rule with a given λ.
 
-    Under a tilt a client's share is λ_i exp(F_i/ρβ), normalised: `by` says what F_i is made of, as
-    for :func:`capped`. by="loss" keeps λ from drifting to the clients that the score spares.
+    Under a tilt the share of a client is λ_i exp(F_i/ρβ), normalised.
+
+    Parameters
+    ----------
+    weights
+        λ by client name or in the order of the clients; n_i / n if None.
+    by
+        How F_i is computed for these shares, as in :func:`capped`. "loss" keeps λ from moving to
+        clients whose rows the score treats as outliers.
+
+    Returns
+    -------
+    Mixture
+        The rule.
+
+    Raises
+    ------
+    ValueError
+        If a weight is negative, or all are 0.
     """
     _check_by(by)
     if weights is None:
@@ -128,7 +145,7 @@ def fixed(
         list(weights.values() if isinstance(weights, Mapping) else weights), dtype=float
     )
     if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
-        raise ValueError("fixed(weights=…): must be numbers ≥ 0 that do not all vanish")
+        raise ValueError("fixed(weights=…): must be numbers ≥ 0, at least one of them positive")
     named = (
         {str(k): float(v) for k, v in weights.items()} if isinstance(weights, Mapping) else values
     )
@@ -136,18 +153,38 @@ def fixed(
 
 
 def agnostic(by: str = "risk") -> Mixture:
-    """The worst mixture of clients. `by` says what makes one badly served: see :func:`capped`."""
+    """Return the rule of the worst mixture of clients.
+
+    Parameters
+    ----------
+    by
+        How clients are compared, as in :func:`capped`.
+    """
     return capped(1.0, by)
 
 
 def capped(cap: float, by: str = "risk") -> Mixture:
-    """The worst mixture in which no client has more than `cap`.
+    """Return the rule of the worst mixture in which no client has more than `cap`.
 
-    by="risk" compares the clients' F_i, as the paper does. A score is part of F_i, so a client far
-    from the score's centre then looks *better* served than it is. by="loss" measures every client
-    on its own rows weighed by the score, which takes the score's level out of the comparison.
-    by="regret" compares F_i − F_i*, with F_i* what the client's own model would give it on rows it
-    has not seen (:mod:`dorfl.federated.regret`): how much a client gives up by sharing a model.
+    Parameters
+    ----------
+    cap
+        Largest λ_i, above 0 and at most 1.
+    by
+        How clients are compared. "risk": by F_i, as in the paper; the score is part of F_i, so a
+        client far from the score's centre has a risk that is too low. "loss": by the loss on the
+        client's own rows, weighted by the score. "regret": by F_i − F_i*, where F_i* is the risk of
+        the client's own model on held-out rows (:mod:`dorfl.federated.regret`).
+
+    Returns
+    -------
+    Mixture
+        The rule.
+
+    Raises
+    ------
+    ValueError
+        If `cap` or `by` is out of range.
     """
     if not 0.0 < cap <= 1.0:
         raise ValueError(f"capped(cap={cap}): must be above 0 and at most 1")
@@ -161,7 +198,7 @@ def _check_by(by: str) -> None:
 
 
 def resolve(rule: str | Mixture) -> Mixture:
-    """The rule itself, or the one of that name."""
+    """Return the rule, or the one of that name; raise a ValueError for an unknown name."""
     if isinstance(rule, Mixture):
         return rule
     if rule == "fixed":
@@ -174,16 +211,16 @@ def resolve(rule: str | Mixture) -> Mixture:
 
 
 def snap(lam: Any, cap: float = 1.0) -> Array:
-    """The mixture next to `lam` that is one to the last bit: 0 ≤ λ ≤ cap, and Σ λ exactly 1.
+    """Return the mixture nearest to `lam` with 0 ≤ λ ≤ cap that sums to exactly 1.
 
-    `lam` is divided by its sum and rounded to multiples of 2⁻⁵³. What that leaves over is shared
-    by those who have something and room for more; zeros stay zero if they can. Every partial sum
-    of such numbers is a float, so they add up to exactly 1 in any order and by any way of summing.
+    `lam` is divided by its sum and rounded to multiples of 2⁻⁵³. The remainder is shared by clients
+    with positive λ below the cap; zeros stay zero if possible. Every partial sum of such numbers is
+    a float, so their sum is exactly 1 in any order.
 
-    A cap that leaves hardly more than the uniform mixture may have no such numbers below it. Then
-    λ = cap for all if that adds up to 1, as 1/3 does for three clients; else λ is uniform in units
-    of the cap's last digit. `math.fsum` still gives 1, and other sums what their rounding makes of
-    it. Where even N·cap falls short of 1, as for the float next to 1/49, some get a unit more.
+    There may be no such numbers below a cap near 1/N. Then λ = cap for all clients if that sums to
+    1, as 1/3 does for three clients; else λ is uniform in units of the cap's last digit, and
+    `math.fsum` gives 1. If even N·cap is below 1, as for the float next to 1/49, some clients get
+    a unit more.
 
     >>> lam = snap([0.7, 0.2, 0.1 + 1e-9, 0.0])
     >>> float(lam.sum()), float(sum(lam[::-1]))
@@ -216,7 +253,7 @@ def snap(lam: Any, cap: float = 1.0) -> Array:
 
 
 def _uniform(count: int, cap: float) -> Array:
-    """The one mixture left by a cap of about 1/N; see :func:`snap`."""
+    """Return the only mixture under a cap of about 1/N; see :func:`snap`."""
     if math.fsum([cap] * count) == 1.0:
         return np.full(count, cap)
     digit = math.ulp(cap)
@@ -225,23 +262,23 @@ def _uniform(count: int, cap: float) -> Array:
 
 
 def project_simplex(point: Any) -> Array:
-    """The point of the simplex {λ ≥ 0, Σ λ = 1} nearest to `point`."""
+    """Project onto the simplex {λ ≥ 0, Σ λ = 1}."""
     v = np.asarray(point, dtype=float)
-    v = v - v.max()  # the answer is the same, and the others keep their digits
+    v = v - v.max()  # same projection, without loss of digits
     excess = np.cumsum(np.sort(v)[::-1]) - 1.0
-    # Whoever stays above zero loses the same; any other set of the largest would lose less.
+    # All positive entries are lowered by the same amount, the largest over all leading sets.
     return snap(v - (excess / np.arange(1, v.size + 1)).max())
 
 
 def project_capped(point: Any, cap: float) -> Array:
-    """The point of {0 ≤ λ ≤ cap, Σ λ = 1} nearest to `point`: clip(point − ν) for one ν.
+    """Project onto {0 ≤ λ ≤ cap, Σ λ = 1}: clip(point − ν) for one ν.
 
     >>> project_capped([0.9, 0.3, 0.0], 0.5)
     array([0.5, 0.4, 0.1])
     """
     v = np.asarray(point, dtype=float)
-    # Enough entries to make up a mixture lie at or above `pivot`, so whatever is `cap` above it
-    # gets all it may: cutting it down there changes nothing, and no digit of the others is lost.
+    # Enough entries for a mixture are at or above `pivot`, so entries more than `cap` above it end
+    # at the cap: clipping them here changes nothing and loses no digits of the others.
     pivot = np.sort(v)[::-1][int(np.ceil(1.0 / cap - 1e-12)) - 1]
     v = np.minimum(v - pivot, cap)
     breaks = np.sort(np.concatenate([v, v - cap]))

@@ -1,7 +1,7 @@
-"""Outlier scores h(ξ): large where a row is suspect. Training is on l − h: suspects count less.
+"""Outlier scores h(ξ), large for outliers. Training is on l − h, so outliers get less weight.
 
-Only the score protects against outliers: with h = 0 the tilt makes the worst rows count *more*.
-A quadratic score weighs a row by exp(−ρ₂‖ζ − ξ̄‖² / (β (ρ + 2ρ₂))).
+Only the score protects against outliers: with h = 0 the tilt gives rows with a large loss *more*
+weight. A quadratic score gives a row the weight exp(−ρ₂‖ζ − ξ̄‖² / (β (ρ + 2ρ₂))).
 
 >>> from dorfl import scores
 >>> scores.quadratic(0.5, center=[0.0, 0.0]).weight
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.objective.kinds import Score
-from dorfl.support.plain import number, whole
+from dorfl.objective.base import Score
 from dorfl.support.types import Array
+from dorfl.support.wire import number, whole
 
 
 @dataclass(frozen=True, eq=False)
 class Nothing(Score):
-    """h = 0, what `None` stands for: no row is suspect."""
+    """Score h = 0, which None stands for: no row is an outlier."""
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
         return np.zeros(len(rows))
@@ -49,7 +49,7 @@ class Nothing(Score):
 
 @dataclass(frozen=True, eq=False)
 class Quadratic(Score):
-    """h(x) = weight · (x − center)ᵀ V (x − center); see :func:`quadratic`."""
+    """Score h(x) = weight · (x − center)ᵀ V (x − center); see :func:`quadratic`."""
 
     name = "quadratic"
     weight: float
@@ -64,7 +64,7 @@ class Quadratic(Score):
         return replace(self, weight=unit * self.weight)
 
     def shape(self, dims: int) -> Array:
-        """V for `dims` columns: its diagonal (dims,) or the whole (dims, dims)."""
+        """Return V as its diagonal (dims,) or whole (dims, dims)."""
         if self.matrix is None:
             return np.ones(dims)
         if self.matrix.shape[0] != dims:
@@ -93,11 +93,11 @@ class Quadratic(Score):
         return 0.0
 
     def check(self, dims: int, classes: Array) -> None:
-        """Raise where V is for another number of columns."""
+        """Raise a ValueError if V is for another number of columns."""
         self.shape(dims)
 
     def closed(self, stiffness: Array, outputs: int) -> bool:
-        """With the transport cost it is one quadratic."""
+        """Return True: with the transport cost it is one quadratic."""
         return True
 
     def bend(self, dims: int) -> Array:
@@ -110,7 +110,7 @@ class Quadratic(Score):
 
 @dataclass(frozen=True)
 class Threshold(Score):
-    """h(x) = weight · σ((x_k − level) / softness) for one label; see :func:`threshold`."""
+    """Score h(x) = weight · σ((x_k − level) / softness) for one label; see :func:`threshold`."""
 
     name = "threshold"
     weight: float
@@ -138,14 +138,14 @@ class Threshold(Score):
         return out
 
     def dent(self, stiffness: Array) -> float:
-        """σ'' is never below −1/(6√3)."""
+        """Return the dent; σ'' is never below −1/(6√3)."""
         bent = self.weight / self.softness**2 / (6 * np.sqrt(3))
         return float(bent / stiffness[self.column])
 
     def check(self, dims: int, classes: Array) -> None:
-        """Raise where there is no such column or label."""
+        """Raise a ValueError if there is no such column or label."""
         if not len(classes):
-            raise ValueError("threshold score: a regression has no labels to look at")
+            raise ValueError("threshold score: a regression has no classes")
         if not 0 <= self.column < dims:
             raise ValueError(f"threshold(column={self.column}): there are columns 0 to {dims - 1}")
         if self.label not in classes:
@@ -153,7 +153,7 @@ class Threshold(Score):
             raise ValueError(f"threshold(label={self.label!r}): y only has {known}")
 
     def closed(self, stiffness: Array, outputs: int) -> bool:
-        """A search in one coordinate, or a constant of the row where its column cannot move."""
+        """Return whether the supremum is a search in one coordinate, or h does not change."""
         return outputs == 1 or bool(np.isinf(stiffness[self.column]))
 
     def step(self, stiffness: Array) -> tuple[tuple[float, ...], Any]:
@@ -161,17 +161,17 @@ class Threshold(Score):
         return (float(self.column), stiff, self.level, self.softness, self.weight), self.label
 
     def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
-        """σ is between 0 and 1."""
+        """Return 0 and the weight: σ is between 0 and 1."""
         return 0.0, self.weight
 
     def push(self, stiffness: Array) -> float:
-        """σ' is at most ¼."""
+        """Return the largest move; σ' is at most ¼."""
         return float(self.weight / (4.0 * self.softness * stiffness[self.column]))
 
 
 @dataclass(frozen=True)
 class Custom(Score):
-    """Any function of rows and labels; see :func:`custom`."""
+    """Score from a function of rows and labels; see :func:`custom`."""
 
     function: Callable[[Array, Array], Array]
     derivative: Callable[[Array, Array], Array] | None
@@ -202,16 +202,16 @@ class Custom(Score):
         return np.asarray(self.derivative(rows, labels), dtype=float)
 
     def dent(self, stiffness: Array) -> float:
-        """As the user says."""
+        """Return 0 if the user declared h convex, else infinity."""
         return 0.0 if self.convex else np.inf
 
 
 KINDS: dict[str, type[Score]] = {
     kind.name: kind for kind in (Quadratic, Threshold)
-}  # a new score is a file and a place here
+}  # names that files can hold
 
 none = None
-"""No score: no row is suspect."""
+"""No score: no row is an outlier."""
 
 
 def quadratic(
@@ -219,12 +219,28 @@ def quadratic(
     center: str | Sequence[float] | Mapping[str, Sequence[float]] | Array = "auto",
     matrix: Sequence[float] | Array | None = None,
 ) -> Quadratic:
-    """ρ₂ (x − ξ̄)ᵀ V (x − ξ̄), the paper's score for the synthetic study.
+    """Return the score ρ₂ (x − ξ̄)ᵀ V (x − ξ̄), which the paper uses in its synthetic study.
 
-    `center` is ξ̄: a vector, a mapping of client name to vector, "auto" (one robust centre found
-    federatedly) or "client" (each client finds its own). In place of a vector there may be one for
-    each class (classes, d): labels do not move, so the supremum is exact all the same. `matrix` is
-    V: a diagonal, a full positive semi-definite matrix, or none for the identity.
+    Parameters
+    ----------
+    weight
+        ρ₂, at least 0.
+    center
+        ξ̄: a vector (d,), a mapping of client name to vector, "auto" (one robust centre of all
+        clients) or "client" (a robust centre of each). A vector may be replaced by one for each
+        class (classes, d).
+    matrix
+        V: a diagonal (d,), a positive semi-definite matrix (d, d), or None for the identity.
+
+    Returns
+    -------
+    Quadratic
+        The score, for :mod:`dorfl.methods`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
     """
     if not (np.isfinite(weight) and weight >= 0):
         raise ValueError(f"quadratic(weight={weight}): must be a number ≥ 0")
@@ -243,9 +259,30 @@ def quadratic(
 
 
 def threshold(weight: float, column: int, level: float, softness: float, label: Any) -> Threshold:
-    """ρ₂ σ((x_k − D)/s) for rows with `label`: the paper's score for Adult.
+    """Return the score ρ₂ σ((x_k − D)/s) of rows with `label`, which the paper uses for Adult.
 
-    Rows of that label whose column `column` exceeds `level` are suspect; `softness` is how sharply.
+    Parameters
+    ----------
+    weight
+        ρ₂, positive.
+    column
+        Index k of the column.
+    level
+        D: rows whose column exceeds it are outliers.
+    softness
+        s: width of the transition.
+    label
+        Label of the rows that can be outliers.
+
+    Returns
+    -------
+    Threshold
+        The score, for :mod:`dorfl.methods`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
     """
     if not (np.isfinite(weight) and weight > 0):
         raise ValueError(f"threshold(weight={weight}): must be a positive number")
@@ -262,10 +299,26 @@ def custom(
     *,
     convex: bool = False,
 ) -> Custom:
-    """A score of your own: `function(rows, labels)` returns h for every row.
+    """Return a score defined by a function; the supremum is found by gradient ascent.
 
-    Without `derivative` it is differentiated numerically. The supremum is then found by gradient
-    ascent; say `convex=True` if h is convex in the row, and the ascent can certify its accuracy.
+    Parameters
+    ----------
+    function
+        `function(rows, labels)` returns h (n,) of rows (n, d).
+    derivative
+        `derivative(rows, labels)` returns ∇h (n, d); by default computed numerically.
+    convex
+        Whether h is convex in the row, so that the accuracy of the ascent can be certified.
+
+    Returns
+    -------
+    Custom
+        The score, for :mod:`dorfl.methods`.
+
+    Raises
+    ------
+    ValueError
+        If `function` is not callable.
     """
     if not callable(function):
         raise ValueError("custom(function=…): must be callable as function(rows, labels)")

@@ -1,7 +1,6 @@
-"""What there is to say, as plain values: how it is drawn, set and printed is decided elsewhere.
+"""Content of a report as plain values: text, figures and tables, without their style.
 
-A study fills these values; :mod:`~dorfl.report.page` makes one page of them and
-:mod:`~dorfl.report.export` the files for a paper, both with the same colours and words.
+:mod:`~dorfl.report.page` renders them as HTML and :mod:`~dorfl.report.export` as files for a paper.
 
 >>> rows = [("ERM", Measured(70.5, 0.41)), ("DOR-FL", Measured(95.0, 0.08))]
 >>> accuracy = Table("accuracy", "Accuracy in %", ("method", "overall"), rows, ".1f", best="max")
@@ -23,20 +22,20 @@ from dorfl.support.types import Array
 
 Values: TypeAlias = Sequence[Any] | Array
 Direction: TypeAlias = Literal["max", "min"]
-_ACROSS = 12  # series that have room beside each other
+_MAX_COLUMNS = 12  # series that a table of numbers has as columns
 
 Kind: TypeAlias = Literal["lines", "points", "bars", "dots", "heat"]
 
 
 class Measured(NamedTuple):
-    """A figure with its standard error; an error that is not a number is not shown."""
+    """A mean with its standard error; an error of NaN is not shown."""
 
     mean: float
     error: float
 
 
 def measured(values: Values) -> Measured:
-    """Mean and standard error of repetitions; of a single one no error is known."""
+    """Return mean and standard error of repetitions; the error of a single one is NaN."""
     numbers = np.asarray(values, dtype=float)
     count = len(numbers)
     error = float(numbers.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
@@ -49,8 +48,18 @@ Cell: TypeAlias = str | int | float | Measured | None
 class Series(NamedTuple):
     """One line of a figure, one group of its bars, or one row of its heat map.
 
-    `x` are numbers or names; `error` is drawn as ± around `y`; `hover` says more about each point.
-    `fill` says that a line is an outline, and what it surrounds is shaded.
+    Attributes
+    ----------
+    label : str
+        Name in the legend.
+    x, y : sequence
+        Numbers, or names for `x`.
+    error : sequence, optional
+        Standard errors, drawn as ± around `y`.
+    hover : sequence of str, optional
+        Text that a page shows for each point.
+    fill : bool
+        Whether the line is an outline whose inside is shaded.
     """
 
     label: str
@@ -62,7 +71,7 @@ class Series(NamedTuple):
 
 
 class Slider(NamedTuple):
-    """A number that a reader may change, on a logarithmic scale."""
+    """A number that a reader can change, on a logarithmic scale."""
 
     label: str
     low: float
@@ -71,9 +80,10 @@ class Slider(NamedTuple):
 
 
 class Live(NamedTuple):
-    """A figure that a script of the page draws anew as its sliders move.
+    """Interaction of a figure that a script of the page redraws when a slider moves.
 
-    `script` names a function of `assets/` from `data` and the sliders' values to series' places.
+    `script` names a JavaScript function of `assets/` that computes the series' points from `data`
+    and the sliders' values.
     """
 
     script: str
@@ -82,11 +92,28 @@ class Live(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Something to draw. `alt` says in words what is to be seen; without it the title must do.
+    """A figure.
 
-    bars and dots: `x` are categories; of dots each has a line of its own, from top to bottom.
-    heat: each series is a row, `x` its columns. An axis asked to be logarithmic is so where all its
-    values are positive; `square` draws both to one scale.
+    Attributes
+    ----------
+    name : str
+        Name of its files.
+    title, x_label, y_label, note : str
+        Texts around it.
+    series : sequence of Series
+        What is drawn.
+    kind : str
+        "lines", "points", "bars", "dots" (a category per line) or "heat" (a series per row).
+    x_log, y_log : bool
+        Whether an axis is logarithmic if all its values are positive.
+    alt : str
+        Description for readers who cannot see it; by default made from the titles.
+    y_range : (float, float), optional
+        Limits of the values.
+    square : bool
+        Whether both axes have one scale.
+    live : Live, optional
+        Sliders that redraw it.
     """
 
     name: str
@@ -105,11 +132,24 @@ class Figure(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of cells under named columns; the first cell names its row.
+    """A table; the first cell of a row names it.
 
-    `format` is one format specification for all numbers, or one per column name. `best` marks the
-    best cells of all columns, or of the columns it names, as they are displayed; `reference` names
-    rows that do not compete (an oracle, the paper's own figures) and are set apart.
+    Attributes
+    ----------
+    name : str
+        Name of its files.
+    title, note : str
+        Texts above and below it.
+    columns : sequence of str
+        Headings.
+    rows : sequence of sequence
+        Cells.
+    format : str or mapping
+        A format specification for all numbers, or one per column name.
+    best : "max", "min" or mapping, optional
+        Which cells of all columns, or of the columns it names, are marked as the best.
+    reference : sequence of str
+        Rows that do not compete, such as an oracle or the paper's own figures.
     """
 
     name: str
@@ -123,20 +163,20 @@ class Table(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Paragraphs of plain text; words in `backticks` are set as code."""
+    """Paragraphs; words in `backticks` are set as code."""
 
     paragraphs: Sequence[str]
 
 
 class Details(NamedTuple):
-    """Blocks folded away under a line of summary, such as settings and the environment."""
+    """Blocks folded away under a summary."""
 
     summary: str
     blocks: Sequence[Block]
 
 
 class Beside(NamedTuple):
-    """Blocks that belong next to each other where there is room."""
+    """Blocks shown side by side if the page is wide enough."""
 
     blocks: Sequence[Block]
 
@@ -145,7 +185,7 @@ Block: TypeAlias = Text | Figure | Table | Details | Beside
 
 
 class Finding(NamedTuple):
-    """A fact of the headline: a big value, the claim it supports, whether it holds, whose it is."""
+    """A card of the headline: a value, the claim it supports, whether it holds, who claims it."""
 
     claim: str
     value: str
@@ -154,14 +194,14 @@ class Finding(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page with a place in its table of contents."""
+    """A part of the page with an entry in the table of contents."""
 
     title: str
     blocks: Sequence[Block]
 
 
 class Page(NamedTuple):
-    """All there is to say, the headline first; `opening` is what a reader sees below the cards."""
+    """A report; `opening` follows the cards of the headline."""
 
     title: str
     lead: str
@@ -171,9 +211,9 @@ class Page(NamedTuple):
 
 
 def blocks(page: Page) -> Iterator[Figure | Table]:
-    """The figures and tables of a page in reading order.
+    """Yield the figures and tables of a page in reading order.
 
-    Each becomes a file, so each kind needs names of its own that are safe as file names.
+    Each becomes a file: names must be safe as file names and unique among figures or tables.
     """
     seen = set()
     for part in (page.opening, *(section.blocks for section in page.sections)):
@@ -209,10 +249,10 @@ def _flat(parts: Sequence[Block]) -> Iterator[Figure | Table]:
 
 
 def numbers(figure: Figure) -> Table:
-    """The numbers a figure shows, for those who cannot see it and those who want to compute.
+    """Return the numbers of a figure as a table.
 
-    One column per series where every series has at most one value for each x and there are not
-    too many of them, else one row per point.
+    The table has a column per series if no series repeats an x and there are few of them, else a
+    row per point.
 
     >>> curve = Series("F", [1, 2], [0.5, 0.25])
     >>> numbers(Figure("rate", "Rate", "rounds", "gap", [curve])).rows
@@ -220,7 +260,7 @@ def numbers(figure: Figure) -> Table:
     """
     title, series = f"{figure.title}: the numbers", figure.series
     twice = any(len(set(plain(one.x))) < len(one.x) for one in series)
-    if figure.kind == "points" or twice or len(series) > _ACROSS:
+    if figure.kind == "points" or twice or len(series) > _MAX_COLUMNS:
         points = [
             (one.label, x, y, *([one.hover[k]] if one.hover else []))
             for one in series
@@ -242,17 +282,17 @@ def numbers(figure: Figure) -> Table:
 
 
 def categories(figure: Figure) -> list[str]:
-    """The names along x, in the order in which the series bring them."""
+    """Return the names along x in the order of their first use."""
     return list(dict.fromkeys(str(x) for one in figure.series for x in one.x))
 
 
 def heights(figure: Figure, names: list[str]) -> Array:
-    """The matrix of a heat map: a row per series, not a number where a series has no value."""
+    """Return the matrix of a heat map: a row per series, NaN for missing values."""
     return np.array([[_at(one, name) for name in names] for one in figure.series])
 
 
 def log_axes(figure: Figure) -> tuple[bool, bool]:
-    """Which axes are logarithmic: those that are asked to be and can be."""
+    """Return whether x and y are logarithmic: if wanted and all values are positive."""
     return (
         figure.x_log and all((np.asarray(one.x) > 0).all() for one in figure.series),
         figure.y_log and all((np.asarray(one.y) > 0).all() for one in figure.series),
@@ -260,7 +300,7 @@ def log_axes(figure: Figure) -> tuple[bool, bool]:
 
 
 def nesting(figure: Figure) -> list[int]:
-    """How many later lines lie on each: drawn so much wider, every one of them is seen.
+    """Return how many later lines cover each line; it is drawn that much wider to be seen.
 
     >>> same = [Series(name, [1, 2, 3], [0.5, 0.5, 1.0]) for name in "ab"]
     >>> nesting(Figure("f", "F", "x", "y", [*same, Series("c", [1, 2, 3], [0.0, 0.2, 0.1])]))
@@ -286,7 +326,7 @@ def _at(series: Series, name: str) -> float:
 
 
 def finite(cell: Cell) -> float | None:
-    """The number a cell competes with, if it is one."""
+    """Return the number of a cell, or None if it has no finite one."""
     value = cell.mean if isinstance(cell, Measured) else cell
     if value is None or isinstance(value, str | bool) or not math.isfinite(value):
         return None
@@ -294,7 +334,7 @@ def finite(cell: Cell) -> float | None:
 
 
 def plain(values: Values) -> list[Any]:
-    """Python's own numbers and strings, whatever array they came in."""
+    """Return the values as numbers and strings of Python."""
     return [value.item() if hasattr(value, "item") else value for value in values]
 
 

@@ -1,4 +1,4 @@
-"""The figures and tables of a page as files for a paper."""
+"""Files for a paper: the figures and tables of a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,20 @@ _FORMATS = {"csv": tables.as_csv, "md": tables.as_markdown, "tex": tables.as_lat
 
 
 def export(page: Page, folder: Path) -> list[Path]:
-    """Write `figures/*.png|svg|pdf`, their numbers as CSV, and `tables/*.csv|md|tex`."""
+    """Write `figures/*.png|svg|pdf`, their numbers as CSV, and `tables/*.csv|md|tex`.
+
+    Parameters
+    ----------
+    page
+        What to export.
+    folder
+        Where the two folders are made.
+
+    Returns
+    -------
+    list of Path
+        Every file written.
+    """
     paths = []
     for block in blocks(page):
         if isinstance(block, Figure):

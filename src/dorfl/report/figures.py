@@ -1,4 +1,4 @@
-"""Figures for papers: each as PNG, SVG and PDF, the same bytes for the same figure."""
+"""Figures for papers, drawn with Matplotlib: PNG, SVG and PDF with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullFormatter
 
 from dorfl.report.content import Figure, categories, heights, log_axes, nesting
-from dorfl.report.looks import MARKED, Look, has_markers, looks
+from dorfl.report.style import MARKED, Look, has_markers, looks
 from dorfl.support.files import write_whole
 
-# Nothing about the day or the machine may enter a file.
+# Dates and versions are left out, so that equal figures give equal files.
 _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -35,7 +35,7 @@ _MARKERS = {
 
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
-    """Draw a figure into `folder`, once for each format."""
+    """Draw a figure into `folder`, once for each format, and return the paths."""
     paths = []
     with _settings(figure):
         canvas = _canvas(figure)
@@ -46,7 +46,7 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as SVG without its title, for a page that is printed or shown without scripts."""
+    """Return the figure as SVG without its title, for print and for readers without scripts."""
     with _settings(figure):
         return _save(_canvas(figure._replace(title="")), "svg")
 
@@ -54,7 +54,7 @@ def svg(figure: Figure) -> bytes:
 @contextmanager
 def _settings(figure: Figure) -> Iterator[None]:
     settings: Any = {
-        "svg.hashsalt": figure.name,  # else the ids in an SVG are random
+        "svg.hashsalt": figure.name,  # ids in an SVG are random by default
         "font.size": 10,
         "axes.titleweight": "bold",
         "axes.titlesize": 11,
@@ -65,7 +65,7 @@ def _settings(figure: Figure) -> Iterator[None]:
         "axes.axisbelow": True,
     }
     with mpl.rc_context(settings), warnings.catch_warnings():
-        # Names may be long and in any script: then a picture is less neat, but it is there.
+        # Names may be long and in any script; a less neat picture is better than none.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="constrained_layout not applied")
         yield
@@ -81,15 +81,15 @@ def _canvas(figure: Figure) -> Canvas:
     dots = figure.kind == "dots"
     height = 4.2
     if dots or figure.kind == "heat":
-        height = max(height, 1.2 + 0.16 * (lines_of(figure) if dots else len(figure.series)))
+        height = max(height, 1.2 + 0.16 * (text_lines(figure) if dots else len(figure.series)))
     canvas = Canvas(figsize=(6.4, height), layout="constrained")
     axes: Any = canvas.add_subplot()
     paint = {"lines": _lines, "points": _points, "bars": _bars, "dots": _dots, "heat": _heat}
     handles = paint[figure.kind](axes, figure, looks([one.label for one in figure.series]))
-    axes.set_title(_words(figure.title, 60), loc="left")
+    axes.set_title(_wrap(figure.title, 60), loc="left")
     names = figure.x_label, figure.y_label
     across, up = names[::-1] if dots else names
-    axes.set(xlabel=_words(across, 60), ylabel="" if figure.kind == "heat" else _words(up, 40))
+    axes.set(xlabel=_wrap(across, 60), ylabel="" if figure.kind == "heat" else _wrap(up, 40))
     x_log, y_log = log_axes(figure)
     if x_log:
         axes.set_xscale("log")
@@ -104,19 +104,19 @@ def _canvas(figure: Figure) -> Canvas:
     if figure.kind != "heat":
         axes.grid(visible=True, axis="y" if figure.kind == "bars" else "both")
     if len(handles) > 1:
-        labels = [_words(one.label) for one in figure.series]
-        if len(handles) > 5 or dots or figure.square:  # there is no room among what is drawn
+        labels = [_wrap(one.label) for one in figure.series]
+        if len(handles) > 5 or dots or figure.square:  # no room inside the axes
             canvas.legend(handles, labels, frameon=False, loc="outside lower center", ncols=3,
                           fontsize=9)  # fmt: skip
         else:
             axes.legend(handles, labels, frameon=False, loc="best")
-    canvas.draw_without_rendering()  # places everything: most of the time, and once is enough
+    canvas.draw_without_rendering()  # the layout takes most of the time: compute it once
     canvas.set_layout_engine("none")
     return canvas
 
 
-def lines_of(figure: Figure) -> int:
-    """How many lines a figure of dots needs: for the longest name, or for a name's dots."""
+def text_lines(figure: Figure) -> int:
+    """Return how many lines of text a dot plot needs for the longest name or the most dots."""
     names = categories(figure)
     tallest = max(2 * len(textwrap.wrap(name, 24)) for name in names)
     return len(names) * max(tallest, len(figure.series))
@@ -162,7 +162,7 @@ def _bars(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
                 error_kw={"elinewidth": 0.8, "capsize": 2},
             )
         )  # fmt: skip
-    axes.set_xticks(range(len(names)), [_words(name) for name in names])
+    axes.set_xticks(range(len(names)), [_wrap(name) for name in names])
     return handles
 
 
@@ -178,7 +178,7 @@ def _dots(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
                 elinewidth=0.8, marker=_MARKERS[look.marker], markersize=5,
             )
         )  # fmt: skip
-    axes.set_yticks(range(len(names)), [_words(name) for name in names])
+    axes.set_yticks(range(len(names)), [_wrap(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     return handles
 
@@ -187,20 +187,20 @@ def _heat(axes: Any, figure: Figure, _: list[Look]) -> list[Any]:
     names = categories(figure)
     low, high = figure.y_range or (None, None)
     image = axes.imshow(heights(figure, names), cmap="cividis", aspect="auto", vmin=low, vmax=high)
-    axes.set_xticks(range(len(names)), [_words(name) for name in names])
-    axes.set_yticks(range(len(figure.series)), [_words(one.label) for one in figure.series])
-    axes.figure.colorbar(image, ax=axes, label=_words(figure.y_label, 40))
+    axes.set_xticks(range(len(names)), [_wrap(name) for name in names])
+    axes.set_yticks(range(len(figure.series)), [_wrap(one.label) for one in figure.series])
+    axes.figure.colorbar(image, ax=axes, label=_wrap(figure.y_label, 40))
     return []
 
 
 def _thin(axis: Any) -> None:
-    """Label powers of ten alone, unless there are none to label."""
+    """Label powers of ten alone if the axis spans more than one."""
     low, high = axis.get_view_interval()
     if high > 10.0 * low:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _words(text: str, width: int = 24) -> str:
-    """Text as it is, in short lines: a dollar starts no formula, an underscore does not hide it."""
+def _wrap(text: str, width: int = 24) -> str:
+    """Wrap text; a dollar sign starts no formula, a leading underscore hides no label."""
     text = textwrap.fill(text, width, max_lines=3, placeholder=" …").replace("$", r"\$")
     return (" " if text.startswith("_") else "") + text

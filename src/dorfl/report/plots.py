@@ -1,4 +1,4 @@
-"""Figures for pages: the same figures as :mod:`~dorfl.report.figures` draws, to be explored.
+"""Interactive figures for pages, drawn with Plotly; :mod:`~dorfl.report.figures` draws for paper.
 
 >>> from dorfl.report.content import Figure, Series
 >>> curve = Series("DOR-FL", [1, 2, 3], [0.5, 0.2, 0.1])
@@ -26,11 +26,11 @@ from dorfl.report.content import (
     nesting,
     plain,
 )
-from dorfl.report.looks import GREY, MARKED, Look, has_markers, looks
+from dorfl.report.style import GREY, MARKED, Look, has_markers, looks
 
 
 def plot(figure: Figure) -> go.Figure:
-    """An interactive figure on a clear ground, so that a page's own theme shows through."""
+    """Return an interactive figure with a transparent background, for light and dark pages."""
     styles = looks([one.label for one in figure.series])
     if figure.kind == "heat":
         traces = [_heat(figure)]
@@ -63,7 +63,7 @@ def _trace(figure: Figure, series: Series, look: Look, nested: int) -> dict[str,
     trace: dict[str, Any] = {"name": escape(series.label, quote=False)}
     if series.hover is not None:
         trace["text"] = [escape(words, quote=False) for words in series.hover]
-    x = [_words(value) if isinstance(value, str) else value for value in plain(series.x)]
+    x = [_wrap(value) if isinstance(value, str) else value for value in plain(series.x)]
     trace |= {"x": x, "y": plain(series.y)}
     if series.error is not None:
         trace["error_y"] = {"array": plain(series.error), "thickness": 1.2, "width": 3}
@@ -89,7 +89,7 @@ def _faint(colour: str, strength: float) -> str:
 
 
 def _dots(figure: Figure, place: int, look: Look) -> dict[str, Any]:
-    """Values to the right of their category's name, series a little below each other."""
+    """Return points to the right of the category's name; series are offset vertically."""
     names, series = categories(figure), figure.series[place]
     below = (place + 0.5) / len(figure.series) - 0.5
     trace: dict[str, Any] = {
@@ -111,8 +111,8 @@ def _heat(figure: Figure) -> dict[str, Any]:
     names = categories(figure)
     trace: dict[str, Any] = {
         "type": "heatmap",
-        "x": [_words(name) for name in names],
-        "y": [_words(one.label) for one in figure.series],
+        "x": [_wrap(name) for name in names],
+        "y": [_wrap(one.label) for one in figure.series],
         "z": heights(figure, names).tolist(),
         "colorscale": "Cividis",
         "colorbar": {"thickness": 12, "outlinewidth": 0, "title": {"text": figure.y_label}},
@@ -128,10 +128,10 @@ def _axes(figure: Figure) -> dict[str, Any]:
     y: dict[str, Any] = common | _title(figure.y_label, 36)
     if figure.kind == "lines":
         x |= {"spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
-        x["unifiedhovertitle"] = {"text": f"{_words(figure.x_label, 50)} %{{x}}"}
+        x["unifiedhovertitle"] = {"text": f"{_wrap(figure.x_label, 50)} %{{x}}"}
     if figure.kind == "dots":
         names = categories(figure)
-        rows = {"tickvals": list(range(len(names))), "ticktext": [_words(n) for n in names]}
+        rows = {"tickvals": list(range(len(names))), "ticktext": [_wrap(n) for n in names]}
         rows |= {"range": [len(names) - 0.5, -0.5], "showgrid": len(names) > 1}
         across = common | _title(figure.y_label) | {"zeroline": True, "zerolinecolor": GREY}
         if figure.y_range:
@@ -156,17 +156,17 @@ def _axes(figure: Figure) -> dict[str, Any]:
 
 
 def _decades(values: list[Values]) -> dict[str, Any]:
-    """A logarithmic axis with whole powers of ten alone, where there are enough of them."""
+    """Return a logarithmic axis that labels powers of ten alone if it spans enough of them."""
     logs = np.log10(np.concatenate([np.asarray(part, dtype=float) for part in values]))
     span = float(np.ptp(logs))
     ticks = {"dtick": math.ceil(span / 6.0)} if span >= 1.5 else {}
     return {"type": "log", "exponentformat": "power", **ticks}
 
 
-def _words(text: str, width: int = 24) -> str:
-    """Text as it is, in short lines: nothing in it is markup."""
+def _wrap(text: str, width: int = 24) -> str:
+    """Wrap text and escape markup."""
     return "<br>".join(escape(line, quote=False) for line in textwrap.wrap(text, width))
 
 
 def _title(label: str, width: int = 50) -> dict[str, Any]:
-    return {"title": {"text": _words(label, width), "standoff": 8}} if label else {}
+    return {"title": {"text": _wrap(label, width), "standoff": 8}} if label else {}

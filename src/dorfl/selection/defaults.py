@@ -2,7 +2,7 @@
 
 `outliers` is the share of rows that may be outliers, `shift` the drift of rows between training and
 use, in robust standard deviations. :func:`method_for` derives ρ, β, ρ₂, V and ξ̄ from them and from
-robust locations and scales of the columns (:mod:`dorfl.data.spread`), which clients report without
+robust locations and scales of the columns (:mod:`dorfl.data.robust`), which clients report without
 a row. If `outliers` is 0 the method is plain training: without a score, a tilt would give outliers
 *more* weight, and guarding against drift that is not asked for costs accuracy.
 
@@ -32,12 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.data import spread
-from dorfl.data.centers import at
+from dorfl.data import robust
+from dorfl.data.robust import ColumnScales, row_centers
 from dorfl.data.sketch import Sketch
-from dorfl.data.spread import Spread
 from dorfl.objective import costs, methods, mixture, scores
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.selection.outliers import Decision, describe
@@ -93,11 +92,11 @@ def share_measured(outliers: float) -> float:
 
 def cutoff_of(distances: Sequence[Sketch], outliers: float) -> float:
     """Return the squared distance from the centre within which inliers are assumed to lie."""
-    return spread.edge(distances, share_kept(outliers))
+    return robust.distance_cutoff(distances, share_kept(outliers))
 
 
 def method_for(
-    found: Spread,
+    found: ColumnScales,
     *,
     method: str,
     outliers: float,
@@ -177,7 +176,7 @@ def method_for(
     return Choice(made, (*words, about_score, about_drift, about_mixture), decision)
 
 
-def shape_of(found: Spread, frozen: Sequence[int]) -> Array:
+def shape_of(found: ColumnScales, frozen: Sequence[int]) -> Array:
     """Return V up to a factor: 1 / scale² for columns that vary, 0 for frozen ones."""
     shape = np.zeros(len(found.units))
     np.divide(1.0, found.units**2, where=found.units > 0, out=shape)
@@ -199,7 +198,7 @@ def is_inlier(X: Array, codes: Array, center: Array, shape: Array) -> Array:
     shape
         (d,) V divided by the cutoff.
     """
-    offset = X.astype(np.float64, copy=False) - at(center, codes)
+    offset = X.astype(np.float64, copy=False) - row_centers(center, codes)
     return np.asarray(offset**2 @ shape <= INLIER_DISTANCE)
 
 
@@ -219,7 +218,7 @@ def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
     return min(TEMPERATURE * unit, MAX_PULL * price / pull) if pull > 0 else TEMPERATURE * unit
 
 
-def _loss_unit(found: Spread, loss: Loss) -> float:
+def _loss_unit(found: ColumnScales, loss: Loss) -> float:
     """Return the unit of the loss: 1 for classes, otherwise scale of the label times its slope."""
     if loss.classifies:
         return 1.0

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from dorfl.solvers.base import Setting
-from dorfl.support.later import optimize
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 

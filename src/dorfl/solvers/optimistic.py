@@ -35,7 +35,7 @@ from dorfl.solvers.base import (
     trimmed_mean,
 )
 from dorfl.solvers.quasi_newton import model
-from dorfl.support.later import optimize
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 _REFRESH = (1, 5, 20, 60, 150)  # rounds that ask for curvature; later every 200th does

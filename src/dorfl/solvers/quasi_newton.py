@@ -1,8 +1,9 @@
 """A BFGS model of the curvature of Σ_i λ_i F_i, for whatever λ is current.
 
-Every message ever received is a secant for every mixture: with s = θ' − θ and Y the clients'
-gradient differences, the secant of the mixture λ is (s, Yᵀλ). So the pairs are kept per client, and
-the model is made anew when λ moves instead of carrying a history that belonged to other mixtures.
+Every report is a secant for every mixture: with s = θ' − θ and Y the clients' gradient differences,
+the secant of the mixture λ is (s, Yᵀλ). Pairs are kept per client, and the model is made anew when
+λ moves. It starts from the curvature that clients reported, and Powell's damping keeps it positive
+definite (J. Nocedal and S. Wright, *Numerical Optimization*, 2006, procedure 18.2).
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import numpy as np
 
 from dorfl.linear import curvature as packing
 from dorfl.linear.curvature import Base, Sizes
-from dorfl.support.later import Later
 from dorfl.support.types import Array
 
-_loops = Later("dorfl.solvers.recursion")
-MEMORY = 60  # secants kept; sqp rarely makes half as many
+MEMORY = 60  # secants kept; trainings rarely make half as many
+DAMPED = 0.1  # share of its curvature that a step keeps at least (Nocedal and Wright: 0.2)
+SLACK = 1e-3  # least factor that the last secant scales a diagonal curvature by
 
 
 class Secants(NamedTuple):
-    """Steps (m, P) and what they did to each piece's gradient (m, K, P), oldest first."""
+    """Steps and the changes of every piece's gradient along them, oldest first."""
 
-    steps: Array
-    changes: Array
+    steps: Array  # (m, P)
+    changes: Array  # (m, K, P)
 
     def append(self, step: Array, change: Array) -> Secants:
-        """One more, the oldest dropped when there are too many; no step at all shows nothing."""
-        if float(step @ step) < 1e-250:
+        """Return the secants with one more, without the oldest if there are too many."""
+        if float(step @ step) < 1e-250:  # no step shows nothing
             return self
         return Secants(
             np.concatenate([self.steps, step[None]])[-MEMORY:],
@@ -37,47 +38,69 @@ class Secants(NamedTuple):
 
 
 def no_secants(count: int, size: int) -> Secants:
-    """The empty history."""
+    """Return an empty history of `count` pieces with `size` parameters."""
     return Secants(np.empty((0, size)), np.empty((0, count, size)))
 
 
 class Model(NamedTuple):
-    """B = D + Σ_k c_k c_kᵀ − Σ_k p_k p_kᵀ, and what its inverse needs: s_kᵀc_k = 1.
+    """B = D + Σ_k c_k c_kᵀ − Σ_k p_k p_kᵀ, with the steps s_k that its inverse needs: s_kᵀc_k = 1.
 
-    Of the BFGS pair (s, y) at which B was B_k: c = y/√yᵀs, p = B_k s/√sᵀB_k s, and s/√yᵀs is kept.
+    With B_k what B was at the pair (s, y): c = y/√yᵀs, p = B_k s/√sᵀB_k s and s_k = s/√yᵀs.
     """
 
     base: Base
-    steps: Array
-    changes: Array
-    products: Array
+    steps: Array  # (m, P) s_k
+    changes: Array  # (m, P) c_k
+    products: Array  # (m, P) p_k
 
     def multiply(self, vectors: Array) -> Array:
-        """B v, for every row v where there are several."""
+        """Return B v of every row v."""
         gained = (vectors @ self.changes.T) @ self.changes
         lost = (vectors @ self.products.T) @ self.products
         return np.asarray(self.base.multiply(vectors) + gained - lost)
 
     def solve(self, vectors: Array) -> Array:
-        """B⁻¹ v, for every row v where there are several: the two-loop recursion."""
-        table = np.array(vectors, dtype=float, ndmin=2)
-        kept = _loops.backward(self.steps, self.changes, table)
+        """Return B⁻¹ v of every row v, by the two-loop recursion (algorithm 7.4, ibid.)."""
+        table, kept = np.array(vectors, dtype=float, ndmin=2), []
+        for step, change in zip(self.steps[::-1], self.changes[::-1], strict=True):
+            kept.append(table @ step)
+            table -= np.outer(kept[-1], change)
         table = self.base.solve(table)
-        _loops.forward(self.steps, self.changes, kept, table)
+        for step, change in zip(self.steps, self.changes, strict=True):
+            table += np.outer(kept.pop() - table @ change, step)
         return np.asarray(table.reshape(vectors.shape))
 
 
 def model(packed: Array, sizes: Sizes, floor: Array, steps: Array, changes: Array) -> Model:
-    """The BFGS model of one function, from its packed curvature and its secants, oldest first.
+    """Return the BFGS model of one function.
 
-    Powell's damping keeps every pair's curvature within reach of what the model already believes.
-    `floor` is the least that the curvature's diagonal is taken for.
+    Parameters
+    ----------
+    packed : ndarray
+        Its curvature, packed blocks of the given sizes.
+    sizes : tuple of int
+        The blocks.
+    floor : ndarray of shape (P,)
+        The least that the curvature's diagonal is taken for.
+    steps, changes : ndarray of shape (m, P)
+        Its secants, oldest first.
     """
     scale = 1.0
     if len(steps) and max(sizes) == 1:
         # Curvature falls as a classifier grows confident: scale the guess to what was last seen.
         guess = np.maximum(packed, floor)
         last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (guess * steps[-1]))
-        scale = min(max(last, 1e-3), 1.0)
-    start = packing.base(packed, sizes, floor, scale)
-    return Model(start, *_loops.pairs(start.multiply(steps), steps, changes))
+        scale = min(max(last, SLACK), 1.0)
+    base = packing.base(packed, sizes, floor, scale)
+    found = Model(base, *(np.empty((0, len(floor))) for _ in range(3)))
+    for step, seen, start in zip(steps, changes, base.multiply(steps), strict=True):
+        bent = start + (found.changes @ step) @ found.changes
+        bent -= (found.products @ step) @ found.products
+        curve, believed, mix = float(step @ seen), float(step @ bent), 1.0
+        if curve < DAMPED * believed:
+            mix = (1.0 - DAMPED) * believed / (believed - curve)
+        change = mix * seen + (1.0 - mix) * bent
+        root = np.sqrt(step @ change)
+        rows = step / root, change / root, bent / np.sqrt(believed)
+        found = Model(base, *(np.vstack(pair) for pair in zip(found[1:], rows, strict=True)))
+    return found

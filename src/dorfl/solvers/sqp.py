@@ -33,7 +33,7 @@ from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, piec
 from dorfl.solvers.bound import is_bounded, lower_bound
 from dorfl.solvers.program import Step, Tangents
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
-from dorfl.support.later import optimize
+from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 
 SERIOUS = 0.1  # share of the predicted decrease that makes a step serious (Kiwiel's m_L)
@@ -42,7 +42,7 @@ FACTOR = 10.0  # u changes by at most this factor in a round (Kiwiel, procedure 
 SLOWER = (
     2.0  # … and falls by at most this one near Newton's step (Nocedal and Wright, algorithm 4.1)
 )
-FAR = 1.0  # linearisation error, in predicted decreases, of a tangent too far away (Kiwiel: 10)
+FAR = 10.0  # linearisation error, in predicted decreases, of a tangent too far away (Kiwiel)
 PATIENCE = 3  # rejected steps in a row after which u rises in any case (Kiwiel, procedure 2.2)
 CUTS = 300  # tangents kept: a non-smooth point in d columns takes d + 1 to describe
 EACH = 32  # clients whose tangents at one point are kept: those with the largest risks
@@ -93,6 +93,7 @@ class SqpState(NamedTuple):
     exact: bool = False  # whether the curvature explains all that secants could
     own: bool = True  # whether every client evaluated the centre itself
     failures: int = 0  # rejected steps since the centre was reached
+    successes: int = 0  # serious steps since the last failure or change of u
 
     @property
     def height(self) -> float:
@@ -216,9 +217,11 @@ def _accept(
 ) -> SqpState:
     """Return the state with the trial as centre."""
     damping = state.damping
-    if decrease >= GOOD * state.plane:
+    if decrease >= GOOD * state.plane and not state.failures:
         most = SLOWER if damping <= FACTOR else FACTOR
         damping = max(_interpolated(state, decrease), damping / most, 1.0)
+    elif state.successes >= PATIENCE:
+        damping = max(damping / SLOWER, 1.0)
     step = state.trial - state.theta
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked, exact = state.curvature, state.asked, state.exact
@@ -245,6 +248,7 @@ def _accept(
         exact=exact,
         own=answers.own,
         failures=0,
+        successes=state.successes + 1 if damping == state.damping else 0,
     )
 
 
@@ -254,7 +258,7 @@ def _reject(state: SqpState, seen: Pieces, decrease: float) -> SqpState:
     back = seen.values - seen.gradients @ step
     error = state.height - state.setting.mixture.height(back)
     damping = state.damping
-    if error > FAR * state.plane or state.setting.smooth or state.failures >= PATIENCE:
+    if error > FAR * state.plane or state.failures >= PATIENCE:
         damping = min(max(_interpolated(state, decrease), damping), FACTOR * damping)
     secants = state.secants
     if not state.exact:
@@ -264,6 +268,7 @@ def _reject(state: SqpState, seen: Pieces, decrease: float) -> SqpState:
         secants=secants,
         cuts=_with_tangents(state, state.trial, seen),
         failures=state.failures + 1,
+        successes=0,
     )
 
 
@@ -500,8 +505,10 @@ def _sharpest(state: SqpState, tangents: Tangents, weights: Array) -> Array:
     near = np.argsort(-tangents.values, kind="stable")[: 2 * program.FREE]
     near = np.union1d(near, np.flatnonzero(weights))
     slopes = tangents.slopes[near] / np.sqrt(penalty)
+    quadratic = slopes @ slopes.T
+    ahead = tangents.values[near] - quadratic @ weights[near]
     found = program.quadratic_program(
-        slopes @ slopes.T, tangents.values[near], mixture.cap, tangents.owner[near]
+        quadratic, ahead, weights[near], mixture.cap, tangents.owner[near]
     )
     out = np.zeros_like(weights)
     out[near] = found

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from scipy import sparse
 
-from dorfl.data import validation, weighing
+from dorfl.data import validation
 from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.data.preprocessing import columns as columnar
 from dorfl.data.tables import Split
@@ -29,8 +29,8 @@ from dorfl.federated.options import Options
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods, scores
+from dorfl.objective.base import Loss, Score
 from dorfl.objective.costs import squared
-from dorfl.objective.kinds import Loss, Score
 from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic
@@ -110,7 +110,7 @@ def train(
     weights = rows.weights
     if class_weight is not None:
         base = np.ones(len(rows.y)) if weights is None else weights
-        weights = base * weighing.by_class(rows.y, base, class_weight)
+        weights = base * validation.class_weights(rows.y, base, class_weight)
     score = method.score if isinstance(method.score, Score) else None
     table, used = table_of(rows.X, rows.labels, frozen=None, weights=weights)
     fitted = run(
@@ -284,7 +284,7 @@ def _prepare(
         places = [rows[weights[rows] > 0] for rows in places]
         owners = [owner for owner, rows in zip(owners, places, strict=True) if len(rows)]
         copies = np.zeros(count, dtype=np.int64)
-        copies[weights > 0] = weighing.copies(weights[weights > 0])
+        copies[weights > 0] = validation.copies(weights[weights > 0])
         places = [np.repeat(rows, copies[rows]) for rows in places if len(rows)]
     fewest = min(len(rows) for rows in places)
     # Rows stay in this process: clients below the minimum of a study report on single rows.
@@ -444,10 +444,10 @@ class _Stacked:
         }
         self.weights: Array | None = None
         if sample_weight is not None:
-            weighed = weighing.weigh(checked, sample_weight)
-            assert weighed.mass is not None
-            mass = weighed.mass
-            self.weights = np.concatenate([weighed.spread(name, mass[name]) for name in checked])
+            weighted = validation.apply_weights(checked, sample_weight)
+            assert weighted.mass is not None
+            mass = weighted.mass
+            self.weights = np.concatenate([weighted.expand(name, mass[name]) for name in checked])
 
     @property
     def labels(self) -> Any:

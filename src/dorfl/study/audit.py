@@ -15,12 +15,12 @@ import numpy as np
 
 from dorfl import networks
 from dorfl.certificates.certificate import group_of
-from dorfl.data.centers import at
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.data.preprocessing.transform import Part
+from dorfl.data.robust import row_centers
 from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.study import serving
 from dorfl.study.model import Model
 from dorfl.study.rows import Rows
@@ -123,7 +123,9 @@ def audit(model: Model, rows: Rows) -> Audit:
         raise ValueError(f"outliers: {reason}")
     weight, by_label, middles = _weigh(model, rows)
     each = zip(middles, rows.clients.values(), strict=True)
-    centers = np.concatenate([np.broadcast_to(at(mid, y), X.shape) for mid, (X, y) in each])
+    centers = np.concatenate(
+        [np.broadcast_to(row_centers(mid, y), X.shape) for mid, (X, y) in each]
+    )
     owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
     sources = list(dict.fromkeys(model.transform.sources))
     belongs = np.array([sources.index(name) for name in model.transform.sources])

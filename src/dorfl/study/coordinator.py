@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.certificates.bound import Told
-from dorfl.data import preprocessing
-from dorfl.data import spread as spreading
+from dorfl.data import preprocessing, robust
 from dorfl.data.preprocessing import Numeric, Transform, in_order
+from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.data.spread import Place, Spread
 from dorfl.federated import apart, training
 from dorfl.federated import server as serving
 from dorfl.federated.local import Round
@@ -80,7 +79,7 @@ class State(NamedTuple):
     classes: tuple[str, ...] = ()
     transform: Transform | None = None
     target: Numeric | None = None
-    spread: Spread | None = None
+    spread: ColumnScales | None = None
     centers: Array | None = None  # ξ̄ by site, or by site and class
     cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
     candidates: tuple[Candidate, ...] = outliers.default_candidates()  # that are compared
@@ -114,7 +113,7 @@ class State(NamedTuple):
     @property
     def apart(self) -> bool:
         """Whether the sites have rows enough for a middle of their own."""
-        return spreading.apart(self.rows)
+        return robust.have_own_centers(self.rows)
 
     @property
     def spare(self) -> bool:
@@ -141,7 +140,7 @@ _ANSWERS: dict[str, type] = {
     "levels": Columns,
     **secure.ANSWERS,
     "spreads": Spreads,
-    "center": Place,
+    "center": LocationReport,
     "edge": Sketch,
     "round": Report,
     "network": Report,
@@ -323,11 +322,11 @@ def prepared(state: State) -> State:
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = list(answers.values())
-    state = state._replace(spread=spreading.measure(told, meaning.measured_of(state.study)))
+    state = state._replace(spread=robust.column_scales(told, meaning.measured_of(state.study)))
     own, shape = meaning.keeps_center(state), meaning.shape_of(state)
     if not (state.study.method.scores and shape.any()):
         return _begin_selection(state)
-    state = state._replace(centers=spreading.centers_of(told, own, shape))
+    state = state._replace(centers=robust.client_centers(told, own, shape))
     if own and state.study.privacy.secure_sum and meaning.centered_classes(state):
         return state._replace(step="classes")
     return state._replace(step="edge")

@@ -12,7 +12,7 @@ What a site adds is made of the very answer that it would give in the open, by t
 | `compare` | statistics of held-out losses | the same of all rows |
 | `certify` | means over a site's rows, by its share of all | the same of the mixture by rows |
 
-Sketches are added up as :mod:`dorfl.data.histogram` says. A sum becomes the answer of one client
+Sketches are added up as :mod:`dorfl.data.sketch` says. A sum becomes the answer of one client
 that has everybody's rows (:func:`told`). Where each site has a centre of its own, nobody else ever
 learns it.
 """
@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorfl.certificates.bound import NO_BOUND, Told
-from dorfl.data import histogram
-from dorfl.data import spread as spreading
+from dorfl.data import robust, sketch
 from dorfl.data.preprocessing import Deviation
+from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.data.spread import Place
 from dorfl.selection.outliers import HeldOut, pairs_of
 from dorfl.study import labels, meaning, summing
 from dorfl.study.messages import Agreement, Columns, Spreads, Summing
@@ -60,10 +59,10 @@ def numbers(told: Any, agreement: Agreement, asked: Summing, rows: Any) -> Array
     if isinstance(told, Spreads):
         fits = {*told.spreads, ""} <= set(asked.units)
         return _distances(told, agreement, asked.units) if fits else None
-    if isinstance(told, Place):
+    if isinstance(told, LocationReport):
         return _classes(told, agreement) if asked.of == "classes" else _place(told, agreement)
     if isinstance(told, Sketch):
-        return histogram.count(told)
+        return sketch.histogram(told)
     if isinstance(told, Told):
         return _means(told, min(rows.num_rows, asked.most) / max(asked.rows, 1))
     assert isinstance(told, HeldOut)
@@ -72,7 +71,7 @@ def numbers(told: Any, agreement: Agreement, asked: Summing, rows: Any) -> Array
 
 def _around(told: Columns, asked: Summing) -> Array:
     parts = [
-        histogram.around(
+        sketch.histogram_around(
             (told.columns[name] if name else told.label).values, middle, asked.units[name]
         )
         for name, middle in sorted(asked.middles.items())
@@ -83,7 +82,7 @@ def _around(told: Columns, asked: Summing) -> Array:
 def _distances(told: Spreads, agreement: Agreement, units: dict[str, float]) -> Array:
     far = [*sorted(told.spreads.items()), *([("", told.label)] if told.label is not None else [])]
     parts = [
-        np.r_[one.rows, histogram.count(one.distances, units[name])]
+        np.r_[one.rows, sketch.histogram(one.distances, units[name])]
         if is_robust(agreement, name)
         else np.array([one.rows, sum(one.squares) / units[name] ** 2])
         for name, one in far
@@ -91,14 +90,14 @@ def _distances(told: Spreads, agreement: Agreement, units: dict[str, float]) -> 
     return np.concatenate([np.zeros(0), *parts])
 
 
-def _place(told: Place, agreement: Agreement) -> Array:
-    away = histogram.table(told.away[:, _drifting(agreement)], told.rows)
+def _place(told: LocationReport, agreement: Agreement) -> Array:
+    away = sketch.histogram_table(told.away[:, _drifting(agreement)], told.rows)
     return np.concatenate([[told.kept], told.kept * told.mean, away])
 
 
-def _classes(told: Place, agreement: Agreement) -> Array:
+def _classes(told: LocationReport, agreement: Agreement) -> Array:
     shape = meaning.shape_of(agreement)
-    found = spreading.centers_by_class(told, shape)
+    found = robust.class_centers(told, shape)
     far = (found - told.mean) ** 2 @ shape
     return np.concatenate([told.by, told.by * far, (told.by[:, None] * found).ravel()])
 
@@ -124,18 +123,18 @@ def size(state: State) -> int:
     if of == "columns":
         return sum(4 + len(levels) for levels in summing.levels_of(carried.named).values())
     if of == "middles":
-        return histogram.TWO_SIDED * len(carried.middles)
+        return sketch.TWO_SIDED * len(carried.middles)
     if of == "spreads":
         return sum(_widths(state))
     assert state.transform is not None
     dims = len(state.transform.names)
     if of == "center":
-        return 1 + dims + histogram.ONE_SIDED * len(_drifting(state))
+        return 1 + dims + sketch.ONE_SIDED * len(_drifting(state))
     if of == "classes":
         return meaning.centered_classes(state) * (2 + dims)
     if of == "certify":
         return sum(map(int, map(np.prod, _shapes(state))))
-    return sum(_held_out_sizes(state)) if of == "compare" else histogram.ONE_SIDED
+    return sum(_held_out_sizes(state)) if of == "compare" else sketch.ONE_SIDED
 
 
 def told(state: State, total: Array) -> tuple[State, Any]:
@@ -156,7 +155,7 @@ def told(state: State, total: Array) -> tuple[State, Any]:
         return state, HeldOut(*np.split(total, ends))
     if of == "certify":
         return state, _certified(state, total)
-    return state, histogram.read(total)
+    return state, sketch.from_histogram(total)
 
 
 def _held_out_sizes(state: State) -> list[int]:
@@ -185,10 +184,10 @@ def _columns(state: State, total: Array) -> tuple[State, Columns | None]:
 def _middles(state: State, total: Array) -> tuple[State, Columns | None]:
     carried = state.sum
     assert carried.found is not None
-    turn, parts = carried.turns + 1, total.reshape(-1, histogram.TWO_SIDED)
+    turn, parts = carried.turns + 1, total.reshape(-1, sketch.TWO_SIDED)
     columns, label, left = dict(carried.found.columns), carried.found.label, dict[str, float]()
     for (name, middle), part in zip(sorted(carried.middles.items()), parts, strict=True):
-        found = histogram.median(part, middle, carried.units[name])
+        found = sketch.histogram_median(part, middle, carried.units[name])
         if not found.found and turn < _TURNS:
             left[name] = found.value
         elif name:
@@ -208,7 +207,7 @@ def _spreads(state: State, total: Array) -> Spreads:
 
     def one(name: str, part: Array) -> Deviation:
         if is_robust(state, name):
-            return Deviation(round(part[0]), distances=histogram.read(part[1:], units[name]))
+            return Deviation(round(part[0]), distances=sketch.from_histogram(part[1:], units[name]))
         return Deviation(round(part[0]), (max(float(part[1]), 0.0) * units[name] ** 2,))
 
     parts = np.split(total, ends)
@@ -221,20 +220,22 @@ def _widths(state: State) -> list[int]:
     assert state.transform is not None
     names = sorted(part.name for part in state.transform.numeric)
     names += [""] if state.target is not None else []
-    return [1 + histogram.ONE_SIDED if is_robust(state, name) else 2 for name in names]
+    return [1 + sketch.ONE_SIDED if is_robust(state, name) else 2 for name in names]
 
 
-def _placed(state: State, total: Array) -> Place:
+def _placed(state: State, total: Array) -> LocationReport:
     assert state.transform is not None
     dims = len(state.transform.names)
-    sketches = [histogram.read(part) for part in total[1 + dims :].reshape(-1, histogram.ONE_SIDED)]
+    sketches = [
+        sketch.from_histogram(part) for part in total[1 + dims :].reshape(-1, sketch.ONE_SIDED)
+    ]
     rows = max((one.rows for one in sketches), default=0)
     blocks = max((len(one.means) for one in sketches), default=0)
     away = np.zeros((blocks, dims + (state.target is not None)))
     for k, one in zip(_drifting(state), sketches, strict=True):
         away[:, k] = one.means
     kept = float(total[0])
-    return Place(rows, kept, total[1 : 1 + dims] / kept, away)
+    return LocationReport(rows, kept, total[1 : 1 + dims] / kept, away)
 
 
 def _shapes(state: State) -> tuple[tuple[int, ...], ...]:
@@ -259,7 +260,7 @@ def _apart(state: State, total: Array) -> State:
     by, far = total[:classes], total[classes : 2 * classes]
     differs = far / np.maximum(by, 1.0)
     state = state._replace(step="edge")
-    if differs.max() < spreading.DIFFERS * np.count_nonzero(shape):
+    if differs.max() < robust.CLASS_DIFFERS * np.count_nonzero(shape):
         return state
     found = total[2 * classes :].reshape(classes, -1) / np.maximum(by, 1.0)[:, None]
     assert state.centers is not None

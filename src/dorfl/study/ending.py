@@ -83,6 +83,7 @@ def outcome(state: State, info: Info) -> Outcome:
         status=info.done,
         message="; ".join(words),
         scatter=scale,
+        gap_kind=info.gap_kind,
     )
 
 

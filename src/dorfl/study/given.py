@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dorfl.data import weighing
+from dorfl.data import validation
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
@@ -29,7 +29,7 @@ def weights(given: Any, count: int) -> Array | None:
     """Sample weights, checked; none where all rows count alike."""
     if given is None:
         return None
-    weights = weighing.checked_weights(given, count, "fit")
+    weights = validation.check_weights(given, count, "fit")
     if not weights.any():
         raise ValueError("sample_weight: all weights are zero")
     return weights

@@ -22,7 +22,7 @@ import numpy as np
 
 from dorfl.federated import training
 from dorfl.objective import methods
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.selection import outliers
 from dorfl.study import labels
 from dorfl.study.audit import number

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.study import private
 from dorfl.study.meaning import task_of
 from dorfl.study.settings import Study

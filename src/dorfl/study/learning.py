@@ -194,7 +194,7 @@ end: its risk is that of round 11
 def words(problem: Layered, plan: Plan) -> str:
     """What network it is."""
     layers = " and ".join(map(str, problem.hidden))
-    rows = "all rows" if plan.memory == 0.0 else f"{plan.batch} rows"
+    rows = "all rows" if plan.risk_momentum == 0.0 else f"{plan.batch_size} rows"
     return (
         f"A network with layers of {layers}: {problem.size:,} parameters, weight decay "
         f"{plan.l2:.3g}, {plan.rounds} rounds of Adam on {rows} of every client. A linear model "

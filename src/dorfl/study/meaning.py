@@ -9,7 +9,7 @@ import numpy as np
 from dorfl.certificates import bound, certified
 from dorfl.certificates.bound import Question, Units
 from dorfl.data.preprocessing import Plan, Transform
-from dorfl.data.spread import Spread
+from dorfl.data.robust import ColumnScales
 from dorfl.federated import privacy
 from dorfl.federated import scale as scaling
 from dorfl.federated.defence import Limits, defend
@@ -19,7 +19,7 @@ from dorfl.linear.problem import Problem
 from dorfl.networks.layered import Layered
 from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO
 from dorfl.selection import defaults, outliers
 from dorfl.selection.defaults import Choice
@@ -212,7 +212,7 @@ def chosen(agreed: Agreement | State) -> Choice:
     study, transform, spread = agreed.study, agreed.transform, agreed.spread
     assert transform is not None
     if spread is None:  # nothing was told of it: columns are in units of their own, by scaling
-        spread = Spread(np.ones(len(transform.names)))
+        spread = ColumnScales(np.ones(len(transform.names)))
     words = study.method
     rule = words.mixture if words.mixture != "auto" else defaults.RULES[words.name]
     worst = rule == "agnostic"
@@ -302,7 +302,7 @@ def thin(state: State) -> int:
 def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
     """In which units rows drift for the certificate, and what clients are asked for it."""
     assert agreed.transform is not None
-    spread = agreed.spread or Spread(np.ones(len(agreed.transform.names)))
+    spread = agreed.spread or ColumnScales(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
     share, scatter = wrong_of(agreed), agreed.scatter or 1.0
     return units, certified.ask(_loss(agreed), share, scatter, thin)

@@ -12,8 +12,8 @@ import numpy as np
 from dorfl.certificates.bound import Told
 from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
+from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.data.spread import Place, Spread
 from dorfl.federated.messages import Advert, Broadcast, Report
 from dorfl.federated.pooled import Tilt
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
@@ -33,7 +33,7 @@ class Agreement(NamedTuple):
     transform: Transform | None = None
     target: Numeric | None = None  # how the label of a regression is scaled
     apart: bool = True  # whether sites have rows enough for a middle of their own
-    spread: Spread | None = None  # the units of the columns, where rows may drift or be suspect
+    spread: ColumnScales | None = None  # scales of the columns, if a cost or a score needs them
     center: Array | None = None  # the site's ξ̄, where the score has one; or one a class
     cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
     scatter: float | None = None  # scale of the residuals, once the model is trained
@@ -58,6 +58,7 @@ class Outcome(NamedTuple):
     status: str
     message: str
     scatter: float | None = None  # scale of the residuals, if it was estimated
+    gap_kind: str = "estimate"  # "bound" if the gap is proven
 
     @property
     def point(self) -> Array:
@@ -164,13 +165,12 @@ class Refusal(NamedTuple):
     reason: str
 
 
-# Answer to `center`: a Place, where the site's rows are and how far they lie apart; to `edge`: a
-# Sketch of how far (squared) they are from ξ̄; to `round`: a Report; to `select`: Reports; to
-# `compare`: HeldOut; to `certify`: what the site tells for the certificate. Of a secure sum, to
-# `levels`: Columns with names alone; to `sum keys`: an Advert.
+# Answer to `center`: a LocationReport; to `edge`: a Sketch of squared distances from ξ̄; to
+# `round`: a Report; to `select`: Reports; to `compare`: HeldOut; to `certify`: the site's part of
+# the certificate. Of a secure sum, to `levels`: Columns with names alone; to `sum keys`: an Advert.
 Answer = (
-    Enrolled | Columns | Spreads | Place | Sketch | Report | Reports | HeldOut | Finished | Told
-    | Advert | Dealt | Masked | Shares | Refusal
+    Enrolled | Columns | Spreads | LocationReport | Sketch | Report | Reports | HeldOut | Finished
+    | Told | Advert | Dealt | Masked | Shares | Refusal
 )  # fmt: skip
 
 

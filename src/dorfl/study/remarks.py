@@ -102,7 +102,7 @@ def explained(split: Split, transform: Transform) -> Transform:
         column = split.table.column(name)  # rows that are left out may have made it text
         if "of its values" not in why or not cells.is_text(column):
             continue
-        odd, look = cells.strangers(column), cells.look(column)
+        odd, look = cells.count_non_numeric(column), cells.look(column)
         if odd < 0.1 * (len(column) - column.null_count):
             reasons[name] = (
                 f"all but {odd:,} of its cells are numbers; correct those others (they look like "

@@ -117,6 +117,7 @@ def _fit(
         risks=risks,
         objective=outcome.objective,
         gap=np.nan if outcome.gap is None else outcome.gap,
+        gap_kind=outcome.gap_kind,
         rounds=outcome.rounds,
         status=outcome.status,
         message=outcome.message,

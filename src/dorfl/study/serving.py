@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from dorfl.certificates import bound, certificate
 from dorfl.certificates.bound import Told
-from dorfl.data import centers, preprocessing, sketch, spread
+from dorfl.data import preprocessing, robust, sketch
 from dorfl.data.preprocessing import Numeric, Transform, cells, summaries
 from dorfl.data.preprocessing.columns import numbers
+from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.data.spread import Place
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.selection import outliers
@@ -90,7 +90,9 @@ def _numeric(transform: Transform) -> Iterator[tuple[int, Numeric]]:
         at += len(part.features)
 
 
-def place(X: Array, y: Array, agreement: Agreement | Any, missing: Array | None = None) -> Place:
+def place(
+    X: Array, y: Array, agreement: Agreement | Any, missing: Array | None = None
+) -> LocationReport:
     """Where a client's rows lie, and how far apart; so for what is predicted, if it is a number.
 
     Of classes, where each of them does. So many values of the columns stand for `missing` ones.
@@ -107,7 +109,7 @@ def place(X: Array, y: Array, agreement: Agreement | Any, missing: Array | None 
     classes = meaning.centered_classes(agreement)
     told = y if classes or target is not None else None
     least = agreement.study.privacy.least
-    return spread.tell(X, told, classes=classes, middle=middle, least=least, stand_ins=stand_ins)
+    return robust.report(X, told, classes=classes, middle=middle, least=least, imputed=stand_ins)
 
 
 def own_center(X: Array, y: Array, agreement: Agreement | Any) -> Array | None:
@@ -120,13 +122,13 @@ def own_center(X: Array, y: Array, agreement: Agreement | Any) -> Array | None:
     if not (several or meaning.keeps_center(agreement)):
         return None
     told = place(X, y, agreement)
-    return spread.centers_by_class(told, meaning.shape_of(agreement)) if several else told.mean
+    return robust.class_centers(told, meaning.shape_of(agreement)) if several else told.mean
 
 
 def distances(X: Array, y: Array, center: Array, agreement: Agreement | Any) -> Sketch:
     """How far a client's rows lie from their centre, or that of their class."""
     shape, least = meaning.shape_of(agreement), agreement.study.privacy.least
-    return spread.distances(X, centers.at(center, y), shape, least)
+    return robust.distance_sketch(X, robust.row_centers(center, y), shape, least)
 
 
 def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
@@ -191,7 +193,7 @@ def candidate_losses(
     least = agreed.study.privacy.least
     _, held = outliers.split_rows(len(y), agreed.row_limit, y if agreed.classes else None)
     if agreed.cutoffs and center is not None:
-        offset = X[held].astype(np.float64) - centers.at(center, y[held])
+        offset = X[held].astype(np.float64) - robust.row_centers(center, y[held])
         away = offset**2 @ meaning.shape_of(agreed)
         held = held[outliers.compared_rows(away, max(agreed.cutoffs)[1], least)]
     if agreed.reference is not None:  # labels are compared: only rows whose label fits

@@ -22,7 +22,7 @@ import pyarrow as pa
 import dorfl
 from dorfl.certificates import bound
 from dorfl.certificates.bound import Told
-from dorfl.data import centers, spread, validation
+from dorfl.data import robust, validation
 from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
 from dorfl.federated import training
@@ -157,7 +157,9 @@ class Site:
             return serving.spreads(rows, agreement)
         if step == "center" and meaning.asks_where(study):
             X, y = self._features(agreement)
-            far, _ = centers.wild(spread.look(X), least=max(study.privacy.least, self.least))
+            far, _ = robust.find_far_rows(
+                robust.subsample(X), least=max(study.privacy.least, self.least)
+            )
             if 2 * int(far.sum()) <= len(far):
                 self._unless(self.ledger.average(self._mark, ~far, self.least))
             missing = serving.gaps(rows, agreement.transform, np.array([0, rows.num_rows]))[0]

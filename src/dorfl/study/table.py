@@ -21,9 +21,8 @@ import dorfl
 from dorfl import networks
 from dorfl.certificates.certificate import paper
 from dorfl.data import preprocessing, validation
-from dorfl.data.centers import find_centers
 from dorfl.data.preprocessing import Plan, columns, summaries
-from dorfl.data.spread import Place
+from dorfl.data.robust import LocationReport, find_centers
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.data.validation import Clients
@@ -35,7 +34,7 @@ from dorfl.federated.messages import Report
 from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods
-from dorfl.objective.kinds import Score
+from dorfl.objective.base import Score
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
 from dorfl.study import (
@@ -72,7 +71,8 @@ class Prepared:
 
     state: State
     rows: Rows
-    places: dict[tuple[str, int, bool], Place] = field(default_factory=dict)  # as methods asked
+    # as methods asked
+    places: dict[tuple[str, int, bool], LocationReport] = field(default_factory=dict)
 
 
 def run(
@@ -229,7 +229,7 @@ def resolve(
     if state.step == "center":
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
 
-        def place(name: str) -> Place:
+        def place(name: str) -> LocationReport:
             asked = name, meaning.centered_classes(state), state.apart
             if asked not in prepared.places:
                 found = serving.place(*clients[name], state, gaps.get(name))

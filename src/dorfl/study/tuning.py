@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.objective.kinds import Loss
+from dorfl.objective.base import Loss
 from dorfl.objective.methods import AutoMethod, check_outliers, check_shift
 from dorfl.selection import outliers as selection
 from dorfl.selection.outliers import Candidate

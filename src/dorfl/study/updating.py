@@ -65,7 +65,7 @@ def _report(site: Site, agreement: Agreement, sent: Broadcast) -> Report:
     last = number == plan.rounds + 1
     if task[2:] != learning.asked(task.theta, task.lam, last=last)[2:]:
         raise Refused("the task is none that the study implies: one step on all rows")
-    if np.abs(task.theta - own.start).max() > _REACH * plan.server.rate * (number - 1):
+    if np.abs(task.theta - own.start).max() > _REACH * plan.used_server_optimizer.lr * (number - 1):
         raise Refused("θ is further from where it began than the study's steps lead")
     # The same question may come again, as for linear models.
     _unless(site.memory.asked(agreement.run, sent, "network"))

@@ -13,8 +13,8 @@ import numpy as np
 
 from dorfl.certificates.bound import NO_BOUND, Question, Told
 from dorfl.data.preprocessing import Column, Deviation
+from dorfl.data.robust import SUBSAMPLE, LocationReport
 from dorfl.data.sketch import BLOCKS, Sketch
-from dorfl.data.spread import LOOK, Place
 from dorfl.federated import server as serving
 from dorfl.federated.messages import Report
 from dorfl.federated.server import Server
@@ -54,10 +54,10 @@ def wrong(
     if isinstance(answer, Spreads):
         far = [*answer.spreads.values(), *([answer.label] if answer.label else [])]
         return next((reason for told in far if (reason := _deviation(told, rows, noisy))), None)
-    if isinstance(answer, Place):
+    if isinstance(answer, LocationReport):
         return _place(answer, rows, *widths)
     if isinstance(answer, Sketch):
-        return _sketch(answer, min(rows, LOOK), lowest=0.0)
+        return _sketch(answer, min(rows, SUBSAMPLE), lowest=0.0)
     if isinstance(answer, Report):
         assert server is not None
         return serving.refuse(server, serving.broadcast(server), serving.bare(answer))
@@ -149,19 +149,19 @@ def _fewer(answer: Any, rows: int, most: float) -> Any:
     if isinstance(answer, Columns | Spreads):
         ways = {name: _fewer(one, rows, most) for name, one in answer[0].items()}
         return type(answer)(ways, _fewer(answer.label, rows, most))
-    if isinstance(answer, Place):
+    if isinstance(answer, LocationReport):
         looked = min(answer.rows, int(most))
         return answer._replace(rows=looked, kept=answer.kept * share, by=answer.by * share)
     return blocks(answer) if isinstance(answer, Sketch) else answer
 
 
-def _place(told: Place, rows: int, dims: int, wide: int, classes: int) -> str | None:
+def _place(told: LocationReport, rows: int, dims: int, wide: int, classes: int) -> str | None:
     if {told.mean.dtype, told.away.dtype, told.by.dtype, told.means.dtype} != {np.dtype(float)}:
         return "its centre is not made of real numbers"
     blocks, width = told.away.shape if told.away.ndim == 2 else (0, 0)
     if told.mean.shape != (dims,) or not 0 < told.kept <= rows * (1.0 + 1e-9):
         return "its centre does not fit its rows and columns"
-    if told.rows != min(rows, LOOK) or width != wide or blocks > min(BLOCKS, told.rows):
+    if told.rows != min(rows, SUBSAMPLE) or width != wide or blocks > min(BLOCKS, told.rows):
         return "a sketch does not fit the number of rows"
     if told.by.shape != (classes,) or told.means.shape != (classes, dims):
         return "its centres do not fit the classes"

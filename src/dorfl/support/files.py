@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file is replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place to write what becomes `path` when the block ends well, and nothing otherwise.
+    """Yield a temporary file that replaces `path` if the block ends without an exception.
 
-    The new file takes the old one's place in one step, after it is on disk, so whoever reads or
-    whatever stops the machine finds the one or the other.
+    The new file is synced to disk and then renamed, so readers and crashes see the old or the new
+    content, never a part.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -32,7 +32,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write `content` to `path` in one step: a reader sees the old file or the new one.
+    """Replace the content of `path` atomically.
 
     >>> note = Path(tempfile.mkdtemp()) / "new" / "note.txt"
     >>> write_whole(note, b"whole")
@@ -44,7 +44,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _umask() -> int:
-    """What the user takes away from new files (temporary ones are private otherwise)."""
+    """Return the process's umask; temporary files ignore it and are private."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -54,7 +54,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
-        return  # a system where folders cannot be opened
+        return  # folders cannot be opened on this system
     try:
         os.fsync(handle)
     finally:

@@ -1,4 +1,4 @@
-"""Words that came from elsewhere, made fit for a terminal, a log line or a page."""
+"""Formatting of numbers, and of text from other machines for a terminal, a log or a page."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ from typing import Any
 
 
 def one_line(text: str, most: int = 500) -> str:
-    r"""Without line ends and control characters, which could forge lines or move a cursor.
+    r"""Return at most `most` characters without control characters or line ends.
+
+    These could forge log lines or move a terminal's cursor.
 
     >>> one_line("no\r\nround 1  gap 0\x1b[2J")
     'no round 1 gap 0 [2J'
     """
-    seen = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
-    return " ".join(seen.split())[:most]
+    printable = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
+    return " ".join(printable.split())[:most]
+
+
+def one_line_each(value: Any) -> Any:
+    """Apply :func:`one_line` to every string in nested lists and dictionaries, keys included."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, dict):
+        return {one_line(str(k)): one_line_each(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [one_line_each(v) for v in value]
+    return value
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as people write it.
+    """Format a share as a percentage.
 
     >>> percent(0.75), percent(0.75, 0)
     ('75.0 %', '75 %')
@@ -25,7 +38,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def scored(value: float, classifies: bool) -> str:
-    """How well a model does: an accuracy in per cent, an error in the unit of the label.
+    """Format a score: an accuracy in per cent, or an error in the unit of the label.
 
     >>> scored(0.75, classifies=True), scored(0.75, classifies=False)
     ('75.0 %', '0.75')
@@ -35,14 +48,3 @@ def scored(value: float, classifies: bool) -> str:
     if classifies:
         return percent(value)
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def one_line_each(value: Any) -> Any:
-    """The same for every text in lists and dictionaries, keys too."""
-    if isinstance(value, str):
-        return one_line(value)
-    if isinstance(value, dict):
-        return {one_line(str(k)): one_line_each(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [one_line_each(v) for v in value]
-    return value

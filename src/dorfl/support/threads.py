@@ -1,8 +1,7 @@
-"""All cores for one pass over the rows, without Numba's own threads.
+"""Parallel passes over rows on Python threads, bit-identical for any number of threads.
 
-Those abort the process when two Python threads use them at once. Kernels release the interpreter's
-lock instead, and plain threads share out pieces of fixed size, so that the answer is the same
-whatever their number.
+Numba's own threads abort the process if two Python threads use them at once. Kernels release the
+GIL instead, and Python threads process chunks of fixed size.
 """
 
 from __future__ import annotations
@@ -25,16 +24,25 @@ R = TypeVar("R")
 THREADS = int(os.environ.get("DORFL_NUM_THREADS", "0")) or os.cpu_count() or 1
 if hasattr(os, "sched_getaffinity") and "DORFL_NUM_THREADS" not in os.environ:
     THREADS = len(os.sched_getaffinity(0))
-_WORTH_A_THREAD = 200_000  # numbers read; below that starting a task costs more than it saves
+_WORTH_A_THREAD = 200_000  # numbers read; for fewer, starting a thread costs more than it saves
 _pool: ThreadPoolExecutor | None = None
 _blas_lock, _blas_users = Lock(), 0
 _blas_before: list[int] = []
 
 
 def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bool = False) -> None:
-    """Run `work` on slices that cover range(count), on all cores where that pays.
+    """Run `work` on slices that cover range(count), on all cores if that is faster.
 
-    Work that calls `blas` does so with one thread each time.
+    Parameters
+    ----------
+    work
+        Function of one slice.
+    count
+        Number of items to share out.
+    numbers
+        How many numbers are read in all; decides whether threads are worth their start-up time.
+    blas
+        Whether `work` calls BLAS, which then runs on one thread per call.
     """
     pieces = min(THREADS * 4, count)
     edges = np.linspace(0, count, pieces + 1).astype(int).tolist()
@@ -52,7 +60,7 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
 
 
 def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: bool = False) -> None:
-    """Run `work` once on every core where that pays: each time it takes of the pieces what is left.
+    """Run `work` once on every core if that is faster; `work` takes chunks until none is left.
 
     >>> left = ["a", "b", "c"]
     >>> together(left.clear, 3, 10**6)
@@ -60,19 +68,19 @@ def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: boo
     []
     """
     global _pool
-    alone = one_blas_thread if blas else nullcontext
+    limited = one_blas_thread if blas else nullcontext
     if THREADS == 1 or pieces < 2 or numbers < _WORTH_A_THREAD:
-        with alone():
+        with limited():
             work()
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dorfl")
 
     def help_out() -> None:
-        with alone():
+        with limited():
             work()
 
-    with alone():
+    with limited():
         helpers = [_pool.submit(help_out) for _ in range(min(THREADS, pieces) - 1)]
         work()  # this thread works too, rather than wait
         for helper in helpers:
@@ -80,7 +88,7 @@ def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: boo
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`work` of every item, in their order, on all cores: for long work that shares out nothing.
+    """Map `work` over items on all cores, in order; for long tasks.
 
     >>> each(abs, [-1, 2])
     [1, 2]
@@ -93,12 +101,11 @@ def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """BLAS keeps to the thread that calls it, for as long as anyone is in here.
+    """Limit BLAS to one thread while any caller is inside this context.
 
-    Its own threads would share out a product by their number, and so round it differently; and they
-    spin while they wait for work, which our own threads have better use for. With most libraries
-    the setting is one for the whole process: who comes first notes it, who leaves last restores it.
-    With some it is each thread's own, so everyone makes it.
+    How BLAS rounds a product depends on the number of its threads, and its idle threads spin on
+    cores that ours need. Most BLAS libraries have one setting per process: the first caller saves
+    it and the last restores it. Others have one per thread, so every caller sets it.
     """
     global _blas_users, _blas_before
     with _blas_lock:
@@ -117,23 +124,23 @@ def one_blas_thread() -> Iterator[None]:
 
 def _set_blas(threads: list[int]) -> None:
     for library, count in zip(_blas(), threads, strict=True):
-        # threadpoolctl lets nobody but the first thread that asked set anything, until it lets go.
-        let_go = getattr(library, "clear_controlling_thread", nullcontext)
-        let_go(True)
+        # threadpoolctl ties the setting to the first thread that set it, until it is cleared.
+        release = getattr(library, "clear_controlling_thread", nullcontext)
+        release(True)
         library.set_num_threads(count)
-        let_go(True)
+        release(True)
 
 
 @cache
 def _blas() -> list[Any]:
-    """NumPy's BLAS and SciPy's, which Numba calls."""
-    import scipy.linalg.cython_blas  # noqa: F401, PLC0415 - loaded, or it would not be found
+    """Return the BLAS of NumPy and that of SciPy, which Numba calls."""
+    import scipy.linalg.cython_blas  # noqa: F401, PLC0415 - threadpoolctl sees loaded libraries only
 
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 def _forget_threads() -> None:
-    """A forked child inherits the pool's name but none of its threads, nor who is with BLAS."""
+    """Reset the pool and the BLAS state in a forked child, which has none of the threads."""
     global _pool, _blas_lock, _blas_users
     _pool = None
     _blas_lock = Lock()

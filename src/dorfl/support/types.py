@@ -1,4 +1,4 @@
-"""The type of an array."""
+"""Type aliases."""
 
 from typing import Any, TypeAlias
 

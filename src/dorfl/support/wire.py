@@ -1,8 +1,12 @@
-"""Values to bytes and back: canonical JSON, arrays bit for bit, and nothing that could run.
+"""Codec of messages and files: canonical JSON, arrays bit for bit, checked against a type.
 
-What comes in is untrusted. It is read against the *type* that is expected, field by field: a field
-that is missing, unknown, repeated, of another type, of another size than its shape says, or not
-finite is an error that names the field, and never its content.
+Input is untrusted. :func:`decode` reads it against an expected type, field by field, and refuses a
+field that is missing, unknown, repeated, of another type or size, or not finite. The error names
+the field and never repeats its content. A field whose type is a union of several records carries
+the name of the record as ``"type"``.
+
+The standard library is used because records are NamedTuples: msgspec encodes these by position,
+cannot tag them, and accepts repeated keys.
 
 >>> from typing import NamedTuple
 >>> class Point(NamedTuple):
@@ -33,25 +37,46 @@ import numpy as np
 
 from dorfl.support.types import Array
 
-LIMIT = 64 * 2**20  # bytes in a message
+LIMIT = 64 * 2**20  # bytes of a message
+_MAX_DIMENSIONS = 4  # of an array
 _DTYPES: dict[str, Any] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "i8": np.dtype("<i8")}
-_AS_THEY_ARE = frozenset({type(None), bool, int, str})
+_JSON_TYPES = frozenset({type(None), bool, int, str})
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_TAG = "type"
 
 T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """The one way to write `value`: the same value gives the same bytes everywhere."""
+    """Encode a value as canonical JSON: equal values give equal bytes on every machine."""
     return json.dumps(
         _plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()
 
 
 def decode(data: bytes, kind: type[T], *, finite: bool = True, limit: int = LIMIT) -> T:
-    """A value of type `kind` from untrusted bytes; ValueError says which field is wrong and how.
+    """Decode untrusted bytes.
 
-    `finite` refuses NaN and infinities, which no message has a use for.
+    Parameters
+    ----------
+    data
+        JSON, as :func:`encode` writes it.
+    kind
+        Expected type: a NamedTuple, a dataclass, or a container of them.
+    finite
+        Whether to refuse NaN and infinities.
+    limit
+        Largest number of bytes accepted.
+
+    Returns
+    -------
+    kind
+        The value.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are not a value of that type; the message names the field.
     """
     name = getattr(kind, "__name__", "message")
     if len(data) > limit:
@@ -65,14 +90,17 @@ def decode(data: bytes, kind: type[T], *, finite: bool = True, limit: int = LIMI
     return read(plain, kind, name, finite)  # type: ignore[no-any-return]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, tagged: bool = False) -> Any:
+    """Convert a value to JSON types; records get their class name as a tag if `tagged`."""
     kind: Any = type(value)
-    if kind in _AS_THEY_ARE:  # most values; the order of the rest is by how often they occur
+    if kind in _JSON_TYPES:  # most values; the other tests are in order of frequency
         return value
     if is_record(kind):
-        return {name: _plain(getattr(value, name)) for name in field_names(kind)}
+        tags = _tagged_fields(kind)
+        plain = {name: _plain(getattr(value, name), name in tags) for name in field_names(kind)}
+        return {_TAG: kind.__name__, **plain} if tagged else plain
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_plain(item, tagged) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else repr(float(value))
     if isinstance(value, int | str):
@@ -84,12 +112,12 @@ def _plain(value: Any) -> Any:
         content = np.ascontiguousarray(value, dtype=_DTYPES[code]).tobytes()
         return {"shape": list(value.shape), code: base64.b64encode(content).decode()}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, tagged) for key, item in value.items()}
     raise TypeError(f"{kind.__name__}: cannot be sent")
 
 
 def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
-    """A value of type `kind` from parsed JSON; see :func:`decode`."""
+    """Convert parsed JSON to a value of type `kind`; `where` names it in errors."""
     origin, arguments = _parts(kind)
     if origin in (Union, types.UnionType):
         return _read_union(plain, arguments, where, finite)
@@ -109,7 +137,7 @@ def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
         )
     if origin in (dict, Mapping):
         named = _expect(plain, dict, where)
-        # A key is content: an error says which one by its place.
+        # A key is content: errors name an entry by its position.
         return {
             key: read(item, arguments[1], f"{where}[{i}]", finite)
             for i, (key, item) in enumerate(named.items())
@@ -122,8 +150,21 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return get_origin(kind), get_args(kind)
 
 
+@cache
+def _tagged_fields(kind: Any) -> frozenset[str]:
+    """Return the fields of a record whose type has a union of several records in it."""
+    return frozenset(name for name, hint in hints(kind).items() if _has_record_union(hint))
+
+
+def _has_record_union(kind: Any) -> bool:
+    origin, arguments = _parts(kind)
+    if origin in (Union, types.UnionType) and sum(map(is_record, arguments)) > 1:
+        return True
+    return origin is not None and any(map(_has_record_union, arguments))
+
+
 def _read_union(plain: Any, choices: tuple[Any, ...], where: str, finite: bool) -> Any:
-    """A plain choice such as `float | None`, or one of several records, told by their fields."""
+    """Read an optional value, one of several tagged records, or one of several scalars."""
     if plain is None and type(None) in choices:
         return None
     rest = [choice for choice in choices if choice is not type(None)]
@@ -131,12 +172,13 @@ def _read_union(plain: Any, choices: tuple[Any, ...], where: str, finite: bool) 
         return read(plain, rest[0], where, finite)
     if isinstance(plain, dict):
         for choice in rest:
-            if is_record(choice) and set(plain) == set(field_names(choice)):
-                return read(plain, choice, where, finite)
+            if is_record(choice) and plain.get(_TAG) == choice.__name__:
+                fields = {name: value for name, value in plain.items() if name != _TAG}
+                return read(fields, choice, where, finite)
     for choice in rest:
         if choice in (bool, int, float, str) and type(plain) is choice:
             return read(plain, choice, where, finite)
-    raise ValueError(f"{where}: is none of the kinds allowed here")
+    raise ValueError(f"{where}: is none of the types allowed here")
 
 
 def _read_record(plain: Any, kind: type, where: str, finite: bool) -> Any:
@@ -152,7 +194,7 @@ def _read_array(plain: Any, where: str, finite: bool) -> Array:
     if not codes:
         raise ValueError(f"{where}: is not an array of numbers")
     shape = _expect(named["shape"], list, f"{where}.shape")
-    if len(shape) > 4 or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+    if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
         raise ValueError(f"{where}: its shape is not a list of sizes")
     content, dtype = _bytes(named[codes[0]], where), _DTYPES[codes[0]]
     if len(content) != math.prod(shape) * dtype.itemsize:
@@ -165,19 +207,19 @@ def _read_array(plain: Any, where: str, finite: bool) -> Array:
 
 def _read_scalar(plain: Any, kind: Any, where: str, finite: bool) -> Any:
     if kind is float:
-        number: Any = _SPECIAL.get(plain, plain) if isinstance(plain, str) else plain
-        if type(number) not in (float, int):
+        value: Any = _SPECIAL.get(plain, plain) if isinstance(plain, str) else plain
+        if type(value) not in (float, int):
             raise ValueError(f"{where}: is not a number")
-        if finite and not abs(number) < 1e308:
+        if finite and not abs(value) < 1e308:
             raise ValueError(f"{where}: is not a finite number")
-        return float(number)
+        return float(value)
     if kind is bytes:
         return _bytes(plain, where)
     if kind in (bool, int, str, type(None)):
         value = _expect(plain, kind, where)
         if kind is int and not -(2**63) <= value < 2**63:
             raise ValueError(f"{where}: is too large a number")
-        if kind is str and not _is_text(value):
+        if kind is str and not _is_unicode(value):
             raise ValueError(f"{where}: is not text")
         return value
     raise TypeError(f"{where}: {kind} cannot be received")
@@ -191,27 +233,27 @@ def _expect(plain: Any, kind: Any, where: str) -> Any:
 
 def _bytes(plain: Any, where: str) -> bytes:
     try:
-        return base64.b64decode(_expect(plain, str, where), validate=True)
+        return base64.b64decode(_expect(plain, str, where).encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         raise ValueError(f"{where}: is not base64") from None
 
 
 @cache
 def is_record(kind: Any) -> bool:
-    """Whether `kind` is a NamedTuple or a dataclass."""
+    """Return whether `kind` is a NamedTuple or a dataclass."""
     return dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
 
 
 @cache
 def hints(kind: type) -> dict[str, Any]:
-    """The types of a record's fields."""
+    """Return the types of a record's fields."""
     found = get_type_hints(kind)
     return {name: found[name] for name in field_names(kind)}
 
 
 @cache
 def field_names(kind: Any) -> tuple[str, ...]:
-    """The fields of a record, in their order."""
+    """Return the fields of a record, in order."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     return tuple(kind._fields)
@@ -222,8 +264,8 @@ def _listed(names: Any) -> str:
     return shown or "none"
 
 
-def _is_text(value: str) -> bool:
-    """Half of a surrogate pair is a character in JSON, but cannot be written anywhere."""
+def _is_unicode(value: str) -> bool:
+    """Return whether text can be encoded: JSON may hold half of a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -233,7 +275,7 @@ def _is_text(value: str) -> bool:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     named = dict(pairs)
-    if not all(map(_is_text, named)):
+    if not all(map(_is_unicode, named)):
         raise ValueError("the name of a field is not text")
     if len(named) < len(pairs):
         raise ValueError("a field occurs twice")
@@ -242,3 +284,32 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(_: str) -> Any:
     raise ValueError("NaN and infinities are not JSON")
+
+
+# ── single values of parsed JSON ─────────────────────────────────────────────────────────────────
+
+
+def number(value: Any) -> float:
+    """Return a finite number; raise TypeError for anything else, booleans included."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError(f"{short(value)} is no number")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """Return an integer that a double represents exactly; raise TypeError for anything else."""
+    if type(value) is not int or abs(value) >= 2**53:
+        raise TypeError(f"{short(value)} is no whole number")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a string; raise TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{short(value)} is no text")
+    return value
+
+
+def short(value: Any) -> str:
+    """Return the first characters of a value's repr, for error messages."""
+    return repr(value)[:40]

@@ -1,4 +1,4 @@
-"""Data to try methods on: clients to train with, clean test sets, and what is known of outliers."""
+"""Data sets: training rows by client, clean test sets, and known outliers."""
 
 from dorfl.data.datasets.adult import adult, adult_table
 from dorfl.data.datasets.base import Dataset

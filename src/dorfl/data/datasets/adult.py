@@ -41,12 +41,19 @@ SUSPECT_GAIN = 20_000
 
 
 def adult(split: str = "official", *, features: str = "all", seed: int = 0) -> Dataset:
-    """Adult with three clients, White, Black and Other, ready to train on.
+    """Return Adult with the clients White, Black and Other.
 
-    `split` is "official" (32,561 rows to train, 16,281 to test) or "paper" (70 % of all rows to
-    train, drawn with `seed`, the rest to test). `features` is "all" (six numbers and the categories
-    one-hot: 108 columns) or "numeric" (the six). Numbers are in standard deviations of the training
-    rows; labels are +1 for more than $50K, −1 for less.
+    Numbers are standardised by the training rows. Labels are +1 for more than $50K, −1 for less.
+
+    Parameters
+    ----------
+    split
+        "official" (32,561 training rows, 16,281 test rows) or "paper" (random 70 % of all rows to
+        train, the others to test).
+    features
+        "all" (six numbers and one-hot categories: 108 columns) or "numeric" (the six numbers).
+    seed
+        Of the random split.
     """
     if split not in ("official", "paper"):
         raise ValueError(f'adult(split={split!r}): choose "official" or "paper"')
@@ -73,9 +80,9 @@ def adult(split: str = "official", *, features: str = "all", seed: int = 0) -> D
 
 @cache
 def adult_table() -> pd.DataFrame:
-    """All 48,842 rows as they are in the files, and a column `part` that says which they are from.
+    """Return all 48,842 rows, with a column `part` that is "train" or "test".
 
-    The full stop after every label of the test file is left out; "?" stays what it is, a value.
+    Values are those of the files, "?" included; the full stop after test labels is left out.
     """
     import pandas as pd  # noqa: PLC0415 - half a second that `import dorfl` can do without
 
@@ -101,7 +108,7 @@ def _verified(file: str) -> bytes:
 def _encode(
     table: pd.DataFrame, units: dict[str, tuple[float, float]], categories: bool
 ) -> tuple[Array, tuple[str, ...]]:
-    """Numbers in their units first, then a 0/1 column for every value of every category."""
+    """Return the scaled numbers, then a 0/1 column for every value of every category."""
     columns = [(table[name].to_numpy() - zero) / unit for name, (zero, unit) in units.items()]
     names = list(units)
     for name in COLUMNS[:-1] if categories else ():

@@ -1,4 +1,4 @@
-"""What every data set here comes as."""
+"""Base class of the data sets."""
 
 from __future__ import annotations
 
@@ -14,23 +14,39 @@ Clients = Mapping[str, tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Clients and test sets by name, and which training rows are known to be wrong."""
+    """Data set of several clients.
+
+    Attributes
+    ----------
+    clients, test : dict
+        (X, y) by client, to train with and to test on.
+    outliers : dict
+        (n,) mask of training rows that are known or strongly suspected to be wrong.
+    feature_names : tuple of str
+        Columns of X.
+    theta : Array, optional
+        Parameters from which labels were drawn, of synthetic data.
+    frozen : tuple of int
+        Columns that stand for categories, in which rows cannot drift.
+    units : mapping
+        For each scaled column, its location and scale.
+    """
 
     clients: dict[str, tuple[Array, Array]]
     test: dict[str, tuple[Array, Array]]
-    outliers: dict[str, Array]  # True for a training row known, or strongly suspected, to be wrong
+    outliers: dict[str, Array]
     feature_names: tuple[str, ...]
-    theta: Array | None = None  # the parameter the labels were drawn with, where they were drawn
-    frozen: tuple[int, ...] = ()  # columns that stand for categories: a row cannot drift in them
-    units: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # column: zero and unit
+    theta: Array | None = None
+    frozen: tuple[int, ...] = ()
+    units: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def in_units(self, column: str, value: float) -> float:
-        """A value in the column's own units as the rows here have it."""
+        """Convert a value from the original unit of a column to that of X."""
         zero, unit = self.units.get(column, (0.0, 1.0))
         return (value - zero) / unit
 
     def uncontaminated(self) -> dict[str, tuple[Array, Array]]:
-        """The clients without the rows known to be wrong."""
+        """Return the clients without the rows known to be wrong."""
         return {
             name: (X[~self.outliers[name]], y[~self.outliers[name]])
             for name, (X, y) in self.clients.items()
@@ -38,7 +54,7 @@ class Dataset:
 
 
 def seventy_percent(count: int, seed: int) -> Array:
-    """Which of so many rows are to train on: 70 % of them, drawn at random."""
+    """Return a mask (count,) of random 70 % of the rows, to train on."""
     drawn = np.zeros(count, dtype=bool)
     order = np.random.default_rng([seed, count]).permutation(count)
     drawn[order[: round(0.7 * count)]] = True
@@ -46,13 +62,13 @@ def seventy_percent(count: int, seed: int) -> Array:
 
 
 def pooled(clients: Clients) -> tuple[Array, Array]:
-    """All rows and labels as one table, client after client."""
+    """Return the rows and labels of all clients as one table."""
     tables, labels = zip(*clients.values(), strict=True)
     return np.concatenate(tables), np.concatenate(labels)
 
 
 def hold_out(clients: Clients, share: float, seed: int) -> tuple[list[Array], list[Array]]:
-    """Row numbers of every client, some kept and a share held out, each in its own random order."""
+    """Return sorted row numbers of every client: those kept, and a random share held out."""
     streams = np.random.default_rng([seed, 70]).spawn(len(clients))
     kept, held = [], []
     for (_, y), rng in zip(clients.values(), streams, strict=True):

@@ -1,8 +1,8 @@
-"""A table to try things on: who is ill, at three clinics, one of whose laboratories errs.
+"""Synthetic patient records of three clinics, a tenth of them in wrong units.
 
-All of it is made up. One row in ten comes from a laboratory that reports glucose and blood pressure
-in other units (mmol/L and kPa instead of mg/dL and mmHg), and most of its patients are ill: a model
-that believes those rows learns that low values mean illness.
+One row in ten comes from a laboratory that reports glucose and blood pressure in mmol/L and kPa
+instead of mg/dL and mmHg. Most of its patients are ill, so a model that trusts these rows learns
+that low values mean illness.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WRONG = 0.1
 
 
 class Clinics(NamedTuple):
-    """Rows to train with, rows to come (all of them right), and which of the first are wrong."""
+    """Training rows, clean test rows, and a mask of the wrong training rows."""
 
     records: pa.Table
     coming: pa.Table
@@ -26,7 +26,7 @@ class Clinics(NamedTuple):
 
 
 def clinics(seed: int = 0) -> Clinics:
-    """Three clinics' patients: age, blood pressure, glucose, body mass, smoking; ill or healthy.
+    """Return patients of three clinics: age, pressure, glucose, mass, smoking; ill or healthy.
 
     >>> found = clinics(seed=0)
     >>> found.records.num_rows, int(found.wrong.sum()), found.coming.num_rows

@@ -39,12 +39,25 @@ def synthetic(
     kind: str = "negate",
     test_rows: int = 8000,
 ) -> Dataset:
-    """Rows from N(μ_i, I) with logistic labels; some contaminated, the others shifted.
+    """Return rows from N(μ_i, I) with logistic labels; some contaminated, the others shifted.
 
-    `kind` says what happens to a contaminated row: "negate" multiplies it by −factor, "scale" by
-    +factor, "flip" keeps it and flips its label, "cluster" puts it with the others of its client
-    around −factor θ*/‖θ*‖, labelled +1. Other rows are moved by `shifts` along the first
-    coordinate. Test sets are clean and unshifted, `test_rows` in all, in proportion to `sizes`.
+    Parameters
+    ----------
+    seed
+        Of the random numbers.
+    sizes, means
+        Number of rows and μ of each client.
+    theta
+        θ* of the labels.
+    contamination, factors
+        For each client, the share of contaminated rows and their factor.
+    shifts
+        For each client, how far other rows are moved along the first coordinate.
+    kind
+        What is done to contaminated rows: "negate" multiplies them by −factor, "scale" by +factor,
+        "flip" flips their labels, "cluster" puts them around −factor θ*/‖θ*‖ with label +1.
+    test_rows
+        Rows of the test sets, which are clean and unshifted, in proportion to `sizes`.
     """
     if kind not in KINDS:
         raise ValueError(f"synthetic(kind={kind!r}): choose one of {', '.join(KINDS)}")

@@ -1,9 +1,8 @@
 """Scaling, imputation and one-hot encoding, fitted without pooling rows.
 
-Every client tells counts, sums, quantile sketches and levels, in two small exchanges; all end up
-with the same :class:`Transform`. Two functions are the client's (:func:`summarise`,
-:func:`deviations`), two the server's (:func:`agree`, :func:`scale`); :func:`fit` runs them in one
-process.
+In two exchanges every client reports counts, sums, quantile sketches and levels, and all get the
+same :class:`Transform`. Clients run :func:`summarise` and :func:`deviations`, the server runs
+:func:`agree` and :func:`scale`; :func:`fit` runs all four in one process.
 
 >>> import numpy as np
 >>> rng = np.random.default_rng(0)
@@ -60,7 +59,20 @@ __all__ = [
 
 
 def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
-    """Both exchanges among clients that live here: name → table (what `pyarrow.table` takes)."""
+    """Fit a transformation to clients in this process.
+
+    Parameters
+    ----------
+    tables
+        Table of each client by name: anything that `pyarrow.table` takes.
+    plan
+        How columns are read and scaled.
+
+    Raises
+    ------
+    ValueError
+        If clients have different columns, or read one differently.
+    """
     plan = plan or Plan()
     given = {name: table_of(table) for name, table in sorted(tables.items())}
     if not given:
@@ -68,9 +80,9 @@ def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
     names = check_columns({name: table.column_names for name, table in given.items()}, plan)
 
     def column(name: str) -> Part | str:
-        """A column's exchanges do not concern the others: it is read once for both."""
+        """Run both exchanges for one column, which is read once."""
         read = {c: read_column(table.column(name), name, plan) for c, table in given.items()}
-        part = agree_on(name, {client: told for client, (told, _) in read.items()}, plan)
+        part = agree_on(name, {client: summary for client, (summary, _) in read.items()}, plan)
         if isinstance(part, Numeric) and plan.scaling != "none":
             far = [deviation_of(numbers, part, plan) for _, numbers in read.values()]
             return part._replace(spread=spread_of(far, plan))

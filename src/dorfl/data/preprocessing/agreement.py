@@ -1,8 +1,7 @@
-"""The server's side: from what clients tell of their columns to one transformation for all.
+"""Server side of preprocessing: from the clients' summaries of columns to one transformation.
 
-Sums are exact and levels are counted, so these come out as on the pooled table; medians do within
-:func:`dorfl.data.sketch.rank_error`. What is told is put together in the clients'
-order, which makes no difference to sums and counts.
+Sums are exact and levels are counted, so both equal those of the pooled table. Medians differ by at
+most :func:`dorfl.data.sketch.rank_error`.
 """
 
 from __future__ import annotations
@@ -20,26 +19,36 @@ from dorfl.data.preprocessing.transform import MISSING, Category, Numeric, Part,
 
 _MAD = 1.4826022185056018  # 1 / Φ⁻¹(3/4): makes the MAD of normal rows their standard deviation
 _MEAN = 1.2533141373155001  # √(π/2): the same for the mean distance
-_FAR = 1.2815515655446004  # Φ⁻¹(9/10): four normal rows in five are nearer
+_P80 = 1.2815515655446004  # Φ⁻¹(9/10): the 80 % quantile of |x| for normal rows
+_RARE = 4.0  # scales beyond which the values of a nearly constant column set its scale
 
 
 def agree(summaries: Mapping[str, Mapping[str, Column]], plan: Plan) -> Transform:
-    """After the first exchange: which columns are used and how; spreads are still 1.
+    """Return the transformation after the first exchange, with scales of 1.
 
-    Raises where clients have different columns, or read one differently.
+    Parameters
+    ----------
+    summaries
+        Summaries by client and column: :func:`~dorfl.data.preprocessing.summarise`.
+    plan
+        The plan that all clients followed.
+
+    Raises
+    ------
+    ValueError
+        If clients have different columns, or read one differently.
     """
     if not summaries:
         raise ValueError("preprocessing: there are no clients")
-    names = check_columns({client: list(told) for client, told in summaries.items()}, plan)
+    names = check_columns({client: list(own) for client, own in summaries.items()}, plan)
     found = {
-        name: agree_on(name, {c: told[name] for c, told in summaries.items()}, plan)
-        for name in names
+        name: agree_on(name, {c: own[name] for c, own in summaries.items()}, plan) for name in names
     }
     return assemble(found, plan)
 
 
 def check_columns(listed: Mapping[str, list[str]], plan: Plan) -> list[str]:
-    """The columns that all clients have, or an error that says who lacks which."""
+    """Return the columns used; raise a ValueError if a client lacks one of them."""
     used = {
         client: [name for name in names if plan.kinds.get(name) != "ignore"]
         for client, names in listed.items()
@@ -57,7 +66,7 @@ def check_columns(listed: Mapping[str, list[str]], plan: Plan) -> list[str]:
 
 
 def assemble(found: Mapping[str, Part | str], plan: Plan) -> Transform:
-    """The columns that are used, and why the others are not."""
+    """Return the transformation of the columns used, with reasons for the others."""
     ignored = {name: "as the study says" for name, kind in plan.kinds.items() if kind == "ignore"}
     ignored |= {name: why for name, why in found.items() if isinstance(why, str)}
     parts = tuple(part for part in found.values() if not isinstance(part, str))
@@ -65,11 +74,11 @@ def assemble(found: Mapping[str, Part | str], plan: Plan) -> Transform:
 
 
 def scale(
-    transform: Transform, told: Mapping[str, Mapping[str, Deviation]], plan: Plan
+    transform: Transform, reports: Mapping[str, Mapping[str, Deviation]], plan: Plan
 ) -> Transform:
-    """After the second exchange: the transformation with its spreads."""
+    """Return the transformation after the second exchange, with its scales."""
     parts = [
-        part._replace(spread=spread_of([d[part.name] for d in told.values()], plan, part.name))
+        part._replace(spread=spread_of([d[part.name] for d in reports.values()], plan, part.name))
         if isinstance(part, Numeric)
         else part
         for part in transform.parts
@@ -77,9 +86,9 @@ def scale(
     return replace(transform, parts=tuple(parts))
 
 
-def agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
-    """How a column is used, or why it is not."""
-    kinds = {column.kind: client for client, column in told.items() if column.kind != "empty"}
+def agree_on(name: str, summaries: Mapping[str, Column], plan: Plan) -> Part | str:
+    """Return how a column is used, or the reason why it is not."""
+    kinds = {column.kind: client for client, column in summaries.items() if column.kind != "empty"}
     if not kinds:
         return f"no client has {plan.least} values of it"
     if len(kinds) > 1:
@@ -88,10 +97,10 @@ def agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
             f"column {name!r} is {one} at client {here!r} and {two} at client {there!r}; correct "
             "the values that are no numbers, or declare it a category or ignored"
         )
-    used = [column for column in told.values() if column.kind != "empty"]
+    used = [column for column in summaries.values() if column.kind != "empty"]
     if "other" in kinds:
         return "neither numbers nor categories"
-    missing = _missing(told)
+    missing = _missing(summaries)
     if "category" in kinds:
         return _category(name, used, missing, plan)
     if all(column.numbering for column in used):
@@ -104,10 +113,10 @@ def agree_on(name: str, told: Mapping[str, Column], plan: Plan) -> Part | str:
     return Numeric(name, middle, 1.0, center, flagged, missing, "date" in kinds)
 
 
-def _missing(told: Mapping[str, Column]) -> float:
-    """The share of all rows in which the column is missing, as far as clients tell."""
-    missing = sum(column.missing for column in told.values())
-    return missing / max(missing + sum(column.rows for column in told.values()), 1)
+def _missing(summaries: Mapping[str, Column]) -> float:
+    """Return the share of rows with a missing value, as far as clients report it."""
+    missing = sum(column.missing for column in summaries.values())
+    return missing / max(missing + sum(column.rows for column in summaries.values()), 1)
 
 
 def _category(name: str, used: list[Column], missing: float, plan: Plan) -> Category | str:
@@ -132,22 +141,23 @@ def _center(used: list[Column], plan: Plan) -> float:
     return sketch.quantile([c.values for c in used], 0.5)
 
 
-def spread_of(told: list[Deviation], plan: Plan, name: str = "") -> float:
-    """The unit a column is measured in: never 0, for what does not vary needs none."""
+def spread_of(reports: list[Deviation], plan: Plan, name: str = "") -> float:
+    """Return the scale of a column; 1 for a constant column.
+
+    The robust scale is the larger of the MAD and the scaled 80 % quantile of the distances: the
+    MAD is too small if nearly half of the rows agree, and a tenth of outliers hardly moves the 80 %
+    quantile. If a column is nearly constant, the nearest quarter of the rows that differ sets it.
+    """
     if plan.scaling == "standard":
-        count = sum(d.rows for d in told)
+        count = sum(d.rows for d in reports)
         if name in plan.floors:
-            mean = sums.combine(d.squares for d in told) / count
+            mean = sums.combine(d.squares for d in reports) / count
             return max(_MEAN * mean, plan.floors[name])
-        spread = float(np.sqrt(sums.combine(d.squares for d in told) / count))
+        spread = float(np.sqrt(sums.combine(d.squares for d in reports) / count))
         return spread or 1.0
-    distances = [d.distances for d in told]
-    # The MAD, unless half of the rows (nearly) agree and it says little: then what four in five
-    # say, which a tenth of wrong rows cannot move far either; and of a column that is nearly always
-    # the same, what the nearest quarter of the rows say that do differ: wrong rows differ too, and
-    # may be as many as they.
-    spread = max(_MAD * sketch.quantile(distances, 0.5), sketch.quantile(distances, 0.8) / _FAR)
+    distances = [d.distances for d in reports]
+    spread = max(_MAD * sketch.quantile(distances, 0.5), sketch.quantile(distances, 0.8) / _P80)
     differing = sketch.quantile(distances, 0.25, above=0.0)
-    if differing > 4.0 * spread:
+    if differing > _RARE * spread:
         spread = differing
     return spread if np.isfinite(spread) and spread > 0 else 1.0

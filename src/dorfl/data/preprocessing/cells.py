@@ -1,9 +1,8 @@
-"""Cells of text that stand for numbers and dates, as people write them.
+"""Numbers and dates in cells of text.
 
-A cell means the same wherever it stands: a comma groups thousands, a point starts decimals, and a
-date has its year first or its day first before points. What could be meant in two ways (1,5 or
-02/03/2024) is no number and no date; :mod:`dorfl.data.tables` turns a file's decimal commas round
-before.
+The format is the same everywhere: a comma groups thousands, a point starts decimals, and a date is
+2024-02-01 or 01.02.2024. Ambiguous cells (1,5 or 02/03/2024) are neither numbers nor dates;
+:mod:`dorfl.data.tables` swaps the signs of a file with decimal commas before.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# What stands for a missing number; a level, a class or a client may well be called so.
+# Marks of a missing number; a level, a class or a client may have such a name.
 MARKS = ("", "?", "NA", "N/A", "#N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none",
          "-", ".")  # fmt: skip
 PLAIN = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 _SIGN = "[$€£¥]"
-_BLANK = "[\\s\u00a0\u202f]"  # narrow and hard ones too
+_BLANK = "[\\s\u00a0\u202f]"  # also no-break and narrow no-break spaces
 _GROUPED = rf"\d{{1,3}}([,'’]\d{{3}})+(\.\d*)?|\d{{1,3}}({_BLANK}\d{{3}})+(\.\d*)?"
 _AMOUNT = rf"{_SIGN}?{_BLANK}*({PLAIN}|{_GROUPED}){_BLANK}*({_SIGN}|%)?"
 _NUMBER = rf"^([-+−]?{_AMOUNT}|\({_AMOUNT}\)|[-+]?(inf|Inf))$"
@@ -30,14 +29,14 @@ _DATE = rf"^(\d{{4}}-\d{{2}}-\d{{2}}|\d{{1,2}}\.\d{{1,2}}\.\d{{4}}){_TIME}{_ZONE
 
 
 def is_text(column: Any) -> bool:
-    """Whether a column is stored as text, or as levels that are."""
+    """Return whether a column is stored as text or as categories of text."""
     stored = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(test(stored) for test in tests)
 
 
 def numbers(column: Any) -> Any | None:
-    """A column of text as float64, null for a missing one; None if a cell is no number.
+    """Return a column of text as float64, null if missing; None if a cell is no number.
 
     >>> numbers(pa.array(["$1,234.50", "12 %", " -3", "NA", None])).to_pylist()
     [1234.5, 12.0, -3.0, None, None]
@@ -54,7 +53,7 @@ def numbers(column: Any) -> Any | None:
 
 
 def dates(column: Any) -> Any | None:
-    """A column of text as points in time, null for a missing one; None if a cell is no date.
+    """Return a column of text as timestamps, null if missing; None if a cell is no date.
 
     >>> numbers(pa.array(["01.02.2024"])), str(dates(pa.array(["01.02.2024"]))[0])
     (None, '2024-02-01 00:00:00')
@@ -73,9 +72,9 @@ def dates(column: Any) -> Any | None:
 
 
 def read(column: Any, decimal: str = ".") -> tuple[Any, str]:
-    """A column as what its text says, and a remark where that is not how it is stored.
+    """Return a column converted to numbers or dates if its text says so, and a remark.
 
-    Text of plain numbers stays text: whoever stored it so knew that it counts nothing.
+    Text of plain numbers stays text: it is quoted in the file because it is a code.
 
     >>> read(pa.array(["$1,200", "$90"]))[1]
     'is text read as numbers'
@@ -87,18 +86,18 @@ def read(column: Any, decimal: str = ".") -> tuple[Any, str]:
     values = _values(column)
     found = dates(values)
     if found is not None and found.null_count < len(found):
-        return dates(column), ""  # dates are told of anyhow
-    turned = values if decimal == "." else turn_round(values)
+        return dates(column), ""  # reports mention dates in any case
+    turned = values if decimal == "." else swap_signs(values)
     if not _all(_present(turned), rf"^({PLAIN})$"):
         found = numbers(turned)
         if found is not None and found.null_count < len(found):
-            whole = column if decimal == "." else turn_round(column)
+            whole = column if decimal == "." else swap_signs(column)
             return numbers(whole), "is text read as numbers"
     return column, ""
 
 
-def turn_round(column: Any) -> Any:
-    """Text with commas for points and points for commas."""
+def swap_signs(column: Any) -> Any:
+    """Swap commas and points in text."""
     text = _plain(column)
     for old, new in ((",", "\0"), (".", ","), ("\0", ".")):
         text = pc.replace_substring(text, old, new)
@@ -106,7 +105,7 @@ def turn_round(column: Any) -> Any:
 
 
 def without(column: Any, missing: Sequence[str]) -> Any:
-    """A column with nulls where a cell is empty, or one of those that mean a missing value.
+    """Return a column with nulls for empty cells and for those in `missing`.
 
     >>> without(pa.array([1.0, -999.0]), ["-999", "refused"]).to_pylist()
     [1.0, None]
@@ -125,8 +124,8 @@ def without(column: Any, missing: Sequence[str]) -> Any:
     return pc.if_else(there, pa.scalar(None, column.type), column)
 
 
-def strangers(column: Any) -> int:
-    """How many cells of text are no numbers."""
+def count_non_numeric(column: Any) -> int:
+    """Return how many cells of text are no numbers."""
     return int(pc.sum(pc.invert(_matches(_present(column), _NUMBER))).as_py() or 0)
 
 
@@ -147,7 +146,7 @@ def _first(column: Any, count: int = 100) -> list[str]:
 
 
 def _values(column: Any) -> Any:
-    """The levels of a column that is stored as such, which are fewer than its rows."""
+    """Return the distinct values of a dictionary column, which are fewer than its rows."""
     if not pa.types.is_dictionary(column.type):
         return column
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -159,7 +158,7 @@ def _plain(column: Any) -> Any:
 
 
 def _present(column: Any) -> Any:
-    """Text without outer blanks, null where a number would be missing."""
+    """Return text without outer blanks, null for marks of a missing number."""
     text = pc.utf8_trim_whitespace(_plain(column))
     there = pc.is_in(text, pa.array(list(MARKS), pa.string()))
     return pc.if_else(there, pa.scalar(None, pa.string()), text)
@@ -170,6 +169,6 @@ def _matches(text: Any, pattern: str) -> Any:
 
 
 def _all(text: Any, pattern: str) -> bool:
-    """Whether every cell that is there is written so; most columns show at once that it is not."""
+    """Return whether all cells match; the first thousand rows are tested first."""
     first = text.slice(0, 1000)
     return all(pc.all(_matches(part, pattern)).as_py() is not False for part in (first, text))

@@ -1,4 +1,4 @@
-"""Columns of a table as numbers or as levels, whatever type they are stored in."""
+"""Columns of a table as numbers or categories, whatever type they are stored in."""
 
 from __future__ import annotations
 
@@ -19,38 +19,46 @@ _IDENTIFIER = re.compile(
     r"(^|[ _.-])(id|uuid|guid|index|key|rowid)$|^unnamed: 0$|^$", re.IGNORECASE
 )
 _NUMBER = re.compile(cells.PLAIN)
-_LARGEST = 1e100  # its square is still a number; no measurement comes near it
+_LARGEST = 1e100  # larger numbers count as missing; its square is finite
 _DAY = 86_400e6  # microseconds
-_ENOUGH_TO_TELL = 20  # rows; fewer distinct integers in order may well be chance
+_MIN_NUMBERED = 20  # rows; fewer ordered integers may be a coincidence
 
 
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_time)
 
 
 class Table(Protocol):
-    """What preprocessing needs of a table: names, and columns one at a time."""
+    """Protocol of a table: names, and columns one at a time."""
 
     @property
     def column_names(self) -> list[str]:
-        """The columns, in the file's order."""
+        """Return the columns in the order of the file."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
 
     def column(self, name: str) -> Any:
-        """A column as an Arrow array."""
+        """Return a column as an Arrow array."""
 
 
 class Levels(NamedTuple):
-    """A column of categories: its distinct values as text, and which of them each row has."""
+    """Categories of a column.
+
+    Attributes
+    ----------
+    names : list of str
+        The distinct values as text.
+    codes : Array
+        (n,) index of each row's value; −1 if missing.
+    """
 
     names: list[str]
-    codes: Array  # −1: missing
+    codes: Array
 
 
 def table_of(given: Any) -> Table:
-    """A table from anything `pyarrow.table` takes: a data frame, a mapping of name to array.
+    """Return a table from a data frame, a mapping, or anything else that `pyarrow.table` takes.
 
     >>> table_of({"age": [31, 45], "sex": ["f", None]}).column_names
     ['age', 'sex']
@@ -65,7 +73,7 @@ def table_of(given: Any) -> Table:
 
 
 def kind_of(column: Any) -> str:
-    """How a column is read unless told: "numeric", "date", "category", "empty", or "other"."""
+    """Return how a column is read by default: numeric, date, category, empty or other."""
     if column.null_count == len(column):
         return "empty"
     stored = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -77,9 +85,9 @@ def kind_of(column: Any) -> str:
 
 
 def numbers(column: Any, name: str) -> Array:
-    """A column as float64, NaN where a value is missing, infinite or beyond all measure.
+    """Return a column as float64, NaN for missing values and those beyond 1e100.
 
-    Dates are days since 1970, times of day hours.
+    Dates become days since 1970, times of day become hours.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -87,9 +95,9 @@ def numbers(column: Any, name: str) -> Array:
         values = _as_numpy(_floats(column))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise ValueError(
-            f"column {name!r} is used as numbers but holds {_strangers(column)}; correct them, "
-            "leave them empty, name them (--missing), or declare the column a category or ignored "
-            "(--category, --ignore)"
+            f"column {name!r} is used as numbers but holds {_describe_non_numeric(column)}; "
+            "correct them, leave them empty, name them (--missing), or declare the column a "
+            "category or ignored (--category, --ignore)"
         ) from None
     if not len(values) or (values.min() >= -_LARGEST and values.max() <= _LARGEST):
         return values  # NaN fails the comparison
@@ -97,14 +105,14 @@ def numbers(column: Any, name: str) -> Array:
 
 
 def beyond(column: Any) -> int:
-    """How many numbers are infinite or beyond all measure, and so count as missing."""
+    """Return how many numbers are infinite or beyond 1e100, and count as missing."""
     if not (pa.types.is_float64(column.type) or pa.types.is_float32(column.type)):
         return 0
     return int(pc.sum(pc.greater(pc.abs(column), _LARGEST)).as_py() or 0)
 
 
 def _floats(column: Any) -> Any:
-    """A column of any type as float64."""
+    """Return a column of any type as float64."""
     if cells.is_text(column):
         found = cells.numbers(column)
         column = cells.dates(column) if found is None else found
@@ -120,9 +128,9 @@ def _floats(column: Any) -> Any:
 
 
 def levels(column: Any, name: str) -> Levels:
-    """A column as categories: text without outer blanks, numbers as plainly as they go."""
+    """Return a column as categories: stripped text, numbers in their shortest form."""
     if kind_of(column) == "other":
-        raise ValueError(f"column {name!r} holds {column.type}, which makes no categories")
+        raise ValueError(f"column {name!r} holds {column.type}, which is no type for categories")
     column = _one_piece(column)
     if pa.types.is_null(column.type):
         return Levels([], np.full(len(column), -1))
@@ -131,7 +139,7 @@ def levels(column: Any, name: str) -> Levels:
     written = [_plain(value) for value in column.dictionary.to_pylist()]
     distinct = in_order({text for text in written if text is not None})
     place = {text: k for k, text in enumerate(distinct)}
-    # One more place at the end, where the code −1 of a missing value looks itself up.
+    # The last entry is for the code −1 of a missing value.
     lookup = np.array([-1 if t is None else place[t] for t in written] + [-1], dtype=np.int64)
     codes = _as_numpy(column.indices)
     if column.null_count:
@@ -140,7 +148,7 @@ def levels(column: Any, name: str) -> Levels:
 
 
 def in_order(levels: Iterable[str]) -> list[str]:
-    """Levels as people list them: numbers by their size, then words.
+    """Sort levels: numbers by value, then text.
 
     >>> in_order({"10", "2", "-1", "other", "a"})
     ['-1', '2', '10', 'a', 'other']
@@ -154,10 +162,10 @@ def _rank(level: str) -> tuple[bool, float, str]:
 
 
 def is_identifier(values: Array, name: str) -> bool:
-    """Whether whole numbers only number the rows: all distinct, and in order or named like it."""
-    if len(values) < _ENOUGH_TO_TELL:
+    """Return whether integers number the rows: distinct, and ordered or named like an id."""
+    if len(values) < _MIN_NUMBERED:
         return False
-    for part in (values[:_ENOUGH_TO_TELL], values):  # most columns show it at once
+    for part in (values[:_MIN_NUMBERED], values):  # the first rows decide for most columns
         if not (np.isfinite(part).all() and (part == np.rint(part)).all()):
             return False
     steps = np.diff(values)
@@ -167,24 +175,24 @@ def is_identifier(values: Array, name: str) -> bool:
 
 
 def present(values: Array) -> Array:
-    """The numbers that are there."""
+    """Return the numbers that are not missing."""
     return values[~np.isnan(values)] if np.isnan(values.sum()) else values
 
 
 def at_most_two(values: Array) -> bool:
-    """Whether no more than two different numbers occur."""
+    """Return whether at most two different numbers occur."""
     return all(
         bool(((part == part.min()) | (part == part.max())).all())
-        for part in (values[:_ENOUGH_TO_TELL], values)
+        for part in (values[:_MIN_NUMBERED], values)
     )
 
 
 def _as_numpy(column: Any) -> Array:
-    """Numbers as NumPy has them, NaN where one is missing."""
+    """Return a NumPy array, NaN for missing numbers."""
     column = _one_piece(column)
     if column.null_count or not len(column):
         return np.asarray(column.to_numpy(zero_copy_only=False))
-    return np.from_dlpack(column)  # Arrow's own way imports pandas, which takes a while
+    return np.from_dlpack(column)  # Arrow's to_numpy imports pandas, which is slow
 
 
 def _one_piece(column: Any) -> Any:
@@ -194,7 +202,7 @@ def _one_piece(column: Any) -> Any:
 
 
 def _plain(value: Any) -> str | None:
-    """A level as text, the same from whatever type a file stores it in."""
+    """Return a level as text, the same for every type that a file may store it in."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime.date | datetime.time):
@@ -211,8 +219,8 @@ def _plain(value: Any) -> str | None:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def _strangers(column: Any) -> str:
-    """How many values are no numbers and how they look; not which, for messages travel."""
+def _describe_non_numeric(column: Any) -> str:
+    """Describe the values that are no numbers without repeating them: errors leave the site."""
     if not cells.is_text(column):
         return str(column.type)
-    return f"{cells.strangers(column)} value(s) that are not, such as {cells.look(column)}"
+    return f"{cells.count_non_numeric(column)} value(s) that are not, such as {cells.look(column)}"

@@ -1,8 +1,8 @@
-"""The client's side: what it tells of its columns. Counts, sums, sketches and levels; never a row.
+"""Client side of preprocessing: counts, sums, sketches and levels of columns; never a row.
 
-Nothing is told of fewer than `least` rows: not of a column with fewer values, nor of a level with
-fewer rows. There are two exchanges: the first says where the middle of a column is (and how often
-each level occurs), the second how far the values are from it.
+No statistic is of fewer than `least` rows: columns with fewer values and levels with fewer rows are
+left out. The first exchange is for the centre of a column and the frequency of its levels, the
+second for the distances from the centre.
 """
 
 from __future__ import annotations
@@ -21,19 +21,29 @@ from dorfl.support.types import Array
 
 SCALINGS = ("robust", "standard", "none")
 KINDS = ("numeric", "category", "ignore")
-_MOST_SENT = 1000  # levels of a column
+_MAX_LEVELS = 1000  # levels of a column that a client reports
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients agree on before they look at their columns.
+    """Plan of preprocessing, the same for all clients.
 
-    `scaling` is "robust" (median and MAD), "standard" (mean and standard deviation) or "none".
-    `kinds` says of a column that it is "numeric", "category" or to "ignore", where its type does
-    not. A column never has more than `most_levels` levels: the most frequent. `flags` adds a column
-    that says where a number was missing. Cells that are one of `missing` are so everywhere. With
-    `floors`, not squares but distances are summed, with noise, and no column spreads less than its
-    floor.
+    Attributes
+    ----------
+    scaling : str
+        "robust" (median and MAD), "standard" (mean and standard deviation) or "none".
+    kinds : mapping
+        "numeric", "category" or "ignore" for columns whose type does not decide it.
+    least : int
+        Least number of rows in a statistic.
+    most_levels : int
+        Most levels of a column; the most frequent are kept.
+    flags : bool
+        Whether a column of X marks missing numbers.
+    missing : tuple of str
+        Cells that mean a missing value.
+    floors : mapping
+        Least scale of columns; distances are then summed, with noise, in place of squares.
     """
 
     scaling: str = "robust"
@@ -50,24 +60,40 @@ class Plan:
         for name, kind in self.kinds.items():
             if kind not in KINDS:
                 raise ValueError(f"column {name!r}: {kind!r} is none of {', '.join(KINDS)}")
-        if self.least < 1 or not 1 <= self.most_levels <= _MOST_SENT:
-            raise ValueError(f"least: at least 1; most_levels: from 1 to {_MOST_SENT}")
+        if self.least < 1 or not 1 <= self.most_levels <= _MAX_LEVELS:
+            raise ValueError(f"least: at least 1; most_levels: from 1 to {_MAX_LEVELS}")
 
 
 class Column(NamedTuple):
-    """What a client tells of one column; `kind` as it reads it, or why it does not use it."""
+    """Summary of one column at a client.
+
+    Attributes
+    ----------
+    kind : str
+        "numeric", "date" or "category"; "empty" or "other" if it is not used.
+    rows, missing : int
+        Number of values, and of missing values.
+    total : tuple of float
+        Exact sum of the values, for standard scaling.
+    values : Sketch
+        Sketch of the values, for robust scaling.
+    levels : mapping
+        Rows by level.
+    numbering : bool
+        Whether the column only numbers the rows.
+    """
 
     kind: str
-    rows: int = 0  # values that are there
+    rows: int = 0
     missing: int = 0
-    total: tuple[float, ...] = ()  # their exact sum (standard scaling)
-    values: Sketch = Sketch(0, ())  # their sketch (robust scaling)
-    levels: Mapping[str, int] = {}  # rows by level; never changed
-    numbering: bool = False  # whether it only numbers the rows
+    total: tuple[float, ...] = ()
+    values: Sketch = Sketch(0, ())
+    levels: Mapping[str, int] = {}  # never changed in place
+    numbering: bool = False
 
 
 class Deviation(NamedTuple):
-    """How far a column's values are from its centre: their squares' sum, or a sketch."""
+    """Distances of a column from its centre: number of rows, and sum of squares or a sketch."""
 
     rows: int = 0
     squares: tuple[float, ...] = ()
@@ -75,7 +101,7 @@ class Deviation(NamedTuple):
 
 
 def summarise(table: Any, plan: Plan) -> dict[str, Column]:
-    """The first exchange: every column of a client's table.
+    """Summarise every column of a client's table, for the first exchange.
 
     >>> ages = {"age": [30, 30, 31, 39, 40, 44, 50, 51, 52, 53], "site": ["a"] * 10}
     >>> summarise(ages, Plan())["age"].values.means
@@ -90,12 +116,12 @@ def summarise(table: Any, plan: Plan) -> dict[str, Column]:
 
 
 def summarise_column(column: Any, name: str, plan: Plan) -> Column:
-    """What is told of one column."""
+    """Summarise one column."""
     return read_column(column, name, plan)[0]
 
 
 def read_column(column: Any, name: str, plan: Plan) -> tuple[Column, Array]:
-    """What is told of one column, and its numbers in order: what the second exchange is about."""
+    """Return the summary of a column, and its sorted numbers for the second exchange."""
     none = np.empty(0)
     seen = columns.kind_of(column)
     kind = seen if seen == "empty" else plan.kinds.get(name, seen)
@@ -110,41 +136,43 @@ def read_column(column: Any, name: str, plan: Plan) -> tuple[Column, Array]:
     missing = _enough(len(values) - len(present), plan)
     if len(present) < plan.least:
         return Column("empty", missing=len(values)), none
-    told = Column(kind, len(present), missing)
+    summary = Column(kind, len(present), missing)
     if name not in plan.kinds and kind == "numeric":
-        if columns.at_most_two(present):  # perhaps a yes and a no: the server sees what others have
-            told = told._replace(levels=_levels(columns.levels(column, name), "", plan).levels)
-        told = told._replace(numbering=columns.is_identifier(values, name))
+        if columns.at_most_two(present):  # may be categories: the server compares clients
+            summary = summary._replace(
+                levels=_levels(columns.levels(column, name), "", plan).levels
+            )
+        summary = summary._replace(numbering=columns.is_identifier(values, name))
     if plan.scaling == "standard":
-        return told._replace(total=sums.exact(present)), present
+        return summary._replace(total=sums.exact(present)), present
     ordered = np.sort(present)
-    return told._replace(values=sketch.of(ordered, plan.least)), ordered
+    return summary._replace(values=sketch.of(ordered, plan.least)), ordered
 
 
 def deviations(table: Any, transform: Transform, plan: Plan) -> dict[str, Deviation]:
-    """The second exchange: how far the numeric columns' values are from their centres."""
+    """Return the distances of numeric columns from their centres, for the second exchange."""
     given = columns.table_of(table)
     return {p.name: deviation(given.column(p.name), p, plan) for p in transform.numeric}
 
 
 def deviation(column: Any, part: Numeric, plan: Plan) -> Deviation:
-    """How far one column's values are from its centre."""
+    """Return the distances of one column from its centre."""
     return deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
 
 
 def deviation_of(present: Array, part: Numeric, plan: Plan) -> Deviation:
-    """How far numbers are from their column's centre."""
+    """Return the distances of numbers from the centre of their column."""
     if len(present) < plan.least:
         return Deviation()
     if plan.scaling == "standard":
         return Deviation(len(present), squares=sums.exact((present - part.center) ** 2))
-    return Deviation(len(present), distances=sketch.around(present, part.center, plan.least))
+    return Deviation(len(present), distances=sketch.of_distances(present, part.center, plan.least))
 
 
 def _levels(found: columns.Levels, kind: str, plan: Plan) -> Column:
     counts = np.bincount(found.codes + 1, minlength=len(found.names) + 1).tolist()
     held = {n: c for n, c in zip(found.names, counts[1:], strict=True) if c >= plan.least}
-    frequent = sorted(held, key=lambda name: (-held[name], name))[:_MOST_SENT]
+    frequent = sorted(held, key=lambda name: (-held[name], name))[:_MAX_LEVELS]
     sent = {name: held[name] for name in frequent}
     return Column(kind, len(found.codes) - counts[0], _enough(counts[0], plan), levels=sent)
 

@@ -1,8 +1,7 @@
-"""Sums that come out the same however the rows are shared out among clients.
+"""Exact sums, which do not depend on how rows are divided among clients.
 
-A sum in floating point depends on its order, so the sum of clients' sums is not that of the pooled
-column. A client therefore sends its sum exactly, as a few floats that add up to it, and the server
-rounds once.
+A sum in floating point depends on its order. A client therefore reports its exact sum as a few
+floats that add up to it, and the server rounds once.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import numpy as np
 
 from dorfl.support.types import Array
 
-_ROWS = 2**26  # of so many numbers of 27 bits every partial sum still is a float64, exactly
+_ROWS = 2**26  # partial sums of so many 27-bit numbers are exact in float64
 
 
 def exact(values: Array) -> tuple[float, ...]:
-    """Floats, mostly two, whose exact sum is the exact sum of the values.
+    """Return floats, mostly two, whose exact sum is that of the values.
 
     >>> exact(np.array([1e16, 1.0, 1.0, 1.0]))
     (1.0000000000000004e+16, -1.0)
@@ -43,7 +42,7 @@ def exact(values: Array) -> tuple[float, ...]:
 
 
 def combine(sums: Iterable[tuple[float, ...]]) -> float:
-    """The sum of all clients' values, rounded once.
+    """Return the sum of all clients' values, rounded once.
 
     >>> combine([exact(np.array([1e16, 1.0])), exact(np.array([1.0, -1e16]))])
     2.0

@@ -1,7 +1,6 @@
-"""A fitted transformation: from the columns of a table to the numbers a model sees.
+"""Fitted transformation from the columns of a table to the features of a model.
 
-It holds no row, is the same at every client, and is written down as plain JSON, from which it comes
-back exactly.
+It contains no row, is the same at every client, and is saved as JSON without loss.
 """
 
 from __future__ import annotations
@@ -20,14 +19,26 @@ from dorfl.support.types import Array
 
 FORMAT, VERSION = "dorfl.transform", 1
 MISSING = "(missing)"
-_TOGETHER = 8  # columns turned into rows at once: one at a time takes ten times as long
+_BATCH = 8  # columns transposed at once; one at a time takes ten times as long
 
 
 class Numeric(NamedTuple):
-    """x ↦ (x − center)/spread, with `fill` for a missing value; `flagged`: a column says which.
+    """Numeric column: x ↦ (x − center) / spread.
 
-    `missing` is the share of values that were missing when it was fitted; of a `date`, x is days
-    since 1970.
+    Attributes
+    ----------
+    name : str
+        The column.
+    center, spread : float
+        Location and scale.
+    fill : float
+        Imputation value.
+    flagged : bool
+        Whether one more feature marks missing values.
+    missing : float
+        Share of missing values in the training rows.
+    date : bool
+        Whether x is a date, in days since 1970.
     """
 
     name: str
@@ -40,16 +51,16 @@ class Numeric(NamedTuple):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns it makes."""
+        """Return the names of its features."""
         return (self.name, f"{self.name}={MISSING}") if self.flagged else (self.name,)
 
     @property
     def fixed(self) -> tuple[bool, ...]:
-        """Which of them cannot move by a little."""
+        """Return which features are frozen: the flag."""
         return (False, True)[: 1 + self.flagged]
 
     def write(self, column: Any, out: Array) -> None:
-        """The scaled column into `out` (features, rows)."""
+        """Write the scaled column to `out` (features, rows)."""
         values = columns.numbers(column, self.name)
         scaled = values - self.center
         scaled /= self.spread
@@ -57,15 +68,15 @@ class Numeric(NamedTuple):
         if np.isnan(scaled.sum()):
             missing = np.isnan(scaled)
             out[0, missing] = (self.fill - self.center) / self.spread
-            out[1:] = missing  # there is such a row only where it is flagged
+            out[1:] = missing  # out[1:] is empty if the column is not flagged
 
     def strange(self, column: Any) -> tuple[int, int]:
-        """How many values are missing, and how many of a level that is not known: none."""
+        """Return the numbers of missing values and of unknown levels (none)."""
         return int(np.isnan(columns.numbers(column, self.name)).sum()), 0
 
 
 class Category(NamedTuple):
-    """One column of 0 and 1 per level; a value that is none of them is 0 in all."""
+    """One-hot encoded column; an unknown level is 0 in all features."""
 
     name: str
     levels: tuple[str, ...]
@@ -73,16 +84,16 @@ class Category(NamedTuple):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns it makes."""
+        """Return the names of its features."""
         return tuple(f"{self.name}={level}" for level in self.levels)
 
     @property
     def fixed(self) -> tuple[bool, ...]:
-        """Which of them cannot move by a little: none can."""
+        """Return which features are frozen: all."""
         return (True,) * len(self.levels)
 
     def write(self, column: Any, out: Array) -> None:
-        """The encoded column into `out` (features, rows)."""
+        """Write the encoded column to `out` (features, rows)."""
         found = columns.levels(column, self.name)
         place = {level: k for k, level in enumerate(self.levels)}
         lookup = np.array([place.get(name, -1) for name in [*found.names, MISSING]])
@@ -92,7 +103,7 @@ class Category(NamedTuple):
         out[hot[known], known] = 1.0
 
     def strange(self, column: Any) -> tuple[int, int]:
-        """How many values are missing, and how many are a level that is not known."""
+        """Return the numbers of missing values and of unknown levels."""
         found = columns.levels(column, self.name)
         counts = np.bincount(found.codes + 1, minlength=len(found.names) + 1).tolist()
         unseen = [c for n, c in zip(found.names, counts[1:], strict=True) if n not in self.levels]
@@ -103,7 +114,7 @@ Part: TypeAlias = Numeric | Category
 
 
 class Features(NamedTuple):
-    """What a model sees: the numbers, the columns' names, and which columns cannot move."""
+    """Features of rows: X (n, d), their names, and the columns that are frozen."""
 
     X: Array
     names: tuple[str, ...]
@@ -112,9 +123,18 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Transform:
-    """The parts of the table that are used, in order, and why the others are not.
+    """Transformation of a table.
 
-    Cells that are one of `missing` count as empty.
+    Attributes
+    ----------
+    parts : tuple
+        The columns used, in order.
+    ignored : mapping
+        For each other column, the reason why it is not used.
+    scaling : str
+        As in :class:`~dorfl.data.preprocessing.Plan`.
+    missing : tuple of str
+        Cells that mean a missing value.
     """
 
     parts: tuple[Part, ...]
@@ -124,27 +144,27 @@ class Transform:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns of X: a numeric column's name, or name=level."""
+        """Return the names of the columns of X: a numeric column's name, or name=level."""
         return tuple(name for part in self.parts for name in part.features)
 
     @cached_property
     def frozen(self) -> tuple[int, ...]:
-        """The columns of X that transport must not move: levels of categories, and flags."""
+        """Return the columns of X that transport must not move: levels and flags."""
         fixed = [flag for part in self.parts for flag in part.fixed]
         return tuple(k for k, flag in enumerate(fixed) if flag)
 
     @property
     def numeric(self) -> tuple[Numeric, ...]:
-        """The numeric parts alone."""
+        """Return the numeric parts."""
         return tuple(part for part in self.parts if isinstance(part, Numeric))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The table's column that each column of X comes from."""
+        """Return for each column of X the column of the table that it comes from."""
         return tuple(part.name for part in self.parts for _ in part.features)
 
     def apply(self, table: Any, dtype: Any = np.float64) -> Features:
-        """The numbers a model sees, of a table with (at least) the columns that are used.
+        """Return the features of a table that has at least the columns used.
 
         >>> rows = {"age": [31.0, 45.0, None], "sex": ["f", "m", "x"]}
         >>> age, sex = Numeric("age", 40.0, 10.0, fill=38.0), Category("sex", ("f", "m"))
@@ -160,9 +180,7 @@ class Transform:
             raise ValueError(f"the table has no column {absent[0]!r}, which the model uses")
         X = np.empty((given.num_rows, len(self.names)), dtype=dtype)
         stops = np.cumsum([0, *(len(part.features) for part in self.parts)]).tolist()
-        groups = [
-            range(len(self.parts))[k : k + _TOGETHER] for k in range(0, len(self.parts), _TOGETHER)
-        ]
+        groups = [range(len(self.parts))[k : k + _BATCH] for k in range(0, len(self.parts), _BATCH)]
         widest = max((stops[group.stop] - stops[group.start] for group in groups), default=0)
         block = np.empty((widest, len(X)), dtype=dtype)
 
@@ -180,7 +198,7 @@ class Transform:
         return Features(X, self.names, self.frozen)
 
     def strange(self, table: Any) -> dict[str, tuple[int, int]]:
-        """By column, how many values are missing and how many of a level that is not known.
+        """Return for each column the numbers of missing values and of unknown levels.
 
         >>> Transform((Category("sex", ("f", "m")),), {}).strange({"sex": ["f", "x", None, "m"]})
         {'sex': (1, 1)}
@@ -192,7 +210,7 @@ class Transform:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; floats come back to the last bit."""
+        """Return JSON types; floats are preserved bit for bit."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -207,7 +225,7 @@ class Transform:
 
     @classmethod
     def from_json(cls, written: Any) -> Transform:
-        """The transformation written down, every field checked: the file may come from anywhere."""
+        """Read the result of :meth:`to_json` from an untrusted file; every field is checked."""
         if not isinstance(written, dict) or written.get("format") != FORMAT:
             raise ValueError("transform: this is not a transformation written by dorfl")
         if written.get("version") != VERSION:
@@ -216,7 +234,7 @@ class Transform:
                 f"version {VERSION}; use the dorfl it was written with"
             )
         listed, ignored = written.get("columns"), written.get("ignored")
-        # Before it was written down, a level called NA counted as missing too.
+        # Files without this field are older: a level named NA counted as missing then.
         missing = written.get("missing", list(cells.MARKS))
         if not (
             isinstance(listed, list) and isinstance(ignored, dict) and isinstance(missing, list)

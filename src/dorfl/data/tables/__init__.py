@@ -1,4 +1,4 @@
-r"""Tables in files: read column by column, and shared out among the clients they name.
+r"""Tables in files: read column by column, and split by client.
 
 >>> import tempfile, pathlib
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "wards.csv"
@@ -12,12 +12,12 @@ r"""Tables in files: read column by column, and shared out among the clients the
 """
 
 from dorfl.data.tables.errors import DataError, find_column
-from dorfl.data.tables.reading import Given, batches, column_names, read
+from dorfl.data.tables.reading import FileTable, batches, column_names, read
 from dorfl.data.tables.split import Split, by_client
 
 __all__ = [
     "DataError",
-    "Given",
+    "FileTable",
     "Split",
     "batches",
     "by_client",

@@ -1,4 +1,4 @@
-"""How a text table is written: its delimiter, decimal sign, encoding and header, by looking."""
+"""Dialect of a text table, guessed from its first lines: delimiter, decimal sign, encoding."""
 
 from __future__ import annotations
 
@@ -14,35 +14,58 @@ from typing import NamedTuple
 from dorfl.data.tables.errors import DataError, check_distinct
 
 _DELIMITERS = ",;\t|"
-_LOOK = 1 << 16  # bytes, and as many as the first line takes
-_LONGEST = 1 << 28  # bytes of a first line
-_RAGGED = 3  # lines that are named
+_SAMPLE = 1 << 16  # bytes read, more if the first line is longer
+_MAX_LINE = 1 << 28  # bytes of a first line
+_NAMED_LINES = 3  # lines of the wrong width that an error names
+_MAX_ROWS = 200  # rows of the sample that are parsed
 _DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
-_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\s*')  # a first line that Excel writes and reads
+_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\s*')  # first line of a file from Excel
 _MARKUP = re.compile(r'\s*(\[\s*\{|\{\s*"|<(!|\?xml|html|table))', re.IGNORECASE)
 _DECIMAL_POINT = re.compile(r"^\s*[-+]?\d*\.\d+\s*$")
+# By a wrong delimiter a header is one cell; csv refuses cells beyond 131,072 characters by default.
+csv.field_size_limit(_MAX_LINE)
 
 
 class Dialect(NamedTuple):
-    """What a reader must know, and the columns' names as the header has them."""
+    """Dialect of a text table.
+
+    Attributes
+    ----------
+    delimiter, decimal : str
+        Characters between cells and before decimals.
+    encoding : str
+        "utf-8" or "latin-1".
+    header : tuple of str
+        Names of the columns.
+    compressed : bool
+        Whether the file is gzipped.
+    skip : int
+        Lines before the header.
+    """
 
     delimiter: str
     decimal: str
     encoding: str
     header: tuple[str, ...]
     compressed: bool
-    skip: int = 0  # lines before the header
+    skip: int = 0
 
 
 def of(path: Path) -> Dialect:
-    """The dialect of a file, from its first lines."""
+    """Guess the dialect of a file from its first lines.
+
+    Raises
+    ------
+    DataError
+        If the file is not a delimited text with a header.
+    """
     with path.open("rb") as file:
         start = file.read(4)
     compressed = start[:2] == b"\x1f\x8b"
     try:
         with gzip.open(path) if compressed else path.open("rb") as file:
-            sample = file.read(_LOOK)
-            while b"\n" not in sample.rstrip(b"\n") and len(sample) < _LONGEST:
+            sample = file.read(_SAMPLE)
+            while b"\n" not in sample.rstrip(b"\n") and len(sample) < _MAX_LINE:
                 more = file.read(len(sample))
                 if not more:
                     break
@@ -56,18 +79,18 @@ def of(path: Path) -> Dialect:
     if b"\0" in sample:
         raise DataError(f"{path.name}: is neither CSV nor Parquet; save the table as one of them")
     text, encoding = _decode(sample)
-    # What was cut off in the middle of a line tells nothing.
+    # The last line of the sample may be incomplete.
     lines = text.splitlines()
-    lines = lines[: -1 if len(sample) >= _LOOK and len(lines) > 1 else None][:200]
+    lines = lines[: -1 if len(sample) >= _SAMPLE and len(lines) > 1 else None][:_MAX_ROWS]
     if not any(line.strip() for line in lines):
         raise DataError(f"{path.name}: is empty")
     if _MARKUP.match(text):
         raise DataError(f"{path.name}: is JSON or HTML, not CSV; save the table as CSV")
-    told = _SEPARATOR.fullmatch(lines[0])
-    lines = lines[1:] if told else lines
+    separator = _SEPARATOR.fullmatch(lines[0])
+    lines = lines[1:] if separator else lines
     if not lines:
         raise DataError(f"{path.name}: has a line that names its separator, and nothing else")
-    delimiter = told[1] if told else _delimiter(lines)
+    delimiter = separator[1] if separator else _delimiter(lines)
     rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
     header = tuple(cell.strip() for cell in rows[0])
     _check_header(path, header)
@@ -80,12 +103,12 @@ def of(path: Path) -> Dialect:
     commas = sum(bool(_DECIMAL_COMMA.match(cell)) for cell in cells)
     points = sum(bool(_DECIMAL_POINT.match(cell)) for cell in cells)
     decimal = "," if delimiter != "," and commas > points else "."
-    return Dialect(delimiter, decimal, encoding, header, compressed, int(told is not None))
+    return Dialect(delimiter, decimal, encoding, header, compressed, int(separator is not None))
 
 
 def ragged(path: Path, found: Dialect) -> str:
-    """The first lines with too few or too many cells, by number, and how many they have."""
-    told = []
+    """Name the first lines with too few or too many cells, and how many they have."""
+    wrong = []
     with (
         gzip.open(path, "rt", encoding=found.encoding, newline="")
         if found.compressed
@@ -96,14 +119,14 @@ def ragged(path: Path, found: Dialect) -> str:
         rows = csv.reader(file, delimiter=found.delimiter)
         for row in rows:
             if row and len(row) != len(found.header):
-                told.append(f"line {found.skip + rows.line_num} has {len(row)}")
-                if len(told) > _RAGGED:
-                    return ", ".join(told[:-1]) + ", …"
-    return ", ".join(told)
+                wrong.append(f"line {found.skip + rows.line_num} has {len(row)}")
+                if len(wrong) > _NAMED_LINES:
+                    return ", ".join(wrong[:-1]) + ", …"
+    return ", ".join(wrong)
 
 
 def damaged(path: Path) -> DataError:
-    """The error for a file that ends too early."""
+    """Return the error for a file that ends too early."""
     return DataError(f"{path.name}: is cut short or damaged; copy or export it again")
 
 
@@ -113,13 +136,13 @@ def _decode(sample: bytes) -> tuple[str, str]:
     try:
         return sample.decode("utf-8"), "utf-8"
     except UnicodeDecodeError as error:
-        if error.start > len(sample) - 4:  # a character cut in two by the end of the sample
+        if error.start > len(sample) - 4:  # the sample ends within a character
             return sample[: error.start].decode("utf-8"), "utf-8"
     return sample.decode("latin-1"), "latin-1"
 
 
 def _delimiter(lines: list[str]) -> str:
-    """The one that cuts the lines into the most cells, the same number in nearly all of them."""
+    """Return the delimiter that gives the most cells, the same number in nearly all lines."""
     best, most = ",", 1.0
     for candidate in _DELIMITERS:
         widths = [len(row) for row in csv.reader(lines, delimiter=candidate) if row]
@@ -130,7 +153,7 @@ def _delimiter(lines: list[str]) -> str:
 
 
 def _width(lines: list[str]) -> int:
-    """How many cells lines have that all have as many; 1 if they do not agree."""
+    """Return the number of cells in every line, or 1 if lines differ."""
     if not lines:
         return 1
     widths = {len(row) for row in csv.reader(lines, delimiter=_delimiter(lines)) if row}

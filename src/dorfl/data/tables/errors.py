@@ -1,4 +1,4 @@
-"""What is wrong with a file, in words that say what to do about it."""
+"""Errors about a table: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; the message says which column and what would help."""
+    """Data that cannot be used as they are; the message names the column and a remedy."""
 
 
 def find_column(names: Iterable[str], wanted: str, what: str) -> str:
-    """The column of that name, or an error with the nearest ones.
+    """Return `wanted` if it is a column; raise a DataError that suggests similar names if not.
 
     >>> find_column(["income", "race"], "incom", "label")
     Traceback (most recent call last):
@@ -35,14 +35,24 @@ def find_column(names: Iterable[str], wanted: str, what: str) -> str:
 
 
 def check_distinct(path: Path, names: Sequence[str]) -> None:
-    """Refuse a table in which two columns have one name."""
+    """Raise a DataError if two columns have one name."""
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise DataError(f"{path.name}: two columns are called {twice[0]!r}; rename one of them")
 
 
 def need_memory(path: Path, numbers: int, instead: str) -> None:
-    """Refuse what would not fit: `numbers` bytes are needed, `instead` says what would help."""
+    """Raise a DataError if less memory is free than needed.
+
+    Parameters
+    ----------
+    path
+        The file to be read.
+    numbers
+        Bytes needed.
+    instead
+        The remedy that the message names.
+    """
     free = _available()
     if free is not None and numbers > free:
         raise DataError(
@@ -52,7 +62,10 @@ def need_memory(path: Path, numbers: int, instead: str) -> None:
 
 
 def _available() -> int | None:
-    """Bytes this process may still take: of the machine, and of its control group if it has one."""
+    """Return the bytes that this process may still allocate, or None if unknown.
+
+    The limits are those of the machine and of the process's control group.
+    """
     free: list[int] = []
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -62,7 +75,7 @@ def _available() -> int | None:
         if most != "max":
             free.append(int(most) - int((group / "memory.current").read_text(encoding="ascii")))
     except (OSError, ValueError):
-        pass  # another system: the next best
+        pass  # not Linux
     if not free and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         free.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(free, default=None)

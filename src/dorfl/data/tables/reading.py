@@ -1,7 +1,10 @@
-"""CSV (also gzipped) and Parquet files as tables whose columns are read when they are asked for.
+"""Reader of CSV (also gzipped) and Parquet files, one column at a time.
 
-A large text is made Parquet first, some lines at a time, in a temporary file: then no more of it is
-ever in memory than a column.
+A large CSV file is first converted to a temporary Parquet file, block by block, so that only one
+column is in memory.
+
+Arrow parses the text. DuckDB and Polars were tried: DuckDB reads yes and no as booleans and leaves
+decimal commas as text, Polars needs to be given the delimiter.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ from dorfl.data.tables.errors import DataError, check_distinct, need_memory
 _BLANK = ["", " "]
 _MISSING = [blank + mark for mark in cells.MARKS for blank in _BLANK]
 _BATCH = 1 << 16
-LARGE = 64_000_000  # bytes of text; less is read at once
-_BLOCK = 1 << 22  # bytes of text looked at together; Arrow reads dozens ahead
-_ODD = re.compile(r"In CSV column #(\d+):.* CSV conversion error to (\w+)")
+LARGE = 64_000_000  # bytes of text beyond which a file is converted first
+_BLOCK = 1 << 22  # bytes of text parsed at once; Arrow reads dozens of blocks ahead
+_CONVERSION_ERROR = re.compile(r"In CSV column #(\d+):.* CSV conversion error to (\w+)")
 
 
 def column_names(path: str | Path) -> list[str]:
-    """The columns of the table in a file, without reading it."""
+    """Return the columns of a file without reading its rows."""
     path = _existing(path)
     return _Parquet.open(path).column_names if _is_parquet(path) else list(dialect.of(path).header)
 
@@ -47,11 +50,30 @@ def read(
     *,
     text: Sequence[str] = (),
     missing: Sequence[str] = (),
-) -> Given:
-    """The table in a file, column by column: of a text only those that are `wanted`.
+) -> FileTable:
+    """Read a file.
 
-    Columns are what they say: text of numbers and dates is read as such, but for those in `text`.
-    Empty cells are missing, and those that `missing` names; NA and its like only among numbers.
+    Parameters
+    ----------
+    path
+        CSV, gzipped CSV or Parquet.
+    wanted
+        Columns of a text to keep; by default all.
+    text
+        Columns that stay text even if their cells are numbers or dates.
+    missing
+        Cells that mean a missing value, besides empty ones. NA and the like are missing values only
+        in columns of numbers.
+
+    Returns
+    -------
+    FileTable
+        The table; columns are read on access.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read as a table.
     """
     path = _existing(path)
     if _is_parquet(path):
@@ -62,14 +84,25 @@ def read(
         table, decimal = _text(path, found, wanted, text), found.decimal
     if not table.num_rows:
         raise DataError(f"{path.name}: has column names but no rows")
-    return Given(table, decimal, frozenset(text), tuple(missing))
+    return FileTable(table, decimal, frozenset(text), tuple(missing))
 
 
 @dataclass(frozen=True)
-class Given:
-    """A table as its file has it, its columns read when they are asked for.
+class FileTable:
+    """Table of a file, whose columns are read on access.
 
-    `remarks` says of columns looked at that they are not used as they are stored.
+    Attributes
+    ----------
+    table : Table
+        The stored columns.
+    decimal : str
+        Decimal sign of the file.
+    text : frozenset of str
+        Columns that stay text.
+    missing : tuple of str
+        Cells that mean a missing value.
+    remarks : dict
+        For columns read so far that are not used as they are stored: how they are used.
     """
 
     table: Table
@@ -80,16 +113,16 @@ class Given:
 
     @property
     def column_names(self) -> list[str]:
-        """The columns, in the file's order."""
+        """Return the columns in the order of the file."""
         return self.table.column_names
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return self.table.num_rows
 
     def column(self, name: str) -> Any:
-        """A column as an Arrow array."""
+        """Return a column as an Arrow array."""
         column = cells.without(self.table.column(name), self.missing)
         if name in self.text:
             return column
@@ -102,7 +135,19 @@ class Given:
 def batches(
     path: str | Path, kinds: Mapping[str, str], rows: int = _BATCH, missing: Sequence[str] = ()
 ) -> Iterator[pa.Table]:
-    """The columns named in `kinds` ("numeric", "category" or "as it is"), some rows at a time."""
+    """Yield tables of at most `rows` rows.
+
+    Parameters
+    ----------
+    path
+        CSV, gzipped CSV or Parquet.
+    kinds
+        Columns to read, and how: "numeric", "category" or "as it is".
+    rows
+        Most rows of a batch from a Parquet file.
+    missing
+        Cells that mean a missing value.
+    """
     path = Path(path)
     decimal = "."
     if _is_parquet(path):
@@ -123,7 +168,7 @@ def batches(
 def _numbers(path: Path, name: str, column: Any, decimal: str) -> Any:
     found = cells.dates(column)
     if found is None or found.null_count == len(found):
-        turned = column if decimal == "." else cells.turn_round(column)
+        turned = column if decimal == "." else cells.swap_signs(column)
         found = cells.numbers(turned)
     if found is None:
         raise DataError(
@@ -160,7 +205,7 @@ def _existing(given: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class _Parquet:
-    """A Parquet file, of which only the columns asked for are ever in memory."""
+    """Parquet file, whose columns are read on access."""
 
     path: Path
     metadata: Any
@@ -186,7 +231,7 @@ class _Parquet:
         as_levels = [name] if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
         with (
             _parquet_errors(self.path),
-            # One thread: columns are read side by side.
+            # One thread: callers read several columns in parallel.
             pq.ParquetFile(self.path, metadata=self.metadata, read_dictionary=as_levels) as file,
         ):
             return file.read(columns=[name], use_threads=False).column(0)
@@ -202,7 +247,7 @@ def _parquet_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _text_errors(path: Path, found: Dialect) -> Iterator[list[Any]]:
-    """Arrow's errors about a text in words a person can act on; lists lines of the wrong width."""
+    """Translate Arrow's errors about a text; yield a list for lines of the wrong width."""
     short: list[Any] = []
     try:
         yield short
@@ -228,7 +273,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _text(path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequence[str]) -> Table:
-    """A text table, parsed to the end: into memory, or if it is large and fits, onto the disk."""
+    """Parse a text table: into memory, or to the disk if it is large and fits."""
     kept = [n for n in found.header if wanted is None or n in wanted] or list(found.header)
     size = path.stat().st_size * (5 if found.compressed else 1)
     if size > LARGE and shutil.disk_usage(tempfile.gettempdir()).free > 2 * size:
@@ -240,7 +285,7 @@ def _text(path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequen
         "convert it to Parquet, which is read column by column, or use fewer columns",
     )
     table: Any = _parsed(path, found, kept, text)
-    # Every cell of these is empty or a mark for a missing number, which may be a level's name.
+    # Every cell of these is empty or a mark like NA, which may be the name of a category.
     open_ = [n for n in kept if pa.types.is_null(table.schema.field(n).type)]
     if open_:
         again = _parsed(path, found, open_, open_, _BLANK)
@@ -251,11 +296,10 @@ def _text(path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequen
 
 
 def _on_disk(path: Path, found: Dialect, names: list[str], text: Sequence[str]) -> _Parquet:
-    """A text as a temporary Parquet file, written some lines at a time.
+    """Convert a text to a temporary Parquet file, block by block.
 
-    Arrow settles what a column holds by the first lines. Where a later cell is something else the
-    column is taken to be wider, whole numbers to be any and those text, and reading starts again:
-    what reading all at once gives, at the price of another pass.
+    Arrow infers the type of a column from the first block. If a later cell has another type, the
+    column gets a wider one (integers become floats, floats become text) and reading starts again.
     """
     wider = dict.fromkeys((name for name in text if name in names), pa.string())
     handle, name = tempfile.mkstemp(prefix="dorfl-", suffix=".parquet")
@@ -269,12 +313,12 @@ def _on_disk(path: Path, found: Dialect, names: list[str], text: Sequence[str]) 
                 try:
                     empty = _copied(path, found, made, _options(found, short, _BLOCK), convert)
                 except pa.ArrowInvalid as error:
-                    odd = _ODD.search(str(error))
-                    if odd is None:
+                    failed = _CONVERSION_ERROR.search(str(error))
+                    if failed is None:
                         raise
                     short.clear()
-                    number = odd[2] in ("int64", "null")
-                    wider[found.header[int(odd[1])]] = pa.float64() if number else pa.string()
+                    number = failed[2] in ("int64", "null")
+                    wider[found.header[int(failed[1])]] = pa.float64() if number else pa.string()
                     continue
             if not empty:
                 break
@@ -288,14 +332,14 @@ def _on_disk(path: Path, found: Dialect, names: list[str], text: Sequence[str]) 
 
 
 def _copied(path: Path, found: Dialect, made: Path, options: Any, convert: Any) -> list[str]:
-    """Write a text into a Parquet file; returns the columns in which no cell says what it holds."""
+    """Write a text to a Parquet file; return the columns without any value."""
     with csv.open_csv(_stream(path, found), *options, convert) as reader:
         kinds = {column.name: column.type for column in reader.schema}
         levels = [column for column, kind in kinds.items() if pa.types.is_string(kind)]
         with pq.ParquetWriter(
             made, reader.schema, compression="none", use_dictionary=levels
         ) as out:
-            for batch in reader:  # each a row group of its own: others are kept until they fill up
+            for batch in reader:  # a row group each, which Arrow writes at once
                 out.write_table(pa.Table.from_batches([batch]))
     return [column for column, kind in kinds.items() if pa.types.is_null(kind)]
 
@@ -314,7 +358,7 @@ def _stream(path: Path, found: Dialect) -> Any:
 
 
 def _options(found: Dialect, short: list[Any], block: int | None = None) -> tuple[Any, Any]:
-    """How to read and to parse; lines with too few or too many cells are put into `short`."""
+    """Return the options of reading and parsing; lines of the wrong width go to `short`."""
 
     def note(row: Any) -> str:
         short.append(row)
@@ -323,7 +367,7 @@ def _options(found: Dialect, short: list[Any], block: int | None = None) -> tupl
     read = csv.ReadOptions(
         column_names=found.header,
         skip_rows=found.skip,
-        skip_rows_after_names=1,  # a row, not a line: a name in quotes may have two
+        skip_rows_after_names=1,  # counts rows: a quoted name may span two lines
         encoding=found.encoding,
         block_size=block,
     )
@@ -339,7 +383,7 @@ def _conversion(
     return csv.ConvertOptions(
         null_values=missing,
         strings_can_be_null=missing is _BLANK,
-        true_values=[],  # text, for there may be a third: true, false, none
+        true_values=[],  # booleans stay text: there may be a third value such as "none"
         false_values=[],
         decimal_point=found.decimal,
         include_columns=names,

@@ -1,4 +1,4 @@
-"""Which client every row belongs to, and the rows put in the clients' order."""
+"""Split of a table by client: rows are ordered by the client they belong to."""
 
 from __future__ import annotations
 
@@ -16,14 +16,26 @@ from dorfl.support.threads import THREADS
 from dorfl.support.types import Array
 
 LEAST = 10  # rows of a client
-_MOST = 10_000  # clients
+_MAX_CLIENTS = 10_000
+_MANY_NAMES = 100  # names beyond which a column of mostly small clients is a wrong choice
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A table with its rows in the clients' order: client i has bounds[i] … bounds[i + 1].
+    """Table with its rows ordered by client; each column is read once for all clients.
 
-    `order` is where each row was in the file. A column is read once for all clients.
+    Attributes
+    ----------
+    table : Table
+        The table in the order of the file.
+    names : tuple of str
+        The clients.
+    bounds : Array
+        (clients + 1,) client i has the rows bounds[i] … bounds[i + 1].
+    order : Array
+        (n,) place of each row in the file.
+    notes : tuple of str
+        What was left out or merged.
     """
 
     table: Table
@@ -38,30 +50,30 @@ class Split:
 
     @property
     def column_names(self) -> list[str]:
-        """The columns, in the file's order."""
+        """Return the columns in the order of the file."""
         return self.table.column_names
 
     @property
     def num_rows(self) -> int:
-        """How many rows belong to a client."""
+        """Return the number of rows that belong to a client."""
         return len(self.order)
 
     def column(self, name: str) -> Any:
-        """A column, in the clients' order."""
+        """Return a column, ordered by client."""
         return self._read(name)
 
     def clients(self, columns: Sequence[str]) -> dict[str, Table]:
-        """Every client's own rows, as tables with these columns."""
+        """Return the rows of each client as a table with these columns."""
         return {
             name: _Rows(self, list(columns), int(self.bounds[i]), int(self.bounds[i + 1]))
             for i, name in enumerate(self.names)
         }
 
     def only(self, names: Sequence[str]) -> Split:
-        """The rows of these clients, in that order."""
+        """Return the rows of these clients, in that order."""
         strange = [name for name in names if name not in self.names]
         if strange:
-            raise DataError(f"client: nobody is called {strange[0]!r}")
+            raise DataError(f"client: there is no client {strange[0]!r}")
         if tuple(names) == self.names:
             return self
         places = [self.names.index(name) for name in names]
@@ -71,7 +83,7 @@ class Split:
         return Split(self.table, tuple(names), bounds, np.concatenate(order), self.notes)
 
     def keep(self, rows: Array) -> Split:
-        """Only the rows marked, by their place here."""
+        """Return the rows of a mask (n,), which is in the order of this split."""
         owner = np.repeat(np.arange(len(self.names)), np.diff(self.bounds))[rows]
         counts = np.bincount(owner, minlength=len(self.names))
         here = np.flatnonzero(counts)
@@ -87,7 +99,7 @@ class Split:
         column = self.table.column(name)
         if len(self.order) == len(column) and self._untouched:
             return column
-        # Put together from its buffer: `pa.array` would import pandas, for half a second.
+        # `pa.array` would import pandas, which takes half a second.
         places = pa.Array.from_buffers(
             pa.int64(), len(self.order), [None, pa.py_buffer(self.order)]
         )
@@ -97,7 +109,7 @@ class Split:
 
 @dataclass(frozen=True)
 class _Rows:
-    """One client's part of a split table."""
+    """Rows of one client of a split table."""
 
     split: Split
     column_names: list[str]
@@ -115,10 +127,28 @@ class _Rows:
 def by_client(
     table: Table, client: str | None, *, least: int = LEAST, small: str = "refuse"
 ) -> Split:
-    """Rows shared out by a column that says whose they are; without one, a single client "all".
+    """Split a table by client.
 
-    `small` says what to do with clients of fewer than `least` rows: "refuse", "drop" or "merge"
-    them into one called "(other)". Rows whose client is missing are left out, with a note.
+    Parameters
+    ----------
+    table
+        The rows.
+    client
+        Column with the client of each row; None for a single client "all".
+    least
+        Least number of rows of a client.
+    small
+        What to do with smaller clients: "refuse", "drop", or "merge" them into "(other)".
+
+    Returns
+    -------
+    Split
+        Rows without a client are left out, with a note.
+
+    Raises
+    ------
+    DataError
+        If the column names no clients, or a client is too small and `small` is "refuse".
     """
     if client is None:
         rows = table.num_rows
@@ -133,7 +163,7 @@ def by_client(
         raise DataError(f"client: column {client!r} is empty")
     missing = int((codes < 0).sum())
     if missing:
-        notes.append(f"{missing} row(s) without a value in {client!r} belong to nobody: left out")
+        notes.append(f"{missing} row(s) without a value in {client!r} left out")
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     few = np.flatnonzero(counts < least)
     if len(few):
@@ -141,7 +171,7 @@ def by_client(
             raise DataError(_too_small(client, names, counts, few, least))
         done = "left out" if small == "drop" else "merged as '(other)'"
         notes.append(f"{len(few)} client(s) with fewer than {least} rows {done}")
-        become = np.append(np.arange(len(names)), -1)  # the last one for rows that are nobody's
+        become = np.append(np.arange(len(names)), -1)  # the last entry is for rows without a client
         become[few] = -1 if small == "drop" else len(names)
         names.append("(other)")
         codes = become[codes]
@@ -149,23 +179,23 @@ def by_client(
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     here = np.flatnonzero(counts)
     if not len(here):
-        raise DataError(f"client: nobody in column {client!r} has {least} rows")
-    if len(here) > _MOST:
-        raise DataError(f"client: column {client!r} names more than {_MOST:,} clients")
+        raise DataError(f"client: no client in column {client!r} has {least} rows")
+    if len(here) > _MAX_CLIENTS:
+        raise DataError(f"client: column {client!r} names more than {_MAX_CLIENTS:,} clients")
     bounds = np.concatenate([[0], np.cumsum(counts[here])])
     return Split(table, tuple(names[i] for i in here), bounds, order, tuple(notes))
 
 
 def _too_small(client: str, names: list[str], counts: Array, few: Array, least: int) -> str:
-    if len(few) > 0.5 * len(names) and len(names) > 100:
+    if len(few) > 0.5 * len(names) and len(names) > _MANY_NAMES:
         return (
             f"client: column {client!r} has {len(names):,} values, most of them with fewer than "
-            f"{least} rows; name the column that says which site or group a row comes from"
+            f"{least} rows; name the column with the site or group of each row"
         )
     first = int(few[0])
     others = f" (and {len(few) - 1} more)" if len(few) > 1 else ""
     return (
         f"client {names[first]!r}{others} has {counts[first]} row(s), fewer than {least}: too few "
-        "to learn from or to keep private; merge such clients (--small merge), drop them (--small "
+        "to train with or to keep private; merge such clients (--small merge), drop them (--small "
         "drop), or lower the least number (--least)"
     )

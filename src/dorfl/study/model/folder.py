@@ -28,8 +28,8 @@ from dorfl.networks.layered import Layered
 from dorfl.study.model import card, facts
 from dorfl.study.model.model import Model
 from dorfl.support import files
-from dorfl.support.plain import number, text, whole
 from dorfl.support.types import Array
+from dorfl.support.wire import number, text, whole
 
 FORMAT, VERSION = "dorfl.model", 1
 NAME, NUMBERS, EVALUATION = "model.json", "model.safetensors", "evaluation.json"

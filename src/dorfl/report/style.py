@@ -1,7 +1,7 @@
-"""How a series looks: the same method has the same colour in every figure, drawn or interactive.
+"""Style of a series: a method has the same colour in every figure.
 
-Colours are Okabe and Ito's, which stay apart for everyone; dashes and markers tell lines apart
-without any colour.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart; dashes and markers
+tell lines apart without any colour.
 
 >>> looks(["DOR-FL", "dorfl (per client)"])[1].colour == looks(["DOR-FL"])[0].colour
 True
@@ -28,14 +28,26 @@ REFERENCES = ("oracle", "bayesrule", "paper", "chance")
 _ALIASES = {"cleanrowsonly": "oracle"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5", "#117733", "#999933", "#aa4466", "#44555f")
-MARKED = 12  # points of a line that have a marker
+MARKED = 12  # most points of a line that have a marker
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_STRENGTHS = (1.0, 0.6, 0.35)
+_OPACITIES = (1.0, 0.6, 0.35)
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross")
 
 
 class Look(NamedTuple):
-    """Colour, dash and marker (by Plotly's names), width of the line and strength of a surface."""
+    """Style of a series; dash and marker have the names of Plotly.
+
+    Attributes
+    ----------
+    colour : str
+        Hexadecimal colour.
+    dash, marker : str
+        Pattern of the line, symbol of its points.
+    width : float
+        Of the line, in pixels.
+    alpha : float
+        Opacity of bars.
+    """
 
     colour: str
     dash: str
@@ -45,11 +57,16 @@ class Look(NamedTuple):
 
 
 def looks(labels: Sequence[str]) -> list[Look]:
-    """A look for each label: the methods' own, grey for what they are compared with, or a free one.
+    """Return a style for each label.
 
-    What follows a colon is a variant, and with a method also what follows a comma or a bracket:
-    the colour stays, the dash, the marker and the strength change. Dashes and markers alone tell
-    lines apart where there is no colour.
+    Methods have fixed colours, references are grey, and other labels get a free colour. Text after
+    a colon names a variant, for methods also text after a comma or a bracket: variants share the
+    colour and differ in dash, marker and opacity.
+
+    Parameters
+    ----------
+    labels
+        Labels of all series of a figure.
     """
     heads = [_head(label) for label in labels]
     taken = {METHODS[head] for head in heads if head in METHODS}
@@ -72,25 +89,25 @@ def looks(labels: Sequence[str]) -> list[Look]:
         weaker = variant + (first - 1 if head in REFERENCES else 0)
         dash = _DASHES[(first + variant) % len(_DASHES)]
         marker = _MARKERS[(first + variant) % len(_MARKERS)]
-        found.append(Look(colour, dash, marker, width, _STRENGTHS[weaker % len(_STRENGTHS)]))
+        found.append(Look(colour, dash, marker, width, _OPACITIES[weaker % len(_OPACITIES)]))
     return found
 
 
 def _hue(place: int) -> str:
-    """One of as many colours as are asked for: the golden angle keeps neighbours far apart."""
+    """Return a colour for the k-th label; steps of the golden angle keep neighbours distinct."""
     light, angle = (0.42, 0.6)[place % 2], (0.11 + 0.618033988749895 * place) % 1.0
     return "#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(angle, light, 0.55))
 
 
 def has_markers(series: Series) -> bool:
-    """Whether a line shows some of its points: not when it is only a reference, or an outline."""
+    """Return whether a line has markers: not if it is a reference or a closed outline."""
     ends = [(series.x[k], series.y[k]) for k in (0, -1)]
     closed = len(series.x) > 2 and ends[0] == ends[1]
     return not closed and _head(series.label) not in REFERENCES
 
 
 def _head(label: str) -> str:
-    """The name a variant belongs to, however it is spelled: 'DOR-FL (ρ = 20)' is 'dorfl'."""
+    """Return the name without its variant, spelled alike: 'DOR-FL (ρ = 20)' is 'dorfl'."""
     short = re.sub(r"[^a-z0-9]", "", re.split(r"[,:(]", label.casefold())[0])
     short = _ALIASES.get(short, short)
     return short if short in METHODS or short in REFERENCES else label.partition(":")[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dorfl.data import sketch, spread
+from dorfl.data import robust, sketch
 
 FILL, LEAST = 3.25, 5
 
@@ -25,7 +25,7 @@ def test_distances_tell_no_more_of_a_column_than_the_blocks_of_its_values(rows, 
     told = sketch.of(ages, LEAST)
     stand_ins = np.array([[FILL], [gaps]])
     places = [
-        spread.tell(filled(values, gaps, rng), least=LEAST, stand_ins=stand_ins)
+        robust.report(filled(values, gaps, rng), least=LEAST, imputed=stand_ins)
         for values in (ages, np.repeat(told.means, told.sizes))
     ]
     np.testing.assert_allclose(places[0].away, places[1].away, rtol=1e-12)
@@ -38,12 +38,12 @@ def test_the_unit_of_few_rows_is_that_of_their_values():
     for _ in range(50):
         rows = rng.normal(size=(40, 3))
         for least, units in found.items():
-            places = [spread.tell(rows, least=least)]
-            units.extend(spread.measure(places, bulk=0.8).units.tolist())
+            places = [robust.report(rows, least=least)]
+            units.extend(robust.column_scales(places, inlier_share=0.8).units.tolist())
     assert np.mean(found[LEAST]) == pytest.approx(np.mean(found[1]), rel=0.1)
 
 
 def test_too_few_values_are_not_told():
     rows = filled(np.array([1.0, 2.0, 9.0]), 30, np.random.default_rng(0))
-    place = spread.tell(rows, least=LEAST, stand_ins=np.array([[FILL], [30]]))
+    place = robust.report(rows, least=LEAST, imputed=np.array([[FILL], [30]]))
     assert np.ptp(place.away) == 0.0

@@ -1,7 +1,7 @@
-"""Methods and losses as plain JSON, and back with every field checked.
+"""Serialisation of methods and losses as JSON.
 
-A file or a message may come from anywhere: what comes back is built by the same functions that a
-user's own words go through, and they refuse what makes no sense. JSON has no infinity; null is it.
+Input is untrusted: objects are built by the public functions, which check their arguments. JSON has
+no infinity, which is written as null.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any
 import numpy as np
 
 from dorfl.objective import costs, losses, mixture, scores
-from dorfl.objective.kinds import Kind, Loss, Score
+from dorfl.objective.base import Kind, Loss, Score
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
-from dorfl.support.plain import number, short, text, whole
+from dorfl.support.wire import number, short, text, whole
 
 
 def write_method(method: Method) -> dict[str, Any]:
-    """A method as plain JSON.
+    """Return a method as JSON types.
 
     >>> from dorfl import methods
     >>> write_method(methods.erm())["rho"] is None
     True
     """
     cost = method.cost
-    weight = [_up(w) for w in cost.weight] if isinstance(cost.weight, tuple) else cost.weight
+    weight = [_to_json(w) for w in cost.weight] if isinstance(cost.weight, tuple) else cost.weight
     return {
         "name": method.name,
-        "rho": _up(method.rho),
-        "temperature": _up(method.temperature),
+        "rho": _to_json(method.rho),
+        "temperature": _to_json(method.temperature),
         "radius": method.radius,
         "cost": {
             "weight": weight,
             "frozen": list(cost.frozen),
-            "label_price": _up(cost.label_price),
+            "label_price": _to_json(cost.label_price),
         },
         "score": _write_score(method.score),
         "mixture": _write_mixture(method.mixture),
@@ -43,7 +43,7 @@ def write_method(method: Method) -> dict[str, Any]:
 
 
 def read_method(written: Any) -> Method:
-    """The method written down.
+    """Read a method from JSON types; raise a ValueError if a field is damaged.
 
     >>> from dorfl import methods
     >>> read_method(write_method(methods.paper(rho=20, beta=0.1))).temperature
@@ -53,11 +53,11 @@ def read_method(written: Any) -> Method:
         cost = written["cost"]
         weight = cost["weight"]
         price = costs.squared(
-            [_down(w) for w in weight] if isinstance(weight, list) else number(weight),
+            [_from_json(w) for w in weight] if isinstance(weight, list) else number(weight),
             frozen=[whole(k) for k in cost["frozen"]],
-            label_price=_down(cost["label_price"]),
+            label_price=_from_json(cost["label_price"]),
         )
-        rho, temperature = _down(written["rho"]), _down(written["temperature"])
+        rho, temperature = _from_json(written["rho"]), _from_json(written["temperature"])
         radius = None if written["radius"] is None else number(written["radius"])
         if not (rho > 0 and temperature > 0 and (radius is None or radius > 0)):
             raise ValueError("rho, temperature and radius must be positive")
@@ -75,7 +75,7 @@ def read_method(written: Any) -> Method:
 
 
 def write_loss(loss: Loss) -> dict[str, Any]:
-    """A loss as plain JSON.
+    """Return a loss as JSON types.
 
     >>> write_loss(losses.huber(0.5))
     {'name': 'huber', 'delta': 0.5}
@@ -84,7 +84,7 @@ def write_loss(loss: Loss) -> dict[str, Any]:
 
 
 def read_loss(written: Any) -> Loss:
-    """The loss written down."""
+    """Read a loss from JSON types; raise a ValueError if a field is damaged."""
     try:
         made: Loss = _kind(written["name"], losses.KINDS).from_json(written)
     except (KeyError, TypeError) as problem:
@@ -95,9 +95,7 @@ def read_loss(written: Any) -> Loss:
 def _name(kind: Kind, known: Any) -> str:
     if known.get(kind.name) is not type(kind):
         what = type(kind).__name__
-        raise ValueError(
-            f"a loss or score of your own ({what}) cannot be written down; give it a place in KINDS"
-        )
+        raise ValueError(f"a loss or score of your own ({what}) cannot be saved; add it to KINDS")
     return kind.name
 
 
@@ -108,11 +106,11 @@ def _kind(name: Any, known: Any) -> type[Kind]:
     return found
 
 
-def _up(value: float) -> float | None:
+def _to_json(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
-def _down(value: Any) -> float:
+def _from_json(value: Any) -> float:
     return math.inf if value is None else number(value)
 
 

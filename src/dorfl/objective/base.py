@@ -1,12 +1,12 @@
-"""What a loss and a score say of themselves: the two base classes, for those of your own too.
+"""Base classes of losses and outlier scores, also for those of users.
 
-A loss needs `value` and `slope`, a score needs `at`; everything else has an answer that holds for
-any. What a kind knows more of itself makes it faster or surer: a closed supremum, a bound on its
-curvature or its slope. A kind that is listed in :data:`dorfl.losses.KINDS` or
-:data:`dorfl.scores.KINDS` has a name that users can give and that model folders can hold.
+A loss needs `value` and `slope`, a score needs `at`; the other methods have general defaults.
+Overriding them makes training faster or certificates tighter: a closed supremum, a bound on the
+curvature or the slope. Classes listed in :data:`dorfl.losses.KINDS` or :data:`dorfl.scores.KINDS`
+have a name that users can give and that model folders can hold.
 
 >>> import numpy as np
->>> from dorfl.objective.kinds import Loss
+>>> from dorfl.objective.base import Loss
 >>> class LogCosh(Loss):
 ...     name, curvature, steep = "log-cosh", 1.0, 1.0
 ...     def value(self, outputs, target):
@@ -26,43 +26,57 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dorfl.support.plain import number
 from dorfl.support.types import Array
+from dorfl.support.wire import number
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What losses and scores have in common: a name, and parameters that are its fields."""
+    """Base of losses and scores: a name, and parameters that are dataclass fields."""
 
     name: ClassVar[str] = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Its parameters as plain JSON."""
+        """Return the parameters as JSON types."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_json(cls, written: Any) -> Any:
-        """The kind with the parameters written down; by default they are numbers."""
+        """Make an instance from untrusted JSON; by default all parameters are numbers."""
         return cls(**{field.name: number(written[field.name]) for field in fields(cls)})
 
 
 class Loss(Kind):
-    """A loss l(t, y) of a model's output t, convex in t.
+    """Loss l(t, y) of a model's output t, convex in t.
 
-    Class attributes:
-        classifies: whether y is one of several classes. With one output there are two.
-        supremum: the closed form of :mod:`dorfl.linear.kernels` for it; "": it is found by ascent.
-        curvature: a bound on ∂²l/∂t² (in the largest direction). With S = θᵀK⁻¹θ the spread of the
-            model, the supremum is strictly concave when S · curvature < 1.
-        steep: the largest ‖∂l/∂t‖; reports can be bounded only where it is finite.
-        finite_below: the spread S from which on the supremum is infinite.
-        unbounded: whether rows that a model separates leave it without a minimiser; one on the
-            wrong side must then cost log 2 at least.
-        bends: whether `bend` says what ∂²l/∂t² is. Elsewhere solvers go without curvature.
-        invariant: whether the same number added to all of several outputs changes nothing.
-        covers: whether `bend` is that of a parabola above the loss where that itself is straight.
-        has_unit: whether residuals set its unit: see `scaled`.
-        estimates_scale: whether the scale of residuals is one more unknown of training.
+    Attributes
+    ----------
+    classifies : bool
+        Whether y is one of several classes; there are two if the model has one output.
+    supremum : str
+        Closed form of the supremum in :mod:`dorfl.linear.kernels`; "" if it is found by gradient
+        ascent.
+    curvature : float
+        Bound on ∂²l/∂t² in the largest direction. The supremum is strictly concave if
+        S · curvature < 1, with S = θᵀK⁻¹θ.
+    steep : float
+        Largest ‖∂l/∂t‖; clients' reports can be bounded only if it is finite.
+    finite_below : float
+        S from which on the supremum is infinite.
+    unbounded : bool
+        Whether the loss has no minimiser on separable rows; a misclassified row must then cost at
+        least log 2.
+    bends : bool
+        Whether `bend` is defined; solvers use no curvature otherwise.
+    invariant : bool
+        Whether adding one number to all of several outputs leaves the loss unchanged.
+    covers : bool
+        Whether `bend` is the second derivative of a parabola above the loss where the loss is
+        linear.
+    has_unit : bool
+        Whether the unit of the labels sets a parameter of the loss: see `scaled`.
+    estimates_scale : bool
+        Whether the scale of residuals is estimated in training.
     """
 
     classifies: ClassVar[bool] = False
@@ -78,36 +92,44 @@ class Loss(Kind):
 
     @property
     def steep(self) -> float:
-        """The largest ‖∂l/∂t‖."""
+        """Return the largest ‖∂l/∂t‖."""
         return np.inf
 
     @property
     def parameter(self) -> float:
-        """The one number that the closed form takes, where it takes one."""
+        """Return the parameter of the closed form, if it has one."""
         return 1.0
 
     def value(self, outputs: Array, target: Array) -> Array:
-        """l of every row; `outputs` is (n,), or (n, outputs) for several; `target` as encoded."""
+        """Return l of every row.
+
+        Parameters
+        ----------
+        outputs
+            (n,), or (n, outputs) if the model has several.
+        target
+            (n,) encoded labels: see `encode`.
+        """
         raise NotImplementedError
 
     def slope(self, outputs: Array, target: Array) -> Array:
-        """∂l/∂t of every row, as (n, outputs)."""
+        """Return ∂l/∂t of every row (n, outputs)."""
         raise NotImplementedError
 
     def bend(self, slope: Array, target: Array, value: Array) -> Array:
-        """∂²l/∂t² of every row from its l (n,) and ∂l/∂t, as (n, outputs, outputs)."""
+        """Return ∂²l/∂t² of every row (n, outputs, outputs) from l (n,) and ∂l/∂t."""
         raise NotImplementedError
 
     def scaled(self, unit: float) -> Loss:
-        """The same loss of residuals in another unit; most losses have none."""
+        """Return the loss for labels in another unit; most losses have none."""
         return self
 
     def outputs(self, classes: int) -> int:
-        """How many numbers the model computes for a row."""
+        """Return how many outputs the model has."""
         return 1
 
     def encode(self, labels: Array, classes: Array) -> Array:
-        """Labels as `value` takes them: the values themselves, ±1, or for several outputs places.
+        """Encode labels: numbers stay, two classes become ±1, more become indices.
 
         >>> from dorfl import losses
         >>> losses.logistic.encode(np.array(["no", "yes"]), np.array(["no", "yes"]))
@@ -119,30 +141,39 @@ class Loss(Kind):
         return place if self.outputs(len(classes)) > 1 else 2.0 * place - 1.0
 
     def decode(self, target: Array, classes: Array) -> Array:
-        """The labels behind encoded targets."""
+        """Return the labels of encoded targets."""
         if not self.classifies:
             return target
         place = target if self.outputs(len(classes)) > 1 else (target + 1.0) / 2.0
         return np.asarray(classes[place.astype(int)])
 
     def predict(self, outputs: Array, classes: Array) -> Array:
-        """What a model with these outputs says: labels, or values."""
+        """Return the predictions for outputs: labels or numbers."""
         if not self.classifies:
             return outputs
         place = outputs.argmax(axis=1) if outputs.ndim == 2 else (outputs > 0).astype(int)
         return np.asarray(classes[place])
 
     def ceiling(self, output: Any, target: Array, outputs: int) -> Array:
-        """The most that l(t, y) can be of every y, where ‖t‖ ≤ `output` and t has `outputs`."""
+        """Return the largest l(t, y) for every y, over outputs with ‖t‖ ≤ `output`."""
         zero = np.zeros((len(target), outputs) if outputs > 1 else len(target))
         return np.asarray(self.value(zero, target) + self.steep * output)
 
     def bounds(
         self, output: float, spread: float, targets: Array, outputs: int
     ) -> tuple[float, float]:
-        """The most that supremum and slope can be where ‖t‖ ≤ `output` at the centre, S ≤ `spread`.
+        """Bound the supremum and its slope.
 
-        `targets` has every class as encoded or, of a regression, the least and the largest y.
+        Parameters
+        ----------
+        output
+            Largest ‖t‖ of an unmoved row.
+        spread
+            Largest S = θᵀK⁻¹θ.
+        targets
+            All encoded classes; for a regression the smallest and the largest y.
+        outputs
+            Number of outputs.
         """
         if np.isinf(self.steep):
             raise ValueError(f"defence: {self.name} loss has no bounded slope, so reports neither")
@@ -151,29 +182,29 @@ class Loss(Kind):
 
 
 class Score(Kind):
-    """An outlier score h(ξ) of rows (n, d), their centres ξ̄ (d,) or (n, d), and their labels (n,).
+    """Outlier score h(ξ) of rows (n, d), their centres ξ̄ (d,) or (n, d), and their labels (n,).
 
-    Only `at` is needed; the supremum is then found by ascent.
+    Only `at` is needed; the supremum is then found by gradient ascent.
     """
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
-        """h of every row (n,)."""
+        """Return h of every row (n,)."""
         raise NotImplementedError
 
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
-        """∇h of every row (n, d); by central differences unless a score says otherwise."""
+        """Return ∇h of every row (n, d); by default by central differences."""
         out = np.empty_like(rows)
         for k in range(rows.shape[1]):
             step = np.cbrt(np.finfo(float).eps) * np.maximum(1.0, np.abs(rows[:, k]))
             up, down = rows.copy(), rows.copy()
             up[:, k] += step
             down[:, k] -= step
-            apart = self.at(up, center, labels) - self.at(down, center, labels)
-            out[:, k] = apart / (2.0 * step)
+            change = self.at(up, center, labels) - self.at(down, center, labels)
+            out[:, k] = change / (2.0 * step)
         return out
 
     def dent(self, stiffness: Array) -> float:
-        """How far h is from convex: ∇²h ⪰ −dent · diag(stiffness). 0: convex; ∞: nobody knows."""
+        """Return the least dent with ∇²h ⪰ −dent · diag(stiffness); 0 if convex, ∞ if unknown."""
         return np.inf
 
     def scaled(self, unit: float) -> Score:
@@ -182,44 +213,47 @@ class Score(Kind):
 
     @property
     def center(self) -> str | Array | dict[str, Array] | None:
-        """ξ̄: a vector, one by client, how it is found ("auto", "client"), or nothing."""
+        """Return ξ̄: a vector, one by client, how it is estimated ("auto", "client"), or None."""
         return None
 
     @property
     def words(self) -> str:
-        """The score in a report's words."""
+        """Describe the score for a report."""
         weight = getattr(self, "weight", None)
         if weight is None:
             return f"outlier score: {self.name or type(self).__name__}"
         return f"ρ₂ = {weight:.6g} (weight of the outlier score)"
 
     def check(self, dims: int, classes: Array) -> None:
-        """Raise where the score does not fit rows of so many columns with labels of these."""
+        """Raise a ValueError if the score does not fit rows with `dims` columns or `classes`."""
 
-    # ── what a closed supremum or a bound needs to know ─────────────────────────────────────────
+    # ── for closed suprema and bounds ─────────────────────────────────────────
 
     def closed(self, stiffness: Array, outputs: int) -> bool:
-        """Whether the supremum has a closed form, columns being as stiff as ρ w makes them."""
+        """Return whether the supremum has a closed form; `stiffness` is ρ w (d,)."""
         return False
 
     def bend(self, dims: int) -> Array | None:
-        """∇²h, a diagonal (dims,) or whole, if h is a quadratic around ξ̄."""
+        """Return ∇²h, (dims,) or (dims, dims), if h is quadratic around ξ̄."""
         return None
 
     def step(self, stiffness: Array) -> tuple[tuple[float, ...], Any] | None:
-        """(column, its stiffness, level, softness, weight) and the label, if h is a threshold."""
+        """Return (column, its stiffness, level, softness, weight) and label of a threshold."""
         return None
 
     def parts(self, rows: Array, center: Array) -> Array:
-        """What every column adds to a row's distance from ξ̄, squared (n, d)."""
-        raise ValueError("the score does not say which columns make a row suspect")
+        """Return each column's part (n, d) of the squared distance between row and ξ̄."""
+        raise ValueError("the score does not say which columns make a row an outlier")
 
     def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
-        """The least and the most that h can cost a row so far from ξ̄; `bowl` as in Geometry."""
+        """Return the smallest and the largest h of a row at these distances from ξ̄.
+
+        `bowl` is that of :class:`~dorfl.linear.problem.Geometry`.
+        """
         raise ValueError("defence: a custom score has no known bounds; use a score of dorfl.scores")
 
     def push(self, stiffness: Array) -> float:
-        """How far h can push a row, beyond what `bend` does."""
+        """Return how far h can move a row, without the effect of `bend`."""
         return 0.0
 
 

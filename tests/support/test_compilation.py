@@ -1,18 +1,18 @@
 from numba import njit
 
-from dorfl.support import compiling
+from dorfl.support import compilation
 
 
-def test_a_person_is_told_once_that_kernels_are_compiled(caplog):
-    compiling.tell(__name__)
+def test_compilation_is_announced_once(caplog):
+    compilation.announce(__name__)
     twice = njit(lambda x: 2 * x)
     assert not caplog.records
     assert twice(2) == 4 and twice(2.0) == 4.0  # compiled for integers, then for numbers
     assert [record.name for record in caplog.records] == ["dorfl"]
-    assert "once on this machine" in caplog.text
+    assert "once per machine" in caplog.text
 
 
-def test_what_others_compile_is_not_told(caplog):
-    compiling.tell("another.module")
+def test_compilation_in_other_modules_is_not_announced(caplog):
+    compilation.announce("another.module")
     assert njit(lambda x: x + 1)(1) == 2
     assert not caplog.records
