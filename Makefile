@@ -36,7 +36,7 @@ test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
 
 test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of its own
-	PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py tests/experiments/test_benchmark*.py experiments/benchmark.py experiments/candidates.py
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py tests/experiments/test_benchmark*.py experiments/baselines.py experiments/benchmark.py experiments/candidates.py
 
 .venv/torch/ready: .venv/ready
 	$(call BESIDE,torch)

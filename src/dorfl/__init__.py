@@ -147,12 +147,9 @@ def train(
     >>> dorfl.train(data.clients, dorfl.methods.afl(), l2=0.1).status
     'converged'
     """
-    if isinstance(method, str):
-        if model is not None or options is not None:
-            raise ValueError(
-                f"method {method!r}: registered methods train linear models by name; "
-                "give options one by one and no model"
-            )
+    if isinstance(method, str) and model is None:
+        if options is not None:
+            raise ValueError(f"method {method!r}: give options of a registered method by name")
         return registry.train(method, clients, **given)
     if method is None and not hasattr(clients, "evaluate"):
         method = methods.dorfl()
