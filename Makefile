@@ -6,7 +6,7 @@ PURELIB := -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
 # An environment beside the main one: all that is installed there, and packages of its own before it.
 BESIDE = $(PYTHON) -m venv .venv/$(1) && $(BIN)/python $(PURELIB) > $$(.venv/$(1)/bin/python $(PURELIB))/base.pth
 
-.PHONY: help setup docs run readme test test-fast test-portable test-networks test-flower lint bench tables clean
+.PHONY: help setup docs run readme test test-fast test-portable test-networks test-flower lint bench tables compare-libraries clean
 .DEFAULT_GOAL := help
 
 help:           ## show this list
@@ -36,7 +36,7 @@ test-portable: setup  ## the numerical tests as on other processors
 	$(BIN)/python tests/portable.py
 
 test-networks: .venv/torch/ready  ## what needs PyTorch, in an environment of its own
-	PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py tests/experiments/test_benchmark*.py experiments/benchmark.py experiments/candidates.py
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/torch/bin/python -m pytest -n 2 --dist loadgroup tests/networks src/dorfl/networks src/dorfl/flower/client.py src/dorfl/flower/strategy.py tests/experiments/test_benchmark*.py experiments/baselines.py experiments/benchmark.py experiments/candidates.py
 
 .venv/torch/ready: .venv/ready
 	$(call BESIDE,torch)
@@ -63,6 +63,14 @@ bench: setup    ## speed, as ratios taken side by side in one run
 
 tables: setup   ## five methods on public tables, beside scikit-learn
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/tables.py
+
+compare-libraries: .venv/bench/ready  ## accuracy beside dro, skwdro and scikit-learn; docs/comparison.md
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) .venv/bench/bin/python -m benchmarks.compare_libraries
+
+.venv/bench/ready: .venv/ready
+	$(call BESIDE,bench)
+	.venv/bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
 
 clean:          ## remove what the commands above made
 	rm -rf .venv results docs/_build docs/auto_examples

@@ -7,6 +7,7 @@ NEEDING = [
     "src/dorfl/networks/*",
     "src/dorfl/flower/client.py",
     "src/dorfl/flower/strategy.py",
+    "experiments/baselines.py",
     "experiments/benchmark.py",
     "experiments/candidates.py",
     "experiments/pages/benchmark.py",

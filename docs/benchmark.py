@@ -12,14 +12,15 @@ from typing import Any
 
 from refresh import DOCS, fill
 
-from dorfl.report.content import Page, Section, Table
-from dorfl.report.content import blocks as all_blocks
+from dorfl.report.content import Table, measured
 from dorfl.report.tables import as_markdown
 from experiments import benchmark
 from experiments.candidates import CLEAN, NAMES
-from experiments.pages.benchmark import blocks
+from experiments.claims import signed, verdict
+from experiments.pages.common import percent
 
 KEPT = ("worst", "mean", "attack", "weight_of_wrong_rows", "rounds", "bytes", "words", "curve")
+SEEDS = 3  # fewer, and a cell is not in the tables
 Known = dict[str, dict[str, list[dict[str, Any]]]]  # data set; kind/method; seeds
 
 
@@ -38,41 +39,48 @@ def gathered(known: Known, results: Path) -> Known:
 
 
 def tables(known: Known) -> dict[str, str]:
-    """The tables of all data sets by name, as Markdown."""
-    made = {}
+    """Return the tables of all data sets by name, as Markdown, and the verdicts over all."""
+    made, verdicts = {}, []
     for data, cells in known.items():
-        found = {tuple(cell.split("/", 1)): runs for cell, runs in cells.items()}
-        kinds = [kind for kind in benchmark.KINDS if any(kind == k for k, _ in found)]
+        found = complete(cells)
+        if not found:
+            continue
+        kinds = list(dict.fromkeys(kind for kind, _ in found))
         names = [name for name in (*NAMES, CLEAN) if any(name == n for _, n in found)]
-        seeds, rounds = max(map(len, found.values())), next(iter(found.values()))[0]["rounds"]
-        asked = benchmark.Asked(data, kinds, names, seeds, rounds)
-        page = Page("", "", [], [Section("", blocks(asked, found))])
-        for block in all_blocks(page):
-            if isinstance(block, Table):
-                made[block.name] = as_markdown(block)
-        for kind in kinds:
-            course = {cell: runs[0] for cell, runs in cells.items() if runs[0]["curve"]}
-            course = {cell: run for cell, run in course.items() if cell.startswith(f"{kind}/")}
-            if course:
-                made[f"benchmark-{data}-{kind}-curve"] = as_markdown(_curve(course))
+        rows: list[list[Any]] = [
+            [name, *(percent([run["worst"] for run in found[kind, name]]) for kind in kinds)]
+            for name in names
+        ]
+        table = Table(data, "", ("method", *kinds), rows, ".1f", "", "max", (CLEAN,))
+        made[f"benchmark-{data}"] = as_markdown(table)
+        verdicts += [[data, kind, *_against(found, kind)] for kind in kinds]
+    columns = ("rows", "wrong", "worst client, DOR-FL against FedAvg", "against AFL")
+    made["benchmark-verdicts"] = as_markdown(Table("verdicts", "", columns, verdicts))
     return made
 
 
-def _curve(course: dict[str, dict[str, Any]]) -> Table:
-    """Mean accuracy of clients after so many rounds, by method."""
-    stops = [stop for stop, *_ in next(iter(course.values()))["curve"]]
-    rows: list[list[Any]] = [
-        [
-            name,
-            *(100.0 * mean for _, mean, _ in course[cell]["curve"]),
-            100.0 * course[cell]["mean"],
-        ]
-        for name in (*NAMES, CLEAN)
-        for cell in course
-        if cell.split("/", 1)[1] == name
-    ]
-    last = next(iter(course.values()))["rounds"]
-    return Table("curve", "", ("method", *(str(stop) for stop in (*stops, last))), rows, ".1f")
+def complete(cells: dict[str, list[dict[str, Any]]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the cells with enough seeds, of kinds of rows for which every method has one.
+
+    On rows of which none are wrong, AFL without the wrong rows is AFL.
+    """
+    found = {tuple(cell.split("/", 1)): runs for cell, runs in cells.items() if len(runs) >= SEEDS}
+    if ("clean", "AFL") in found:
+        found["clean", CLEAN] = found["clean", "AFL"]
+    names = {name for _, name in found}
+    kinds = [kind for kind in benchmark.KINDS if all((kind, name) in found for name in names)]
+    return {(kind, name): found[kind, name] for kind in kinds for name in names}
+
+
+def _against(found: dict[tuple[str, str], list[dict[str, Any]]], kind: str) -> list[str]:
+    """Return whether DOR-FL helps, paired by seed, beyond two standard errors."""
+    words = {"holds": "helps", "tie": "nothing", "fails": "hurts"}
+    cells = []
+    for other in ("FedAvg", "AFL"):
+        pairs = zip(found[kind, "DOR-FL"], found[kind, other], strict=False)
+        gain = measured([100.0 * (one["worst"] - two["worst"]) for one, two in pairs])
+        cells.append(f"{words[verdict(gain)]}: {signed(gain, '', 1)}")
+    return cells
 
 
 def _short(value: Any) -> Any:

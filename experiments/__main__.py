@@ -4,6 +4,7 @@ import typer
 
 from dorfl.cli.screen import EPILOG, Commands
 from experiments.commands.benchmark import benchmark
+from experiments.commands.compare import compare
 from experiments.commands.reproduce import reproduce
 from experiments.commands.theory import theory
 
@@ -15,7 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The paper's study, the checks of its statements, and the benchmark of networks.",
 )
-for command in (reproduce, theory, benchmark):
+for command in (reproduce, theory, benchmark, compare):
     app.command()(command)
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from dorfl.data.datasets import Dataset, adult
 from dorfl.data.datasets.adult import SUSPECT_GAIN
 from dorfl.data.datasets.base import Clients
@@ -12,18 +14,23 @@ from dorfl.federated.fit import Fit
 from dorfl.objective import costs, methods, mixture, scores
 from dorfl.solvers import Paper
 from experiments.tuning import (
+    CONSTANT,
+    OURS,
     RULES,
     Candidate,
     accuracies,
     choose,
+    constant,
+    defaults,
     fit,
     log_losses,
     plain_grids,
+    scored,
     validation,
 )
 
 STEPS = 1000  # the paper's budget of gradient steps
-RATES = tuple(factor / STEPS**0.5 for factor in (1.0, 10.0, 100.0))
+LENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # of a step, in units of 1/√T
 RULES_OF_MIXING = {
     "by size": mixture.fixed(),
     "worst by loss": mixture.agnostic(by="loss"),
@@ -60,7 +67,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
     }
 
 
-def method(seed: int, name: str, budget: bool) -> dict[str, Any]:
+def method(seed: int, name: str) -> dict[str, Any]:
     """One method on one split: tuned by either rule, to convergence and within the budget."""
     data = adult("paper", seed=seed)
     kept, samples = validation(data, seed)
@@ -69,25 +76,38 @@ def method(seed: int, name: str, budget: bool) -> dict[str, Any]:
     for rule in RULES:
         fitted = fit(chosen[rule], data.clients, tol=_TOLERANCE)
         found[rule] = {"settings": chosen[rule].words, **_measured(fitted, data.test)}
-    if budget:
-        sample = samples["contaminated"]
-        found["budget"] = _within(chosen["contaminated"], data, kept, sample)
+    found["budget"] = _within(chosen["contaminated"], data, kept, samples["contaminated"])
     return found
+
+
+def baselines(seed: int) -> dict[str, Any]:
+    """Measure the constant and dorfl's defaults on one split."""
+    data = adult("paper", seed=seed)
+    return {
+        CONSTANT: scored(constant(data.clients), data.test),
+        OURS: _measured(defaults(data.clients), data.test),
+    }
 
 
 def _within(candidate: Candidate, data: Dataset, kept: Clients, sample: Clients) -> dict[str, Any]:
     """At the paper's budget: 1000 steps of Algorithm 1, on all rows, and no more.
 
-    With the step 1/√T of Theorem 1, and with the best of three steps on the validation sample.
+    With the step 1/√T of Theorem 1, and with the length that is best on the validation sample.
+    Algorithm 1's gradient carries a factor 1/ρβ where the method tilts, so lengths there are in
+    units of ρβ: every method has the same lengths relative to its gradient.
     """
+    tilt = candidate.method.temperature if np.isfinite(candidate.method.temperature) else 1.0
 
-    def steps(rate: float, clients: Clients) -> Fit:
-        return fit(candidate, clients, solver=Paper(rounds=STEPS, batch=None, rate=rate))
+    def steps(length: float, clients: Clients) -> Fit:
+        return fit(candidate, clients, solver=Paper(rounds=STEPS, batch=None, rate=length))
 
-    best = max(RATES, key=lambda rate: accuracies(steps(rate, kept), sample)[0])
-    plain = _measured(steps(RATES[0], data.clients), data.test)
-    tuned = plain if best == RATES[0] else _measured(steps(best, data.clients), data.test)
-    return {"theorem": plain, "tuned": tuned, "rate": best}
+    unit = STEPS**-0.5
+    best = max(LENGTHS, key=lambda many: accuracies(steps(many * tilt * unit, kept), sample)[0])
+    return {
+        "theorem": _measured(steps(unit, data.clients), data.test),
+        "tuned": _measured(steps(best * tilt * unit, data.clients), data.test),
+        "length": best,
+    }
 
 
 def mixing(seed: int) -> dict[str, Any]:
@@ -132,8 +152,7 @@ def _least(data: Dataset) -> float:
 
 def _measured(fitted: Fit, test: Clients) -> dict[str, Any]:
     return {
-        "accuracy": accuracies(fitted, test),
-        "loss": log_losses(fitted, test),
+        **scored(fitted.decision, test),
         "lam": fitted.lam.tolist(),
         "rounds": fitted.rounds,
     }

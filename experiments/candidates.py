@@ -8,8 +8,9 @@ best is trained again on all training rows and measured on test rows, which noth
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ import numpy as np
 import torch
 
 from dorfl.data.datasets.base import Clients, hold_out
+from dorfl.networks.aggregation import geometric_median, trimmed_mean
 from dorfl.networks.data import gather
 from dorfl.networks.model import mlp
-from dorfl.networks.optimizers import adam, sgd
+from dorfl.networks.optimizers import Optimizer, adam, sgd
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import LOSSES, RowScore
 from dorfl.networks.scores import Distance, distance
@@ -29,6 +31,7 @@ from dorfl.objective import methods, mixture
 from dorfl.objective.costs import Cost, squared
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
+from experiments.baselines import CVaR, Proximal, Term
 from experiments.corruption import PLAIN, Columns, Task
 
 TRIES = 6  # candidates of every method
@@ -38,7 +41,11 @@ CLIMBS = (0.01, 0.03, 0.1)  # rates of λ
 WORSE = 0.05  # by more of the bulk's loss, trusting suspects is wrong: as for linear models
 LEFT_OUT = 0.2  # of the rows held out, those furthest from the middle of their class
 FEWEST = 20  # test rows of a client whose accuracy counts
-NAMES = ("FedAvg", "q-FFL", "DORO", "AFL", "DRFA", "WAFL", "GDRFL", "DOR-FL")
+NAMES = (
+    "FedAvg", "FedProx", "q-FFL", "TERM", "CVaR", "DORO", "trimmed mean", "RFA", "AFL", "DRFA",
+    "WAFL", "GDRFL", "DOR-FL", "DOR-FL, capped",
+)  # fmt: skip
+CAP = 0.5  # most that one client may have of λ, where the mixture is capped
 CLEAN = "AFL, clean rows"  # trained without the wrong rows: what a perfect filter would give
 
 
@@ -102,6 +109,31 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
     pair = setup.pair
     if name == "FedAvg":
         return [_plain(setup, rate, "", methods.erm()) for rate in setup.rates]
+    if name == "FedProx":
+        return [
+            _local(setup, rate, f"μ = {mu:g}", partial(Proximal, mu=mu))
+            for rate, mu in product(_local_rates(setup), (0.01, 0.1, 1.0))
+        ]
+    if name == "TERM":
+        return [
+            _plain(setup, rate, f"t = {t:g}", methods.erm(), row_risk=Term(t))
+            for rate, t in product(pair, (-1.0, 0.5, 2.0))
+        ]
+    if name == "CVaR":
+        return [
+            _plain(setup, rate, f"share {share:g}", methods.erm(), row_risk=CVaR(share))
+            for rate, share in product(pair, (0.3, 0.5, 0.8))
+        ]
+    if name == "trimmed mean":  # of three clients a share of 0.4 leaves the middle one
+        return [
+            _plain(setup, rate, f"share {share:g}", methods.erm(), aggregator=trimmed_mean(share))
+            for rate, share in product(pair, (0.1, 0.25, 0.4))
+        ]
+    if name == "RFA":
+        return [
+            _plain(setup, rate, "", methods.erm(), aggregator=geometric_median())
+            for rate in setup.rates
+        ]
     if name == "q-FFL":
         return [
             _plain(setup, rate, f"q = {q:g}", methods.erm(), fairness=q)
@@ -121,8 +153,7 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
             for rate, climb in product(pair, CLIMBS)
         ]
     if name == "DRFA":
-        rates = pair if setup.epochs else (0.03, 0.1)  # those of local steps
-        return [_drfa(setup, rate, climb) for rate, climb in product(rates, CLIMBS)]
+        return [_drfa(setup, rate, climb) for rate, climb in product(_local_rates(setup), CLIMBS)]
     if name == "WAFL":
         return [
             _plain(setup, rate, f"ρ = {rho:g}", methods.wafl(rho, cost=_cost(columns)))
@@ -136,18 +167,21 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
             )
             for rate, (rho, climb) in product(pair, ((10.0, 0.1), (50.0, 0.03), (50.0, 0.1)))
         ]  # fmt: skip
-    if name == "DOR-FL":
+    if name in ("DOR-FL", "DOR-FL, capped"):
+        cap = CAP if "capped" in name else 1.0
+        trusting = methods.method(mixture=mixture.capped(cap, by="loss"), name="afl")
         return [
             made
             for rate in pair
             for made in (
-                _dorfl(setup, rate, 20.0, columns),
-                _dorfl(setup, rate, np.inf, columns),
+                _dorfl(setup, rate, 20.0, columns, cap),
+                _dorfl(setup, rate, np.inf, columns, cap),
                 _plain(
-                    setup, rate, "all rows trusted", methods.afl(), mixture_lr=CLIMBS[-1]
+                    setup, rate, "all rows trusted", trusting if cap < 1.0 else methods.afl(),
+                    mixture_lr=CLIMBS[-1],
                 )._replace(trusts=True),
             )
-        ]
+        ]  # fmt: skip
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
 
 
@@ -323,11 +357,25 @@ def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
     return Candidate(words, methods.afl(), {**plan, "mixture_lr": climb})
 
 
-def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns) -> Candidate:
-    """Transport, or none; tilt and score; worst mixture."""
+def _local_rates(setup: Setup) -> tuple[float, float]:
+    return setup.pair if setup.epochs else (0.03, 0.1)
+
+
+def _local(
+    setup: Setup, rate: float, words: str, optimizer: Callable[[float], Optimizer]
+) -> Candidate:
+    """Plain training with five local steps, or the local epochs that the setup says."""
+    plan = setup.base(rate) | {"optimizer": optimizer(rate), "server_optimizer": sgd(1.0)}
+    if not setup.epochs:
+        plan |= {"local_steps": 5}
+    return Candidate(f"rate {rate:g}, {words}", methods.erm(), plan)
+
+
+def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns, cap: float = 1.0) -> Candidate:
+    """Transport, or none; tilt and score; worst mixture, in which nobody has more than `cap`."""
     made = methods.method(
         rho=rho, cost=_cost(columns), temperature=TEMPERATURE,
-        mixture=mixture.agnostic(by="loss"), name="dorfl",
+        mixture=mixture.capped(cap, by="loss"), name="dorfl",
     )  # fmt: skip
     plan = {**setup.base(rate), "mixture_lr": CLIMBS[-1], "max_loss": TEMPERATURE}
     words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}"

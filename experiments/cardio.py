@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,13 +13,17 @@ from dorfl.objective import costs, methods, scores
 from experiments import peers
 from experiments.data import cardio
 from experiments.tuning import (
+    CONSTANT,
     NAMES,
+    OURS,
     RULES,
     Candidate,
-    accuracies,
     choose,
+    constant,
+    defaults,
     fit,
     plain_grids,
+    scored,
     validation,
 )
 
@@ -59,7 +64,7 @@ def table(seed: int) -> dict[str, Any]:
         for rule, chosen in choose(grid, kept, samples, tol=1e-4).items():
             again = fit(chosen, data.clients, tol=_TOLERANCE)
             row[rule] = {
-                "accuracy": accuracies(again, data.test),
+                **scored(again.decision, data.test),
                 "settings": chosen.words,
                 "lam": again.lam.tolist(),
             }
@@ -67,12 +72,17 @@ def table(seed: int) -> dict[str, Any]:
                 row[rule]["recall"] = _recall(again.sample_weights, data)
     oracle = fit(Candidate("", methods.erm()), data.uncontaminated(), tol=_TOLERANCE)
     share = float(np.concatenate(list(data.outliers.values())).mean())
-    others = {ORACLE: accuracies(oracle, data.test)} | {
-        name: peers.accuracies(theta, data.test)
-        for name, theta in peers.everyone(data.clients, share).items()
+    others = {
+        ORACLE: scored(oracle.decision, data.test),
+        CONSTANT: scored(constant(data.clients), data.test),
+        OURS: scored(defaults(data.clients).decision, data.test),
+        **{
+            name: scored(partial(peers.outputs, theta), data.test)
+            for name, theta in peers.everyone(data.clients, share).items()
+        },
     }
     for name, found in others.items():
-        rows[name] = {rule: {"accuracy": found, "settings": ""} for rule in RULES}
+        rows[name] = {rule: {**found, "settings": ""} for rule in RULES}
     return rows
 
 

@@ -29,7 +29,9 @@ _BESIDE = (
     *("dorfl/cli/", "dorfl/report/", "dorfl/study/pages.py", "dorfl/flower/"),
     *("experiments/commands/", "experiments/pages/", "experiments/study.py"),
 )
-_BENCHMARK = tuple(f"experiments/{name}.py" for name in ("benchmark", "candidates", "corruption"))
+_BENCHMARK = tuple(
+    f"experiments/{name}.py" for name in ("baselines", "benchmark", "candidates", "corruption")
+)
 _NETWORKS = ("dorfl/networks/", *_BENCHMARK, "experiments/tables.py")  # what the benchmark needs
 _BELOW = (
     *(f"dorfl/{name}/" for name in ("support", "objective", "data", "linear", "federated")),

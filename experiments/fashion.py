@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import logsumexp
 
 from dorfl.data.datasets.base import Clients
+from dorfl.federated.fit import Fit
 from dorfl.objective import methods
 from dorfl.solvers.base import relative
 from experiments.data import fashion_mnist
@@ -41,9 +43,19 @@ def measured(name: str, clients: Clients, test: Clients, tol: float) -> dict[str
         "clients": list(found.clients),
         "overall": overall,
         "by_client": by_client,
+        "loss": _log_loss(found, test),
         "lam": np.asarray(found.lam).tolist(),
         "objective": found.objective,
         "gap": relative(found.gap, found.objective, found.history[0].objective),
         "rounds": found.rounds,
         "converged": found.status == "converged",
     }
+
+
+def _log_loss(found: Fit, test: Clients) -> float:
+    """Mean softmax loss on the test rows."""
+    losses = []
+    for X, y in test.values():
+        scores, place = found.decision(X), np.searchsorted(found.problem.classes, y)
+        losses.append(logsumexp(scores, axis=1) - scores[np.arange(len(y)), place])
+    return float(np.concatenate(losses).mean())

@@ -12,7 +12,6 @@ import numpy as np
 
 from dorfl.data.datasets.base import Clients, pooled
 from dorfl.support.types import Array
-from experiments.tuning import by_client
 
 POOLED = "scikit-learn, pooled"
 TRIMMED = "trimming, pooled"
@@ -77,8 +76,3 @@ def outputs(theta: Array, X: Array) -> Array:
     """θᵀx, with the intercept if θ is one longer than a row."""
     dims = X.shape[1]
     return np.asarray(X @ theta[:dims] + (theta[dims] if len(theta) > dims else 0.0))
-
-
-def accuracies(theta: Array, test: Clients) -> list[float]:
-    """Share of right predictions of sign(θᵀx): overall, then client by client."""
-    return by_client([np.where(outputs(theta, X) > 0, 1, -1) == y for X, y in test.values()])

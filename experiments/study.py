@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import dorfl
 from dorfl.certificates import distance
-from dorfl.report.content import Beside, Block, Details, Finding, Page, Section, Table, Text
+from dorfl.report.content import Beside, Block, Details, Page, Section, Table, Text
 from dorfl.support import lazy
-from experiments import Part, cells, fashion, theory
+from experiments import Part, cells, claims, fashion, theory
 from experiments.cells import Cell
+from experiments.claims import Claim, Situation
 from experiments.data.cardio import cardio_table
 from experiments.data.fashion import find_folder
 from experiments.data.packages import UnavailableError
@@ -27,16 +28,16 @@ from experiments.pages import synthetic as synthetic_page
 from experiments.tuning import NAMES
 
 _FIRST = 3  # cards at the top; the rest is in a table
-BUDGET_SEEDS = 3  # the paper's budget of 1000 steps is dear, and its error bars are small
 
 
 class Made(NamedTuple):
     """What a part adds to the page."""
 
     sections: list[Section]
-    cards: list[Finding]
+    claims: list[Claim]
     opening: Sequence[Block] = ()
-    first: Sequence[Finding] = ()  # of the cards, those at the top of the page
+    first: Sequence[Claim] = ()  # of the claims, those at the top of the page
+    situations: Sequence[Situation] = ()  # where a method was compared with ERM
 
 
 class Plan(NamedTuple):
@@ -63,15 +64,17 @@ def reproduce(
     """
     found = iter(cells.run([cell for plan in todo for cell in plan.cells], folder, tick))
     made = [plan.tell([next(found) for _ in plan.cells]) for plan in todo]
-    cards = [card for one in made for card in one.cards]
+    every = [claim for one in made for claim in one.claims]
+    situations = [case for one in made for case in one.situations]
+    first = [claim for one in made for claim in one.first] or every
     return Page(
         "Federated learning that holds up",
         "dorfl trains one model across clients that cannot pool their rows, so that it stays good "
         "when clients differ, when data drift, and when some rows are simply wrong. This is the "
         "paper's study, run again.",
-        [card for one in made for card in one.first][:_FIRST] or cards[:_FIRST],
+        [claim.finding for claim in first[:_FIRST]],
         [
-            *([_claims(cards)] if cards else []),
+            *([_claims(every, situations)] if every else []),
             *(section for one in made for section in one.sections),
             _environment(todo),
         ],
@@ -79,16 +82,10 @@ def reproduce(
     )
 
 
-def _claims(cards: Sequence[Finding]) -> Section:
-    """Every claim, whose it is, what was found and whether it holds: what does not comes first."""
-    ranked = sorted(cards, key=lambda card: card.holds is not False)
-    rows = [(card.claim, card.whose, card.value, card.holds) for card in ranked]
-    held = sum(card.holds is True for card in cards)
-    table = Table(
-        "claims", f"{held} of {len(cards)} claims hold", ("claim", "whose", "found", "holds"), rows,
-        note="A claim of the paper is one it makes; ours are what this project set out to show.",
-    )  # fmt: skip
-    return Section("What holds, and what does not", [table])
+def _claims(every: Sequence[Claim], situations: Sequence[Situation]) -> Section:
+    """When it helps, and every claim; failures come first."""
+    helps = [claims.summary(situations)] if situations else []
+    return Section("When it helps, and what does not hold", [*helps, *claims.tables(every)])
 
 
 def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
@@ -96,8 +93,8 @@ def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
     return [Cell(part, function, {"seed": seed}) for seed in range(seeds)]
 
 
-def _made(section: Section, cards: list[Finding]) -> Made:
-    return Made([section], cards)
+def _made(section: Section, found: list[Claim]) -> Made:
+    return Made([section], found)
 
 
 def _left_out(title: str, reason: str) -> Plan:
@@ -106,51 +103,73 @@ def _left_out(title: str, reason: str) -> Plan:
 
 
 def _synthetic(seeds: int) -> Plan:
-    every = [*_seeded("synthetic", "table", seeds), *_seeded("synthetic", "contamination", seeds)]
+    settings = [
+        Cell("synthetic", "table", {"seed": seed, "intercept": intercept})
+        for intercept in (True, False)
+        for seed in range(seeds)
+    ]
+    sweeps = _seeded("synthetic", "contamination", seeds)
     shown = [
         Cell("showcase", what, {"seed": 0}) for what in ("training", "convergence", "promises")
     ]
 
     def tell(found: list[Any]) -> Made:
-        tables, swept = found[:seeds], found[seeds : 2 * seeds]
-        training, convergence, promises = found[2 * seeds :]
-        ours, ahead = synthetic_page.cards(tables)
+        main, paper, swept = (found[k * seeds : (k + 1) * seeds] for k in range(3))
+        training, convergence, promises = found[3 * seeds :]
+        ours, *rest = synthetic_page.cards(main, paper)
         certified = showcase_page.certificate(promises)
         return Made(
             [
-                synthetic_page.section(tables),
+                synthetic_page.section(main, paper),
                 showcase_page.closer(training, convergence),
                 showcase_page.certified(promises),
                 synthetic_page.beyond(swept),
             ],
-            [ours, ahead, certified, *synthetic_page.labels(swept)],
-            synthetic_page.opening(training, tables, swept),
+            [ours, *rest, certified, *synthetic_page.labels(swept)],
+            synthetic_page.opening(training, main, swept),
             [ours, certified],
+            synthetic_page.situations(main, swept),
         )
 
-    return Plan([*every, *shown], tell)
+    return Plan([*settings, *sweeps, *shown], tell)
 
 
 def _sensitivity(seeds: int) -> Plan:
-    cells = _seeded("synthetic", "sensitivity", seeds)
-    return Plan(cells, lambda found: _made(*synthetic_page.sensitivity(found)))
+    cells = [
+        *_seeded("synthetic", "sensitivity", seeds),
+        *_seeded("synthetic", "open_choices", seeds),
+    ]
+
+    def tell(found: list[Any]) -> Made:
+        centre, centred = synthetic_page.sensitivity(found[:seeds])
+        choices, ranked = synthetic_page.open_choices(found[seeds:])
+        return Made([choices, centre], [*ranked, *centred])
+
+    return Plan(cells, tell)
 
 
 def _adult(seeds: int) -> Plan:
     runs = [
-        Cell("adult", "method", {"seed": seed, "name": name, "budget": seed < BUDGET_SEEDS})
+        Cell("adult", "method", {"seed": seed, "name": name})
         for seed in range(seeds)
         for name in NAMES
     ]
-    every = [*_seeded("adult", "best_linear", seeds), *_seeded("adult", "mixing", seeds)]
+    every = [
+        cell
+        for function in ("best_linear", "mixing", "baselines")
+        for cell in _seeded("adult", function, seeds)
+    ]
     official = [Cell("adult", "official", {"name": name}) for name in NAMES]
 
     def tell(found: list[Any]) -> Made:
         methods = {name: found[k : len(runs) : len(NAMES)] for k, name in enumerate(NAMES)}
         rest = found[len(runs) :]
-        least, mixtures, whole = rest[:seeds], rest[seeds : 2 * seeds], rest[2 * seeds :]
-        official = dict(zip(NAMES, whole, strict=True))
-        return _made(*adult_page.section(methods, least, mixtures, official))
+        least, mixtures, base = (rest[k * seeds : (k + 1) * seeds] for k in range(3))
+        official = dict(zip(NAMES, rest[3 * seeds :], strict=True))
+        section, found_claims, situations = adult_page.section(
+            methods, least, mixtures, official, base
+        )
+        return Made([section], found_claims, situations=situations)
 
     return Plan([*runs, *every, *official], tell)
 
@@ -162,8 +181,8 @@ def _cardio(seeds: int) -> Plan:
         return _left_out("Cardio", str(error))
 
     def tell(found: list[Any]) -> Made:
-        section, cards = cardio_page.section(found)
-        return Made([section], cards, first=cards)
+        section, found_claims, situations = cardio_page.section(found)
+        return Made([section], found_claims, first=found_claims[:1], situations=situations)
 
     return Plan(_seeded("cardio", "table", seeds), tell)
 
@@ -211,12 +230,10 @@ def _theory(_: int) -> Plan:
         statements = [line for one in findings for line in one.statements]
         figures = [figure for one in findings for figure in one.figures]
         held = sum(statement.holds for statement in statements)
-        card = Finding(
-            "of the paper's statements hold on random instances",
-            f"{held} of {len(statements)}",
-            held == len(statements),
-            "the paper",
-        )
+        claim = Claim.single(
+            "every statement of the paper holds on random instances", "the paper",
+            f"{held} of {len(statements)}", held == len(statements),
+        )  # fmt: skip
         words = Text(
             [
                 "Every statement of the paper on fresh random instances, against independent "
@@ -224,7 +241,7 @@ def _theory(_: int) -> Plan:
             ]
         )
         told = Section("Theory", [words, theory.table(statements), Beside(figures)])
-        return Made([ambiguity_page.section(drawn), told], [card])
+        return Made([ambiguity_page.section(drawn), told], [claim])
 
     parts = [Cell("theory", "cell", {"seed": 0, "name": name}) for name in theory.PARTS]
     return Plan([*parts, Cell("ambiguity", "drawn", {})], tell)

@@ -1,12 +1,13 @@
 """The paper's synthetic study, and what lies beyond: every cell is a plain function of a seed.
 
-The model is the paper's, θᵀx without an intercept. That matters: the labels are drawn without one,
-and an intercept lets the methods that trust every row save themselves by always predicting the
-larger class.
+The main setting has an intercept, as a user has it. The paper's own setting is θᵀx without one,
+which keeps methods that trust every row from predicting the larger class always.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -14,16 +15,29 @@ import numpy as np
 
 from dorfl.data.datasets import Dataset, synthetic
 from dorfl.data.datasets.synthetic import MEANS
+from dorfl.federated.fit import Fit
 from dorfl.objective import methods, mixture, scores
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
-from dorfl.study import arrays
+from dorfl.solvers import Paper
 from dorfl.support.types import Array
 from experiments import peers
-from experiments.tuning import NAMES, Candidate, accuracies, choose, fit, plain_grids
+from experiments.tuning import (
+    CONSTANT,
+    NAMES,
+    OURS,
+    Candidate,
+    Scores,
+    accuracies,
+    choose,
+    constant,
+    defaults,
+    fit,
+    plain_grids,
+    scored,
+)
 
 ORACLE, BAYES = "clean rows only", "Bayes rule"
-OURS = "DOR-FL, dorfl's defaults"
 PAPERS = "DOR-FL"
 FORMS: dict[str, str | Mixture] = {  # how clients are compared: the paper's own form first
     PAPERS: "agnostic",
@@ -35,11 +49,39 @@ TOLD = "clients by loss, wrong rows left out"
 OFFSETS = tuple(range(-5, 6))
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+STEPS = 1000  # the paper's budget of gradient steps
+LENGTHS = (1, 10)  # of a step, in units of 1/√T
 KINDS = {
     "negate": "negated and scaled",
     "scale": "scaled",
     "flip": "labels flipped",
     "cluster": "far cluster",
+}
+
+_MEANS = np.array(MEANS)
+OPEN: dict[str, dict[str, Any]] = {  # what the paper leaves open, one choice at a time
+    "as in the main table": {},
+    "labels: means of rows × 0": {"means": 0.0 * _MEANS},
+    "labels: means × ½": {"means": 0.5 * _MEANS},
+    "labels: third client's mean × −1": {"means": _MEANS * [[1], [1], [-1]]},
+    "θ* × ½": {"theta": (1.0, 1.0, 0.5, -0.5, 0.25)},
+    "θ* × 2": {"theta": (4.0, 4.0, 2.0, -2.0, 1.0)},
+    "θ* = (1, 1, 1, 1, 1)": {"theta": (1.0,) * 5},
+    "θ* = (2, −2, 1, 1, ½)": {"theta": (2.0, -2.0, 1.0, 1.0, 0.5)},
+    "wrong rows × −2": {"factors": (2.0,) * 3},
+    "wrong rows × −4": {"factors": (4.0,) * 3},
+    "wrong rows × −16": {"factors": (16.0,) * 3},
+    "wrong rows × 4": {"factors": (4.0,) * 3, "kind": "scale"},
+    "wrong rows × 7, 8, 9": {"kind": "scale"},
+    "no wrong row": {"contamination": (0.0,) * 3},
+    "20 % wrong": {"contamination": (0.2,) * 3},
+    "30 % wrong": {"contamination": (0.3,) * 3},
+    "wrong: 70 of client 1": {"contamination": (0.7, 0.0, 0.0)},
+    "wrong: 70 of client 2": {"contamination": (0.0, 0.35, 0.0)},
+    "wrong: 70 of client 3": {"contamination": (0.0, 0.0, 0.14)},
+    "rows: half as many": {"sizes": (50, 100, 250)},
+    "rows: five times as many": {"sizes": (500, 1000, 2500)},
+    "rows: 267 each": {"sizes": (267, 267, 267)},
 }
 
 
@@ -70,24 +112,42 @@ def grids() -> dict[str, list[Candidate]]:
     }
 
 
-def table(seed: int) -> dict[str, Any]:
-    """Table 1 for one seed: settings of the study, and tuned by either rule; oracles and peers."""
+def table(seed: int, intercept: bool) -> dict[str, Any]:
+    """Table 1 for one seed: every method at the settings of the study, baselines and references.
+
+    With an intercept also tuned by either rule; without one, as in the paper, also stopped after
+    the paper's number of steps.
+    """
     data = synthetic(seed)
-    rows: dict[str, Any] = {}
-    samples = _validation(seed)
-    for name, grid in grids().items():
-        usual = next(m for m in five_methods() if m.name == name)
-        fixed = fit(Candidate("", usual), data.clients, intercept=False)
-        rows[NAMES[name]] = {"study": accuracies(fixed, data.test), "rounds": fixed.rounds}
-        for rule, chosen in choose(grid, data.clients, samples, intercept=False).items():
-            again = fit(chosen, data.clients, intercept=False)
-            rows[NAMES[name]][rule] = {
-                "accuracy": accuracies(again, data.test),
-                "settings": chosen.words,
-            }
-    for name, theta in _references(data).items():
-        rows[name] = {"study": peers.accuracies(theta, data.test)}
+    rows: dict[str, Any] = {name: {"study": run} for name, run in _everyone(data, intercept)}
+    samples = _validation(seed) if intercept else {}
+    for name, grid in grids().items() if samples else ():
+        for rule, chosen in choose(grid, data.clients, samples).items():
+            again = scored(fit(chosen, data.clients).decision, data.test)
+            rows[NAMES[name]][rule] = {"accuracy": again["accuracy"], "settings": chosen.words}
+    for method in () if intercept else five_methods():
+        rows[NAMES[method.name]]["stopped"] = {
+            str(length): accuracies(_stopped(method, data, length), data.test) for length in LENGTHS
+        }
     return rows
+
+
+def _stopped(method: Method, data: Dataset, length: float) -> Fit:
+    """Train by full-batch steps of Algorithm 1; a step counts in units of 1/√T, and of ρβ."""
+    tilt = method.temperature if np.isfinite(method.temperature) else 1.0
+    solver = Paper(rounds=STEPS, batch=None, rate=length * tilt / STEPS**0.5)
+    return fit(Candidate("", method), data.clients, solver=solver, intercept=False)
+
+
+def _everyone(data: Dataset, intercept: bool = True) -> Iterator[tuple[str, Scores]]:
+    """Yield what every method, baseline and reference scores on clean rows, nothing tuned."""
+    yield CONSTANT, scored(constant(data.clients), data.test)
+    for method in five_methods():
+        fitted = fit(Candidate("", method), data.clients, intercept=intercept)
+        yield NAMES[method.name], scored(fitted.decision, data.test)
+    yield OURS, scored(defaults(data.clients, intercept=intercept).decision, data.test)
+    for name, theta in _references(data, intercept).items():
+        yield name, scored(partial(peers.outputs, theta), data.test)
 
 
 def sensitivity(seed: int) -> dict[str, list[float]]:
@@ -113,11 +173,8 @@ def sensitivity(seed: int) -> dict[str, list[float]]:
     return found
 
 
-def contamination(seed: int) -> dict[str, dict[str, list[float]]]:
-    """Overall accuracy of everyone, at the settings of the study, over four sweeps.
-
-    And of DOR-FL at the settings that dorfl finds in the rows, as it does for any table.
-    """
+def contamination(seed: int) -> dict[str, dict[str, list[Scores]]]:
+    """Everyone at the settings of the study, with an intercept, over four sweeps."""
     return {
         "share": _sweep([{"contamination": (share,) * 3} for share in SHARES], seed),
         "factor": _sweep([{"factors": (factor,) * 3} for factor in FACTORS], seed),
@@ -126,29 +183,37 @@ def contamination(seed: int) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[Scores]]:
+    found: dict[str, list[Scores]] = {}
     for case in cases:
-        data = synthetic(seed, **case)
-        for method in five_methods():
-            fitted = fit(Candidate("", method), data.clients, intercept=False)
-            score = accuracies(fitted, data.test)[0]
-            found.setdefault(NAMES[method.name], []).append(score)
-        ours = fit(Candidate("", arrays.choose(data.clients).method), data.clients,
-                   intercept=False)  # fmt: skip
-        found.setdefault(OURS, []).append(accuracies(ours, data.test)[0])
-        for name, theta in _references(data).items():
-            found.setdefault(name, []).append(peers.accuracies(theta, data.test)[0])
+        for name, run in _everyone(synthetic(seed, **case)):
+            found.setdefault(name, []).append({key: values[:1] for key, values in run.items()})
     return found
 
 
-def _references(data: Dataset) -> dict[str, Array]:
+def open_choices(seed: int) -> dict[str, dict[str, Any]]:
+    """What the paper leaves open, one choice at a time: every method's scores on clean rows."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, case in OPEN.items():
+        data = synthetic(seed, **case)
+        found[name] = {
+            "positive": float(np.mean(np.concatenate([y for _, y in data.test.values()]) > 0))
+        }
+        found[name] |= {
+            method: {key: values[0] for key, values in run.items()}
+            for method, run in _everyone(data)
+            if method in (CONSTANT, OURS, *NAMES.values())
+        }
+    return found
+
+
+def _references(data: Dataset, intercept: bool) -> dict[str, Array]:
     """θ trained on the clean rows alone, the true θ, and the peers."""
     clean = {name: rows for name, rows in data.uncontaminated().items() if len(rows[1])}
     bad = np.concatenate(list(data.outliers.values()))
-    oracle = fit(Candidate("", methods.erm()), clean, intercept=False)
+    oracle = fit(Candidate("", methods.erm()), clean, intercept=intercept)
     assert data.theta is not None
-    others = peers.everyone(data.clients, float(bad.mean()), intercept=False)
+    others = peers.everyone(data.clients, float(bad.mean()), intercept=intercept)
     return {ORACLE: oracle.theta, BAYES: data.theta, **others}
 
 

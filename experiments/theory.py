@@ -257,7 +257,7 @@ PARTS: dict[str, Callable[[int], Findings]] = {
 def examine(seed: int, name: str) -> Findings:
     """One part of the study."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="no further progress")  # tight tolerances
+        warnings.filterwarnings("ignore", message=".*no further progress")  # tight tolerances
         return PARTS[name](seed)
 
 

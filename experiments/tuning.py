@@ -8,11 +8,12 @@ which is what a user really has. Accuracy, not loss: a wild row can cost no more
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import dorfl
 from dorfl.data.datasets.base import Clients, Dataset, hold_out
 from dorfl.federated.fit import Fit
 from dorfl.federated.training import train
@@ -23,7 +24,10 @@ from dorfl.support.types import Array
 
 NAMES = {"erm": "ERM", "afl": "AFL", "wafl": "WAFL", "gdrfl": "GDRFL", "dorfl": "DOR-FL"}
 
+CONSTANT = "constant"
+OURS = "dorfl's defaults"
 RULES = ("clean", "contaminated")
+Scores = dict[str, list[float]]  # accuracy, balanced accuracy, log loss: overall, then by client
 
 
 class Candidate(NamedTuple):
@@ -56,6 +60,14 @@ def fit(candidate: Candidate, clients: Clients, **options: Any) -> Fit:
         return train(clients, candidate.method, l2=candidate.l2, **options)
 
 
+def defaults(clients: Clients, **options: Any) -> Fit:
+    """Train as `dorfl.train(clients)` does, with nothing chosen."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found: Fit = dorfl.train(clients, **options)
+    return found
+
+
 def choose(
     candidates: Sequence[Candidate],
     clients: Clients,
@@ -78,6 +90,42 @@ def accuracies(fitted: Fit, test: Clients) -> list[float]:
 def log_losses(fitted: Fit, test: Clients) -> list[float]:
     """Mean logistic loss (labels ±1): overall, then client by client."""
     return by_client([np.logaddexp(0.0, -y * fitted.decision(X)) for X, y in test.values()])
+
+
+def scored(outputs: Callable[[Array], Array], test: Clients) -> Scores:
+    """Measure a model, given as its log odds, on test rows with labels ±1.
+
+    >>> rows = {"a": (np.zeros((4, 1)), np.array([1, 1, 1, -1]))}
+    >>> found = scored(lambda X: np.full(len(X), np.log(3.0)), rows)
+    >>> found["accuracy"], found["balanced"], round(found["loss"][0], 3)
+    ([0.75, 0.75], [0.5, 0.5], 0.562)
+    """
+    parts = [(outputs(X), y) for X, y in test.values()]
+    right = [(np.where(odds > 0, 1, -1) == y) for odds, y in parts]
+    pairs = [(hit, y) for hit, (_, y) in zip(right, parts, strict=True)]
+    whole = (np.concatenate(right), np.concatenate([y for _, y in parts]))
+    return {
+        "accuracy": by_client(right),
+        "balanced": [_balanced(*pair) for pair in (whole, *pairs)],
+        "loss": by_client([np.logaddexp(0.0, -y * odds) for odds, y in parts]),
+    }
+
+
+def _balanced(right: Array, y: Array) -> float:
+    """Return the mean over the classes that occur of the share of their rows that is right."""
+    return float(np.mean([right[y == label].mean() for label in np.unique(y)]))
+
+
+def constant(clients: Clients) -> Callable[[Array], Array]:
+    """Return the log odds of the larger class among the training rows, whatever the row.
+
+    >>> rows = {"a": (np.zeros((4, 1)), np.array([1, 1, 1, -1]))}
+    >>> constant(rows)(np.zeros((2, 1))).round(3).tolist()
+    [1.099, 1.099]
+    """
+    share = float(np.mean(np.concatenate([y for _, y in clients.values()]) > 0))
+    odds = np.log(share / (1.0 - share))
+    return lambda X: np.full(len(X), odds)
 
 
 def by_client(parts: Sequence[Array]) -> list[float]:

@@ -10,7 +10,14 @@ import typer
 from dorfl.cli.screen import Screen
 from experiments import Part
 
-_MAIN = ("synthetic", "adult", "cardio", "fashion")  # the tables worth a look in the terminal
+_MAIN = (
+    "summary",
+    "verdicts",
+    "synthetic",
+    "adult",
+    "cardio",
+    "fashion",
+)  # the tables worth a look in the terminal
 
 
 def reproduce(

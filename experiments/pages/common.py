@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.report.content import Cell, Measured, Series, Table, Values, measured
+from dorfl.report.content import Cell, Direction, Measured, Series, Table, Values, measured
 from dorfl.support.types import Array
 from experiments.tuning import RULES
 
@@ -25,6 +25,25 @@ def percents(runs: Sequence[Sequence[float]]) -> list[Measured]:
 def curve(name: str, x: Values, points: Sequence[Measured]) -> Series:
     """A line through measured points, each with its standard error."""
     return Series(name, x, [point.mean for point in points], [point.error for point in points])
+
+
+MEASURES = ("accuracy", "balanced accuracy", "log loss")
+FORMATS = {"accuracy": ".1f", "balanced accuracy": ".1f", "log loss": ".3f"}
+MARKS: dict[str, Direction] = {"accuracy": "max", "balanced accuracy": "max", "log loss": "min"}
+
+
+def measures(runs: Sequence[Mapping[str, Sequence[float]]]) -> list[Measured]:
+    """Accuracy and balanced accuracy in % and log loss, overall."""
+    accuracy, balanced = (percent([r[key][0] for r in runs]) for key in ("accuracy", "balanced"))
+    return [accuracy, balanced, measured([r["loss"][0] for r in runs])]
+
+
+def ahead(
+    ours: Sequence[Mapping[str, Sequence[float]]], other: Sequence[Mapping[str, Sequence[float]]]
+) -> Array:
+    """How far the overall accuracy is ahead in points, seed by seed."""
+    pairs = zip(ours, other, strict=True)
+    return np.array([100.0 * (one["accuracy"][0] - two["accuracy"][0]) for one, two in pairs])
 
 
 def tuning_table(

@@ -19,11 +19,12 @@ from dorfl.certificates.certificate import Certificate, WorstCase, saddle_gap, w
 from dorfl.certificates.certified import Certified, certify
 from dorfl.certificates.distance import Transport, unbalanced_wasserstein, wasserstein
 from dorfl.data import datasets
-from dorfl.federated import privacy, serialization
+from dorfl.federated import privacy, registry, serialization
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Fit
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.options import Options
+from dorfl.federated.registry import register_dataset, register_method
 from dorfl.federated.report_bounds import Limits
 from dorfl.federated.simulation import Round
 from dorfl.federated.training import risk
@@ -65,6 +66,8 @@ __all__ = [
     "mixture",
     "plot",
     "privacy",
+    "register_dataset",
+    "register_method",
     "risk",
     "saddle_gap",
     "scores",
@@ -173,8 +176,9 @@ def train(
         be in any units if the method is open. X may be sparse if its parameters are given. Or an
         :class:`~dorfl.linear.base.Oracle`, which has its own method and loss.
     method
-        A method from :mod:`dorfl.methods`. By default ``dorfl.methods.dorfl()``, whose parameters
-        are chosen from the clients' data, as ``dorfl train`` and the estimators do.
+        A method from :mod:`dorfl.methods`, or the name of a registered one. By default
+        ``dorfl.methods.dorfl()``, whose parameters are chosen from the clients' data, as
+        ``dorfl train`` and the estimators do.
     options
         Options as one record: an :class:`~dorfl.Options`, or for a network a
         :class:`~dorfl.networks.Plan`. Options given by name take precedence.
@@ -265,6 +269,10 @@ def train(
     )  # fmt: skip
     given = {name: value for name, value in by_name.items() if value is not None}
     given |= network_options
+    if isinstance(method, str) and model is None:
+        if options is not None:
+            raise ValueError(f"method {method!r}: give options of a registered method by name")
+        return registry.train(method, clients, **given)
     if method is None and not hasattr(clients, "evaluate"):
         method = methods.dorfl()
     if model is not None:

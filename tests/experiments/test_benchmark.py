@@ -89,8 +89,8 @@ def test_all_methods_have_as_many_candidates_and_no_two_alike(setup):
         assert len(tried) == bench.TRIES
     words = [c.words for c in bench.candidates("DOR-FL", SMALL)]
     assert len(set(words)) == bench.TRIES
-    with pytest.raises(ValueError, match="FedProx"):
-        bench.candidates("FedProx", SMALL)
+    with pytest.raises(ValueError, match="FedNova"):
+        bench.candidates("FedNova", SMALL)
 
 
 @pytest.mark.filterwarnings("ignore:on the way of")
@@ -99,7 +99,7 @@ def test_every_method_is_tuned_and_trained(clients, name):
     task = rows.make(clients, pictures(30, 1), "negate", 0)
     found = bench.tune(name, task, SMALL, 0, 5)
     assert len(found["scores"]) == bench.TRIES
-    if name != "DOR-FL":
+    if not name.startswith("DOR-FL"):
         assert found["scores"][found["chosen"]] == max(found["scores"])
     best = bench.candidates(name, SMALL)[found["chosen"]]
     run = bench.measure(best, task, SMALL, 0, 10, clean=name == CLEAN)

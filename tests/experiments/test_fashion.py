@@ -149,7 +149,8 @@ def run(clients, by_client, converged=True):
     shares = [1 / len(clients)] * len(clients)
     return {
         "clients": list(clients), "overall": float(np.mean(by_client)), "by_client": by_client,
-        "lam": shares, "objective": 0.4, "gap": 1e-5, "rounds": 12, "converged": converged,
+        "lam": shares, "objective": 0.4, "loss": 0.5, "gap": 1e-5, "rounds": 12,
+        "converged": converged,
     }  # fmt: skip
 
 
@@ -160,17 +161,17 @@ def test_the_page_sets_ours_beside_what_is_published():
         "AFL, three classes": run(three, [0.8, 0.79, 0.756]),
         "AFL, ten classes": run(ten, [0.7] * 10),
     }
-    section, (card,) = fashion_page.section(found)
+    section, (claim,) = fashion_page.section(found)
     table = next(block for block in section.blocks if isinstance(block, Table))
     worst = {row[0]: row[2] for row in table.rows}
     assert worst["AFL, three classes"] == pytest.approx(75.6)
     assert worst["AFL, published"] == 77.3 and "AFL, published" in table.reference
-    assert card.holds and card.value == "75.6 %"
+    assert claim.verdict == "holds" and claim.found == "75.6 %"
     assert "not converged" not in str(section)
 
     found["AFL, ten classes"]["converged"] = False
-    section, (card,) = fashion_page.section(found)
-    assert not card.holds
+    section, (claim,) = fashion_page.section(found)
+    assert claim.verdict == "fails"
     assert "AFL, ten classes: not converged after 12 rounds" in str(section)
 
 

@@ -1,23 +1,28 @@
 """The first screen says what this is, and a claim that does not hold says whose it was."""
 
-from dorfl.report.content import Figure, Finding, Section, Series, Text
+from dorfl.report.content import Figure, Section, Series, Text
 from experiments import Part, study
 from experiments.cells import Cell
+from experiments.claims import Claim
 from experiments.study import Made, Plan
 
 
 def test_three_figures_first_and_what_does_not_hold_on_top_of_the_claims(tmp_path, monkeypatch):
     monkeypatch.setattr(study.cells, "run", lambda cells, *_: [None] * len(cells))
-    cards = [Finding(f"claim {k}", str(k), k != 2, "the paper" if k else "ours") for k in range(5)]
+    made_claims = [
+        Claim(f"claim {k}", "the paper" if k else "ours", str(k), "fails" if k == 2 else "holds")
+        for k in range(5)
+    ]
     picture = Figure("f", "F", "x", "y", [Series("a", [1, 2], [1, 2])])
-    made = Made([Section("S", [Text(["Words."])])], cards, [picture], cards[3:])
+    made = Made([Section("S", [Text(["Words."])])], made_claims, [picture], made_claims[3:])
     page = study.reproduce([Plan([Cell("synthetic", "table", {"seed": 0})], lambda _: made)] * 2,
                            tmp_path)  # fmt: skip
-    assert len(page.cards) == 3 and page.cards[0] == cards[3]
+    assert len(page.cards) == 3 and page.cards[0] == made_claims[3].finding
     assert page.opening == [picture, picture]
-    claims = page.sections[0].blocks[0]
-    assert claims.rows[0] == ("claim 2", "the paper", "2", False)
-    assert claims.title == "8 of 10 claims hold"
+    counts, claims = page.sections[0].blocks
+    assert claims.rows[0] == ("fails", "claim 2", "the paper", "2")
+    assert counts.rows == [(2, 0, 8)]
+    assert counts.title == "2 claims fail, 0 tie, 8 hold"
 
 
 def test_networks_are_left_out_with_a_word_where_pytorch_is_missing(monkeypatch, tmp_path):

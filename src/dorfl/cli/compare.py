@@ -9,7 +9,6 @@ import typer
 
 from dorfl.cli import options
 from dorfl.cli.screen import Screen
-from dorfl.study.settings import METHODS
 
 if TYPE_CHECKING:
     from dorfl.study.comparison import Comparison
@@ -41,7 +40,7 @@ def compare(
     from dorfl.study.pages import compared, compared_clients, of_comparison  # noqa: PLC0415
 
     screen = Screen()
-    with screen.progress("reading", total=folds * len(METHODS)) as step:
+    with screen.progress("reading", total=folds * len(comparison.compared(study))) as step:
         found = comparison.compare(study, folds, tick=step)
     screen.table(compared(found))
     if len(found.clients) > 1:

@@ -8,6 +8,7 @@ all rows. Differences between methods are paired by row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.data.tables import DataError, Split
+from dorfl.federated import registry
 from dorfl.federated.client import stream
 from dorfl.federated.simulation import Round
 from dorfl.study import evaluation, results, serving, table
@@ -138,7 +140,7 @@ class Comparison(NamedTuple):
 def compare(
     study: Study,
     folds: int = 5,
-    methods: tuple[str, ...] = METHODS,
+    methods: tuple[str, ...] | None = None,
     tick: Callable[[str, int], object] = lambda _words, _steps: None,
 ) -> Comparison:
     """Train every method on all folds but one and score the rows of that fold, in turn.
@@ -148,10 +150,12 @@ def compare(
     study
         The table and its settings.
     folds, methods
-        Number of folds, among which every client's rows are divided, and names of methods.
+        Number of folds, among which every client's rows are divided, and names of methods: by
+        default :func:`compared`.
     tick
         Called with a description and the number of trainings that begin: 1, or 0 for a round.
     """
+    methods = compared(study) if methods is None else methods
     # Classes are those of all rows: a rare one may be in a single fold.
     study, split, _ = table.task_settled(study, open_split(study))
     counts = np.diff(split.bounds)
@@ -170,7 +174,10 @@ def compare(
             what = f"fold {k + 1}, {name}"
             tick(what, 1)
             show = partial(_show_round, tick, what, count(1))
-            model = table.trained(study.changed(method_name=name), prepared, show)[0]
+            if name in METHODS:
+                model = table.trained(study.changed(method_name=name), prepared, show)[0]
+            else:
+                model = _registered(study, prepared, name)
             classifies = model.classifies
             short += [f"{name}, fold {k + 1}: {w}" for w in (model.shortfall, model.useless) if w]
             held_out = rows_for(model, part)
@@ -179,6 +186,19 @@ def compare(
                 inlier[fold == k] = is_inlier(model, held_out)
     owner = np.repeat(np.arange(len(counts)), counts)
     return Comparison(methods, split.names, owner, scores, inlier, classifies, folds, tuple(short))
+
+
+def compared(study: Study) -> tuple[str, ...]:
+    """Return the methods that are compared: the built-in ones and, if linear, registered ones."""
+    return METHODS + (registry.method_names() if study.training.model == "linear" else ())
+
+
+def _registered(study: Study, prepared: Prepared, name: str) -> Model:
+    """Train a registered method on the columns and with the loss and ridge of the study's ERM."""
+    plain = table.trained(study.changed(method_name="erm"), prepared)[0]
+    problem, rows = plain.fit.problem, prepared.rows.clients
+    fit = registry.train(name, rows, loss=problem.loss, l2=plain.fit.l2, tol=study.training.tol)
+    return replace(plain, fit=fit)
 
 
 def _show_round(tick: Callable[[str, int], object], what: str, rounds: Any, _: Round) -> None:
