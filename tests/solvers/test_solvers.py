@@ -301,11 +301,11 @@ def test_optimistic_steps_do_not_run_away_where_columns_go_together():
     X[:, :60] += 0.2 * y[:, None]
     clients = {f"class {k}": (X[y == k], y[y == k]) for k in range(3)}
     rounds = []
-    with pytest.warns(UserWarning, match="use solver 'sqp'"):
-        fit = dorfl.train(
-            clients, methods.afl(), loss="softmax", l2=1e-3, solver="optimistic", max_rounds=100,
-            progress=rounds.append,
-        )  # fmt: skip
+    fit = dorfl.train(
+        clients, methods.afl(), loss="softmax", l2=1e-3, tol=1e-4, solver="optimistic",
+        max_rounds=200, progress=rounds.append,
+    )  # fmt: skip
+    assert fit.status == "converged" and fit.gap_kind == "bound"
     means = [float(told.lam @ told.risks) for told in rounds]
     assert max(means) <= 1.02 * means[0]
     assert fit.objective < 0.98 * rounds[0].objective

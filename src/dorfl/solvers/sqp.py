@@ -47,7 +47,6 @@ PATIENCE = 3  # rejected steps in a row after which u rises in any case (Kiwiel,
 CUTS = 300  # tangents kept: a non-smooth point in d columns takes d + 1 to describe
 EACH = 32  # clients whose tangents at one point are kept: those with the largest risks
 FLAT = 1e-9  # least curvature of a client, as a share of the largest of all in that parameter
-DAMPED = 3  # times that u is raised if the program was not solved well enough
 TRIALS = 60  # rejected steps in a row after which training ends
 SINGLE = 1e-7  # share of the objective that rounding may change with rows in single precision
 DOUBLE = 1e-12  # … and in double precision: more at a non-smooth point says nothing of rounding
@@ -161,7 +160,7 @@ class Sqp:
                 state = _accept(state, seen, answers, told, decrease)
             else:
                 state = _reject(state, seen, decrease)
-        state, step = _improving(state)
+        step = _step(state, state.damping)
         full = step if state.damping == 1.0 else _step(state, 1.0)
         state = state._replace(lower=max(state.lower, _lower(state, step)))
         (gap, kind), before = _gap(state, full), state.gap
@@ -228,12 +227,11 @@ def _accept(
     if told is not None:
         curvature, asked = conditioned(state.setting, told), asked + 1
         if len(state.setting.shape.sizes_of(curvature)) == 1:
-            doubtful = answers.stands or state.setting.covered
-            exact = not doubtful or _explains(state, curvature, step, seen)
+            exact = not (answers.stands or state.setting.covered)
             if exact:
                 secants = no_secants(*seen.gradients.shape)
     cuts = no_cuts(step.size)
-    if not state.setting.smooth:
+    if state.setting.mixture.adversarial or not state.setting.smooth:
         cuts = _with_tangents(state, state.theta, state.best)
     return state._replace(
         theta=state.trial,
@@ -296,20 +294,6 @@ def _decrease(state: SqpState, seen: Pieces) -> tuple[float, float]:
         else:
             noise = 0.0
     return height - state.setting.mixture.height(values), noise
-
-
-def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
-    """Return True if a curvature accounts for the change of the gradient along the last step.
-
-    A curvature that is the mean of other clients', or that of a parabola above the loss, may not.
-    """
-    sizes, ends = state.setting.shape.sizes_of(told), []
-    for known in (state.curvature, told):
-        if known.shape == told.shape:
-            mixed = packing.mix(known, state.weights)
-            ends.append(float(step @ packing.multiply(mixed, sizes, step)))
-    change = float(state.weights @ (seen.gradients - state.best.gradients) @ step)
-    return 0.8 * min(ends) <= change <= 1.25 * max(ends)
 
 
 # ── the model ───────────────────────────────────────────────────────────────────────────────────
@@ -382,17 +366,6 @@ class _Scaled(NamedTuple):
 
     def multiply(self, vectors: Array) -> Array:
         return self.scale * self.model.multiply(vectors)
-
-
-def _improving(state: SqpState) -> tuple[SqpState, Step]:
-    """Return a step that the model predicts to be one down, more damped if it has to be."""
-    step = _step(state, state.damping)
-    for _ in range(DAMPED):
-        if step.model < state.height or not step.dual < state.height:
-            break
-        state = state._replace(damping=FACTOR * state.damping)
-        step = _step(state, state.damping)
-    return state, step
 
 
 def _step(state: SqpState, damping: float) -> Step:
