@@ -27,6 +27,7 @@ from torch.utils.data import (
 )  # fmt: skip
 
 from dorfl.data import validation
+from dorfl.networks.device import mapped
 from dorfl.support.types import Array
 
 MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from
@@ -147,7 +148,7 @@ class Rows:
                 raise ValueError(f"client {name!r}: X has NaN or infinite values")
         kept = whole and isinstance(source, Lazy) and not y.is_floating_point()
         y = y.to(self.device) if kept or len(self.classes) else y.to(self.device, self.dtype)
-        return tree_map(lambda leaf: self._placed(leaf, whole), x), y
+        return mapped(lambda leaf: self._placed(leaf, whole), x), y
 
     def batch(self, who: Sequence[int], places: Sequence[Array]) -> Batch:
         """Return rows of several clients; places are row numbers, −1 for padding."""
@@ -155,7 +156,7 @@ class Rows:
             kept = places[0][places[0] >= 0]
             x, y = self.read(who[0], kept)
             one = torch.ones(1, len(kept), dtype=self.dtype, device=self.device)
-            return Batch(who, tree_map(lambda leaf: leaf[None], x), y[None], one)
+            return Batch(who, mapped(lambda leaf: leaf[None], x), y[None], one)
         parts = [self.read(i, np.maximum(own, 0)) for i, own in zip(who, places, strict=True)]
         x, y = (torch.stack(part) for part in zip(*parts, strict=True))
         there = torch.as_tensor(np.stack(places) >= 0).to(self.device, self.dtype)
