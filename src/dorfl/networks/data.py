@@ -30,7 +30,8 @@ from dorfl.data import validation
 from dorfl.networks.device import mapped
 from dorfl.support.types import Array
 
-MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from
+MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from, at most
+MAX_NUMBERS = 20_000_000  # inputs of these rows together, at most: 80 MB
 Collate: TypeAlias = Callable[[list[Any]], tuple[Any, Any]]  # rows → (x, y) of a batch
 
 
@@ -188,8 +189,10 @@ class Rows:
         """Return a client's rows in memory, or a sample of those of a data set."""
         count = len(self.sources[client])
         places = np.arange(count)
-        if isinstance(self.sources[client], Lazy) and count > MAX_KNOWN:
-            places = np.sort(np.random.default_rng(0).choice(count, MAX_KNOWN, replace=False))
+        if isinstance(self.sources[client], Lazy):
+            most = int(np.clip(MAX_NUMBERS // self.dims, 1, MAX_KNOWN))
+            order = np.random.default_rng(0).permutation(count) if count > most else places
+            places = np.sort(order[:most])
         return self.read(client, places)
 
     def take(self, indices: Sequence[Array]) -> Rows:
