@@ -1,9 +1,10 @@
-"""A FedAvg round of 100 clients with a network, against pfl and Flower's simulation, in one run.
+"""A FedAvg round of 100 clients with a network, against a loop, pfl and Flower's simulation.
 
 The same for all: 100 clients with 100 pictures each, an MLP 784-128-10, one local epoch by plain
 steps, the mean of the results. Everyone has one thread and is measured in processor time, that of
 all processes it starts included: Flower's simulation runs clients in workers of Ray. A round of
-DOR-FL with 7 steps of ascent is shown beside.
+DOR-FL with 7 steps of ascent is shown beside. With `--loop`, FedAvg rounds of several networks and
+client sizes are compared with a hand-written loop of PyTorch instead.
 
     pip install 'dorfl[torch]' pfl 'flwr[simulation]'; python benchmarks/networks.py
 """
@@ -19,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +30,7 @@ from dorfl import networks
 CLIENTS, ROWS, RATE = 100, 100, 0.1
 TARGETS = {"pfl, FedAvg": 3.0, "Flower's simulation, FedAvg": 20.0}  # times our FedAvg round
 MOST = 10.0  # FedAvg rounds that one of DOR-FL may take
+MOST_OF_LOOP = 1.1  # times a hand-written loop
 
 Clients = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -44,6 +45,8 @@ def clients() -> Clients:
 
 def spent() -> float:
     """Processor time of this process and all it has started."""
+    import psutil  # noqa: PLC0415 - optional
+
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         try:
@@ -171,14 +174,84 @@ def flower(data: Clients, batch: int, rounds: int) -> float:
     return mean_round(stamps)
 
 
+def cnn() -> torch.nn.Module:
+    part = torch.nn
+    return part.Sequential(
+        part.Conv2d(1, 16, 5), part.ReLU(), part.MaxPool2d(2), part.Conv2d(16, 32, 5), part.ReLU(),
+        part.MaxPool2d(2), part.Flatten(), part.Linear(512, 10),
+    )  # fmt: skip
+
+
+def loop(data: Clients, make: Callable[[], torch.nn.Module], batch: int, rounds: int) -> float:
+    """FedAvg as one writes it by hand: one module, `torch.optim.SGD`, a weighted mean."""
+    rows = [(torch.from_numpy(X), torch.from_numpy(y)) for X, y in data.values()]
+    net, count = make(), sum(len(y) for _, y in rows)
+    theta = {name: value.clone() for name, value in net.state_dict().items()}
+    stamps = []
+    for _ in range(rounds):
+        total = {name: torch.zeros_like(value) for name, value in theta.items()}
+        for X, y in rows:
+            net.load_state_dict(theta)
+            step = torch.optim.SGD(net.parameters(), lr=RATE)
+            for part in torch.randperm(len(y)).split(batch):
+                step.zero_grad()
+                torch.nn.functional.cross_entropy(net(X[part]), y[part]).backward()
+                step.step()
+            for name, value in net.state_dict().items():
+                total[name].add_(value, alpha=len(y) / count)
+        theta = total
+        stamps.append(time.process_time())
+    return mean_round(stamps)
+
+
+def by_dorfl(data: Clients, make: Callable[[], torch.nn.Module], batch: int, rounds: int) -> float:
+    stamps: list[float] = []
+    dorfl.train(
+        data, "erm", model=make, classes=range(10), rounds=rounds, batch_size=batch,
+        local_epochs=1, lr=RATE, progress=lambda _: stamps.append(time.process_time()),
+    )  # fmt: skip
+    return mean_round(stamps)
+
+
+def compare_with_loop(console: Console, batch: int, turns: int) -> None:
+    rng = np.random.default_rng(0)
+    unequal = np.clip(np.exp(rng.normal(4.2, 1.0, CLIENTS)).astype(int), 5, 2_000)
+
+    def rows(sizes: Any, *shape: int) -> Clients:
+        return {
+            f"client-{i}": (rng.random((n, *shape), dtype=np.float32), rng.integers(0, 10, n))
+            for i, n in enumerate(sizes)
+        }
+
+    equal = [ROWS] * CLIENTS
+    cases = {
+        "MLP 20-16-10": (rows(equal, 20), lambda: networks.mlp(20, (16,), 10)),
+        "MLP 64-64-64-10": (rows(equal, 64), lambda: networks.mlp(64, (64, 64), 10)),
+        "MLP 784-128-10": (rows(equal, 784), lambda: networks.mlp(784, (128,), 10)),
+        "MLP 784-128-10, log-normal": (rows(unequal, 784), lambda: networks.mlp(784, (128,), 10)),
+        "CNN, 18,378 parameters": (rows(equal, 1, 28, 28), cnn),
+    }
+    table = Table("network", "loop, s", "dorfl, s", f"ratio (target ≤ {MOST_OF_LOOP:g})")
+    for name, (data, make) in cases.items():
+        pairs = [(loop(data, make, batch, 3), by_dorfl(data, make, batch, 3)) for _ in range(turns)]
+        one, two = (min(part) for part in zip(*pairs, strict=True))
+        table.add_row(name, f"{one:.3f}", f"{two:.3f}", f"{two / one:.2f}")
+        console.print(name, f"{one:.3f} {two:.3f} {two / one:.2f}")
+    console.print(table)
+
+
 def main(console: Console) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=20, help="rows of a local step")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--loop", action="store_true", help="compare with a hand-written loop")
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
+    if given.loop:
+        compare_with_loop(console, given.batch, given.turns)
+        return
     data, batch = clients(), given.batch
     runs: dict[str, Callable[[], float]] = {
         "dorfl, FedAvg": lambda: ours(data, batch, 6),

@@ -6,17 +6,17 @@ Clients whose parameters fit into memory together step together, each along its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from dorfl.networks.compression import Compression, Parts
 from dorfl.networks.data import Batch, Rows
-from dorfl.networks.device import seeded, tensor, wide
+from dorfl.networks.device import mapped, seeded, tensor, wide
 from dorfl.networks.model import Network
 from dorfl.networks.optimizers import at_round
 from dorfl.networks.plan import Plan
@@ -25,7 +25,7 @@ from dorfl.networks.tilt import Tilt
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
-MAX_SHARED_WORK = 5_000_000  # parameters × rows of a step up to which clients step together
+MAX_SHARED_WORK = 3_000_000  # parameters × rows of a step up to which clients step together
 MAX_PADDING = 1.5  # times as many rows as the smallest client of a group has
 
 
@@ -129,7 +129,7 @@ class Fleet:
         optimizer = at_round(plan.used_optimizer, plan.lr_schedule, number)
         own = theta.expand(len(who), -1).clone()
         carried = optimizer.start(own)
-        risks = seen
+        risks, working = seen, drawn.max(2) >= 0  # (clients, steps)
         for step, batch in enumerate(self.rows.stream(who, drawn)):
             climb = self.climb(own if step else theta[None], batch)
             gradient, seen = self._gradient(own, climb, batch, seen)
@@ -139,24 +139,24 @@ class Fleet:
                 gradient.add_(own, alpha=plan.l2)
             if pull is not None:
                 gradient.add_(pull)
-            working = (drawn[:, step] >= 0).any(1)
-            if working.all():
+            if working[:, step].all():
                 own = optimizer.step(own, gradient, carried, step + 1)
             else:  # some have no rows left in this round: they stay where they are
                 stay = own.clone()
                 own = optimizer.step(own, gradient, carried, step + 1)
-                own = torch.where(tensor(working, own, torch.bool)[:, None], own, stay)
+                own = torch.where(tensor(working[:, step], own, torch.bool)[:, None], own, stay)
         return torch.sub(theta, own), risks, seen
 
     def climb(self, theta: Tensor, batch: Batch) -> Climb:
         """Rows at their worst, each client at its θ (clients or 1, P)."""
-        with self.network.evaluating():
-            return self.robust.climb(self.network, theta, batch.x, batch.y, self._center(batch))
+        robust = self.robust
+        with nullcontext() if robust.place.still else self.network.evaluating():
+            return robust.climb(self.network, theta, batch.x, batch.y, self._center(batch))
 
-    def bare(self, batch: Batch, climb: Climb) -> Tensor:
-        """f of these rows without any loss, where risks are told without it; 0 elsewhere."""
+    def bare(self, batch: Batch, climb: Climb) -> Tensor | None:
+        """f of these rows without any loss, if risks are told without it."""
         if not self.by_loss:
-            return torch.zeros_like(batch.there)
+            return None
         robust = self.robust
         if robust.place.still:  # no row has moved for its loss
             return climb.level
@@ -173,21 +173,23 @@ class Fleet:
             own = own[torch.arange(len(own), device=own.device)[:, None], batch.y]
         return own.view(len(batch.who), -1, *batch.x.shape[2:])
 
-    def losses(self, theta: Tensor, climb: Climb, batch: Batch) -> Tensor:
+    def losses(self, theta: Tensor | None, climb: Climb, batch: Batch) -> Tensor:
         """l of the moved rows."""
-        x = tree_map(torch.Tensor.detach, climb.x)
+        x = mapped(Tensor.detach, climb.x)
         return self.robust.losses(self.network, theta, x, batch.y, climb.shift)
 
     def _gradient(
         self, own: Tensor, climb: Climb, batch: Batch, seen: Tensor
     ) -> tuple[Tensor, Tensor]:
         """∇F_i on a minibatch of every client, at its own θ, and the running means after it."""
-        at = own.detach().requires_grad_(True)
+        alone = len(own) == 1
+        at = None if alone else own.detach().requires_grad_(True)
+        trained = self.network.load(own) if alone else [at]
         loss = self.losses(at, climb, batch)
         f = loss.detach() + climb.level
         seen, weights = self.tilt.weigh(f, batch.there, seen, self.bare(batch, climb))
-        (gradient,) = torch.autograd.grad((weights * loss).sum(), at)
-        return gradient, seen
+        found = torch.autograd.grad((weights * loss).sum(), trained)
+        return torch.cat([part.reshape(-1) for part in found]).view(own.shape), seen
 
     def _draw(self, number: int, who: list[int]) -> Array:
         """Row numbers for this round, (clients, steps, batch): every client has its own stream."""

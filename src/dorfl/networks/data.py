@@ -27,9 +27,11 @@ from torch.utils.data import (
 )  # fmt: skip
 
 from dorfl.data import validation
+from dorfl.networks.device import mapped
 from dorfl.support.types import Array
 
-MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from
+MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from, at most
+MAX_NUMBERS = 20_000_000  # inputs of these rows together, at most: 80 MB
 Collate: TypeAlias = Callable[[list[Any]], tuple[Any, Any]]  # rows → (x, y) of a batch
 
 
@@ -147,7 +149,7 @@ class Rows:
                 raise ValueError(f"client {name!r}: X has NaN or infinite values")
         kept = whole and isinstance(source, Lazy) and not y.is_floating_point()
         y = y.to(self.device) if kept or len(self.classes) else y.to(self.device, self.dtype)
-        return tree_map(lambda leaf: self._placed(leaf, whole), x), y
+        return mapped(lambda leaf: self._placed(leaf, whole), x), y
 
     def batch(self, who: Sequence[int], places: Sequence[Array]) -> Batch:
         """Return rows of several clients; places are row numbers, −1 for padding."""
@@ -155,7 +157,7 @@ class Rows:
             kept = places[0][places[0] >= 0]
             x, y = self.read(who[0], kept)
             one = torch.ones(1, len(kept), dtype=self.dtype, device=self.device)
-            return Batch(who, tree_map(lambda leaf: leaf[None], x), y[None], one)
+            return Batch(who, mapped(lambda leaf: leaf[None], x), y[None], one)
         parts = [self.read(i, np.maximum(own, 0)) for i, own in zip(who, places, strict=True)]
         x, y = (torch.stack(part) for part in zip(*parts, strict=True))
         there = torch.as_tensor(np.stack(places) >= 0).to(self.device, self.dtype)
@@ -187,8 +189,10 @@ class Rows:
         """Return a client's rows in memory, or a sample of those of a data set."""
         count = len(self.sources[client])
         places = np.arange(count)
-        if isinstance(self.sources[client], Lazy) and count > MAX_KNOWN:
-            places = np.sort(np.random.default_rng(0).choice(count, MAX_KNOWN, replace=False))
+        if isinstance(self.sources[client], Lazy):
+            most = int(np.clip(MAX_NUMBERS // self.dims, 1, MAX_KNOWN))
+            order = np.random.default_rng(0).permutation(count) if count > most else places
+            places = np.sort(order[:most])
         return self.read(client, places)
 
     def take(self, indices: Sequence[Array]) -> Rows:

@@ -7,13 +7,14 @@ has them until a batch of them is read, and λ and the clients' risks are NumPy 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from dorfl.support.types import Array
 
@@ -44,6 +45,11 @@ def resolve(name: str) -> torch.device:
     return device
 
 
+def mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """Return inputs, a tensor or a tuple or dict of tensors, with each tensor changed."""
+    return change(x) if isinstance(x, Tensor) else tree_map(change, x)
+
+
 def tensor(values: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return values as a tensor on the device of `like`, of its dtype unless another is given."""
     made = torch.as_tensor(values)
@@ -69,12 +75,20 @@ def seeded(*seed: int) -> Iterator[None]:
     words = np.random.SeedSequence(seed).generate_state(1)
     # Users' augmentation draws from NumPy's global generator, so that is what must be seeded.
     before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
-        torch.manual_seed(int(words[0]))
-        random.seed(int(words[0]))
-        np.random.seed(words)  # noqa: NPY002
+    random.seed(int(words[0]))
+    np.random.seed(words)  # noqa: NPY002
+    try:
+        if resolve("auto").type != "cpu":
+            with torch.random.fork_rng():
+                torch.manual_seed(int(words[0]))
+                yield
+            return
+        state = torch.default_generator.get_state()  # the same as above, without what that costs
+        torch.default_generator.manual_seed(int(words[0]))
         try:
             yield
         finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
+            torch.default_generator.set_state(state)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002

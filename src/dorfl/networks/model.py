@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from dorfl.networks.device import mapped
+
 CONVOLUTIONS = (nn.modules.conv._ConvNd,)  # the base class of all
 _DTYPES = (torch.float16, torch.float32, torch.float64)
 
@@ -43,7 +45,9 @@ class Network:
     def __init__(
         self, module: nn.Module, layer: str | None = None, device: torch.device | None = None
     ) -> None:
-        self.module = copy.deepcopy(module).to(device)
+        self.module = copy.deepcopy(module)
+        if device is not None:
+            self.module = self.module.to(device)
         trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("model: it has no parameters to train")
@@ -63,6 +67,9 @@ class Network:
         self.shapes = tuple(tuple(p.shape) for p in trained.values())
         self.sizes = tuple(p.numel() for p in trained.values())
         self.size = sum(self.sizes)
+        self._trained = list(trained.values())
+        self._start = torch.cat([p.detach().reshape(-1) for p in self._trained])
+        self._loaded: Tensor | None = None
         self.layer = layer
         self._place = None if layer is None else self.module.get_submodule(layer)
         self.convolves = any(isinstance(part, CONVOLUTIONS) for part in self.module.modules())
@@ -70,31 +77,44 @@ class Network:
 
     def start(self) -> Tensor:
         """θ as the module came."""
-        trained = dict(self.module.named_parameters())
-        return torch.cat([trained[name].detach().reshape(-1) for name in self.names])
+        return self._start.clone()
+
+    def load(self, theta: Tensor) -> list[nn.Parameter]:
+        """Put θ (1, P) into the module, without a copy, for :meth:`outputs` without θ."""
+        if theta is not self._loaded:  # else a step has changed it in place
+            pieces = zip(self._trained, theta[0].split(self.sizes), self.shapes, strict=True)
+            for parameter, piece, shape in pieces:
+                parameter.data = piece.view(shape)
+            self._loaded = theta
+        return self._trained
 
     def parameters(self, theta: Tensor) -> dict[str, Tensor]:
         """θ by parameter."""
         pieces = theta.split(self.sizes)
         return {n: v.view(s) for n, v, s in zip(self.names, pieces, self.shapes, strict=True)}
 
-    def outputs(self, theta: Tensor, x: Any, shift: Tensor | None = None) -> Tensor:
+    def outputs(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
         """What the model puts out for rows (clients, n, …), each client at its own θ (clients, P).
 
-        One θ for all is given as (1, P). `shift` is added to what the submodule `layer` puts out.
+        One θ for all is given as (1, P), and none stands for what :meth:`load` has put there.
+        `shift` is added to what the submodule `layer` puts out.
         """
-        clients, count = tree_leaves(x)[0].shape[:2]
-        if len(theta) == 1:
-            moved = None if shift is None else shift.flatten(0, 1)
-            return self._call(theta[0], joined(x), moved).unflatten(0, (clients, count))
+        first = x if isinstance(x, Tensor) else tree_leaves(x)[0]
+        return self.flat_outputs(theta, x, shift).unflatten(0, first.shape[:2])
+
+    def flat_outputs(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
+        """The same for the rows of all clients one after the other, (clients · n, …)."""
+        if theta is None or len(theta) == 1:
+            own = None if theta is None else theta[0]
+            return self._call(own, joined(x), None if shift is None else shift.flatten(0, 1))
         given = (theta, x) if shift is None else (theta, x, shift)
         if not self._one_by_one:
             try:
-                return vmap(self._call, randomness="different")(*given)
-            except RuntimeError:  # a recurrent layer, or a choice that hangs on the rows
+                return vmap(self._call, randomness="different")(*given).flatten(0, 1)
+            except RuntimeError:  # a recurrent layer, or a choice that depends on the rows
                 self._one_by_one = True
-        parts = [tree_map(itemgetter(k), given) for k in range(clients)]
-        return torch.stack([self._call(*own) for own in parts])
+        parts = [tree_map(itemgetter(k), given) for k in range(len(theta))]
+        return torch.cat([self._call(*own) for own in parts])
 
     def embed(self, x: Any) -> Tensor:
         """What the submodule `layer` puts out for rows (clients, n, …); without one, the rows."""
@@ -134,13 +154,16 @@ class Network:
                 part.training = training
             torch.backends.mha.set_fastpath_enabled(short)
 
-    def _call(self, theta: Tensor, x: Any, shift: Tensor | None = None) -> Tensor:
+    def _call(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
         hook = None
         if shift is not None and self._place is not None:
             hook = self._place.register_forward_hook(lambda _m, _i, out: out + shift)
         try:
-            own = self.parameters(theta)
-            out = call(lambda *a, **k: functional_call(self.module, own, a, k), x)
+            if theta is None:
+                out = call(self.module, x)
+            else:
+                own = self.parameters(theta)
+                out = call(lambda *a, **k: functional_call(self.module, own, a, k), x)
         finally:
             if hook is not None:
                 hook.remove()
@@ -161,7 +184,7 @@ def call(module: Callable[..., Any], x: Any) -> Any:
 
 def joined(x: Any) -> Any:
     """Return the rows of all clients, (clients, n, …), as rows of one batch, (clients · n, …)."""
-    return tree_map(lambda leaf: leaf.flatten(0, 1), x)
+    return mapped(lambda leaf: leaf.flatten(0, 1), x)
 
 
 def make(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:

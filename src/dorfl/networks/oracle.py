@@ -52,7 +52,10 @@ def evaluate(fleet: Fleet, theta: Tensor, *, gradients: bool = False) -> Found:
             with torch.no_grad(), fleet.network.evaluating():
                 f = fleet.losses(theta[None], climb, batch) + climb.level
             found.append(array(f[0]).astype(np.float64))
-            bare.append(array(fleet.bare(batch, climb)[0]).astype(np.float64))
+            alone = fleet.bare(batch, climb)
+            bare.append(
+                np.zeros(f.shape[1]) if alone is None else array(alone[0]).astype(np.float64)
+            )
             error += float(climb.error[climb.bend > 0].sum())
             bent += int((climb.bend <= 0).sum())
             steps = max(steps, climb.steps)

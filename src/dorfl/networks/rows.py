@@ -148,11 +148,11 @@ class Robust:
     bounds: tuple[float, float] | None = None
 
     def losses(
-        self, network: Network, theta: Tensor, x: Any, y: Tensor, shift: Tensor | None = None
+        self, network: Network, theta: Tensor | None, x: Any, y: Tensor, shift: Tensor | None = None
     ) -> Tensor:
         """l of rows (clients, n, …), each client at its θ (clients, P)."""
-        out = network.outputs(theta, x, shift)
-        loss = self.loss(out.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+        out = network.flat_outputs(theta, x, shift)
+        loss = self.loss(out, y.flatten(0, 1)).view(y.shape[:2])
         return loss.clamp(max=self.max_loss) if np.isfinite(self.max_loss) else loss
 
     def scores(self, x: Any, y: Tensor) -> Tensor:

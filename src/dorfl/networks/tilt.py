@@ -40,13 +40,20 @@ class Tilt:
     trim: float = 0.0
     row_risk: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
-    def weigh(self, f: Tensor, there: Tensor, seen: Tensor, bare: Tensor) -> tuple[Tensor, Tensor]:
+    def weigh(
+        self, f: Tensor, there: Tensor, seen: Tensor, bare: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The running means after this batch, and the rows' weights.
 
         `there` is 1 for a row and 0 for padding, `bare` is what F_i is to be told without: f of
-        no loss, or 0. `seen` (clients, 2) is log of the running means of exp(f/τ) and exp(bare/τ),
-        or the means of f and `bare` themselves without a tilt; NaN before the first batch.
+        no loss, or none for 0. `seen` (clients, 2) is log of the running means of exp(f/τ) and
+        exp(bare/τ), or without a tilt the means of f and `bare`; NaN before the first batch.
         """
+        if math.isinf(self.temperature) and self.trim == 0.0 and len(f) == 1:  # no padding
+            mean = f.mean(1)
+            means = torch.stack([mean, torch.zeros_like(mean) if bare is None else bare.mean(1)], 1)
+            return means.to(seen), torch.full_like(f, 1.0 / f.shape[1])
+        bare = torch.zeros_like(f) if bare is None else bare
         if self.trim > 0.0:
             there = there * self._kept(f, there)
         if self.row_risk is not None:
