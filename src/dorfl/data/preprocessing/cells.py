@@ -139,7 +139,7 @@ def count_non_numeric(column: Any) -> int:
 
 
 def look(column: Any) -> str:
-    """How the cells of a column look that are no numbers, without showing one.
+    """Describe the shape of cells that are no numbers, without showing one.
 
     >>> look(pa.array(["12", "about 70", "05/11/2024"]))
     "'aaaaa 99' or '99/99/9999'"
