@@ -225,8 +225,9 @@ def test_an_estimator_given_words_dates_and_gaps_and_a_table(tmp_path, label):
 
 def test_the_study_of_the_documentation_runs_on_a_table_too(tmp_path):
     docs = Path(__file__).parents[2] / "docs" / "federation.md"
-    text = docs.read_text().split("## A study")[1].split("It is the same study")[0]
-    (tmp_path / "study.toml").write_text(textwrap.dedent(text))
+    section = docs.read_text().split("## A study")[1].split("\n## ")[0]
+    block = [line for line in section.splitlines() if line.startswith("    ") or not line]
+    (tmp_path / "study.toml").write_text(textwrap.dedent("\n".join(block)))
     rng = np.random.default_rng(0)
     age = rng.normal(60, 9, 400)
     frame = pd.DataFrame(
