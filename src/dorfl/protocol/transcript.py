@@ -73,6 +73,11 @@ class Relay(NamedTuple):
     steps: tuple[tuple[Said, ...], ...]
     request: Request
 
+    @staticmethod
+    def is_tagged() -> bool:
+        """Return True: a site accepts a Request or a Relay."""
+        return True
+
 
 def signed_text(head: bytes, site: str, reply: bytes) -> bytes:
     """Return the bytes that the signature of a reply is over."""

@@ -116,6 +116,11 @@ class Request(NamedTuple):
     models: Array | None = None  # (candidates, parameters): those to be compared
     thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.certificates.bound`
 
+    @staticmethod
+    def is_tagged() -> bool:
+        """Return True: a site accepts a Request or a Relay."""
+        return True
+
 
 class Enrolled(NamedTuple):
     """Answer to `enrol`: how many rows take part, and their columns, in the table's order.

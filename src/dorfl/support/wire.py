@@ -3,7 +3,8 @@
 Input is untrusted. :func:`decode` reads it against an expected type, field by field, and refuses a
 field that is missing, unknown, repeated, of another type or size, or not finite. The error names
 the field and never repeats its content. A field whose type is a union of several records carries
-the name of the record as ``"type"``.
+the name of the record as ``"type"``. So does a record whose class has a method `is_tagged`, for
+a receiver that accepts one of several.
 
 The standard library is used because records are NamedTuples: msgspec encodes these by position,
 cannot tag them, and accepts repeated keys.
@@ -98,7 +99,7 @@ def _plain(value: Any, tagged: bool = False) -> Any:
     if is_record(kind):
         tags = _tagged_fields(kind)
         plain = {name: _plain(getattr(value, name), name in tags) for name in field_names(kind)}
-        return {_TAG: kind.__name__, **plain} if tagged else plain
+        return {_TAG: kind.__name__, **plain} if tagged or _is_tagged(kind) else plain
     if isinstance(value, tuple | list):
         return [_plain(item, tagged) for item in value]
     if isinstance(value, float):
@@ -156,6 +157,11 @@ def _tagged_fields(kind: Any) -> frozenset[str]:
     return frozenset(name for name, hint in hints(kind).items() if _has_record_union(hint))
 
 
+def _is_tagged(kind: Any) -> bool:
+    """Return whether records of this class always carry its name."""
+    return hasattr(kind, "is_tagged")
+
+
 def _has_record_union(kind: Any) -> bool:
     origin, arguments = _parts(kind)
     if origin in (Union, types.UnionType) and sum(map(is_record, arguments)) > 1:
@@ -173,16 +179,19 @@ def _read_union(plain: Any, choices: tuple[Any, ...], where: str, finite: bool) 
     if isinstance(plain, dict):
         for choice in rest:
             if is_record(choice) and plain.get(_TAG) == choice.__name__:
-                fields = {name: value for name, value in plain.items() if name != _TAG}
-                return read(fields, choice, where, finite)
+                return _read_record(plain, choice, where, finite, tagged=True)
     for choice in rest:
         if choice in (bool, int, float, str) and type(plain) is choice:
             return read(plain, choice, where, finite)
     raise ValueError(f"{where}: is none of the types allowed here")
 
 
-def _read_record(plain: Any, kind: type, where: str, finite: bool) -> Any:
+def _read_record(plain: Any, kind: type, where: str, finite: bool, tagged: bool = False) -> Any:
     named, known = _expect(plain, dict, where), hints(kind)
+    if tagged or _is_tagged(kind):
+        if named.get(_TAG) != kind.__name__:
+            raise ValueError(f"{where}: is of another type")
+        named = {name: value for name, value in named.items() if name != _TAG}
     if set(named) != set(known):
         raise ValueError(f"{where}: has the fields {_listed(named)}, needs {_listed(known)}")
     return kind(**{f: read(named[f], hint, f"{where}.{f}", finite) for f, hint in known.items()})
