@@ -208,5 +208,5 @@ def test_three_classes_reach_their_optimum(pictures):
 @pytest.mark.slow
 def test_ten_classes_reach_their_optimum(pictures):
     found = fashion.method(**fashion.RUNS["AFL, ten classes"])
-    assert found["converged"] and found["rounds"] <= 40
+    assert found["converged"] and found["rounds"] <= 80  # by the bound; an estimate ended at 28
     assert min(found["by_client"]) >= 0.68

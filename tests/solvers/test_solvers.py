@@ -292,6 +292,27 @@ def test_curvature_is_asked_for_if_that_saves_rounds(width, failures, before, ga
     assert sqp._is_due(state, gap) is due
 
 
+@pytest.mark.parametrize("cap", [1.0, 0.3])
+def test_the_quadratic_program_is_exact_though_its_matrix_is_singular(cap):
+    """No allowed weights have a larger inner product with the slope at the solution."""
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        count, owners = int(rng.integers(8, 50)), np.arange(4)
+        factor = rng.normal(size=(count, int(rng.integers(1, 20)))) * 10.0 ** rng.uniform(-3, 3)
+        owner = np.sort(np.append(owners, rng.integers(0, 4, size=count - 4)))
+        quadratic, slope = factor @ factor.T, rng.normal(size=count)
+        start = np.zeros(count)
+        start[np.searchsorted(owner, owners)] = 0.25
+        found = program.quadratic_program(quadratic, slope, start, cap, owner)
+        taken = np.bincount(owner, found)
+        assert found.min() >= 0.0 and found.sum() == pytest.approx(1.0, abs=1e-12)
+        assert taken.max() <= cap + 1e-9
+        ahead = slope - quadratic @ (found - start)
+        best = np.sort([ahead[owner == i].max() for i in owners])[::-1]
+        most = best[0] if cap == 1.0 else 0.3 * best[:3].sum() + 0.1 * best[3]
+        assert most - ahead @ found <= 1e-11 * max(1.0, float(np.abs(quadratic).max()))
+
+
 def test_optimistic_steps_do_not_run_away_where_columns_go_together():
     """Pictures, one class per client: the first step went to forty times the loss of θ = 0."""
     rng = np.random.default_rng(0)

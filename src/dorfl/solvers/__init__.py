@@ -1,8 +1,8 @@
 """Solvers: each turns clients' messages into the next θ and λ, and sees nothing else.
 
-A solver of one's own is an object with a name, `needs`, `init`, `ask` and `update` (see
-:mod:`dorfl.solvers.base`). `dorfl.train(…, solver=Mine())` takes it as it is; once it is registered
-a study can name it too:
+Your own solver is an object with a name, `needs`, `init`, `ask` and `update` (see
+:mod:`dorfl.solvers.base`). Pass it as `dorfl.train(…, solver=Mine())`. Register it to let a study
+choose it by name:
 
     dorfl.solvers.register(Mine)
 """
@@ -26,21 +26,21 @@ _NAMED: dict[str, Callable[[], Solver]] = {}
 
 
 def register(make: Callable[[], Solver]) -> None:
-    """Let users choose the solver that `make()` gives by its name."""
+    """Register the solver that `make()` returns under its name."""
     _NAMED[make().name] = make
 
 
 def names() -> tuple[str, ...]:
-    """What a study can call a solver by: "auto", and all that end when a tolerance is reached."""
+    """Return the names a study can use: "auto" and solvers that end at a tolerance."""
     return ("auto", *(name for name, make in _NAMED.items() if make().needs.reports_gap))
 
 
 def resolve(solver: str | Solver, *, whole: bool = True) -> Solver:
-    """The solver itself, or the one of that name.
+    """Return the solver itself, or the one of that name.
 
     Args:
         solver: a solver, the name of one that is registered, or "auto".
-        whole: whether everybody answers every round with all rows; decides what "auto" is.
+        whole: whether all clients answer every round with all rows; decides what "auto" is.
 
     >>> resolve("auto").name, resolve("auto", whole=False).name
     ('sqp', 'optimistic')

@@ -1,13 +1,13 @@
-"""What every solver is given and gives back. A solver sees messages, never rows.
+"""The interface of a solver. A solver sees messages, never rows.
 
 A solver is three pure functions over a state of its own, and a record of what it needs:
 
     init(setting, theta, lam) → state    ask(state) → Task    update(state, answers) → state, Info
 
 The state is a NamedTuple of numbers, texts, arrays and records of those, so that a checkpoint can
-hold it; its field `setting` is the setting that `init` was given. Nothing else is asked of a
-solver, and nobody looks at its type: what it declares in :class:`Needs` decides with which options
-it can be used. `tests/solvers/test_own_solver.py` has a whole one.
+hold it. Its field `setting` is the setting that `init` was given. What a solver declares in
+:class:`Needs` decides with which options it can be used. `tests/solvers/test_own_solver.py` has a
+complete example.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from dorfl.support.types import Array
 
 
 class Needs(NamedTuple):
-    """What a solver needs of clients and server, and what it can do; by default neither.
+    """The requirements and abilities of a solver; by default there are none.
 
     Attributes:
         every_client: every client has to answer every round.
         all_rows: clients have to use all their rows every round, no minibatches.
-        pools: where the mixture is fixed it trains the pooled risk, as if that were one client's.
+        pools: for a fixed mixture it trains the pooled risk as if that were one client's.
         trims: it takes `Setting.trim` into account.
         radius: it can use a further unknown after θ: ρ (:class:`~dorfl.solvers.radius.Radius`) or
             the scale σ (:class:`~dorfl.solvers.scale.Scale`).
         curvature: it can ask for curvature.
-        reports_gap: it ends where its estimate of the gap is below `Setting.tol`.
-        rounds: how many rounds it is given where the user does not say.
-        closing: rounds after those, which only report.
+        reports_gap: it ends if its optimality gap is at most `Setting.tol`.
+        rounds: how many rounds it gets if the user does not say.
+        closing: further rounds that only evaluate the result.
     """
 
     every_client: bool = False
@@ -53,11 +53,11 @@ class Needs(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What clients are asked to do with θ in a round.
+    """The request to clients in a round.
 
-    `evaluate`: send F_i and ∇F_i, where asked also ∇²F_i at one of the resolutions of
-    :mod:`dorfl.linear.curvature`. `local`: take `steps` gradient steps of length `rate` on your own
-    F_i and send where you end. `paper`: one step of Algorithm 1.
+    `evaluate`: report F_i and ∇F_i, and ∇²F_i if `curvature` is a resolution of
+    :mod:`dorfl.linear.curvature` other than "none". `local`: take `steps` gradient steps of length
+    `rate` on F_i and report the last θ_i. `paper`: take one step of Algorithm 1.
     """
 
     theta: Array
@@ -74,21 +74,21 @@ class Answers(NamedTuple):
 
     values: Array  # (N,) F_i, or for `paper` exp(F_i/ρβ)
     vectors: Array  # (N, P) ∇F_i, or θ_i
-    curvature: Array | None  # (N, numbers) packed, all at one resolution, or nothing
-    stands: bool = False  # whether some of it is others' and stands for what was not told
-    own: bool = True  # whether all answered; of who did not, what was told of another θ stands in
+    curvature: Array | None  # (N, numbers) packed, all at one resolution; None if not requested
+    stands: bool = False  # True if curvature of some clients is imputed from that of the others
+    own: bool = True  # True if every client evaluated this θ; else some entries are extrapolated
 
 
 class Info(NamedTuple):
-    """What a round showed: only reported, never carried."""
+    """The result of a round. It is reported and not part of the state."""
 
     objective: float
     gap: float
     risks: Array
     lam: Array
     theta: Array
-    done: str = ""  # how it ended, if there is nothing left to do
-    why: str = ""  # the reason, if it ended short of the tolerance
+    done: str = ""  # "converged", "stalled", "spent" or "budget" if training ends here
+    why: str = ""  # the reason if it ends short of the tolerance
     gap_kind: str = "estimate"  # "bound" if the gap is proven
 
 
@@ -102,27 +102,27 @@ class Setting:
     radius: float = np.inf  # Θ is the ball of that radius
     tol: float = 1e-6
     feasible: Callable[[Array], bool] = lambda _: True
-    trim: float = 0.0  # the share of the mixture whose gradients may be lies
-    shape: Shape = Shape(1, 1)  # noqa: RUF009 - how the parameters are laid out
+    trim: float = 0.0  # share of the mixture whose gradients may be false
+    shape: Shape = Shape(1, 1)  # noqa: RUF009 - layout of the parameters; immutable
     resolution: str = "diagonal"  # the finest curvature that clients may be asked for
-    rounds: int = 200  # how many there will be at most, closing ones not counted
-    batch: int | None = None  # rows each client draws per round; nothing: all of them
-    smooth: bool = False  # whether no risk can have a kink
-    covered: bool = False  # whether curvature may be that of a parabola above the risk
+    rounds: int = 200  # at most so many, closing rounds not counted
+    batch: int | None = None  # rows each client draws per round; None: all rows
+    smooth: bool = False  # True if no risk can have a non-smooth point
+    covered: bool = False  # True if curvature may be that of a parabola above the risk
     separable: Array | None = None  # risks (N,) below which no client has a misclassified row
 
     @cached_property
     def plain(self) -> bool:
-        """Whether nothing is added to the clients' risks."""
+        """True if no penalty is added to the clients' risks."""
         return not np.any(self.penalty)
 
     @property
     def diagonal(self) -> str:
-        """The resolution to ask for where a diagonal would do: that, or nothing."""
+        """The resolution to request if a diagonal is enough: "diagonal" or "none"."""
         return packing.coarser("diagonal", self.resolution)
 
     def regularised(self, theta: Array, answers: Answers) -> Answers:
-        """Answers with ½ Σ penalty_k θ_k² added to every client's risk."""
+        """Return the answers with ½ Σ penalty_k θ_k² added to every client's risk."""
         if self.plain:
             return answers
         curvature = answers.curvature
@@ -136,16 +136,16 @@ class Setting:
         )
 
     def bent(self, curvature: Array) -> Array:
-        """A packed curvature, or several, with that of the penalty added."""
+        """Return packed curvatures with that of the penalty added."""
         curvature = curvature.copy()
         places = packing.diagonal_places(self.shape.sizes_of(curvature))
         curvature[..., places] += self.penalty
         return curvature
 
     def centred(self, theta: Array) -> Array:
-        """The shortest θ with the same predictions: what all classes have in common changes none.
+        """Return the shortest θ with the same predictions, centred over the classes.
 
-        No risk tells such θ apart, so in that direction a model of the risks would know nothing.
+        A vector added to the parameters of every class changes no prediction and no risk.
         """
         if self.shape.outputs == 1:
             return theta
@@ -154,34 +154,34 @@ class Setting:
         return np.append(table - table.mean(axis=0), theta[cells:])
 
     def project(self, theta: Array) -> Array:
-        """The nearest point of Θ."""
+        """Return the nearest point of Θ."""
         norm = float(np.linalg.norm(theta))
         return theta if norm <= self.radius else theta * (self.radius / norm)
 
 
 class Solver(Protocol):
-    """See the module's text."""
+    """The functions and properties of a solver, see the text of this module."""
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name that users choose it by."""
         ...
 
     @property
     def needs(self) -> Needs:
-        """What it needs and can do."""
+        """Its requirements and abilities."""
         ...
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> Any:
-        """The state before the first round."""
+        """Return the state before the first round."""
         ...
 
     def ask(self, state: Any) -> Task:
-        """What the clients are to do in the coming round."""
+        """Return the request for the coming round."""
         ...
 
     def update(self, state: Any, answers: Answers) -> tuple[Any, Info]:
-        """One round's answers into the next state."""
+        """Return the next state and the result of a round, from its answers."""
         ...
 
 
@@ -194,7 +194,7 @@ class Pieces(NamedTuple):
 
 
 def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Pieces:
-    """An adversarial mixture keeps clients apart; a fixed one pools them into one smooth risk."""
+    """Return every client's risk for an adversarial mixture, the pooled risk for a fixed one."""
     if setting.mixture.adversarial:
         return Pieces(*setting.regularised(theta, answers)[:3])
     told = answers.curvature  # of many clients: the penalty is added to their mixture alone
@@ -214,7 +214,7 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
 
 
 def trimmed_mean(vectors: Array, weights: Array, trim: float) -> Array:
-    """Σ λ_i v_i, coordinate by coordinate, with the outer `trim` of the mixture pulled in.
+    """Return Σ λ_i v_i, in each coordinate with the outer `trim` of the mixture clipped.
 
     What is below the λ-weighted quantile `trim` or above 1 − `trim` counts as being there. As long
     as liars have less than `trim` of the mixture between them, they cannot take any coordinate
@@ -245,10 +245,10 @@ _TINY = float(np.finfo(float).tiny)
 
 
 def unit(objective: float, start: float) -> float:
-    """What a gap is measured in: the objective; where that goes to zero, a little of its start."""
+    """Return the unit of gaps: the objective, or 1e-7 of its decrease if that is more."""
     return max(abs(objective), 1e-7 * (start - objective), _TINY)
 
 
 def relative(gap: float, objective: float, start: float) -> float:
-    """A gap in units of the objective, as a tolerance is."""
+    """Return a gap in units of the objective, like a tolerance."""
     return gap / unit(objective, start)

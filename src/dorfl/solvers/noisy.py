@@ -5,7 +5,7 @@
 As in *Private Empirical Risk Minimization* (R. Bassily, A. Smith, A. Thakurta, 2014, arXiv
 1405.7085), with a mixture. The result is the mean of the later half. With noise, the adaptive
 solvers would take the length of their steps, and their idea of convergence, from the noise. Here
-nothing is adapted, and averaging takes the noise out again. Differential privacy needs the number
+nothing is adapted, and averaging removes the noise. Differential privacy needs the number
 of rounds beforehand in any case, and one more to look at the result would cost privacy too: the
 risks reported are the means of what was seen, and no gap is claimed.
 """
@@ -22,7 +22,7 @@ from dorfl.support.types import Array
 
 
 class NoisyState(NamedTuple):
-    """What is carried from round to round; the sums are over the later half."""
+    """The state between rounds; the sums are over the later half of the rounds."""
 
     setting: Setting
     theta: Array
@@ -35,7 +35,7 @@ class NoisyState(NamedTuple):
 
 @dataclass(frozen=True)
 class Noisy:
-    """See the module's text: `rounds` of length `rate` (η) for θ and `pace` (ν) for λ."""
+    """Take `rounds` steps of length `rate` (η) for θ and `pace` (ν) for λ."""
 
     rounds: int
     rate: float
@@ -44,20 +44,20 @@ class Noisy:
 
     @property
     def needs(self) -> Needs:
-        """As many rounds as the steps were made for."""
+        """Return that it takes exactly the rounds its steps were computed for."""
         return Needs(trims=True, rounds=self.rounds)
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> NoisyState:
-        """Before the first round."""
+        """Return the state before the first round."""
         zeros = np.zeros_like(lam)
         return NoisyState(setting, theta, lam, np.zeros_like(theta), zeros, zeros)
 
     def ask(self, state: NoisyState) -> Task:
-        """An evaluation, never of curvature."""
+        """Return an evaluation without curvature."""
         return Task(state.theta, state.lam)
 
     def update(self, state: NoisyState, answers: Answers) -> tuple[NoisyState, Info]:
-        """One step, and the average so far."""
+        """Take one step and report the average so far."""
         setting, adversarial = state.setting, state.setting.mixture.adversarial
         if state.round > self.rounds // 2:
             state = state._replace(

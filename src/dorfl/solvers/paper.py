@@ -21,7 +21,7 @@ from dorfl.support.types import Array
 
 
 class PaperState(NamedTuple):
-    """What is carried from round to round; `total` and `total_lam` are sums of the iterates."""
+    """The state between rounds; `total` and `total_lam` are sums of the iterates."""
 
     setting: Setting
     theta: Array
@@ -36,9 +36,9 @@ class Paper:
     """See the module's text.
 
     Attributes:
-        rounds: T, where the training's `max_rounds` does not say.
-        batch: rows a client draws per round, where the training's `batch` does not say.
-        rate: η for θ and λ, in the place of 1/√T.
+        rounds: T, unless the training's `max_rounds` says.
+        batch: rows a client draws per round, unless the training's `batch` says.
+        rate: η for θ and λ instead of 1/√T.
     """
 
     rounds: int = 1000
@@ -48,19 +48,19 @@ class Paper:
 
     @property
     def needs(self) -> Needs:
-        """T rounds and one that evaluates their average."""
+        """Return that it takes T rounds and one that evaluates their average."""
         return Needs(trims=True, curvature=True, rounds=self.rounds, closing=1)
 
     def rate_of(self, setting: Setting) -> float:
-        """η_θ = η_λ = 1/√T unless told otherwise."""
+        """Return η_θ = η_λ, 1/√T unless `rate` is given."""
         return 1.0 / float(np.sqrt(setting.rounds)) if self.rate is None else self.rate
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> PaperState:
-        """Before the first round."""
+        """Return the state before the first round."""
         return PaperState(setting, theta, lam, np.zeros_like(theta), np.zeros_like(lam))
 
     def ask(self, state: PaperState) -> Task:
-        """A step of Algorithm 1; after T of them, an evaluation of the average."""
+        """Return a step of Algorithm 1, or after T of them an evaluation of the average."""
         setting = state.setting
         if state.round > setting.rounds:
             lam = setting.mixture.snap(state.total_lam)
@@ -69,7 +69,7 @@ class Paper:
         return Task(state.theta, state.lam, "paper", batch=batch, rate=self.rate_of(setting))
 
     def update(self, state: PaperState, answers: Answers) -> tuple[PaperState, Info]:
-        """Lines 11 and 12; in the closing round, what the average is worth."""
+        """Apply lines 11 and 12, or in the closing round report the average's objective."""
         setting, task = state.setting, self.ask(state)
         if task.kind == "evaluate":
             seen = pieces(setting, task.theta, answers, task.lam)

@@ -6,14 +6,14 @@ by Proposition 2, jointly convex in θ and ρ. So ρ is one more parameter, the 
 to every client's risk; the last entry of the gradient that clients send is −r̂_i, how far their
 worst case is away. :class:`~dorfl.solvers.sqp.Sqp` solves that like any other problem.
 
-What it is not told is that ρ has no scale of its own. F is about a + A/ρ in it, and a parabola that
-fits there leads to a negative ρ from above and hardly upwards from below. With s = √(r̂/r) that
+The curvature in ρ needs a change. F is about a + A/ρ in ρ, and a parabola with the curvature of F
+leads to a negative ρ from above and hardly upwards from below. With s = √(r̂/r) that
 function is least at s ρ; the parabola whose least value is there too bends by (1 + s) r/ρ instead
-of 2 r̂/ρ = 2 s² r/ρ. Where s < 1 clients' curvatures are given as much more, which is nothing at the
-solution; a start with s far above 1 is left for s ρ at once.
+of 2 r̂/ρ = 2 s² r/ρ. If s < 1, the difference is added to the clients' curvatures, which is zero at
+the solution. If s is far above 1 at the start, training restarts from s ρ.
 
-Where the radius is so large that no model is better than a constant prediction, θ and ρ go to 0
-along a line, on which F is linear, and the edge is at its end. Once that is likely, it is tried.
+If the radius is so large that no model is better than a constant prediction, θ and ρ go to 0 along
+a line on which F is linear. The edge θ = 0, ρ → 0 is tried once that is likely.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _EDGE = 0.1  # of the tolerance: what ρ r is of the objective where ρ is as go
 
 
 class RadiusState(NamedTuple):
-    """What is carried from round to round."""
+    """The state between rounds."""
 
     setting: Setting
     inner: SqpState
     first: float  # ρ
-    constant: float = np.inf  # the largest risk at the first θ, or the constant prediction's
+    constant: float = np.inf  # the largest risk at the first θ
     tried: float = np.inf  # the least ρ from which the edge was tried
-    aside: SqpState | None = None  # while it is: where to go on if it is not the answer
-    seen: Info | None = None  # what was said before, of a point that may be the better one
+    aside: SqpState | None = None  # while the edge is tried: the state to return to
+    seen: Info | None = None  # the result at an earlier point that may be better
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,22 @@ class Radius:
 
     @property
     def needs(self) -> Needs:
-        """What the inner solver needs."""
+        """Return what the inner solver needs."""
         return self.inner.needs._replace(radius=False)
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> RadiusState:
-        """Before the first round: from θ or, where no risk is finite, nearer to 0."""
+        """Return the state before the first round, from θ or, if no risk is finite, nearer to 0."""
         while not setting.feasible(theta):
             theta = np.append(0.7 * theta[:-1], theta[-1])
         inner = replace(setting, tol=_ESTIMATE * setting.tol)
         return RadiusState(setting, self.inner.init(inner, theta, lam), float(theta[-1]))
 
     def ask(self, state: RadiusState) -> Task:
-        """What the inner solver asks, about θ and ρ."""
+        """Return what the inner solver asks, at (θ, ρ)."""
         return self.inner.ask(state.inner)
 
     def update(self, state: RadiusState, answers: Answers) -> tuple[RadiusState, Info]:
-        """One round of the inner solver, with ρ r added to all risks."""
+        """Take one round of the inner solver, with ρ r added to all risks."""
         inner, radius = state.inner, self.radius
         rho, vectors, told = float(inner.trial[-1]), answers.vectors.copy(), answers.curvature
         vectors[:, -1] += radius
@@ -112,7 +112,7 @@ class Radius:
         return state._replace(inner=held), best
 
     def _may_be_edge(self, state: RadiusState, info: Info) -> bool:
-        """Whether ρ is small and still falls, for the first time or much smaller than the last."""
+        """Return True if ρ is small and still falls, and the edge was not tried from nearby."""
         rho, wanted = float(state.inner.theta[-1]), float(state.inner.trial[-1])
         small = rho * self.radius < _SMALL * abs(info.objective)
         worse = rho < 1.1 * _SMALL * state.first and info.objective > state.constant
@@ -120,7 +120,7 @@ class Radius:
         return falls and (small or worse) and not info.done
 
     def _to_edge(self, state: RadiusState, held: SqpState, info: Info) -> RadiusState:
-        """Go to θ = 0 and a ρ that costs next to nothing, and put aside where it would go on."""
+        """Return the state at θ = 0 and a ρ of negligible cost; the present one is kept aside."""
         rho = float(held.theta[-1])
         least = _EDGE * state.setting.tol * abs(info.objective) / self.radius
         there = np.append(np.zeros(held.theta.size - 1), min(least, _FALL * rho))
@@ -130,7 +130,7 @@ class Radius:
 
 
 def _at_edge(state: RadiusState, info: Info) -> tuple[RadiusState, Info]:
-    """The edge is the answer if θ has less to gain there than ρ r costs: then farther away too."""
+    """Return the edge as the solution if θ can gain less there than ρ r costs."""
     assert state.aside is not None
     assert state.seen is not None
     before, cost = state.seen, info.objective - state.constant
@@ -144,12 +144,12 @@ def _at_edge(state: RadiusState, info: Info) -> tuple[RadiusState, Info]:
 
 
 def _above(info: Info, other: Info) -> float:
-    """How far a point is above what another's gap says is the least."""
+    """Return how far a point is above the lower end of another's gap."""
     return max(info.objective - other.objective + other.gap, 0.0)
 
 
 def _bent(packed: Array, state: SqpState, radius: float, share: float, fixed: bool) -> Array:
-    """Clients' curvatures with ρ in its own unit, bending as the module's text says."""
+    """Return clients' curvatures, with that in ρ changed as this module's text says."""
     rho = float(state.trial[-1])
     share = 1.0 if state.failures > 1 else share
     extra = max((1.0 - share) * (1.0 + 2.0 * share), _FLAT) * radius / rho

@@ -39,11 +39,11 @@ from dorfl.support.types import Array
 SERIOUS = 0.1  # share of the predicted decrease that makes a step serious (Kiwiel's m_L)
 GOOD = 0.5  # share from which on u may fall (Kiwiel's m_R)
 FACTOR = 10.0  # u changes by at most this factor in a round (Kiwiel, procedure 2.2)
-SLOWER = (
-    2.0  # … and falls by at most this one near Newton's step (Nocedal and Wright, algorithm 4.1)
-)
+SLOWER = 2.0  # u falls by at most this factor near Newton's step (Nocedal and Wright, alg. 4.1)
 FAR = 10.0  # linearisation error, in predicted decreases, of a tangent too far away (Kiwiel)
-PATIENCE = 3  # rejected steps in a row after which u rises in any case (Kiwiel, procedure 2.2)
+PATIENCE = (
+    3  # rejected steps in a row after which u rises, serious ones after which it falls (ibid.)
+)
 CUTS = 300  # tangents kept: a non-smooth point in d columns takes d + 1 to describe
 EACH = 32  # clients whose tangents at one point are kept: those with the largest risks
 FLAT = 1e-9  # least curvature of a client, as a share of the largest of all in that parameter
