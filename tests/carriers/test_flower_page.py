@@ -204,7 +204,7 @@ def test_the_page_as_it_is_written(place):
     assert "model:" in shown, shown
     (made,) = (place / "fed" / "runs").glob("*/model")
     pair = {name: TABLES[name] for name in NAMES}
-    study = make_study(pair, method=METHODS["erm"], training="rounds = 3")
+    study = make_study(pair, method=METHODS["erm"], training="rounds = 2")
     assert same(models.load(made).fit, alone(study, pair))
     assert [*(place / "site-1" / "flower" / "dorfl-site.service.cache").rglob("*.nbc")]
     assert [*(flower / "dorfl-coordinator.service.cache").rglob("*.nbi")]
