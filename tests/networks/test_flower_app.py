@@ -270,6 +270,34 @@ def test_a_round_without_any_answer_changes_nothing():
     assert np.array_equal(there.theta, Network(make(model, 0)).start().numpy())
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"method": methods.method(mixture="fixed", name="afl")}, "another method"),
+        ({"score": lambda x, y: x.abs().sum(1)}, "another score"),
+        ({"plan": PLAN.changed(max_loss=3.0)}, "another plan"),
+    ],
+)
+def test_a_client_of_another_training_is_refused_and_the_difference_is_logged(
+    words, named, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.WARNING, "flwr")
+    rows, module, method = list(blobs().values()), make(model, 0), methods.afl()
+    given = {"method": method, "plan": PLAN}
+
+    def answer(message, context, own):
+        other = context.node_config["partition-id"] == 1
+        used = {**given, **words} if other else dict(given)
+        first = used.pop("method"), module, used.pop("plan")
+        return client.train(message, context, own, *first, **used)
+
+    strategy = RobustStrategy(method, module, PLAN, fraction_evaluate=0.0, min_available_nodes=3)
+    strategy.start(Loopback(rows, answer), ArrayRecord(module.state_dict()), 1)
+    assert tuple(strategy.lam) == ("client-1", "client-3")
+    assert f"the server has {named} than this client" in caplog.text
+
+
 def test_who_cannot_be_enrolled_is_left_out():
     clients = named(blobs())
     bad = {

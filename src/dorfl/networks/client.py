@@ -25,7 +25,7 @@ from dorfl.networks.tilt import Tilt
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
-MAX_SHARED_WORK = 3_000_000  # parameters × rows of a step up to which clients step together
+MAX_SHARED_WORK = 1_000_000  # parameters × rows of a step up to which clients step together
 MAX_PADDING = 1.5  # times as many rows as the smallest client of a group has
 
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ from dorfl.networks.device import mapped
 from dorfl.support.types import Array
 
 MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from, at most
-MAX_NUMBERS = 20_000_000  # inputs of these rows together, at most: 80 MB
+MAX_NUMBERS = 4_000_000  # inputs of these rows together, at most: 16 MB
 Collate: TypeAlias = Callable[[list[Any]], tuple[Any, Any]]  # rows → (x, y) of a batch
 
 
@@ -67,8 +68,8 @@ class Table(NamedTuple):
 
     def read(self, places: Array) -> tuple[Any, Any]:
         """Return some of the rows."""
-        at = torch.from_numpy(places)
-        return self.x[at], self.y[at]
+        at = torch.from_numpy(places)  # index_select is twice as fast as indexing
+        return self.x.index_select(0, at.to(self.x.device)), self.y.index_select(0, at)
 
 
 class Lazy(NamedTuple):
@@ -109,7 +110,7 @@ class Rows:
     device: torch.device
     integers: bool = False
 
-    @property
+    @cached_property
     def counts(self) -> Array:
         """How many rows each client has."""
         return np.array([len(source) for source in self.sources])
@@ -132,7 +133,7 @@ class Rows:
             shapes.add(x.shape[1:])
         return len(shapes) == 1
 
-    @property
+    @cached_property
     def dims(self) -> int:
         """How many numbers a row has."""
         return sum(leaf[0].numel() for leaf in tree_leaves(self.read(0, np.arange(1))[0]))

@@ -21,7 +21,7 @@ from dorfl.objective.mixture import tilted_mean
 from dorfl.support.types import Array
 
 BLOCK = 4096  # rows at a time
-LAZY_BLOCK = 64  # rows of a data set at a time: one may be large
+LAZY_BLOCK = 8_000_000  # inputs of a data set at a time, 32 MB: a row may be large
 _FEW = 0.01  # of the rows may cross a kink, as of ReLU, without a word
 
 
@@ -154,7 +154,7 @@ def _gradient(
 def blocks_of(rows: Rows, client: int, seed: int) -> Iterator[Batch]:
     """Return all rows of a client, some at a time."""
     count = int(rows.counts[client])
-    size = LAZY_BLOCK if rows.lazy else BLOCK
+    size = int(np.clip(LAZY_BLOCK // rows.dims, 1, BLOCK)) if rows.lazy else BLOCK
     with seeded(seed, client):  # the same augmentation whenever all rows are read
         for first in range(0, count, size):
             yield rows.batch([client], [np.arange(first, min(first + size, count))])

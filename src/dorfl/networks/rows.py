@@ -179,7 +179,8 @@ class Robust:
         start, penalty = self.place.middle(x, center)
         if self.place.still or (network is None and self.score is None):
             rest = self.place.root.new_zeros(y.shape[:2])
-            return Climb(start, None, -self.scores(start, y) - penalty, rest, rest + 1.0, 0)
+            level = rest - penalty if self.score is None else -self.scores(start, y) - penalty
+            return Climb(start, None, level, rest, torch.ones_like(rest), 0)
 
         def moved(u: Tensor) -> tuple[Tensor, Tensor | None]:
             step = self.place.move(u)

@@ -31,7 +31,7 @@ from dorfl.networks.device import array, resolve, seeded
 from dorfl.networks.diagnostics import diagnose
 from dorfl.networks.identity import describe
 from dorfl.networks.model import Network
-from dorfl.networks.oracle import BLOCK, Agreement, NetworkOracle, evaluate
+from dorfl.networks.oracle import BLOCK, LAZY_BLOCK, Agreement, NetworkOracle, evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.rows import LOSSES, Robust, RowLoss, place
 from dorfl.networks.scores import row_score
@@ -475,7 +475,7 @@ def _measurable(network: Network, rows: Rows) -> Array:
     if not rows.plain or rows.read(0, np.arange(1))[1].ndim > 1:
         return none
     for i, count in enumerate(rows.counts):
-        probed = -(-PROBED // len(rows.names))
+        probed = -(-int(np.clip(LAZY_BLOCK // rows.dims, 1, PROBED)) // len(rows.names))
         parts.append(rows.read(i, np.linspace(0, count - 1, min(probed, count)).astype(int))[0])
     x = torch.cat(parts).clone()
     if not x.is_floating_point():
