@@ -78,7 +78,7 @@ def test_a_difference_is_paired_by_seed():
 
 def test_the_summary_says_helps_nothing_and_hurts():
     cases = [
-        Situation("one", [-1.0, -1.1], [2.0, 2.1]),
+        Situation("one", [-1.0, -1.01], [2.0, 2.1]),
         Situation("two", [3.0, 3.1], [0.0, 0.0]),
     ]
     rows = claims.summary(cases).rows
