@@ -115,8 +115,12 @@ def determined(attacker, rounds=2):
 
 
 def test_by_default_no_question_about_a_network_is_answered():
-    attacker = trapped(Attacker(victim()))
-    assert attacker.asked == 1 and "trains no networks" in attacker.refused[0]
+    for policy, words in (
+        (None, "sends no open reports"),
+        (ALLOWED._replace(networks=False), "trains no networks"),
+    ):
+        attacker = trapped(Attacker(victim(policy)))
+        assert attacker.asked == 1 and words in attacker.refused[0]
 
 
 def test_what_a_site_that_allows_networks_gives_to_a_hostile_coordinator():

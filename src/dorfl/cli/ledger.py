@@ -32,7 +32,8 @@ def ledger(
     for mark, seen in book.studies.items():
         state = "approved" if book.permits(mark, seen, policy.approve) else "NOT approved"
         screen.say(f"study {seen['name']} {mark[:12]}: {state}; {len(seen['runs'])} run(s)")
-    screen.say(f"{book.runs} of {policy.max_runs} runs (max_runs in site.toml)")
+    left = max(policy.max_runs - book.runs, 0)
+    screen.say(f"{book.runs} of {policy.max_runs} runs, {left} left (max_runs in site.toml)")
     if book.private:
         spent, most = book.spent(policy.delta), policy.epsilon
         left = "no limit is set" if most is None else f"left: {max(most - spent, 0.0):.3g}"
