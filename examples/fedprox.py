@@ -16,7 +16,7 @@ class Proximal:
     def start(self, theta):
         return [theta.clone()]  # the server's θ
 
-    def step(self, theta, gradient, carried, count):  # noqa: ARG002 - the count of steps
+    def step(self, theta, gradient, carried, count):
         return theta - self.lr * (gradient + self.mu * (theta - carried[0]))
 
 

@@ -6,7 +6,7 @@ import dorfl
 from dorfl import networks
 
 
-def trimmed_mean(updates, weights, share=0.2):  # noqa: ARG001 - clients count alike
+def trimmed_mean(updates, weights, share=0.2):
     """Leave out the largest and smallest `share` of every coordinate; clients count alike."""
     cut = int(share * len(updates))
     ordered = updates.sort(dim=0).values

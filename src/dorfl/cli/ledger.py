@@ -36,9 +36,9 @@ def ledger(
     screen.say(f"{book.runs} of {policy.max_runs} runs, {left} left (max_runs in site.toml)")
     if book.private:
         spent, most = book.spent(policy.delta), policy.epsilon
-        left = "no limit is set" if most is None else f"left: {max(most - spent, 0.0):.3g}"
+        rest = "no limit is set" if most is None else f"left: {max(most - spent, 0.0):.3g}"
         screen.say(
-            f"{len(book.private)} private run(s): ε = {spent:.3g} at δ = {policy.delta:g}; {left}"
+            f"{len(book.private)} private run(s): ε = {spent:.3g} at δ = {policy.delta:g}; {rest}"
         )
     if export is not None:
         kept = {name: getattr(book, name) for name in book.written}
