@@ -183,7 +183,8 @@ def quadratic_program(
     array([0.5, 0.5])
     """
     count = len(slope)
-    bend = quadratic + np.eye(count) * (PROXIMAL * float(np.diag(quadratic).max()))
+    scale = float(np.diag(quadratic).max()) or 1.0  # of a common factor w does not depend
+    bend, slope = quadratic / scale + PROXIMAL * np.eye(count), slope / scale
     limits, most = np.ones((1, count)), np.array([np.inf])  # the first is the sum
     if cap < 1.0:
         limits = np.vstack([limits, owner == np.unique(owner)[:, None]])
