@@ -256,7 +256,8 @@ def _reject(state: SqpState, seen: Pieces, decrease: float) -> SqpState:
     back = seen.values - seen.gradients @ step
     error = state.height - state.setting.mixture.height(back)
     damping = state.damping
-    if error > FAR * state.plane or state.failures >= PATIENCE:
+    alone = state.setting.smooth and not state.setting.mixture.adversarial  # Newton's method
+    if alone or error > FAR * state.plane or state.failures >= PATIENCE:
         damping = min(max(_interpolated(state, decrease), damping), FACTOR * damping)
     secants = state.secants
     if not state.exact:
