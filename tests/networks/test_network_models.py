@@ -100,7 +100,7 @@ def test_a_transformer_of_two_layers_learns_from_token_ids_by_default(method):
 
 
 LAZY = """
-import resource, numpy as np, torch, dorfl
+import numpy as np, torch, dorfl
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -116,16 +116,20 @@ rows = 2 * 400 * 3 * 662**2 * 4
 assert rows > 2 * 2**30
 def model():
     return nn.Sequential(nn.AvgPool2d(331), nn.Flatten(), nn.Linear(12, 2))
-fit = dorfl.train([Pictures(), Pictures()], model=model, rounds=3, batch_size=16)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+fit = dorfl.train([Pictures(), Pictures()], "erm", model=model, rounds=3, batch_size=8)
+# getrusage would count the process that started this one.
+status = open("/proc/self/status").read().split()
+peak = int(status[status.index("VmHWM:") + 1]) * 1024
 assert peak < 2**30, peak
 print(rows, peak)
 """
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="measured by Linux")
 def test_two_gigabytes_of_lazy_rows_in_one_of_memory():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LAZY], capture_output=True, check=False, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # Freed blocks go back to the system, so that the peak is what is held, not fragments.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
