@@ -4,7 +4,8 @@ A site answers studies that a person there has approved, for columns it has rele
 it allows, within its disclosure rules (:mod:`dorfl.study.sites.disclosure`). All of that is settled
 before the first statistic. In a summed study the site answers only requests that it computes itself
 (:mod:`dorfl.study.sites.replica`). In an open one it has given permission, and answers the
-questions that the protocol has. The reason for a refusal holds no value; other errors stay in the site's own log.
+questions that the protocol has. The reason for a refusal holds no value; other errors stay in the
+site's own log.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An update has a number for every parameter, in every round: far more than the rows have. A person
 allows networks or does not (:attr:`~dorfl.study.sites.policy.Policy.networks`); with that the
-site trusts the coordinator not to work rows out. What is checked is that the request fits the study: its
-network, from the θ that its seed gives, no further than its steps can lead, on all rows.
+site trusts the coordinator not to work rows out. What is checked is that the request fits the
+study: its network, from the θ that its seed gives, no further than its steps can lead, on all rows.
 """
 
 from __future__ import annotations
