@@ -15,9 +15,9 @@ import numpy as np
 import dorfl
 from dorfl.data.datasets import Dataset
 from dorfl.federated.fit import Fit
-from dorfl.site.policy import Policy
 from dorfl.study import coordinator, local, settings, toml
 from dorfl.study.site import Site
+from dorfl.study.sites.policy import Policy
 from dorfl.support.types import Array
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -12,8 +12,8 @@ from deployments import (
 )
 
 from dorfl.carriers import envelope, keys, runs
-from dorfl.site.ledger import Ledger, mark_of
 from dorfl.study import coordinator, local
+from dorfl.study.sites.ledger import Ledger, mark_of
 from study_cases import METHODS, among, make_study, secure_sites
 
 pytestmark = pytest.mark.xdist_group("carriers")
@@ -225,6 +225,12 @@ def test_secure_sums_give_the_model_of_one_process_bit_for_bit(deployed, able, m
     here = local.run(coordinator.begin(study, "alone"), secure_sites(read, study, key_of)).outcome
     folder = deployed.run(plain.changed(privacy_reports="summed"))
     assert same(deployed.outcome(folder), here) and here.status == "converged"
+    if deployed.name == "in-process":
+        folder = deployed.kill_coordinator(plain.changed(privacy_reports="summed"), after=2)
+        (folder / "checkpoint.json").unlink()  # the one before is older than the transcript
+        deployed.start_site("site-1")  # replays the transcript from its first step
+        deployed.resume(folder)
+        assert same(deployed.outcome(folder), here)
 
 
 def test_a_network_is_the_one_of_one_process_bit_for_bit(deployed, able):

@@ -246,12 +246,12 @@ def test_without_a_board_nothing_is_written(tmp_path):
 def test_a_site_s_folder_says_how_fine_a_curvature_it_tells(tmp_path):
     folder = tmp_path / "s"
     assert SiteFolder.create(folder, "site-1") == SiteFolder.open(folder)
-    assert SiteFolder.open(folder).curvature == "full"
+    assert SiteFolder.open(folder).policy.curvature == "full"
     file = folder / "site.toml"
     text = file.read_text()
-    file.write_text(text.replace('# curvature = "full"', 'curvature = "diagonal"'))
-    assert SiteFolder.open(folder).curvature == "diagonal"
-    file.write_text(text + 'curvature = "rows"\n')
+    file.write_text(text.replace('curvature = "full"', 'curvature = "diagonal"'))
+    assert SiteFolder.open(folder).policy.curvature == "diagonal"
+    file.write_text(text.replace('curvature = "full"', 'curvature = "rows"'))
     with pytest.raises(ValueError, match="curvature must be one of none, diagonal"):
         SiteFolder.open(folder)
 

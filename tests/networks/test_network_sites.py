@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.cli import app
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.site.policy import Policy
 from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
 from dorfl.study.messages import Refusal, Reply
+from dorfl.study.sites.policy import Policy
 from dorfl.support import wire
 from study_cases import (
     METHODS,

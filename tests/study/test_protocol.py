@@ -12,13 +12,13 @@ import dorfl
 from cases import few
 from dorfl.data import preprocessing
 from dorfl.selection import defaults
-from dorfl.site.journal import Journal
 from dorfl.study import checkpoint, coordinator, local, meaning, results
 from dorfl.study import model as models
 from dorfl.study.meaning import plan_of
 from dorfl.study.messages import Refusal, Reply, Request
 from dorfl.study.settings import among
 from dorfl.study.site import Refused, Site
+from dorfl.study.sites.journal import Journal
 from dorfl.study.toml import parse
 from dorfl.support import wire
 from study_cases import METHODS, a_site, make_sites, make_study, mixed_tables, synthetic_tables

@@ -10,8 +10,6 @@ import dorfl
 from cases import few
 from dorfl.federated import pooled, training
 from dorfl.federated import server as serving
-from dorfl.protocol import transcript
-from dorfl.protocol.transcript import Relay, Said, Step, Transcript
 from dorfl.solvers import Sqp
 from dorfl.solvers.base import Needs
 from dorfl.study import (
@@ -29,6 +27,8 @@ from dorfl.study import (
 from dorfl.study import serving as computing
 from dorfl.study.consent import Refused
 from dorfl.study.messages import Masked, Opened, Reply
+from dorfl.study.protocol import transcript
+from dorfl.study.protocol.transcript import Relay, Said, Step, Transcript
 from dorfl.support import wire
 from study_cases import (
     METHODS,

@@ -6,10 +6,10 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.data import sketch
-from dorfl.protocol.transcript import Said
 from dorfl.study import checks, coordinator, local, meaning, results
 from dorfl.study.consent import Refused
 from dorfl.study.messages import Masked, Reply
+from dorfl.study.protocol.transcript import Said
 from dorfl.support import wire
 from study_cases import (
     METHODS,

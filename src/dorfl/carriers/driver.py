@@ -18,10 +18,10 @@ from cryptography import x509
 
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal
-from dorfl.protocol.transcript import Step, Transcript
 from dorfl.study import coordinator, vetting
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Refusal
+from dorfl.study.protocol.transcript import Step, Transcript
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`

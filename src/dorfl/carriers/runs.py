@@ -24,10 +24,10 @@ from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import Link
 from dorfl.federated.simulation import Round
-from dorfl.protocol.transcript import Transcript
 from dorfl.study import checkpoint, coordinator, model, results, summing
 from dorfl.study.coordinator import State
 from dorfl.study.model import Model
+from dorfl.study.protocol.transcript import Transcript
 from dorfl.study.settings import Study
 from dorfl.support import wire
 from dorfl.support.files import write_whole

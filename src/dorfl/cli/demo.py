@@ -175,9 +175,9 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 def _in_process(folder: Path) -> Outcome:
     """Return the outcome of the study in this process."""
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.site.policy import Policy  # noqa: PLC0415
     from dorfl.study import coordinator, local, settings, toml  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
+    from dorfl.study.sites.policy import Policy  # noqa: PLC0415
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
     given = {name: tables.read(folder / f"{name}.csv") for name in _SITES}

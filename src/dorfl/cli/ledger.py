@@ -16,7 +16,7 @@ from dorfl.support.text import one_line
 
 if TYPE_CHECKING:
     from dorfl.carriers.folders import SiteFolder
-    from dorfl.site.ledger import Ledger
+    from dorfl.study.sites.ledger import Ledger
 
 
 def ledger(
@@ -32,8 +32,8 @@ def ledger(
     for mark, seen in book.studies.items():
         state = "approved" if book.permits(mark, seen, policy.approve) else "NOT approved"
         screen.say(f"study {seen['name']} {mark[:12]}: {state}; {len(seen['runs'])} run(s)")
-    left = max(policy.max_runs - book.runs, 0)
-    screen.say(f"{book.runs} of {policy.max_runs} runs, {left} left (max_runs in site.toml)")
+    more = max(policy.max_runs - book.runs, 0)
+    screen.say(f"{book.runs} of {policy.max_runs} runs, {more} left (max_runs in site.toml)")
     if book.private:
         spent, most = book.spent(policy.delta), policy.epsilon
         rest = "no limit is set" if most is None else f"left: {max(most - spent, 0.0):.3g}"
@@ -80,6 +80,6 @@ def approve(
 def _open(folder: Path) -> tuple[SiteFolder, Ledger]:
     require()
     from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.site.ledger import Ledger  # noqa: PLC0415
+    from dorfl.study.sites.ledger import Ledger  # noqa: PLC0415
 
     return SiteFolder.open(folder), Ledger(folder / "ledger.json")

@@ -165,9 +165,9 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
-    from dorfl.site import approval, disclosure  # noqa: PLC0415
     from dorfl.study.consent import Refused  # noqa: PLC0415
     from dorfl.study.messages import Agreement  # noqa: PLC0415
+    from dorfl.study.sites import approval, disclosure  # noqa: PLC0415
 
     try:
         asked = Agreement("check", site.name, study)
@@ -278,9 +278,9 @@ def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Si
     from dorfl.carriers.envelope import SiteEndpoint  # noqa: PLC0415
     from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.site.journal import Journal  # noqa: PLC0415
-    from dorfl.site.ledger import Ledger  # noqa: PLC0415
     from dorfl.study.site import Site  # noqa: PLC0415
+    from dorfl.study.sites.journal import Journal  # noqa: PLC0415
+    from dorfl.study.sites.ledger import Ledger  # noqa: PLC0415
 
     home = SiteFolder.open(folder)
     key = keys.read_private(home.key)

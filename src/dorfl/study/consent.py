@@ -12,7 +12,7 @@ from dorfl.study.messages import Agreement
 from dorfl.study.settings import Study
 
 if TYPE_CHECKING:
-    from dorfl.site.policy import Policy
+    from dorfl.study.sites.policy import Policy
 
 MOST_ROUNDS = 10_000
 

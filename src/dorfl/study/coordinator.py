@@ -104,7 +104,7 @@ class State(NamedTuple):
     withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
     sum: Sum = Sum()  # of a summed study; so are the next four
     keys: dict[str, bytes] = {}  # noqa: RUF012 - public keys of sites
-    head: bytes = b""  # digest of all replies so far: see dorfl.protocol.transcript
+    head: bytes = b""  # digest of all replies so far: see dorfl.study.protocol.transcript
     number: int = 0  # steps that are closed
     absences: dict[str, int] = {}  # noqa: RUF012 - steps that went on without a site
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dorfl.protocol.transcript import Step, Transcript
 from dorfl.study import coordinator
 from dorfl.study.coordinator import State
+from dorfl.study.protocol.transcript import Step, Transcript
 from dorfl.study.site import Site
 
 

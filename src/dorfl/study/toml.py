@@ -104,6 +104,8 @@ def _section(table: dict[str, Any], section: str, kind: Any) -> Any:
     for (_, key), value in written.items():
         if (section, key) in _OLD:
             continue
+        if (section, key) == ("privacy", "secure_sum"):
+            raise ValueError('[privacy] secure_sum is now reports: write reports = "summed"')
         if key not in known:
             raise ValueError(f"[{section}] has no {key!r}{_nearest(key, list(known))}")
         values[key] = _typed(value, known[key], f"[{section}] {key}")

@@ -1,9 +1,9 @@
 """A network's rounds at a site: only what the study says is done.
 
 An update has a number for every parameter, in every round: far more than the rows have. A person
-allows networks or does not (:attr:`~dorfl.site.policy.Policy.networks`); with that the site trusts
-the coordinator not to work rows out. What is checked is that the request fits the study: its
-network, from the θ that its seed gives, no further than its steps can lead, on all rows.
+allows networks or does not (:attr:`~dorfl.study.sites.policy.Policy.networks`); with that the
+site trusts the coordinator not to work rows out. What is checked is that the request fits the
+study: its network, from the θ that its seed gives, no further than its steps can lead, on all rows.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dorfl.data.validation import Clients
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.linear.group import Group
 from dorfl.networks.layered import Layered
-from dorfl.site.ledger import mark_of
 from dorfl.study import learning, serving
 from dorfl.study.consent import Refused
 from dorfl.study.messages import Agreement, Answer, Finished, Outcome, Request
+from dorfl.study.sites.ledger import mark_of
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:

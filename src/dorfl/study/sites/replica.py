@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorfl.protocol import nearness, transcript
-from dorfl.protocol.transcript import Relay, Said, UnfitError
 from dorfl.study import coordinator
 from dorfl.study.consent import Refused
 from dorfl.study.coordinator import State
 from dorfl.study.messages import Refusal, Reply, Request
+from dorfl.study.protocol import nearness, transcript
+from dorfl.study.protocol.transcript import Relay, Said, UnfitError
 from dorfl.support import wire
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from dorfl.site.policy import Policy
 from dorfl.study.consent import mode_objection
 from dorfl.study.settings import Study
+from dorfl.study.sites.policy import Policy
 
 _LEAVES = {
     "summed": (
