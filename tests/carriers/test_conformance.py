@@ -196,7 +196,7 @@ def test_words_of_a_site_forge_no_lines_of_the_log(deployed, able):
     def loud(payload):
         inner(payload)
         run = payload.partition(b'"run":"')[2].partition(b'"')[0].decode()
-        answer = f'{{"behind":null,"reason":"{forged}"}}'
+        answer = f'{{"behind":null,"reason":"{forged}","type":"Refusal"}}'
         text = f'{{"answer":{answer},"run":"{run}","site":"site-2","step":"enrol"}}'
         return text.encode()
 
