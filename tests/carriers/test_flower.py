@@ -143,7 +143,7 @@ def attack(message, context):
     folder, place = str(context.run_config["folder"]), str(context.node_config["socket"])
     asked = {"agreement": {"run": "r", "site": "site-1"}, "step": "enrol"}
     pids = [p.split("/")[2] for p in glob.glob("/proc/[0-9]*/cmdline")
-            if b"\\0site\\0start\\0" in open(p, "rb").read()]
+            if b"\\0site\\0start\\0" + folder.encode() in open(p, "rb").read()]
     found = {
         "uid": os.getuid(), "pids": len(pids),
         "list": attempt(lambda: os.listdir(folder)),
