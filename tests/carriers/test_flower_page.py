@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deployment"
 NAMES, TABLES = ("site-1",), synthetic_tables()
 STUDY = (
-    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 3\n'
+    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
     '[privacy]\nreports = "open"\n'
 )
 

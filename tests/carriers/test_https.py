@@ -517,7 +517,9 @@ def test_another_table_in_the_middle_of_a_run_is_refused_and_named(deployed):
 
     study = make_study(TABLES, training=LONGER, absent="stand_in = 0")
     try:
-        with pytest.raises(ValueError, match="'site-2' does not take part: this site's table has"):
+        with pytest.raises(
+            ValueError, match="'site-2' does not take part: this site's table has changed"
+        ):
             deployed.run(study, {1: swap})
     finally:
         deployed.stop_site("site-2")

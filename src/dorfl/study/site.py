@@ -164,7 +164,10 @@ class Site:
             self._unless(sums.objection(agreement.study, self.name, self.key))
 
     def admit(self, agreement: Agreement) -> None:
-        """Raise Refused if no person approved the study, or a disclosure rule is against it."""
+        """Raise Refused if no person approved the study, or a disclosure rule is against it.
+
+        Nor does a run go on with another table than it began with.
+        """
         study = agreement.study
         self.ledger.meet(study, approval.summary(study, self.policy))
         if not self.ledger.allows(study, self.policy.approve):
@@ -173,6 +176,8 @@ class Site:
                 f"(there: dorfl site approve, study {mark_of(study)[:12]})"
             )
         self._unless(self.ledger.begin(study, agreement.run, self.policy))
+        if self.journal.recall(agreement.run, "begin", mark_of(study)) is None:
+            self.journal.record(agreement.run, "begin", mark_of(study))
         rows = self.rows(agreement)
         self._unless(disclosure.rows_objection(study, self.policy, rows.num_rows))
         self._unless(disclosure.identifier_objection(study, rows.column_names, rows))
