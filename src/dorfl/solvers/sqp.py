@@ -161,6 +161,9 @@ class Sqp:
             else:
                 state = _reject(state, seen, decrease)
         step = _step(state, state.damping)
+        if not step.model < state.height:  # secants of several risks need not fit together: restart
+            state = state._replace(secants=no_secants(*state.best.gradients.shape))
+            step = _step(state, state.damping)
         full = step if state.damping == 1.0 else _step(state, 1.0)
         state = state._replace(lower=max(state.lower, _lower(state, step)))
         (gap, kind), before = _gap(state, full), state.gap
