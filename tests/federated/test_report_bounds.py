@@ -573,7 +573,7 @@ def test_who_lies_about_curvature_every_time_does_not_slow_others_down(monkeypat
     assert any("mean of the others" in said for said in words)
     assert fit.rounds <= honest.rounds + 5
     if lie == "huge":  # what is cut down is used at first, and then no more
-        monkeypatch.setattr(serving, "_OFTEN", 10**9)
+        monkeypatch.setattr(serving, "_MAX_CLIPPED", 10**9)
         slower = dorfl.train(clients, methods.afl(), tamper=tamper, max_rounds=400)
         assert fit.rounds < slower.rounds
 

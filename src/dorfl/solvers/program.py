@@ -26,6 +26,7 @@ FREE = 48  # tangents in a quadratic program, beside those with a weight below t
 ACCURACY = 0.01  # duality gap of the program, as a share of the predicted decrease
 SHORTENED = 6  # times that a step in w is shortened: after that only rounding is left
 PROXIMAL = 1e-12  # times the largest of its diagonal, added to a quadratic program's
+RESTARTS = 8  # of the active set method, at vertices where limits depend on each other
 CHANGES = 4  # of the active set of a quadratic program, per weight
 
 
@@ -182,9 +183,37 @@ def quadratic_program(
     >>> quadratic_program(np.eye(2), slope, np.array([1.0, 0.0]), 1.0, np.arange(2)).round(9)
     array([0.5, 0.5])
     """
+    # The sum is lost beside numbers that are much larger than one.
+    scale = max(float(np.diag(quadratic).max()), 1.0)
+    bend, slope = quadratic / scale, slope / scale
+    bend = bend + np.eye(len(slope)) * (PROXIMAL * float(np.diag(bend).max()))
+    weights = start
+    for _ in range(RESTARTS):
+        weights = _active_set(bend, slope + bend @ (start - weights), weights, cap, owner)
+        ahead = slope + bend @ (start - weights)
+        toward = _largest(ahead, float(start.sum()), cap, owner) - weights
+        gain, bent = float(ahead @ toward), float(toward @ bend @ toward)
+        if gain <= 4.0 * float(np.finfo(float).eps * np.abs(slope).max()):
+            break
+        # A vertex at which the limits depend on each other: leave it by a step of Frank and Wolfe.
+        weights = weights + min(1.0, gain / bent if bent > 0.0 else 1.0) * toward
+    return weights
+
+
+def _largest(slope: Array, total: float, cap: float, owner: Array) -> Array:
+    """Return the weights w ≥ 0 with sum `total`, at most `cap` an owner, that maximise slopeᵀw."""
+    weights, owners = np.zeros(len(slope)), set[int]()
+    for j in np.argsort(-slope, kind="stable"):
+        if owner[j] not in owners:
+            owners.add(int(owner[j]))
+            weights[j] = min(cap, total)
+            total -= weights[j]
+    return weights
+
+
+def _active_set(bend: Array, slope: Array, start: Array, cap: float, owner: Array) -> Array:
+    """Return weights that are stationary for the limits that hold with equality there."""
     count = len(slope)
-    scale = float(np.diag(quadratic).max()) or 1.0  # of a common factor w does not depend
-    bend, slope = quadratic / scale + PROXIMAL * np.eye(count), slope / scale
     limits, most = np.ones((1, count)), np.array([np.inf])  # the first is the sum
     if cap < 1.0:
         limits = np.vstack([limits, owner == np.unique(owner)[:, None]])
