@@ -230,7 +230,8 @@ def _accept(
     if told is not None:
         curvature, asked = conditioned(state.setting, told), asked + 1
         if len(state.setting.shape.sizes_of(curvature)) == 1:
-            exact = not (answers.stands or state.setting.covered)
+            doubtful = answers.stands or state.setting.covered
+            exact = not doubtful or _explains(state, curvature, step, seen)
             if exact:
                 secants = no_secants(*seen.gradients.shape)
     cuts = no_cuts(step.size)
@@ -298,6 +299,20 @@ def _decrease(state: SqpState, seen: Pieces) -> tuple[float, float]:
         else:
             noise = 0.0
     return height - state.setting.mixture.height(values), noise
+
+
+def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
+    """Return True if a curvature accounts for the change of the gradient along the last step.
+
+    A curvature that is the mean of other clients', or that of a parabola above the loss, may not.
+    """
+    sizes, ends = state.setting.shape.sizes_of(told), []
+    for known in (state.curvature, told):
+        if known.shape == told.shape:
+            mixed = packing.mix(known, state.weights)
+            ends.append(float(step @ packing.multiply(mixed, sizes, step)))
+    change = float(state.weights @ (seen.gradients - state.best.gradients) @ step)
+    return 0.8 * min(ends) <= change <= 1.25 * max(ends)
 
 
 # ── the model ───────────────────────────────────────────────────────────────────────────────────
