@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,15 +66,28 @@ def approve(
             screen.say(f"{mark[:12]} {seen['name']}, first asked {seen['first']}:")
             for line in seen["summary"].splitlines():
                 screen.say(one_line(line))
+            _show_keys(screen, seen["text"]["privacy"])
         screen.say(
             f"approve one: dorfl site approve {folder} MARK" if waiting else "no study waits"
         )
         return
     found = [mark for mark in waiting if mark.startswith(study)]
+    if not found and any(mark.startswith(study) for mark in book.studies):
+        screen.say(f"study {study} is approved already")
+        return
     if len(found) != 1:
         raise ValueError(f"{study!r} is the mark of {len(found)} studies that wait; name one")
     book.approve(found[0])
     screen.say(f"study {waiting[found[0]]['name']} {found[0][:12]} is approved, as it is written")
+
+
+def _show_keys(screen: Screen, privacy: dict[str, Any]) -> None:
+    """Show the fingerprints of the sites that a summed study sums among."""
+    from dorfl.carriers import keys  # noqa: PLC0415
+    from dorfl.study import summing  # noqa: PLC0415
+
+    for name, key in summing.peers_of(tuple(privacy.get("peers", ()))).items():
+        screen.say(f"    key of {name}: {keys.fingerprint(keys.public_bytes(key))}")
 
 
 def _open(folder: Path) -> tuple[SiteFolder, Ledger]:

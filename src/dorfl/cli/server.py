@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 import sys
 import time
@@ -103,7 +104,12 @@ def renew(folder: Folder) -> None:
 @app.command()
 def start(
     folder: Folder,
-    address: Annotated[str, typer.Option(help="The network address to listen on.")] = "0.0.0.0",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="The network address to listen on.", show_default="all; of a loopback host its own"
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option(help="Run in the background.")] = False,
 ) -> None:
     """Serve the sites by HTTPS with mutual TLS.
@@ -113,7 +119,8 @@ def start(
     federation, screen = opened(folder), Screen()
     from dorfl.carriers.https_server import serve  # noqa: PLC0415
 
-    where = f"serving at {federation.host}:{federation.port}"
+    address = address or _address_of(federation.host)
+    where = f"serving at {federation.host}:{federation.port} (listening on {address})"
     if not detach:
         serve(federation, address, lambda: screen.say(f"{where}; Ctrl-C stops"))
         return
@@ -129,3 +136,12 @@ def start(
             raise ValueError(f"the server did not start; see {log}")
         time.sleep(0.1)
     screen.say(f"{where} in the background; `dorfl stop {folder}` stops it")
+
+
+def _address_of(host: str) -> str:
+    """Return the address to listen on: every one, unless the host is this machine only."""
+    try:
+        only_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        only_here = host == "localhost"
+    return "127.0.0.1" if only_here else "0.0.0.0"
