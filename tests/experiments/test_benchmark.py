@@ -238,7 +238,7 @@ def test_the_command_fills_tables_and_runs_nothing_twice(small_set, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--method", "FedProx"], "FedProx"),
+        (["--method", "FedNova"], "FedNova"),
         (["--data", "four"], "three, ten"),
         (["--wrong", "typos"], "negate"),
         (["--data", "compas", "--wrong", "backdoor"], "no pictures"),

@@ -62,7 +62,8 @@ def summary(study: Study, policy: Policy) -> str:
         f"Learnt: a {model} that predicts {study.data.label}, {_METHODS[study.method.name]}.",
         f"Columns: {uses}{ignored}.",
         f"Mode: {mode}. {leaves}",
-        f"How often: one approval is for every run of this text; each run has {often}. The study {away}.",
+        f"How often: one approval is for every run of this text; each run has {often}. "
+        f"The study {away}.",
         f"Rules here: at least {policy.least} rows behind every count, level and class (the study: "
         f"{privacy.least}); at least {policy.minimum_rows} rows at the site (the study: "
         f"{privacy.minimum_rows}); at most {policy.parameters_per_row:g} columns of the model per "
