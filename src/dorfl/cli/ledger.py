@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dorfl.carriers import require
 from dorfl.cli.screen import Screen
-from dorfl.cli.site import Folder
+from dorfl.cli.site import Folder, show_keys
 from dorfl.support.files import write_whole
 from dorfl.support.text import one_line
 
@@ -66,7 +66,8 @@ def approve(
             screen.say(f"{mark[:12]} {seen['name']}, first asked {seen['first']}:")
             for line in seen["summary"].splitlines():
                 screen.say(one_line(line))
-            _show_keys(screen, seen["text"]["privacy"])
+            if peers := seen["text"]["privacy"].get("peers"):
+                show_keys(screen, tuple(peers))
         screen.say(
             f"approve one: dorfl site approve {folder} MARK" if waiting else "no study waits"
         )
@@ -79,15 +80,6 @@ def approve(
         raise ValueError(f"{study!r} is the mark of {len(found)} studies that wait; name one")
     book.approve(found[0])
     screen.say(f"study {waiting[found[0]]['name']} {found[0][:12]} is approved, as it is written")
-
-
-def _show_keys(screen: Screen, privacy: dict[str, Any]) -> None:
-    """Show the fingerprints of the sites that a summed study sums among."""
-    from dorfl.carriers import keys  # noqa: PLC0415
-    from dorfl.study import summing  # noqa: PLC0415
-
-    for name, key in summing.peers_of(tuple(privacy.get("peers", ()))).items():
-        screen.say(f"    key of {name}: {keys.fingerprint(keys.public_bytes(key))}")
 
 
 def _open(folder: Path) -> tuple[SiteFolder, Ledger]:

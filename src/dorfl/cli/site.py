@@ -185,16 +185,16 @@ def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None
     for line in approval.summary(study, site.policy).splitlines():
         screen.say(one_line(line))
     if study.privacy.summed:
-        _say_sums(screen, study)
+        show_keys(screen, study.privacy.peers)
 
 
-def _say_sums(screen: Screen, study: Study) -> None:
-    """Show the keys of the sites that a study sums among."""
+def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
+    """Show the fingerprints of the sites' keys in a summed study, for comparing."""
     from dorfl.carriers import keys  # noqa: PLC0415
     from dorfl.study import summing  # noqa: PLC0415
 
     screen.say("it sums among these sites and keys:")
-    for name, key in summing.peers_of(study.privacy.peers).items():
+    for name, key in summing.peers_of(peers).items():
         screen.say(f"  {name}: {keys.fingerprint(keys.public_bytes(key))}")
 
 

@@ -176,8 +176,9 @@ class Site:
                 f"(there: dorfl site approve, study {mark_of(study)[:12]})"
             )
         self._unless(self.ledger.begin(study, agreement.run, self.policy))
-        if self.journal.recall(agreement.run, "begin", mark_of(study)) is None:
-            self.journal.record(agreement.run, "begin", mark_of(study))
+        mark = mark_of(study)
+        if self.journal.recall(agreement.run, "begin", mark) is None:
+            self.journal.record(agreement.run, "begin", mark)
         rows = self.rows(agreement)
         self._unless(disclosure.rows_objection(study, self.policy, rows.num_rows))
         self._unless(disclosure.identifier_objection(study, rows.column_names, rows))
