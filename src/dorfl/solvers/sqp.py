@@ -161,7 +161,8 @@ class Sqp:
             else:
                 state = _reject(state, seen, decrease)
         step = _step(state, state.damping)
-        if not step.model < state.height:  # secants of several risks need not fit together: restart
+        if len(state.secants.steps) and not step.model < state.height:
+            # Secants of several risks need not fit together: restart.
             state = state._replace(secants=no_secants(*state.best.gradients.shape))
             step = _step(state, state.damping)
         full = step if state.damping == 1.0 else _step(state, 1.0)
