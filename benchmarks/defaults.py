@@ -51,7 +51,7 @@ import public_tables
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.data.datasets.adult import adult_table
 from dorfl.objective import losses
-from dorfl.study import label_errors
+from dorfl.tabular import label_errors
 from experiments.data.cardio import cardio_table, plausible
 
 KINDS = ("clean", "×−8", "×−8σ", "×−8σ, ¼", "flip10", "flip20", "cluster")

@@ -12,11 +12,11 @@ import time
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dorfl.study import coordinator, settings, summing, toml
-from dorfl.study.protocol.transcript import Step, Transcript
-from dorfl.study.site import Site
-from dorfl.study.sites.ledger import mark_of
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import coordinator, settings, summing, toml
+from dorfl.protocol.transcript import Step, Transcript
+from dorfl.site.ledger import mark_of
+from dorfl.site.policy import Policy
+from dorfl.site.site import Site
 
 STUDY = (
     'name = "cost"\nsites = [{sites}]\n[data]\nlabel = "y"\n[columns]\nscaling = "{scaling}"\n'

@@ -25,9 +25,9 @@ from dorfl.carriers.envelope import SiteEndpoint
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.carriers.https_server import free_port
 from dorfl.carriers.https_site import Connection, attend
-from dorfl.study import settings, toml
-from dorfl.study.site import Site
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import settings, toml
+from dorfl.site.policy import Policy
+from dorfl.site.site import Site
 
 DORFL = (sys.executable, "-m", "dorfl")
 STUDY = (

@@ -33,7 +33,7 @@ print(json.dumps({"read": read - start, "fit": done - read, "cores": cores - bef
     "iterations": int(model.n_iter_[0]),
     "accuracy": float(model.score(X.iloc[:100_000], y.iloc[:100_000]))}))
 """
-IMPORTS = "import dorfl.cli, dorfl.study.model, dorfl.study.table"
+IMPORTS = "import dorfl.cli, dorfl.tabular.model, dorfl.tabular.table"
 
 
 def write_table(path: Path, rows: int, columns: int) -> None:

@@ -15,9 +15,10 @@ import numpy as np
 import dorfl
 from dorfl.data.datasets import Dataset
 from dorfl.federated.fit import Fit
-from dorfl.study import coordinator, local, settings, toml
-from dorfl.study.site import Site
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import coordinator, settings, toml
+from dorfl.site import local
+from dorfl.site.policy import Policy
+from dorfl.site.site import Site
 from dorfl.support.types import Array
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -26,7 +26,7 @@ from dorfl.support.files import write_whole
 _ROOTS = {"dorfl": Path(dorfl.__file__).parent, "experiments": Path(__file__).parent}
 # they say what was found, not what is
 _BESIDE = (
-    *("dorfl/cli/", "dorfl/report/", "dorfl/study/pages.py", "dorfl/flower/"),
+    *("dorfl/cli/", "dorfl/report/", "dorfl/tabular/pages.py", "dorfl/flower/"),
     *("experiments/commands/", "experiments/pages/", "experiments/study.py"),
 )
 _BENCHMARK = tuple(

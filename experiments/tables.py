@@ -17,10 +17,10 @@ import pyarrow as pa
 from dorfl.data import tables
 from dorfl.data.datasets.base import hold_out
 from dorfl.objective.base import Loss
-from dorfl.study import meaning
-from dorfl.study.settings import Data, Study, Used
-from dorfl.study.table import prepare
+from dorfl.protocol import meaning
+from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
+from dorfl.tabular.table import prepare
 
 if TYPE_CHECKING:
     import pandas as pd

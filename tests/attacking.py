@@ -17,14 +17,14 @@ from scipy.special import expit, logit
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.federated.messages import Broadcast
+from dorfl.protocol import coordinator, summing, toml
+from dorfl.protocol.messages import Agreement, Outcome, Refusal, Reply, Request
+from dorfl.protocol.transcript import Relay, Said, Step, Transcript
 from dorfl.selection.outliers import Decision, default_candidates
+from dorfl.site.ledger import mark_of
+from dorfl.site.policy import Policy
+from dorfl.site.site import Site
 from dorfl.solvers.base import Task
-from dorfl.study import coordinator, summing, toml
-from dorfl.study.messages import Agreement, Outcome, Refusal, Reply, Request
-from dorfl.study.protocol.transcript import Relay, Said, Step, Transcript
-from dorfl.study.site import Site
-from dorfl.study.sites.ledger import mark_of
-from dorfl.study.sites.policy import Policy
 from dorfl.support import wire
 
 COLUMNS = ("age", "pressure", "sugar", "weight")

@@ -7,12 +7,13 @@ import pytest
 
 import dorfl
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.study import coordinator, local, settings, summing, toml
-from dorfl.study.messages import Refusal
-from dorfl.study.protocol.transcript import Step, Transcript
-from dorfl.study.site import Site
-from dorfl.study.sites.ledger import mark_of
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import coordinator, settings, summing, toml
+from dorfl.protocol.messages import Refusal
+from dorfl.protocol.transcript import Step, Transcript
+from dorfl.site import local
+from dorfl.site.ledger import mark_of
+from dorfl.site.policy import Policy
+from dorfl.site.site import Site
 
 # Small tables are studied again and again, in the open; test_attacks.py has sites as they are.
 ROOMY = Policy(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dorfl.estimators import RobustClassifier, RobustRegressor
     from dorfl.networks.training import NetworkFit
     from dorfl.selection.defaults import Choice
-    from dorfl.study.tuning import Tuning, tune
+    from dorfl.tabular.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -86,7 +86,7 @@ for _part in (certificate, costs, datasets, losses, methods, mixture, privacy, s
 
 def _choose(clients: Any, method: methods.AutoMethod, *, loss: str) -> "Choice":
     """Resolve an open method; imported late because it reads tables."""
-    from dorfl.study import arrays  # noqa: PLC0415
+    from dorfl.tabular import arrays  # noqa: PLC0415
 
     return arrays.choose(clients, method, loss=loss)
 
@@ -280,7 +280,7 @@ def train(
 
         return networks.train(clients, method, model, options, **given)
     if isinstance(method, methods.AutoMethod):
-        from dorfl.study import arrays  # noqa: PLC0415 - slow to import
+        from dorfl.tabular import arrays  # noqa: PLC0415 - slow to import
 
         return arrays.train(clients, method, options, **given)
     return _train_linear(clients, method, options, **given)
@@ -306,7 +306,7 @@ def load(path: str | Path) -> Any:
     ModelError
         If the file is damaged or is not a model.
     """
-    from dorfl.study import model  # noqa: PLC0415 - slow to import
+    from dorfl.tabular import model  # noqa: PLC0415 - slow to import
 
     place = Path(path)
     if place.is_file():
@@ -326,7 +326,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(estimator, name)
     if name in ("tune", "Tuning"):
-        return getattr(importlib.import_module("dorfl.study.tuning"), name)
+        return getattr(importlib.import_module("dorfl.tabular.tuning"), name)
     if name in ("defaults", "networks", "plot"):
         return importlib.import_module(f"dorfl.{name}")
     raise AttributeError(f"module 'dorfl' has no attribute {name!r}")

@@ -8,6 +8,6 @@ Up to 10 % of the rows may be outliers: a row at the cutoff (the nearest 80 % of
 """
 
 from dorfl.selection.defaults import Choice
-from dorfl.study.arrays import choose
+from dorfl.tabular.arrays import choose
 
 __all__ = ["Choice", "choose"]

@@ -26,7 +26,8 @@ from dorfl.carriers.in_process import InProcess
 from dorfl.carriers.site_socket import attend_socket
 from dorfl.cli import site as commands
 from dorfl.cli.loopback import FlowerLoopback
-from dorfl.study import checkpoint, coordinator, local, toml
+from dorfl.protocol import checkpoint, coordinator, toml
+from dorfl.site import local
 from study_cases import ROOMY, make_sites, synthetic_tables
 
 DORFL = (sys.executable, "-m", "dorfl")
@@ -352,6 +353,7 @@ class OverFlower(Deployment):
         with in_background(work):
             until(lambda: any(rounds_of(f) >= after for f in set(self.federation.runs()) - before))
             self.kill_server()
+        until(lambda: not self.federation.noted("run"))  # the ServerApp ends when it sees that
         (folder,) = set(self.federation.runs()) - before
         return folder
 

@@ -12,8 +12,9 @@ from deployments import (
 )
 
 from dorfl.carriers import envelope, keys, runs
-from dorfl.study import coordinator, local
-from dorfl.study.sites.ledger import Ledger, mark_of
+from dorfl.protocol import coordinator
+from dorfl.site import local
+from dorfl.site.ledger import Ledger, mark_of
 from study_cases import METHODS, among, make_study, secure_sites
 
 pytestmark = pytest.mark.xdist_group("carriers")

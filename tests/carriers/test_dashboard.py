@@ -10,8 +10,8 @@ import pytest
 from browser import CHROMIUM, browser
 from dorfl.carriers.dashboard import Page, of_folder, of_site
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.study import toml
-from dorfl.study.sites.ledger import Ledger, mark_of
+from dorfl.protocol import toml
+from dorfl.site.ledger import Ledger, mark_of
 
 SITES = ("north", "south", "west")
 RUN = "20261117-110000-000000-stroke"

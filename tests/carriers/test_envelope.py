@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal, SiteEndpoint
-from dorfl.study import coordinator
-from dorfl.study.messages import Refusal, Reply
+from dorfl.protocol import coordinator
+from dorfl.protocol.messages import Refusal, Reply
 from dorfl.support import wire
 from study_cases import make_sites, make_study, synthetic_tables
 

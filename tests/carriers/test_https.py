@@ -47,7 +47,7 @@ from dorfl.carriers.https_site import (
     ServerAwayError,
     clocks,
 )
-from dorfl.study import toml
+from dorfl.protocol import toml
 from study_cases import METHODS, make_study
 
 pytestmark = pytest.mark.xdist_group("carriers")

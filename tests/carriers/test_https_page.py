@@ -15,7 +15,7 @@ from deployments import until
 from pyarrow import csv
 
 from dorfl.carriers.https_server import free_port
-from dorfl.study import model as models
+from dorfl.tabular import model as models
 from study_cases import METHODS, synthetic_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]

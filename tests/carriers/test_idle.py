@@ -16,7 +16,7 @@ WAITING = f"""
 import json, sys
 from pathlib import Path
 import dorfl.cli
-import dorfl.study.results
+import dorfl.tabular.results
 from dorfl.cli import site
 from dorfl.carriers import https_site, keys, site_socket
 from dorfl.carriers.folders import SiteFolder

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import dorfl
 from dorfl.cli import app, screen
 from dorfl.data.datasets.adult import NUMERIC, adult_table
-from dorfl.study import model
+from dorfl.tabular import model
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dorfl.study import coordinator, local, model, results, settings, toml
+from dorfl.protocol import coordinator, settings, toml
+from dorfl.site import local
+from dorfl.tabular import model, results
 from study_cases import a_site, make_sites, mixed_tables
 
 pytestmark = pytest.mark.slow  # every test is a process or several

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import confusion_matrix, recall_score, roc_auc_score
 
-from dorfl.study import model
-from dorfl.study.model.facts import Facts, Promise, Promised
+from dorfl.tabular import model
+from dorfl.tabular.model.facts import Facts, Promise, Promised
 from processes import dorfl_
 
 pytestmark = pytest.mark.slow  # every test is a process or several

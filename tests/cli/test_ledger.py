@@ -11,8 +11,8 @@ from attacking import Attacker, StoppedError, patients
 from dorfl.carriers.folders import SiteFolder
 from dorfl.cli import ledger as registering
 from dorfl.cli import site as commands
-from dorfl.study.site import Site
-from dorfl.study.sites.ledger import Ledger
+from dorfl.site.ledger import Ledger
+from dorfl.site.site import Site
 
 
 def call(*words):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dorfl.study import model
+from dorfl.tabular import model
 from processes import dorfl_
 
 WORDS = ("--label", "rich", "--client", "site", "--budget", 0)

@@ -9,7 +9,7 @@ import pytest
 import dorfl
 from dorfl import Options, methods
 from dorfl.federated.options import about
-from dorfl.study.settings import Training
+from dorfl.protocol.settings import Training
 
 
 @pytest.fixture(scope="module")

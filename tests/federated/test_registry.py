@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 
 import dorfl
 from dorfl.federated import registry
-from dorfl.study import settings
-from dorfl.study.comparison import compare
+from dorfl.protocol import settings
+from dorfl.tabular.comparison import compare
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [ROOT / "examples" / name for name in ("own_method.py", "own_dataset.py")]

@@ -12,10 +12,10 @@ from dorfl.federated.messages import Broadcast
 from dorfl.networks import tabular
 from dorfl.networks.layered import Layered
 from dorfl.networks.model import Network
+from dorfl.protocol import coordinator, meaning, toml
+from dorfl.protocol.messages import Request
+from dorfl.site.policy import Policy
 from dorfl.solvers.base import Task
-from dorfl.study import coordinator, meaning, toml
-from dorfl.study.messages import Request
-from dorfl.study.sites.policy import Policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 ALLOWED = Policy(approve=("*",), allow_open_reports=True, networks=True)

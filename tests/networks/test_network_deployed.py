@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.carriers.https_server import free_port
 from dorfl.cli import app
-from dorfl.study import model
+from dorfl.tabular import model
 from processes import dorfl_
 from study_cases import synthetic_tables
 

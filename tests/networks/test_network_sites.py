@@ -9,10 +9,12 @@ from typer.testing import CliRunner
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.cli import app
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.study import checkpoint, coordinator, local, model, results, settings, table, toml
-from dorfl.study.messages import Refusal, Reply
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import checkpoint, coordinator, settings, toml
+from dorfl.protocol.messages import Refusal, Reply
+from dorfl.site import local
+from dorfl.site.policy import Policy
 from dorfl.support import wire
+from dorfl.tabular import model, results, table
 from study_cases import (
     METHODS,
     ROOMY,

@@ -19,8 +19,8 @@ from torch import nn
 
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.networks import tabular
-from dorfl.study import model
-from dorfl.study.model import ModelError
+from dorfl.tabular import model
+from dorfl.tabular.model import ModelError
 
 ROUNDS = 150
 BLOCK = """

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dorfl.cli import app
 from dorfl.data import robust
 from dorfl.selection.defaults import is_inlier
-from dorfl.study import model
+from dorfl.tabular import model
 
 SIZES = {
     ("west", "small"): 44,

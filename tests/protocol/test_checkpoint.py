@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from cases import few
-from dorfl.study import checkpoint, coordinator, local
+from dorfl.protocol import checkpoint, coordinator
+from dorfl.site import local
 from study_cases import make_sites, make_study, mixed_tables, synthetic_tables
 
 TABLES = synthetic_tables()

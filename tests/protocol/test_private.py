@@ -6,10 +6,12 @@ import pytest
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.federated import privacy
 from dorfl.federated.messages import Broadcast
+from dorfl.protocol import coordinator, meaning, private, toml
+from dorfl.protocol.messages import Refusal, Reply, Request
+from dorfl.site import local
 from dorfl.solvers.base import Task
-from dorfl.study import coordinator, local, meaning, private, table, toml
-from dorfl.study.messages import Refusal, Reply, Request
 from dorfl.support import wire
+from dorfl.tabular import table
 from study_cases import make_sites, make_study, mixed_tables
 
 KNOWN = 'known = {x = [-4, 5], ward = ["north", "south", "west"]}'

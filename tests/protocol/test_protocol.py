@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 import dorfl
 from cases import few
 from dorfl.data import preprocessing
+from dorfl.protocol import checkpoint, coordinator, meaning
+from dorfl.protocol.meaning import plan_of
+from dorfl.protocol.messages import Refusal, Reply, Request
+from dorfl.protocol.settings import among
+from dorfl.protocol.toml import parse
 from dorfl.selection import defaults
-from dorfl.study import checkpoint, coordinator, local, meaning, results
-from dorfl.study import model as models
-from dorfl.study.meaning import plan_of
-from dorfl.study.messages import Refusal, Reply, Request
-from dorfl.study.settings import among
-from dorfl.study.site import Refused, Site
-from dorfl.study.sites.journal import Journal
-from dorfl.study.toml import parse
+from dorfl.site import local
+from dorfl.site.journal import Journal
+from dorfl.site.site import Refused, Site
 from dorfl.support import wire
+from dorfl.tabular import model as models
+from dorfl.tabular import results
 from study_cases import METHODS, a_site, make_sites, make_study, mixed_tables, synthetic_tables
 
 TABLES = synthetic_tables()

@@ -10,26 +10,16 @@ import dorfl
 from cases import few
 from dorfl.federated import pooled, training
 from dorfl.federated import server as serving
+from dorfl.protocol import checkpoint, coordinator, meaning, secure, summing, toml, transcript
+from dorfl.protocol.messages import Masked, Opened, Reply
+from dorfl.protocol.transcript import Relay, Said, Step, Transcript
+from dorfl.site import local
+from dorfl.site import serving as computing
+from dorfl.site.consent import Refused
 from dorfl.solvers import Sqp
 from dorfl.solvers.base import Needs
-from dorfl.study import (
-    checkpoint,
-    coordinator,
-    local,
-    meaning,
-    promises,
-    results,
-    secure,
-    summing,
-    table,
-    toml,
-)
-from dorfl.study import serving as computing
-from dorfl.study.consent import Refused
-from dorfl.study.messages import Masked, Opened, Reply
-from dorfl.study.protocol import transcript
-from dorfl.study.protocol.transcript import Relay, Said, Step, Transcript
 from dorfl.support import wire
+from dorfl.tabular import promises, results, table
 from study_cases import (
     METHODS,
     among,

@@ -6,11 +6,13 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.data import sketch
-from dorfl.study import checks, coordinator, local, meaning, results
-from dorfl.study.consent import Refused
-from dorfl.study.messages import Masked, Reply
-from dorfl.study.protocol.transcript import Said
+from dorfl.protocol import checks, coordinator, meaning
+from dorfl.protocol.messages import Masked, Reply
+from dorfl.protocol.transcript import Said
+from dorfl.site import local
+from dorfl.site.consent import Refused
 from dorfl.support import wire
+from dorfl.tabular import results
 from study_cases import (
     METHODS,
     among,

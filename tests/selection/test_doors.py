@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import dorfl
 from dorfl.cli import app
-from dorfl.study import coordinator, local
+from dorfl.protocol import coordinator
+from dorfl.site import local
 from study_cases import make_sites, make_study
 
 LOADERS = {"breast": load_breast_cancer, "wine": load_wine}

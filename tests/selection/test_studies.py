@@ -11,12 +11,14 @@ from sklearn.preprocessing import StandardScaler
 import dorfl
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.federated import server
+from dorfl.protocol import coordinator, meaning, settings, toml, vetting
+from dorfl.protocol.messages import Refusal, Reply
 from dorfl.selection import outliers
 from dorfl.selection.outliers import Candidate, HeldOut, pairs_of
-from dorfl.study import audit, coordinator, local, meaning, settings, table, toml, vetting
-from dorfl.study.messages import Refusal, Reply
-from dorfl.study.site import Site
+from dorfl.site import local
+from dorfl.site.site import Site
 from dorfl.support import wire
+from dorfl.tabular import audit, table
 from study_cases import a_site, make_sites, make_study, synthetic_tables
 
 AUTO = 'name = "dorfl"'

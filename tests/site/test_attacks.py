@@ -12,11 +12,11 @@ from dorfl.data import robust
 from dorfl.federated import privacy
 from dorfl.federated.training import prepare
 from dorfl.objective import methods
-from dorfl.study import coordinator, guard
-from dorfl.study.site import Site
-from dorfl.study.sites import approval
-from dorfl.study.sites.ledger import Ledger
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import coordinator, guard
+from dorfl.site import approval
+from dorfl.site.ledger import Ledger
+from dorfl.site.policy import Policy
+from dorfl.site.site import Site
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 

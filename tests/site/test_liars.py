@@ -11,8 +11,8 @@ from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Report
-from dorfl.study import coordinator, settling, vetting
-from dorfl.study.messages import Columns, Enrolled, Finished, Refusal, Reports, Spreads
+from dorfl.protocol import coordinator, settling, vetting
+from dorfl.protocol.messages import Columns, Enrolled, Finished, Refusal, Reports, Spreads
 from dorfl.support import wire
 from study_cases import METHODS, make_sites, make_study, split, synthetic_tables
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.study import coordinator, local
-from dorfl.study.messages import Enrolled, Refusal, Reply, Request
-from dorfl.study.protocol import nearness, transcript
-from dorfl.study.protocol.transcript import Relay, Said, Step, Transcript
-from dorfl.study.sites.journal import Journal
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import coordinator, nearness, transcript
+from dorfl.protocol.messages import Enrolled, Refusal, Reply, Request
+from dorfl.protocol.transcript import Relay, Said, Step, Transcript
+from dorfl.site import local
+from dorfl.site.journal import Journal
+from dorfl.site.policy import Policy
 from dorfl.support import wire
 from study_cases import METHODS, among, key_of, make_study, secure_sites, split
 

@@ -7,8 +7,10 @@ import pytest
 from sklearn.datasets import load_iris, load_wine
 
 from cases import few
-from dorfl.study import coordinator, local, results, table
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol import coordinator
+from dorfl.site import local
+from dorfl.site.policy import Policy
+from dorfl.tabular import results, table
 from study_cases import among, key_of, make_sites, make_study, secure_sites
 
 DEFAULT = Policy(approve=("*",))

@@ -10,9 +10,10 @@ from scipy.optimize import minimize
 import dorfl
 from dorfl import Options, methods, solvers
 from dorfl.federated.training import prepare
+from dorfl.protocol import checkpoint, coordinator
+from dorfl.site import local
 from dorfl.solvers import Needs
 from dorfl.solvers.base import Info, Setting, Task, pieces
-from dorfl.study import checkpoint, coordinator, local
 from dorfl.support.types import Array
 from study_cases import make_sites, make_study, synthetic_tables
 

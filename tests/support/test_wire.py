@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dorfl.federated.messages import Broadcast, Report
+from dorfl.protocol.messages import Reply
 from dorfl.solvers.base import Task
-from dorfl.study.messages import Reply
 from dorfl.support import wire
 from dorfl.support.types import Array
 

@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dorfl.cli import app
-from dorfl.study import audit, comparison, coordinator, evaluation, model, table
-from dorfl.study.rows import open_split, rows_for
-from dorfl.study.settings import Data, Study
+from dorfl.protocol import coordinator
+from dorfl.protocol.settings import Data, Study
 from dorfl.support import files
+from dorfl.tabular import audit, comparison, evaluation, model, table
+from dorfl.tabular.rows import open_split, rows_for
 
 WORDS = ("--label", "ill", "--client", "ward")
 

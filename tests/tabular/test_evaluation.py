@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorfl.study import evaluation
-from dorfl.study.comparison import Comparison
-from dorfl.study.model.facts import Estimate, Facts, HeldOut, from_json, worst_client
+from dorfl.tabular import evaluation
+from dorfl.tabular.comparison import Comparison
+from dorfl.tabular.model.facts import Estimate, Facts, HeldOut, from_json, worst_client
 
 
 def test_the_stratified_error_is_the_spread_of_means_over_fresh_samples():

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dorfl.study import label_errors, table
-from dorfl.study.settings import Data, Study
+from dorfl.protocol.settings import Data, Study
+from dorfl.tabular import label_errors, table
 
 
 def trained(tmp_path, frame, **words):

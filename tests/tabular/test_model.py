@@ -20,10 +20,10 @@ from dorfl import costs, methods, mixture, scores
 from dorfl.data import preprocessing, tables
 from dorfl.data.preprocessing import Numeric, cells
 from dorfl.objective.serialization import read_method, write_method
-from dorfl.study import model
-from dorfl.study.model import Facts, ModelError, folder, score
-from dorfl.study.model.facts import Estimate, HeldOut, Served
 from dorfl.support import files
+from dorfl.tabular import model
+from dorfl.tabular.model import Facts, ModelError, folder, score
+from dorfl.tabular.model.facts import Estimate, HeldOut, Served
 
 
 def wards(seed=0, rows=300):

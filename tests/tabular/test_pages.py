@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dorfl.cli import app
+from dorfl.protocol.settings import Data, Study
 from dorfl.report.content import Details, Figure, Table, blocks
-from dorfl.study import model, pages
-from dorfl.study.comparison import Comparison
-from dorfl.study.model.facts import Served
-from dorfl.study.settings import Data, Study
+from dorfl.tabular import model, pages
+from dorfl.tabular.comparison import Comparison
+from dorfl.tabular.model.facts import Served
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,12 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.certificates import bound
-from dorfl.study import coordinator, local, meaning, promises, results, table, vetting
-from dorfl.study.model.facts import from_json
-from dorfl.study.settings import Data, Study
-from dorfl.study.site import Refused
+from dorfl.protocol import coordinator, meaning, vetting
+from dorfl.protocol.settings import Data, Study
+from dorfl.site import local
+from dorfl.site.site import Refused
+from dorfl.tabular import promises, results, table
+from dorfl.tabular.model.facts import from_json
 from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
 
 TABLES = synthetic_tables()

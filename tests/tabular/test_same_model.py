@@ -12,9 +12,11 @@ from cases import few
 from dorfl import RobustClassifier, RobustRegressor
 from dorfl.cli import app
 from dorfl.data import tables
-from dorfl.study import coordinator, local, model, results, settings, toml
-from dorfl.study import table as engine
-from dorfl.study.rows import open_split
+from dorfl.protocol import coordinator, settings, toml
+from dorfl.site import local
+from dorfl.tabular import model, results
+from dorfl.tabular import table as engine
+from dorfl.tabular.rows import open_split
 from study_cases import METHODS, a_site, mixed_tables, same_service, synthetic_tables
 
 OTHERS = ('name = "dorfl"', 'center = "auto"', 'by = "regret"')

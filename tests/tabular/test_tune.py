@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.study.tuning import GRID, tune
+from dorfl.tabular.tuning import GRID, tune
 
 
 def contaminated(seed, factor=-8.0, size=400):

@@ -7,7 +7,7 @@
 
 A carrier is what has `exchange` (:class:`dorfl.carriers.driver.Carrier`). Requests and replies are
 signed end to end (:mod:`dorfl.carriers.envelope`), so a carrier can delay or lose a message and do
-nothing else to it. What is sent, and what it means, is in :mod:`dorfl.study`.
+nothing else to it. What is sent, and what it means, is in :mod:`dorfl.protocol`.
 """
 
 from __future__ import annotations

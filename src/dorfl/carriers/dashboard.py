@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from dorfl.carriers import runs
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.study.sites.ledger import Ledger
+from dorfl.site.ledger import Ledger
 from dorfl.support.text import one_line_each
 
 ContentOf = Callable[[str, int], dict[str, Any]]  # content of the page for a run, from a line on

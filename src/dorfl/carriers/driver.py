@@ -1,7 +1,7 @@
 """Drive a study over any carrier: send each step's requests, collect replies, go on.
 
 The driver decides when to ask again and when to stop waiting. Which sites to ask, what to refuse
-and what comes next is decided by :mod:`dorfl.study.coordinator`. A carrier moves envelopes
+and what comes next is decided by :mod:`dorfl.protocol.coordinator`. A carrier moves envelopes
 (:mod:`dorfl.carriers.envelope`) between the driver and the sites.
 """
 
@@ -18,10 +18,10 @@ from cryptography import x509
 
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal
-from dorfl.study import coordinator, vetting
-from dorfl.study.coordinator import State
-from dorfl.study.messages import Refusal
-from dorfl.study.protocol.transcript import Step, Transcript
+from dorfl.protocol import coordinator, vetting
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.messages import Refusal
+from dorfl.protocol.transcript import Step, Transcript
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dorfl.carriers import keys
-from dorfl.study.messages import Refusal, Reply
-from dorfl.study.site import Site
+from dorfl.protocol.messages import Refusal, Reply
+from dorfl.site.site import Site
 from dorfl.support import wire
 
 OVERHEAD = 2048  # bytes that an envelope adds to its payload at most

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from dorfl.carriers import keys, runs
 from dorfl.carriers.driver import Exchanged, Incoming, Outgoing
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.study import settings, toml
+from dorfl.protocol import settings, toml
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 REJOIN_SECONDS = 90.0  # a SuperNode that was killed is let in again after up to 60 s
 RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could not carry

@@ -22,7 +22,7 @@ from typing import Any
 from cryptography import x509
 
 from dorfl.carriers import keys
-from dorfl.study.sites.policy import Policy
+from dorfl.site.policy import Policy
 from dorfl.support.files import write_whole
 
 LOCK_ATTEMPTS = 5  # 20 ms apart; a process that looks whether a lock is taken holds it for less

@@ -24,14 +24,15 @@ from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import Link
 from dorfl.federated.simulation import Round
-from dorfl.study import checkpoint, coordinator, model, results, summing
-from dorfl.study.coordinator import State
-from dorfl.study.model import Model
-from dorfl.study.protocol.transcript import Transcript
-from dorfl.study.settings import Study
+from dorfl.protocol import checkpoint, coordinator, summing
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.settings import Study
+from dorfl.protocol.transcript import Transcript
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 from dorfl.support.text import one_line_each
+from dorfl.tabular import model, results
+from dorfl.tabular.model import Model
 
 Watch = Callable[[State, str, dict[str, Any]], object]
 

@@ -12,9 +12,9 @@ from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
     from dorfl.certificates.certified import Certified
-    from dorfl.study.model import Model
-    from dorfl.study.model.facts import Promise
-    from dorfl.study.rows import Rows
+    from dorfl.tabular.model import Model
+    from dorfl.tabular.model.facts import Promise
+    from dorfl.tabular.rows import Rows
 
 _BAR = 30  # characters
 
@@ -72,7 +72,7 @@ def certify(
       dorfl certify model data.csv --in-sample
       dorfl certify model data.csv --paper --radius 0.5
     """
-    from dorfl.study.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.tabular.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
 
     screen, loaded = Screen(), load(model)
     if radius and not paper:
@@ -82,7 +82,7 @@ def certify(
     if paper:
         _paper(screen, loaded, _rows(screen, loaded, data, client, site), radius or [])
         return
-    from dorfl.study import promises  # noqa: PLC0415
+    from dorfl.tabular import promises  # noqa: PLC0415
 
     assumed = loaded.facts.outliers if outliers is None else outliers
     share = 0.1 if assumed is None else assumed  # models of before do not say what they assumed
@@ -94,7 +94,7 @@ def certify(
     _show(screen, found)
     if out is not None:
         from dorfl.report import page  # noqa: PLC0415
-        from dorfl.study.promise_pages import of_promises  # noqa: PLC0415
+        from dorfl.tabular.promise_pages import of_promises  # noqa: PLC0415
 
         page.write(of_promises(found, loaded.label), out)
         screen.say(f"the curves are in {out}")
@@ -116,7 +116,7 @@ class _Settings(NamedTuple):
 
 def _certified(screen: Screen, loaded: Model, settings: _Settings) -> Certified:
     """Return the certificate of a model, retrained on four fifths if the rows are its own."""
-    from dorfl.study import promises  # noqa: PLC0415
+    from dorfl.tabular import promises  # noqa: PLC0415
 
     data, client, site, outliers, drift, confidence = settings
     own = loaded.facts.table and not loaded.network and client is None and site is None
@@ -148,7 +148,7 @@ def _plain(promise: Promise) -> dict[str, Any]:
 
 
 def _show(screen: Screen, found: dict[str, Promise]) -> None:
-    from dorfl.study.promise_pages import bounds, by_client  # noqa: PLC0415
+    from dorfl.tabular.promise_pages import bounds, by_client  # noqa: PLC0415
 
     first = next(iter(found.values()))
     named = found if len(found) > 1 else {"": first}

@@ -11,7 +11,7 @@ from dorfl.cli import options
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from dorfl.study.comparison import Comparison
+    from dorfl.tabular.comparison import Comparison
 
 _LISTED = 10  # clients, and trainings that fell short, that are listed
 
@@ -36,8 +36,8 @@ def compare(
       dorfl compare study.toml
     """
     study = options.study_of(data, words)
-    from dorfl.study import comparison  # noqa: PLC0415
-    from dorfl.study.pages import compared, compared_clients, of_comparison  # noqa: PLC0415
+    from dorfl.tabular import comparison  # noqa: PLC0415
+    from dorfl.tabular.pages import compared, compared_clients, of_comparison  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=folds * len(comparison.compared(study))) as step:

@@ -19,7 +19,7 @@ from dorfl.cli.screen import Commands, Screen
 from dorfl.cli.server import opened
 
 if TYPE_CHECKING:
-    from dorfl.study.messages import Outcome
+    from dorfl.protocol.messages import Outcome
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="See it work on this machine.")
 
@@ -175,9 +175,10 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 def _in_process(folder: Path) -> Outcome:
     """Return the outcome of the study in this process."""
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.study import coordinator, local, settings, toml  # noqa: PLC0415
-    from dorfl.study.site import Site  # noqa: PLC0415
-    from dorfl.study.sites.policy import Policy  # noqa: PLC0415
+    from dorfl.protocol import coordinator, settings, toml  # noqa: PLC0415
+    from dorfl.site import local  # noqa: PLC0415
+    from dorfl.site.policy import Policy  # noqa: PLC0415
+    from dorfl.site.site import Site  # noqa: PLC0415
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
     given = {name: tables.read(folder / f"{name}.csv") for name in _SITES}
@@ -194,7 +195,7 @@ def _in_process(folder: Path) -> Outcome:
 
 def _compare(folder: Path, here: Outcome) -> None:
     """Compare the federation's model with the one made in this process."""
-    from dorfl.study import model  # noqa: PLC0415
+    from dorfl.tabular import model  # noqa: PLC0415
 
     (run,) = opened(folder / "fed").runs()
     there = model.load(run / "model").fit

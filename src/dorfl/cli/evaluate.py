@@ -10,10 +10,10 @@ from dorfl.support.text import percent
 
 if TYPE_CHECKING:
     from dorfl.report.content import Cell, Table
-    from dorfl.study.evaluation import Classes
-    from dorfl.study.model import Model
-    from dorfl.study.rows import Rows
     from dorfl.support.types import Array
+    from dorfl.tabular.evaluation import Classes
+    from dorfl.tabular.model import Model
+    from dorfl.tabular.rows import Rows
 
 _FEW = 30  # clients that are listed one by one
 _CLASSES = 8  # classes whose confusion matrix is shown
@@ -27,10 +27,10 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
     Example: dorfl evaluate model test.csv
     """
-    from dorfl.study.evaluation import by_class  # noqa: PLC0415 - slow: --help need not wait
-    from dorfl.study.model import load  # noqa: PLC0415
-    from dorfl.study.model.facts import Estimate  # noqa: PLC0415
-    from dorfl.study.model.tables import few_rows  # noqa: PLC0415
+    from dorfl.tabular.evaluation import by_class  # noqa: PLC0415 - slow: --help need not wait
+    from dorfl.tabular.model import load  # noqa: PLC0415
+    from dorfl.tabular.model.facts import Estimate  # noqa: PLC0415
+    from dorfl.tabular.model.tables import few_rows  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
@@ -60,7 +60,7 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
 def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
     """Return the rows' weights; None if the model down-weights none or PyTorch is missing."""
-    from dorfl.study.audit import row_weights  # noqa: PLC0415
+    from dorfl.tabular.audit import row_weights  # noqa: PLC0415
 
     try:
         return row_weights(model, rows)
@@ -75,9 +75,9 @@ def _measure(model: Model, rows: Rows, weights: Array | None) -> dict[str, Any]:
     """Return the scores overall and by client, and those of a constant prediction."""
     import numpy as np  # noqa: PLC0415
 
-    from dorfl.study import evaluation  # noqa: PLC0415
-    from dorfl.study.audit import MIN_WEIGHT  # noqa: PLC0415
-    from dorfl.study.model.facts import MIN_ROWS  # noqa: PLC0415
+    from dorfl.tabular import evaluation  # noqa: PLC0415
+    from dorfl.tabular.audit import MIN_WEIGHT  # noqa: PLC0415
+    from dorfl.tabular.model.facts import MIN_ROWS  # noqa: PLC0415
 
     part = (evaluation.owners(rows), rows.names)
     weights = np.ones(len(rows.y)) if weights is None else weights
@@ -128,8 +128,8 @@ def _worst_first(model: Model, clients: list[dict[str, Any]]) -> list[dict[str, 
 def _table(model: Model, answer: dict[str, Any], file: str) -> Table:
     """Return the table of clients; of many, the worst ones."""
     from dorfl.report.content import Table  # noqa: PLC0415
-    from dorfl.study.model import tables  # noqa: PLC0415
-    from dorfl.study.model.facts import Estimate  # noqa: PLC0415
+    from dorfl.tabular.model import tables  # noqa: PLC0415
+    from dorfl.tabular.model.facts import Estimate  # noqa: PLC0415
 
     clients, classifies = answer["clients"], model.classifies
     both, two = bool(answer["down_weighted"]), len(model.classes) == 2

@@ -22,8 +22,8 @@ from dorfl.cli.server import Folder, opened
 if TYPE_CHECKING:
     from dorfl.carriers.folders import Federation
     from dorfl.carriers.runs import Watch
-    from dorfl.study.coordinator import State
-    from dorfl.study.model import Model
+    from dorfl.protocol.coordinator import State
+    from dorfl.tabular.model import Model
 
 
 Board = Annotated[
@@ -46,7 +46,7 @@ def run(
     """
     federation = opened(folder)
     from dorfl.carriers import runs  # noqa: PLC0415
-    from dorfl.study import settings, toml  # noqa: PLC0415
+    from dorfl.protocol import settings, toml  # noqa: PLC0415
 
     named = settings.among(toml.read(study), tuple(federation.sites()))
     named = named._replace(data=named.data._replace(file=None))  # each site has its own table
@@ -151,8 +151,8 @@ def _go(
 ) -> None:
     from dorfl.carriers import runs  # noqa: PLC0415
     from dorfl.carriers.tensorboard import beside  # noqa: PLC0415
-    from dorfl.study import results  # noqa: PLC0415
-    from dorfl.study.ending import uncertified  # noqa: PLC0415
+    from dorfl.protocol.ending import uncertified  # noqa: PLC0415
+    from dorfl.tabular import results  # noqa: PLC0415
 
     screen, name = Screen(), ""
 

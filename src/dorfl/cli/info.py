@@ -12,8 +12,8 @@ def info(model: ModelFolder) -> None:
 
     Example: dorfl info model
     """
-    from dorfl.study.model import load, tables  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.study.model.folder import to_json  # noqa: PLC0415
+    from dorfl.tabular.model import load, tables  # noqa: PLC0415 - slow to import: --help need not wait
+    from dorfl.tabular.model.folder import to_json  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     fit = loaded.fit

@@ -32,9 +32,9 @@ def init(
     """
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
-    from dorfl.study.proposal import propose  # noqa: PLC0415
-    from dorfl.study.toml import to_toml  # noqa: PLC0415
+    from dorfl.protocol.toml import to_toml  # noqa: PLC0415
     from dorfl.support import files  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.tabular.proposal import propose  # noqa: PLC0415
 
     screen = Screen()
     study, notes = propose(data, words["label"], words["client"], out.parent)

@@ -16,7 +16,7 @@ from dorfl.support.text import one_line
 
 if TYPE_CHECKING:
     from dorfl.carriers.folders import SiteFolder
-    from dorfl.study.sites.ledger import Ledger
+    from dorfl.site.ledger import Ledger
 
 
 def ledger(
@@ -85,6 +85,6 @@ def approve(
 def _open(folder: Path) -> tuple[SiteFolder, Ledger]:
     require()
     from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.study.sites.ledger import Ledger  # noqa: PLC0415
+    from dorfl.site.ledger import Ledger  # noqa: PLC0415
 
     return SiteFolder.open(folder), Ledger(folder / "ledger.json")

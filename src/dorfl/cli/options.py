@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import click
 import typer
 
-from dorfl.study.settings import (
+from dorfl.protocol.settings import (
     CURVATURES,
     METHODS,
     MIXTURES,
@@ -26,8 +26,8 @@ from dorfl.study.settings import (
 )
 
 if TYPE_CHECKING:
-    from dorfl.study.model import Model
-    from dorfl.study.rows import Rows
+    from dorfl.tabular.model import Model
+    from dorfl.tabular.rows import Rows
 
 Table = Annotated[
     Path,
@@ -121,7 +121,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def study_of(data: Path, words: dict[str, Any]) -> Study:
     """Return the study of a file or a table, changed by the options in `words`."""
-    from dorfl.study import toml  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.protocol import toml  # noqa: PLC0415 - slow to import, and --help need not wait
 
     if data.suffix == ".toml":
         return changed(toml.read(data), words)
@@ -132,7 +132,7 @@ def study_of(data: Path, words: dict[str, Any]) -> Study:
 
 def changed(study: Study, words: dict[str, Any]) -> Study:
     """Return the study changed by the options in `words`."""
-    from dorfl.study import checks  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.protocol import checks  # noqa: PLC0415 - slow to import, and --help need not wait
 
     given = {"_".join(_SETTINGS[n]): v for n, v in words.items() if v not in (None, [])}
     study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
@@ -177,7 +177,7 @@ def labelled_rows(
         Name of the client that all rows belong to.
     """
     from dorfl.data import tables  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.study.rows import rows_for  # noqa: PLC0415
+    from dorfl.tabular.rows import rows_for  # noqa: PLC0415
 
     names = tables.column_names(data)
     by = client or (model.client if model.client in names and site is None else None)

@@ -12,10 +12,10 @@ from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from dorfl.study.audit import Audit
-    from dorfl.study.model import Model
-    from dorfl.study.rows import Rows
     from dorfl.support.types import Array
+    from dorfl.tabular.audit import Audit
+    from dorfl.tabular.model import Model
+    from dorfl.tabular.rows import Rows
 
 
 def outliers(
@@ -38,8 +38,8 @@ def outliers(
     """
     import numpy as np  # noqa: PLC0415 - slow to import, and --help need not wait
 
-    from dorfl.study.audit import MIN_WEIGHT, audit, why_none  # noqa: PLC0415
-    from dorfl.study.model import load  # noqa: PLC0415
+    from dorfl.tabular.audit import MIN_WEIGHT, audit, why_none  # noqa: PLC0415
+    from dorfl.tabular.model import load  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
@@ -85,7 +85,7 @@ def _rows(screen: Screen, found: Audit, top: int, out: Path | None) -> dict[str,
     )
     if out is not None:
         from dorfl.report.figures import draw  # noqa: PLC0415
-        from dorfl.study.pages import weights_by_distance  # noqa: PLC0415
+        from dorfl.tabular.pages import weights_by_distance  # noqa: PLC0415
 
         _write(out / "outliers.csv", names, listed)
         draw(weights_by_distance(found), out)
@@ -98,7 +98,7 @@ def _labels(
 ) -> list[dict[str, Any]]:
     """Print and write the rows whose label does not fit, unless training down-weighted them."""
     from dorfl.report.content import Table  # noqa: PLC0415
-    from dorfl.study import label_errors  # noqa: PLC0415
+    from dorfl.tabular import label_errors  # noqa: PLC0415
 
     if model.network or model.facts.reference:
         return []

@@ -11,7 +11,7 @@ from dorfl.cli.options import ModelFolder, NewTable
 from dorfl.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from dorfl.study.model import Model
+    from dorfl.tabular.model import Model
 
 
 def predict(
@@ -44,8 +44,8 @@ def predict(
 
     from dorfl.data import tables  # noqa: PLC0415
     from dorfl.data.preprocessing import Numeric  # noqa: PLC0415
-    from dorfl.study.model import load  # noqa: PLC0415
     from dorfl.support import files  # noqa: PLC0415
+    from dorfl.tabular.model import load  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     names = tables.column_names(data)

@@ -25,9 +25,9 @@ def report(
     Example: dorfl report model
     """
     from dorfl.report import page  # noqa: PLC0415
-    from dorfl.study.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.study.model.folder import REPORT  # noqa: PLC0415
-    from dorfl.study.pages import of_model  # noqa: PLC0415
+    from dorfl.tabular.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.tabular.model.folder import REPORT  # noqa: PLC0415
+    from dorfl.tabular.pages import of_model  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     path = out or (model if model.is_dir() else model.parent) / REPORT

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from dorfl.report.content import Table
-    from dorfl.study.model import Model
+    from dorfl.tabular.model import Model
 
 EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
@@ -90,7 +90,7 @@ def _report(error: Exception) -> int:
     """Print an error, and return its exit code."""
     # These modules are slow to import, and only needed for errors.
     from dorfl.data.tables import DataError  # noqa: PLC0415
-    from dorfl.study.model import ModelError  # noqa: PLC0415
+    from dorfl.tabular.model import ModelError  # noqa: PLC0415
 
     known: dict[type[Exception], int] = {
         DataError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
@@ -217,7 +217,7 @@ class Screen:
 
 def refuse_useless(model: Model) -> None:
     """Raise a ModelError if the model is no better than a constant prediction."""
-    from dorfl.study.model import ModelError  # noqa: PLC0415 - slow to import, and --help need not wait
+    from dorfl.tabular.model import ModelError  # noqa: PLC0415 - slow to import, and --help need not wait
 
     if model.useless:
         raise ModelError(

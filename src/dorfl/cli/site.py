@@ -21,9 +21,9 @@ from dorfl.support.text import one_line, one_line_each
 if TYPE_CHECKING:
     from dorfl.carriers.envelope import SiteEndpoint
     from dorfl.carriers.folders import SiteFolder
-    from dorfl.study.messages import Request
-    from dorfl.study.settings import Study
-    from dorfl.study.site import Site
+    from dorfl.protocol.messages import Request
+    from dorfl.protocol.settings import Study
+    from dorfl.site.site import Site
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Take part in a federation.")
 
@@ -131,7 +131,7 @@ def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
         ServerAwayError,
         clocks,
     )
-    from dorfl.study.settings import Study  # noqa: PLC0415
+    from dorfl.protocol.settings import Study  # noqa: PLC0415
     from dorfl.support import wire  # noqa: PLC0415
 
     async def ask() -> Hello:
@@ -165,9 +165,9 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
-    from dorfl.study.consent import Refused  # noqa: PLC0415
-    from dorfl.study.messages import Agreement  # noqa: PLC0415
-    from dorfl.study.sites import approval, disclosure  # noqa: PLC0415
+    from dorfl.protocol.messages import Agreement  # noqa: PLC0415
+    from dorfl.site import approval, disclosure  # noqa: PLC0415
+    from dorfl.site.consent import Refused  # noqa: PLC0415
 
     try:
         asked = Agreement("check", site.name, study)
@@ -191,7 +191,7 @@ def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None
 def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
     """Show the fingerprints of the sites' keys in a summed study, for comparing."""
     from dorfl.carriers import keys  # noqa: PLC0415
-    from dorfl.study import summing  # noqa: PLC0415
+    from dorfl.protocol import summing  # noqa: PLC0415
 
     screen.say("it sums among these sites and keys:")
     for name, key in summing.peers_of(peers).items():
@@ -215,7 +215,7 @@ def start(
     """
     require()
     from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.study.results import write_site  # noqa: PLC0415
+    from dorfl.tabular.results import write_site  # noqa: PLC0415
 
     if (server is None) == (socket is None):
         raise ValueError("give --server host:port (HTTPS) or --socket PATH (Flower), one of them")
@@ -278,9 +278,9 @@ def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Si
     from dorfl.carriers.envelope import SiteEndpoint  # noqa: PLC0415
     from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
     from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.study.site import Site  # noqa: PLC0415
-    from dorfl.study.sites.journal import Journal  # noqa: PLC0415
-    from dorfl.study.sites.ledger import Ledger  # noqa: PLC0415
+    from dorfl.site.journal import Journal  # noqa: PLC0415
+    from dorfl.site.ledger import Ledger  # noqa: PLC0415
+    from dorfl.site.site import Site  # noqa: PLC0415
 
     home = SiteFolder.open(folder)
     key = keys.read_private(home.key)

@@ -15,10 +15,10 @@ from dorfl.cli import options
 from dorfl.cli.screen import Screen, refuse_useless, warn_shortfall
 
 if TYPE_CHECKING:
+    from dorfl.protocol.settings import Study
     from dorfl.report.content import Table
-    from dorfl.study.model import Model
-    from dorfl.study.rows import Rows
-    from dorfl.study.settings import Study
+    from dorfl.tabular.model import Model
+    from dorfl.tabular.rows import Rows
 
 _FEW = 12  # clients that are listed one by one
 _LISTED = 8  # unused columns that are listed
@@ -60,8 +60,8 @@ def train(
       dorfl train study.toml
     """
     study = options.study_of(data, words)
-    from dorfl.study.model import save, save_evaluation  # noqa: PLC0415 - slow: --help need not wait
-    from dorfl.study.table import run  # noqa: PLC0415
+    from dorfl.tabular.model import save, save_evaluation  # noqa: PLC0415 - slow: --help need not wait
+    from dorfl.tabular.table import run  # noqa: PLC0415
 
     force = force or _overwrites(out)
     screen = Screen()
@@ -149,7 +149,8 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
     """Return the model with what later certificates need of its training rows."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from dorfl.study import meaning, promises  # noqa: PLC0415 - slow to import
+    from dorfl.protocol import meaning  # noqa: PLC0415 - slow to import
+    from dorfl.tabular import promises  # noqa: PLC0415 - slow to import
 
     if study.privacy.epsilon is not None:
         return model
@@ -163,7 +164,8 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
     from dataclasses import replace  # noqa: PLC0415
 
     from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
-    from dorfl.study import comparison, meaning, promises, table  # noqa: PLC0415
+    from dorfl.protocol import meaning  # noqa: PLC0415
+    from dorfl.tabular import comparison, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
@@ -208,7 +210,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
 def _say(screen: Screen, model: Model) -> None:
     """Print the choice of the method, the training, and the scores."""
-    from dorfl.study.model import tables  # noqa: PLC0415
+    from dorfl.tabular.model import tables  # noqa: PLC0415
 
     for line in (*model.facts.choice, tables.down_weighted(model)):
         if line:
@@ -224,7 +226,7 @@ def _say(screen: Screen, model: Model) -> None:
 
 def tell_clients(screen: Screen, model: Model) -> None:
     """Print the scores by client, and those of the method, ERM and a constant."""
-    from dorfl.study.model import tables  # noqa: PLC0415
+    from dorfl.tabular.model import tables  # noqa: PLC0415
 
     screen.table(clients_listed(model))
     if model.facts.held_out:
@@ -242,7 +244,7 @@ def not_used(model: Model) -> list[str]:
 def clients_listed(model: Model) -> Table:
     """Return the table of clients; of many, the worst, the median and the best one."""
     from dorfl.report.content import finite  # noqa: PLC0415
-    from dorfl.study.model import tables  # noqa: PLC0415
+    from dorfl.tabular.model import tables  # noqa: PLC0415
 
     table = tables.clients(model)
     if len(table.rows) <= _FEW:

@@ -38,11 +38,11 @@ def tune(
             "training.model: settings are tuned with linear models; tune without it, and train the "
             "network with what was found: dorfl train study.toml --model mlp"
         )
+    from dorfl.protocol.toml import to_toml  # noqa: PLC0415
     from dorfl.report.content import Table  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.study import table, tuning  # noqa: PLC0415
-    from dorfl.study.rows import open_split  # noqa: PLC0415
-    from dorfl.study.toml import to_toml  # noqa: PLC0415
     from dorfl.support import files  # noqa: PLC0415
+    from dorfl.tabular import table, tuning  # noqa: PLC0415
+    from dorfl.tabular.rows import open_split  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=2) as step:

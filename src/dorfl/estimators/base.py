@@ -24,10 +24,11 @@ from dorfl.federated.fit import Fit
 from dorfl.networks.layered import NO_CERTIFICATE
 from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
-from dorfl.study import arrays, given, meaning, network, results
-from dorfl.study.coordinator import State
-from dorfl.study.settings import Study
+from dorfl.protocol import meaning
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.settings import Study
 from dorfl.support.types import Array
+from dorfl.tabular import arrays, given, network, results
 
 _NUMBERS = [np.float64, np.float32]
 _LARGEST = 1e100  # larger numbers of a table count as missing

@@ -14,10 +14,10 @@ from dorfl.estimators.base import Robust
 from dorfl.federated.fit import probabilities
 from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
-from dorfl.study import given
-from dorfl.study.arrays import LABEL, coded_labels
-from dorfl.study.settings import Data, Study
+from dorfl.protocol.settings import Data, Study
 from dorfl.support.types import Array
+from dorfl.tabular import given
+from dorfl.tabular.arrays import LABEL, coded_labels
 
 
 class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from dorfl.data.preprocessing import Category, Numeric, Transform, columns
 from dorfl.data.tables import FileTable
-from dorfl.study import given
-from dorfl.study.arrays import LABEL
-from dorfl.study.settings import Used
+from dorfl.protocol.settings import Used
 from dorfl.support.types import Array
+from dorfl.tabular import given
+from dorfl.tabular.arrays import LABEL
 
 
 class LabelledTable(NamedTuple):

@@ -10,11 +10,11 @@ from sklearn.base import RegressorMixin
 
 from dorfl.estimators.base import Robust
 from dorfl.objective.mixture import Mixture
-from dorfl.study import given
-from dorfl.study import labels as labelling
-from dorfl.study.arrays import LABEL
-from dorfl.study.settings import Data, Study
+from dorfl.protocol import labels as labelling
+from dorfl.protocol.settings import Data, Study
 from dorfl.support.types import Array
+from dorfl.tabular import given
+from dorfl.tabular.arrays import LABEL
 
 
 class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """Options of training: names, defaults, descriptions and limits.
 
 :func:`dorfl.train` takes them by name or as one record. The settings of a study
-(:mod:`dorfl.study.settings`) and the commands take descriptions and defaults from here.
+(:mod:`dorfl.protocol.settings`) and the commands take descriptions and defaults from here.
 """
 
 # ruff: noqa: RUF009 - a function makes the fields, which have descriptions

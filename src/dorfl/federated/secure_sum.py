@@ -16,7 +16,7 @@ site drops out between the two exchanges, the sum cannot be opened and the step 
 without it. Seeds are not shared with other sites, so a coordinator with any number of sites on its
 side learns the sum over the other sites, and nothing about its parts.
 
-The label is the head of the run's transcript (:mod:`dorfl.study.protocol.transcript`): two sites
+The label is the head of the run's transcript (:mod:`dorfl.protocol.transcript`): two sites
 that were shown different replies have masks that do not cancel. A site uses a label once.
 
 X25519, HKDF and ChaCha20 (the masks) are from the `cryptography` package. Numbers are fixed point:

@@ -1,6 +1,6 @@
 """Serialisation of a fit as JSON without loss; input is untrusted and no code in it is run.
 
-The folder that `dorfl train` writes has these fields and more (:mod:`dorfl.study.model`).
+The folder that `dorfl train` writes has these fields and more (:mod:`dorfl.tabular.model`).
 """
 
 from __future__ import annotations

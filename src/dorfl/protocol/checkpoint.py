@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dorfl.federated.server import Server
-from dorfl.study.coordinator import State, new_server
+from dorfl.protocol.coordinator import State, new_server
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 

@@ -7,8 +7,8 @@ import numpy as np
 from dorfl import solvers
 from dorfl.objective import mixture as mixing
 from dorfl.objective.methods import check_outliers, check_shift
-from dorfl.study import meaning, private
-from dorfl.study.settings import (
+from dorfl.protocol import meaning, private
+from dorfl.protocol.settings import (
     METHODS,
     MIXTURES,
     MODELS,

@@ -5,7 +5,7 @@
 If the study leaves the share of outliers open, candidates are trained first, all of them in the
 same rounds (`select`), and compared on held-out rows (`compare`): :mod:`dorfl.selection.outliers`.
 The final training starts from the selected one. A network is trained after that, instead of a
-linear model (`network`: :mod:`dorfl.study.learning`).
+linear model (`network`: :mod:`dorfl.protocol.learning`).
 
 Every step asks each site for one answer (:func:`request`); :func:`read` checks what comes back, and
 :func:`receive` makes the next state of it. Engines only carry: the same functions run in process
@@ -31,11 +31,7 @@ from dorfl.federated import server as serving
 from dorfl.federated.messages import Report
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
-from dorfl.selection import outliers
-from dorfl.selection.defaults import cutoff_of
-from dorfl.selection.outliers import Candidate, Decision, HeldOut
-from dorfl.solvers.base import Info
-from dorfl.study import (
+from dorfl.protocol import (  # fmt: skip
     ending,
     learning,
     meaning,
@@ -44,10 +40,10 @@ from dorfl.study import (
     settling,
     summing,
     vetting,
-)  # fmt: skip
-from dorfl.study.ending import AFTER, running
-from dorfl.study.learning import Learning
-from dorfl.study.messages import (
+)
+from dorfl.protocol.ending import AFTER, running
+from dorfl.protocol.learning import Learning
+from dorfl.protocol.messages import (
     Answer,
     Columns,
     Enrolled,
@@ -60,9 +56,13 @@ from dorfl.study.messages import (
     Request,
     Spreads,
 )
-from dorfl.study.secure import Sum
-from dorfl.study.settings import Study, linear
-from dorfl.study.settling import scale_label, settle_label
+from dorfl.protocol.secure import Sum
+from dorfl.protocol.settings import Study, linear
+from dorfl.protocol.settling import scale_label, settle_label
+from dorfl.selection import outliers
+from dorfl.selection.defaults import cutoff_of
+from dorfl.selection.outliers import Candidate, Decision, HeldOut
+from dorfl.solvers.base import Info
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
@@ -104,7 +104,7 @@ class State(NamedTuple):
     withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
     sum: Sum = Sum()  # of a summed study; so are the next four
     keys: dict[str, bytes] = {}  # noqa: RUF012 - public keys of sites
-    head: bytes = b""  # digest of all replies so far: see dorfl.study.protocol.transcript
+    head: bytes = b""  # digest of all replies so far: see dorfl.protocol.transcript
     number: int = 0  # steps that are closed
     absences: dict[str, int] = {}  # noqa: RUF012 - steps that went on without a site
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone

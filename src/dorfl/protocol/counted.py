@@ -28,13 +28,13 @@ from dorfl.data import robust, sketch
 from dorfl.data.preprocessing import Deviation
 from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
+from dorfl.protocol import labels, meaning, summing
+from dorfl.protocol.messages import Agreement, Columns, Spreads, Summing
 from dorfl.selection.outliers import HeldOut, pairs_of
-from dorfl.study import labels, meaning, summing
-from dorfl.study.messages import Agreement, Columns, Spreads, Summing
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 STEPS = (
     "columns", "middles", "spreads", "center", "classes", "edge", "compare", "certify",

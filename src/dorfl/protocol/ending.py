@@ -13,12 +13,12 @@ from dorfl.certificates.certificate import Bound
 from dorfl.federated import scale as scaling
 from dorfl.federated.fit import describe
 from dorfl.federated.server import Server
+from dorfl.protocol import learning, meaning, secure
+from dorfl.protocol.messages import Outcome, Released
 from dorfl.solvers.base import Info
-from dorfl.study import learning, meaning, secure
-from dorfl.study.messages import Outcome, Released
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 _REFUSED = 5  # rounds that all sites refuse before no more are asked for
 AFTER = ("finish", "certify")  # steps that go on with whoever answers

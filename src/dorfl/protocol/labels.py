@@ -10,9 +10,9 @@ import numpy as np
 
 from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
 from dorfl.objective.base import Loss
-from dorfl.study import private
-from dorfl.study.meaning import task_of
-from dorfl.study.settings import Study
+from dorfl.protocol import private
+from dorfl.protocol.meaning import task_of
+from dorfl.protocol.settings import Study
 from dorfl.support.types import Array
 
 MOST_CLASSES = 50

@@ -18,16 +18,16 @@ import numpy as np
 
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.networks.layered import Layered, layered
+from dorfl.protocol import meaning
+from dorfl.protocol.messages import Agreement, Outcome
 from dorfl.solvers.base import Task
-from dorfl.study import meaning
-from dorfl.study.messages import Agreement, Outcome
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from dorfl.networks.plan import Plan
     from dorfl.networks.server import Setting
     from dorfl.networks.server import State as Playing
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 NO_CERTIFICATE = "a network has no exact certificate: that is for linear models"
 _HIGHEST = 1e20  # no risk is as large

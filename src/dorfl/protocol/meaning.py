@@ -21,18 +21,18 @@ from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO
-from dorfl.selection import defaults, outliers
-from dorfl.selection.defaults import Choice
-from dorfl.study import private
-from dorfl.study.messages import Agreement
-from dorfl.study.settings import (
+from dorfl.protocol import private
+from dorfl.protocol.messages import Agreement
+from dorfl.protocol.settings import (
     Study,
     linear,
 )
+from dorfl.selection import defaults, outliers
+from dorfl.selection.defaults import Choice
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
 _PRIVATE_ROUNDS = 100

@@ -1,7 +1,7 @@
 """What the coordinator makes of a round's sum: the report of one client, and steps of multipliers.
 
 The mathematics is in :mod:`dorfl.federated.pooled`, how a sum comes about in
-:mod:`dorfl.study.secure`.
+:mod:`dorfl.protocol.secure`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dorfl.federated.pooled import Levels, Stage, Tilt
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
 from dorfl.objective import mixture as mixing
+from dorfl.protocol import meaning, secure
+from dorfl.protocol.summing import ALL
 from dorfl.solvers.base import Info
-from dorfl.study import meaning, secure
-from dorfl.study.summing import ALL
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 _LEVELS = 40  # levels that a round is asked at
 _TAU, _SHRINK = 0.1, 0.5  # of the risk at the start: the first temperature; of the one before

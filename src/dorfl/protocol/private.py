@@ -28,8 +28,8 @@ import numpy as np
 from dorfl.data.preprocessing import Category, Column, Deviation
 from dorfl.data.preprocessing import columns as reading
 from dorfl.federated.privacy import Gaussian
-from dorfl.study.messages import Agreement, Columns, Spreads
-from dorfl.study.settings import Known, Study
+from dorfl.protocol.messages import Agreement, Columns, Spreads
+from dorfl.protocol.settings import Known, Study
 from dorfl.support.types import Array
 
 _FLAT = 0.05  # of half its range is the least that a column is taken to spread
@@ -38,7 +38,7 @@ _FLAT = 0.05  # of half its range is the least that a column is taken to spread
 def ranges(study: Study) -> dict[str, tuple[float, float]]:
     """The least and the most of every column that is a number.
 
-    >>> from dorfl.study.settings import Data, Privacy
+    >>> from dorfl.protocol.settings import Data, Privacy
     >>> ranges(Study(Data("ill"), privacy=Privacy(known={"age": (0.0, 120.0), "sex": ("f", "m")})))
     {'age': (0.0, 120.0)}
     """

@@ -2,10 +2,10 @@
 
     sum masked → sum open
 
-take the place of every step whose answers add up: `round`, and those of :mod:`dorfl.study.counted`
-(`columns` after `levels`, which asks for names alone). A sum becomes the answer of one client that
-has everybody's rows, and the study goes on from that as from any other. A sum that cannot be opened
-is asked for anew.
+take the place of every step whose answers add up: `round`, and those of
+:mod:`dorfl.protocol.counted` (`columns` after `levels`, which asks for names
+alone). A sum becomes the answer of one client that has everybody's rows, and the study goes on from
+that as from any other. A sum that cannot be opened is asked for anew.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from dorfl.federated import pooled
 from dorfl.federated import server as serving
 from dorfl.federated.pooled import Levels, Tilt
-from dorfl.study import counted, meaning, vetting
-from dorfl.study import summing as summed
-from dorfl.study.messages import (
+from dorfl.protocol import counted, meaning, vetting
+from dorfl.protocol import summing as summed
+from dorfl.protocol.messages import (
     Answer,
     Columns,
     Masked,
     Opened,
     Summing,
 )
-from dorfl.study.settings import SUMMED_SITES
-from dorfl.study.summing import Asked
+from dorfl.protocol.settings import SUMMED_SITES
+from dorfl.protocol.summing import Asked
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 STEPS = summed.STEPS
 ANSWERS: dict[str, type] = dict(zip(STEPS, (Masked, Opened), strict=True))

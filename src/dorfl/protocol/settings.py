@@ -120,10 +120,10 @@ class Privacy(NamedTuple):
 
     `reports` is one of three modes (docs/threat-model.md). "summed": the coordinator learns sums
     over sites (:mod:`dorfl.federated.secure_sum`), and sites recompute its every question
-    (:mod:`dorfl.study.protocol.transcript`). "open": it learns each site's reports.
+    (:mod:`dorfl.protocol.transcript`). "open": it learns each site's reports.
     "private": reports have noise for (ε, δ)-differential privacy
     (:mod:`dorfl.federated.privacy`, also for `clip` and `highest`); with `known` of every column,
-    the steps before training have it too (:mod:`dorfl.study.private`).
+    the steps before training have it too (:mod:`dorfl.protocol.private`).
     """
 
     minimum_rows: Annotated[int, "how many rows a client needs"] = 10

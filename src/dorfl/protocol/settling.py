@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import dorfl
 from dorfl.data import preprocessing
 from dorfl.data.preprocessing import Column, Deviation, Transform, columns
-from dorfl.study import labels, meaning, summing
-from dorfl.study.messages import Columns, Enrolled
+from dorfl.protocol import labels, meaning, summing
+from dorfl.protocol.messages import Columns, Enrolled
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 
 def enrolled(state: State, answers: dict[str, Enrolled], _: dict[str, str]) -> State:

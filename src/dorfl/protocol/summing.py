@@ -1,7 +1,7 @@
 """What of a study is summed, as vectors of numbers; the same on both sides of a secure sum.
 
 Counts and sums of columns, and the reports of a round; what is made of sketches is
-:mod:`dorfl.study.counted`'s business. What is no sum is told by name only (:func:`names_of`: of
+:mod:`dorfl.protocol.counted`'s business. What is no sum is told by name only (:func:`names_of`: of
 which kind a column is, and which levels occur) or not asked for: what every site would tell of
 itself at the end.
 """
@@ -19,7 +19,7 @@ from dorfl.data.preprocessing import Column, columns
 from dorfl.federated import pooled
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.linear.curvature import Shape
-from dorfl.study.messages import Columns, Outcome, Summing
+from dorfl.protocol.messages import Columns, Outcome, Summing
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:

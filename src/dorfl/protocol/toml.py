@@ -23,8 +23,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from dorfl.study.checks import check
-from dorfl.study.settings import Study
+from dorfl.protocol.checks import check
+from dorfl.protocol.settings import Study
 from dorfl.support import wire
 
 _OLD = {  # how studies were written before: what it is called now

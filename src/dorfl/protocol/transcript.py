@@ -1,8 +1,9 @@
 """The signed replies of a run, from which every site recomputes the coordinator's requests.
 
-The coordinator is a pure function of the replies: :func:`~dorfl.study.coordinator.receive` makes
-the next state of them, and :func:`~dorfl.study.coordinator.request` the next request of that. In a
-summed study each reply is signed together with the *head*, a digest of the study, the run and all
+The coordinator is a pure function of the replies: :func:`~dorfl.protocol.coordinator.receive`
+makes the next state of them, and :func:`~dorfl.protocol.coordinator.request` the next request of
+that. In a summed study each reply is signed together with the *head*, a
+digest of the study, the run and all
 replies before it. With a request (:class:`Relay`) come the replies of the step before. A site
 checks the signatures, applies the same functions (:func:`advance`) and answers only the request
 that it computes itself. The coordinator can therefore delay replies, but not choose a question. Two
@@ -32,9 +33,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dorfl.study import coordinator, summing
-from dorfl.study.coordinator import State
-from dorfl.study.messages import Answer, Refusal, Reply, Request
+from dorfl.protocol import coordinator, summing
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.messages import Answer, Refusal, Reply, Request
 from dorfl.support import wire
 
 _SCHEME = ec.ECDSA(hashes.SHA256())

@@ -18,12 +18,12 @@ from dorfl.data.sketch import BLOCKS, Sketch
 from dorfl.federated import server as serving
 from dorfl.federated.messages import Report
 from dorfl.federated.server import Server
+from dorfl.protocol.messages import Answer, Columns, Enrolled, Finished, Spreads
 from dorfl.selection.outliers import HeldOut, pairs_of
-from dorfl.study.messages import Answer, Columns, Enrolled, Finished, Spreads
 from dorfl.support import wire
 
 if TYPE_CHECKING:
-    from dorfl.study.coordinator import State
+    from dorfl.protocol.coordinator import State
 
 _KINDS = ("numeric", "date", "category", "empty", "other")
 _LEVELS = 1000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from dorfl.study.consent import mode_objection
-from dorfl.study.settings import Study
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol.settings import Study
+from dorfl.site.consent import mode_objection
+from dorfl.site.policy import Policy
 
 _LEAVES = {
     "summed": (

@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from dorfl import networks
+from dorfl.protocol import checks
+from dorfl.protocol.messages import Agreement
+from dorfl.protocol.settings import Study
 from dorfl.selection import outliers
-from dorfl.study import checks
-from dorfl.study.messages import Agreement
-from dorfl.study.settings import Study
 
 if TYPE_CHECKING:
-    from dorfl.study.sites.policy import Policy
+    from dorfl.site.policy import Policy
 
 MOST_ROUNDS = 10_000
 

@@ -2,9 +2,9 @@
 
 The rules have the names that statistical offices and DataSHIELD use (A. Hundepool et al.,
 "Statistical Disclosure Control", 2012); their numbers are in
-:class:`~dorfl.study.sites.policy.Policy`.
+:class:`~dorfl.site.policy.Policy`.
 Two more need no number: columns in which fewer than `least` rows differ from all others are held
-constant (:func:`dorfl.study.guard.settle`), and a column that only numbers the rows is refused.
+constant (:func:`dorfl.protocol.guard.settle`), and a column that only numbers the rows is refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from dorfl.data.preprocessing import Transform, columns
 from dorfl.linear.problem import Problem
-from dorfl.study.settings import Study
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol.settings import Study
+from dorfl.site.policy import Policy
 
 
 def rows_objection(study: Study, policy: Policy, rows: int) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from dorfl.study.consent import Refused
+from dorfl.site.consent import Refused
 
 
 class Entry(NamedTuple):

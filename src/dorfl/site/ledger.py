@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dorfl.federated.privacy import Gaussian, composed
-from dorfl.study.settings import Study
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol.settings import Study
+from dorfl.site.policy import Policy
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 

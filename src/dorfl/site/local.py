@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dorfl.study import coordinator
-from dorfl.study.coordinator import State
-from dorfl.study.protocol.transcript import Step, Transcript
-from dorfl.study.site import Site
+from dorfl.protocol import coordinator
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.transcript import Step, Transcript
+from dorfl.site.site import Site
 
 
 def run(

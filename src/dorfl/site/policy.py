@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dorfl.linear.curvature import RESOLUTIONS
-from dorfl.study.settings import Study
+from dorfl.protocol.settings import Study
 
 RULES = {
     "least": "Threshold rule: no count, level, class or block of fewer rows leaves this site.",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorfl.study import coordinator
-from dorfl.study.consent import Refused
-from dorfl.study.coordinator import State
-from dorfl.study.messages import Refusal, Reply, Request
-from dorfl.study.protocol import nearness, transcript
-from dorfl.study.protocol.transcript import Relay, Said, UnfitError
+from dorfl.protocol import coordinator, nearness, transcript
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.messages import Refusal, Reply, Request
+from dorfl.protocol.transcript import Relay, Said, UnfitError
+from dorfl.site.consent import Refused
 from dorfl.support import wire
 
 if TYPE_CHECKING:
-    from dorfl.study.site import Site
+    from dorfl.site.site import Site
 
 
 class BehindError(Exception):

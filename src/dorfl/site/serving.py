@@ -17,10 +17,10 @@ from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
+from dorfl.protocol import constant, guard, labels, meaning
+from dorfl.protocol.messages import Agreement, Columns, Finished, Spreads
 from dorfl.selection import outliers
-from dorfl.study import constant, guard, labels, meaning
-from dorfl.study.consent import Refused
-from dorfl.study.messages import Agreement, Columns, Finished, Spreads
+from dorfl.site.consent import Refused
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 

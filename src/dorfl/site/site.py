@@ -1,9 +1,9 @@
 """A site's side: rows stay here, and what the coordinator asks is answered by the site's policy.
 
 A site answers studies that a person there has approved, for columns it has released, in a mode that
-it allows, within its disclosure rules (:mod:`dorfl.study.sites.disclosure`). All of that is settled
+it allows, within its disclosure rules (:mod:`dorfl.site.disclosure`). All of that is settled
 before the first statistic. In a summed study the site answers only requests that it computes itself
-(:mod:`dorfl.study.sites.replica`). In an open one it has given permission, and answers the
+(:mod:`dorfl.site.replica`). In an open one it has given permission, and answers the
 questions that the protocol has. The reason for a refusal holds no value; other errors stay in the
 site's own log.
 """
@@ -30,13 +30,9 @@ from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.privacy import Gaussian
 from dorfl.linear.curvature import RESOLUTIONS, coarser
 from dorfl.linear.group import Group
-from dorfl.selection import outliers
-from dorfl.selection.outliers import HeldOut
-from dorfl.solvers.base import Task
-from dorfl.study import consent, labels, meaning, private, serving, updating
-from dorfl.study.consent import MOST_ROUNDS, Refused
-from dorfl.study.coordinator import State
-from dorfl.study.messages import (
+from dorfl.protocol import labels, meaning, private
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.messages import (
     Agreement,
     Answer,
     Enrolled,
@@ -47,11 +43,15 @@ from dorfl.study.messages import (
     Reports,
     Request,
 )
-from dorfl.study.protocol.transcript import Relay
-from dorfl.study.sites import approval, disclosure, replica, sums
-from dorfl.study.sites.journal import Journal
-from dorfl.study.sites.ledger import Ledger, mark_of
-from dorfl.study.sites.policy import Policy
+from dorfl.protocol.transcript import Relay
+from dorfl.selection import outliers
+from dorfl.selection.outliers import HeldOut
+from dorfl.site import approval, consent, disclosure, replica, serving, sums, updating
+from dorfl.site.consent import MOST_ROUNDS, Refused
+from dorfl.site.journal import Journal
+from dorfl.site.ledger import Ledger, mark_of
+from dorfl.site.policy import Policy
+from dorfl.solvers.base import Task
 from dorfl.support import wire
 from dorfl.support.types import Array
 

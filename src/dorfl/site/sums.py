@@ -9,10 +9,9 @@ import numpy as np
 
 from dorfl.federated import pooled, secure_sum
 from dorfl.federated.messages import Report
-from dorfl.study import counted
-from dorfl.study import summing as summed
-from dorfl.study.consent import Refused
-from dorfl.study.messages import (
+from dorfl.protocol import counted
+from dorfl.protocol import summing as summed
+from dorfl.protocol.messages import (
     Agreement,
     Answer,
     Columns,
@@ -23,12 +22,13 @@ from dorfl.study.messages import (
     Request,
     Summing,
 )
-from dorfl.study.settings import Study
+from dorfl.protocol.settings import Study
+from dorfl.site.consent import Refused
 from dorfl.support import wire
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
-    from dorfl.study.site import Site
+    from dorfl.site.site import Site
 
 _PERCENT = 0.01  # unit that a released accuracy is rounded to, if so many rows are `least` or more
 _DIGITS = 2  # significant digits of a released loss or error

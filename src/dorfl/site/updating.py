@@ -1,7 +1,7 @@
 """A network's rounds at a site: only what the study says is done.
 
 An update has a number for every parameter, in every round: far more than the rows have. A person
-allows networks or does not (:attr:`~dorfl.study.sites.policy.Policy.networks`); with that the
+allows networks or does not (:attr:`~dorfl.site.policy.Policy.networks`); with that the
 site trusts the coordinator not to work rows out. What is checked is that the request fits the
 study: its network, from the θ that its seed gives, no further than its steps can lead, on all rows.
 """
@@ -17,10 +17,11 @@ from dorfl.data.validation import Clients
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.linear.group import Group
 from dorfl.networks.layered import Layered
-from dorfl.study import learning, serving
-from dorfl.study.consent import Refused
-from dorfl.study.messages import Agreement, Answer, Finished, Outcome, Request
-from dorfl.study.sites.ledger import mark_of
+from dorfl.protocol import learning
+from dorfl.protocol.messages import Agreement, Answer, Finished, Outcome, Request
+from dorfl.site import serving
+from dorfl.site.consent import Refused
+from dorfl.site.ledger import mark_of
 from dorfl.support.types import Array
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from dorfl.networks.client import Fleet
     from dorfl.networks.oracle import Found
-    from dorfl.study.site import Site
+    from dorfl.site.site import Site
 
 _REACH = 8.0  # rates; no step of Adam is longer than (1 − β₁) / √((1 − β₁²/β₂)(1 − β₂)) = 7.3
 

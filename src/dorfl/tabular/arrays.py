@@ -34,13 +34,14 @@ from dorfl.objective.costs import squared
 from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic
+from dorfl.protocol import checks, meaning
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
 from dorfl.selection.defaults import RULES, Choice
-from dorfl.study import checks, given, meaning, results
-from dorfl.study import table as engine
-from dorfl.study.coordinator import State
-from dorfl.study.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
-from dorfl.study.table import Prepared
 from dorfl.support.types import Array
+from dorfl.tabular import given, results
+from dorfl.tabular import table as engine
+from dorfl.tabular.table import Prepared
 
 LABEL = "(label)"
 TOLERANCE = Training().tol  # relative optimality gap of an open method, as in a study

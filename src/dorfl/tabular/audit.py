@@ -21,11 +21,11 @@ from dorfl.data.robust import row_centers
 from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
 from dorfl.objective.base import Score
-from dorfl.study import serving
-from dorfl.study.model import Model
-from dorfl.study.rows import Rows
+from dorfl.site import serving
 from dorfl.support.text import percent
 from dorfl.support.types import Array
+from dorfl.tabular.model import Model
+from dorfl.tabular.rows import Rows
 
 _BLOCK = 65_536  # rows whose distances are split by column at once
 MIN_WEIGHT = 0.5  # weight, relative to an ordinary row's, below which a row is down-weighted

@@ -1,6 +1,6 @@
 """Compare methods on held-out rows of one table: by k-fold cross-validation, or on one fifth.
 
-Scores, inliers and standard errors are those of :mod:`dorfl.study.evaluation`. Held-out rows may
+Scores, inliers and standard errors are those of :mod:`dorfl.tabular.evaluation`. Held-out rows may
 contain outliers, whose labels or values are wrong, so every score is given over inliers and over
 all rows. Differences between methods are paired by row.
 """
@@ -19,15 +19,16 @@ from dorfl.data.tables import DataError, Split
 from dorfl.federated import registry
 from dorfl.federated.client import stream
 from dorfl.federated.simulation import Round
-from dorfl.study import evaluation, results, serving, table
-from dorfl.study.audit import is_inlier
-from dorfl.study.evaluation import Scores
-from dorfl.study.model import Model
-from dorfl.study.model.facts import Estimate, HeldOut, worst_client
-from dorfl.study.rows import Rows, open_split, rows_for
-from dorfl.study.settings import METHODS, Study, Words, linear
-from dorfl.study.table import Prepared
+from dorfl.protocol.settings import METHODS, Study, Words, linear
+from dorfl.site import serving
 from dorfl.support.types import Array
+from dorfl.tabular import evaluation, results, table
+from dorfl.tabular.audit import is_inlier
+from dorfl.tabular.evaluation import Scores
+from dorfl.tabular.model import Model
+from dorfl.tabular.model.facts import Estimate, HeldOut, worst_client
+from dorfl.tabular.rows import Rows, open_split, rows_for
+from dorfl.tabular.table import Prepared
 
 _FIFTH = 5  # one row in five is held out for the estimate of `dorfl train`
 _CONSTANT = {True: "majority class", False: "median"}

@@ -4,7 +4,7 @@ One definition holds for `dorfl train`, `evaluate` and `compare`. A row's score 
 predicted and 0 if not, or its absolute error. The score of a client is the mean over its rows; the
 overall score is the mean over all rows. Standard errors are those of means of independent rows; the
 overall one is stratified by client (Cochran 1977, *Sampling Techniques*, 5.3). Every score is given
-over inliers (:func:`dorfl.study.audit.is_inlier`) and over all rows.
+over inliers (:func:`dorfl.tabular.audit.is_inlier`) and over all rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.federated.fit import probabilities
-from dorfl.study import serving
-from dorfl.study.model import Model
-from dorfl.study.model.facts import Estimate
-from dorfl.study.rows import Rows
+from dorfl.site import serving
 from dorfl.support.types import Array
+from dorfl.tabular.model import Model
+from dorfl.tabular.model.facts import Estimate
+from dorfl.tabular.rows import Rows
 
 _BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # edges in the probability of the predicted class
 _BLOCK = 65_536  # rows predicted at once

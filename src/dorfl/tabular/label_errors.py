@@ -23,14 +23,14 @@ import numpy as np
 from dorfl.federated import training
 from dorfl.objective import methods
 from dorfl.objective.base import Loss
+from dorfl.protocol import labels
 from dorfl.selection import outliers
-from dorfl.study import labels
-from dorfl.study.audit import number
-from dorfl.study.model import Model
-from dorfl.study.rows import Rows
-from dorfl.study.serving import BIWEIGHT
+from dorfl.site.serving import BIWEIGHT
 from dorfl.support.text import percent
 from dorfl.support.types import Array
+from dorfl.tabular.audit import number
+from dorfl.tabular.model import Model
+from dorfl.tabular.rows import Rows
 
 FOLDS = 5
 HAMPEL = 2.5  # robust deviations from the median (Hampel 1974; Maronna et al. 2019, 4.4.1)

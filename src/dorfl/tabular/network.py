@@ -15,12 +15,14 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.federated.simulation import Round
 from dorfl.networks.layered import Layered, layered
-from dorfl.study import constant, learning, results, serving
-from dorfl.study.model import Model
-from dorfl.study.model.facts import Learnt, Served
-from dorfl.study.rows import Rows
-from dorfl.study.settings import Study
+from dorfl.protocol import constant, learning
+from dorfl.protocol.settings import Study
+from dorfl.site import serving
 from dorfl.support.types import Array
+from dorfl.tabular import results
+from dorfl.tabular.model import Model
+from dorfl.tabular.model.facts import Learnt, Served
+from dorfl.tabular.rows import Rows
 
 if TYPE_CHECKING:
     from dorfl.networks.training import NetworkFit

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dorfl.protocol.settings import Study
 from dorfl.report.content import (
     Beside,
     Block,
@@ -21,18 +22,17 @@ from dorfl.report.content import (
     Table,
     Text,
 )
-from dorfl.study import promise_pages
-from dorfl.study.audit import Audit
-from dorfl.study.comparison import Comparison
-from dorfl.study.model import Model, tables
-from dorfl.study.model.facts import (
+from dorfl.tabular import promise_pages
+from dorfl.tabular.audit import Audit
+from dorfl.tabular.comparison import Comparison
+from dorfl.tabular.model import Model, tables
+from dorfl.tabular.model.facts import (
     Estimate,
     Guarantee,
     Served,
     Weights,
     worst_client,
 )
-from dorfl.study.settings import Study
 
 _SHOWN = 15  # features of a figure: as many as have room for their names
 _POINTS = 5000  # points of a figure

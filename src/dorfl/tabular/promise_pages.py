@@ -19,7 +19,7 @@ from dorfl.report.content import (
     Table,
     Text,
 )
-from dorfl.study.model.facts import Promise, Promised
+from dorfl.tabular.model.facts import Promise, Promised
 
 ROOM = 16  # clients in a table
 

@@ -19,13 +19,13 @@ from dorfl.certificates.certified import (
     Frame,
     InSample,
 )
-from dorfl.study import meaning
-from dorfl.study.coordinator import State
-from dorfl.study.model import Model
-from dorfl.study.model.facts import Promise, Promised
-from dorfl.study.rows import Rows, rows_for
-from dorfl.study.settings import Study
+from dorfl.protocol import meaning
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.settings import Study
 from dorfl.support import wire
+from dorfl.tabular.model import Model
+from dorfl.tabular.model.facts import Promise, Promised
+from dorfl.tabular.rows import Rows, rows_for
 
 HELD_OUT = "the model trained on four fifths of the rows"
 _SAMPLES = 64  # blocks of a file that identify it, evenly spaced
@@ -118,7 +118,7 @@ def of_table(
 
     A model is trained on four fifths of the rows, as in `dorfl train`, and certified on the rest.
     """
-    from dorfl.study import comparison  # noqa: PLC0415 - it needs this module, through the table
+    from dorfl.tabular import comparison  # noqa: PLC0415 - it needs this module, through the table
 
     study = wire.read(model.facts.settings, Study, "settings", True).changed(data_file=str(table))
     models, prepared, rest = comparison.trained_apart(study, model, tick)

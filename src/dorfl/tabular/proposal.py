@@ -10,7 +10,7 @@ import numpy as np
 from dorfl.data import tables
 from dorfl.data.preprocessing import columns
 from dorfl.data.tables import DataError
-from dorfl.study.settings import Data, Study
+from dorfl.protocol.settings import Data, Study
 
 _LABELS = ("label", "target", "class", "outcome", "y")
 _CLIENTS = ("client", "site", "hospital", "centre", "center", "group", "region", "country", "ward")

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dorfl.data.preprocessing import Category, Numeric, Transform, cells, columns
 from dorfl.data.tables import Split
-from dorfl.study.settings import Study
+from dorfl.protocol.settings import Study
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 

@@ -14,16 +14,18 @@ import numpy as np
 
 from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
-from dorfl.study import constant, coordinator, ending, learning, meaning, model, promises, serving
-from dorfl.study.audit import MIN_WEIGHT, audit
-from dorfl.study.coordinator import State
-from dorfl.study.messages import Agreement, Outcome
-from dorfl.study.model import Facts, Model
-from dorfl.study.model.facts import Guarantee, Learnt, Served, Weights
-from dorfl.study.rows import Rows
-from dorfl.study.updating import risks_of
+from dorfl.protocol import constant, coordinator, ending, learning, meaning
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.site import serving
+from dorfl.site.updating import risks_of
 from dorfl.support import files
 from dorfl.support.types import Array
+from dorfl.tabular import model, promises
+from dorfl.tabular.audit import MIN_WEIGHT, audit
+from dorfl.tabular.model import Facts, Model
+from dorfl.tabular.model.facts import Guarantee, Learnt, Served, Weights
+from dorfl.tabular.rows import Rows
 
 _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
 _BELOW_HALF = serving.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows

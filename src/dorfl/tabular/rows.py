@@ -10,11 +10,11 @@ import numpy as np
 from dorfl.data import tables
 from dorfl.data.preprocessing import columns
 from dorfl.data.tables import DataError, Split
-from dorfl.study import labels, meaning
-from dorfl.study.model import Model
-from dorfl.study.settings import Study
+from dorfl.protocol import labels, meaning
+from dorfl.protocol.settings import Study
 from dorfl.support.text import percent
 from dorfl.support.types import Array
+from dorfl.tabular.model import Model
 
 _MANY = 0.05  # of a table's rows: so many are not left out quietly
 

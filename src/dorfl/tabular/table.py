@@ -35,29 +35,20 @@ from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods
 from dorfl.objective.base import Score
+from dorfl.protocol import coordinator, guard, labels, meaning, settings
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.meaning import dtype_of, loss_of, mechanism_of, plan_of
+from dorfl.protocol.messages import Answer, Enrolled, Reports
+from dorfl.protocol.settings import Study
+from dorfl.protocol.settling import scale_label, settle_label
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
-from dorfl.study import (
-    coordinator,
-    guard,
-    labels,
-    meaning,
-    network,
-    promises,
-    remarks,
-    results,
-    serving,
-    settings,
-)
-from dorfl.study.coordinator import State
-from dorfl.study.meaning import dtype_of, loss_of, mechanism_of, plan_of
-from dorfl.study.messages import Answer, Enrolled, Reports
-from dorfl.study.model import Model
-from dorfl.study.rows import Rows, left_out, open_split
-from dorfl.study.settings import Study
-from dorfl.study.settling import scale_label, settle_label
+from dorfl.site import serving
 from dorfl.support.threads import each
 from dorfl.support.types import Array
+from dorfl.tabular import network, promises, remarks, results
+from dorfl.tabular.model import Model
+from dorfl.tabular.rows import Rows, left_out, open_split
 
 _CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
 _CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own

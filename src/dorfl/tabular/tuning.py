@@ -17,13 +17,13 @@ import numpy as np
 
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AutoMethod, check_outliers, check_shift
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.settings import Study
 from dorfl.selection import outliers as selection
 from dorfl.selection.outliers import Candidate
-from dorfl.study import arrays
-from dorfl.study import table as engine
-from dorfl.study.coordinator import State
-from dorfl.study.settings import Study
-from dorfl.study.table import Prepared
+from dorfl.tabular import arrays
+from dorfl.tabular import table as engine
+from dorfl.tabular.table import Prepared
 
 GRID: dict[str, Sequence[float]] = {
     "outliers": (0.0, 0.05, 0.1, 0.2, 0.25),

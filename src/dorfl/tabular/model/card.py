@@ -9,8 +9,8 @@ import numpy as np
 import dorfl
 from dorfl.report.content import Table
 from dorfl.report.tables import as_markdown
-from dorfl.study.model import tables
-from dorfl.study.model.model import Model
+from dorfl.tabular.model import tables
+from dorfl.tabular.model.model import Model
 
 
 def write(model: Model) -> str:

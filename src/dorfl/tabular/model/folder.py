@@ -25,11 +25,11 @@ from dorfl.federated.fit import Fit
 from dorfl.federated.serialization import ModelError
 from dorfl.networks import tensors
 from dorfl.networks.layered import Layered
-from dorfl.study.model import card, facts
-from dorfl.study.model.model import Model
 from dorfl.support import files
 from dorfl.support.types import Array
 from dorfl.support.wire import number, text, whole
+from dorfl.tabular.model import card, facts
+from dorfl.tabular.model.model import Model
 
 FORMAT, VERSION = "dorfl.model", 1
 NAME, NUMBERS, EVALUATION = "model.json", "model.safetensors", "evaluation.json"
@@ -75,7 +75,7 @@ def save(model: Model, folder: str | Path) -> Path:
     if numbers is not None:
         about["network"]["sha256"] = hashlib.sha256(numbers).hexdigest()
     written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
-    scorer = resources.files("dorfl.study.model").joinpath("score.py").read_text(encoding="utf-8")
+    scorer = resources.files("dorfl.tabular.model").joinpath("score.py").read_text(encoding="utf-8")
     try:
         files.write_whole(folder / "card.md", card.write(model).encode())
         files.write_whole(folder / "score.py", scorer.encode())

@@ -10,9 +10,9 @@ import numpy as np
 from dorfl.data.preprocessing import Numeric, Transform
 from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
-from dorfl.study.model.facts import Facts
 from dorfl.support.text import scored
 from dorfl.support.types import Array
+from dorfl.tabular.model.facts import Facts
 
 
 @dataclass(frozen=True, eq=False)

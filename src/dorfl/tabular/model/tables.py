@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from dorfl.report.content import Cell, Measured, Table
-from dorfl.study.model.facts import MIN_ROWS, Estimate, Served, worst_client
-from dorfl.study.model.model import Model
 from dorfl.support.text import percent
+from dorfl.tabular.model.facts import MIN_ROWS, Estimate, Served, worst_client
+from dorfl.tabular.model.model import Model
 
 INLIERS = "Inliers have at least half of an ordinary row's weight in training."
 ERRORS = "± is a standard error over rows, overall stratified by client."
