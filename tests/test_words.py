@@ -14,7 +14,6 @@ FINISHED = (
     "cli/init.py",
     "cli/options.py",
     "cli/screen.py",
-    "estimators",
     "federated/byzantine.py",
     "federated/client.py",
     "federated/curvature_imputation.py",
@@ -33,6 +32,7 @@ FINISHED = (
     "data",
     "plot.py",
     "report",
+    "sklearn.py",
     "support",
 )  # in src/dorfl
 BANNED = (

@@ -36,9 +36,9 @@ from dorfl.objective.base import Loss
 
 if TYPE_CHECKING:
     from dorfl import defaults
-    from dorfl.estimators import RobustClassifier, RobustRegressor
     from dorfl.networks.training import NetworkFit
     from dorfl.selection.defaults import Choice
+    from dorfl.sklearn import RobustClassifier, RobustRegressor
     from dorfl.tabular.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -322,9 +322,9 @@ def __getattr__(name: str) -> Any:
     They need scikit-learn, PyTorch and Matplotlib, which are slow to import.
     """
     if name in ("RobustClassifier", "RobustRegressor"):
-        from dorfl import estimators as estimator  # noqa: PLC0415
+        from dorfl import sklearn  # noqa: PLC0415
 
-        return getattr(estimator, name)
+        return getattr(sklearn, name)
     if name in ("tune", "Tuning"):
         return getattr(importlib.import_module("dorfl.tabular.tuning"), name)
     if name in ("defaults", "networks", "plot"):

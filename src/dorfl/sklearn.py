@@ -1,34 +1,54 @@
-"""Base class of the estimators: from rows to a trained study."""
+"""Estimators with scikit-learn's interface.
+
+>>> import numpy as np
+>>> from dorfl import RobustClassifier
+>>> rng = np.random.default_rng(0)
+>>> X = rng.normal(size=(300, 3))
+>>> y = np.where(X[:, 0] > 0, "yes", "no")
+>>> X[:30] *= -8                                                # one row in ten is an outlier
+>>> model = RobustClassifier().fit(X, y)
+>>> bool(model.score(X[30:], y[30:]) > 0.97)
+True
+>>> bool(model.sample_weights_[:30].max() < model.sample_weights_[30:].mean())
+True
+
+A data frame of numbers without missing values is an array. Any other is encoded and imputed as
+`dorfl train` does with a file, so that the same rows give the same model.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorfl.certificates.certificate import Certificate, paper
 from dorfl.certificates.certified import CONFIDENCE, Certified, certify
-from dorfl.data.preprocessing import Transform
+from dorfl.data import validation
+from dorfl.data.preprocessing import Category, Numeric, Transform, columns
+from dorfl.data.tables import FileTable
 from dorfl.data.validation import Clients
-from dorfl.estimators import frames
 from dorfl.federated.diagnostics import FitWarning
-from dorfl.federated.fit import Fit
+from dorfl.federated.fit import Fit, probabilities
 from dorfl.networks.layered import NO_CERTIFICATE
 from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
+from dorfl.protocol import labels as labelling
 from dorfl.protocol import meaning
 from dorfl.protocol.coordinator import State
-from dorfl.protocol.settings import Study
+from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
 from dorfl.tabular import arrays, given, network, results
+from dorfl.tabular.arrays import LABEL, coded_labels
 
 _NUMBERS = [np.float64, np.float32]
 _LARGEST = 1e100  # larger numbers of a table count as missing
@@ -69,13 +89,13 @@ class Robust(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Array | pa.Table, Any]:
         """Check X and y as scikit-learn does; a frame that is not all numbers becomes a table."""
         if reset:
-            self._framed = frames.table_of_frame(X) is not None
+            self._framed = table_of_frame(X) is not None
         if not self._framed:
             if y is None and not reset:
                 return validate_data(self, given.dense(X), reset=reset, dtype=_NUMBERS), None
             checked = validate_data(self, given.dense(X), y, reset=reset, dtype=_NUMBERS, **how)
             return checked[0], checked[1]
-        table = frames.table_of_frame(X, with_numbers=True)
+        table = table_of_frame(X, with_numbers=True)
         if table is None:
             raise ValueError("X: the model was fitted to a data frame; give one with its columns")
         if y is not None or reset:
@@ -85,10 +105,10 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, reset=reset, skip_check_array=True)
         return table, y
 
-    def _labelled(self, X: Array | pa.Table, y: Any, weights: Array | None) -> frames.LabelledTable:
+    def _labelled(self, X: Array | pa.Table, y: Any, weights: Array | None) -> LabelledTable:
         """Return the rows with their label as a table."""
         if not isinstance(X, np.ndarray):
-            return frames.with_label(X, y, self.frozen)
+            return _with_label(X, y, self.frozen)
         if max(float(X.max()), -float(X.min())) > _LARGEST:
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
@@ -96,7 +116,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             X, y, frozen=self.frozen, names=known, weights=weights,
             plain=self.outlier_score is not None,
         )  # fmt: skip
-        return frames.LabelledTable(table, used)
+        return LabelledTable(table, used)
 
     def _fit(
         self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, settings: Study
@@ -159,7 +179,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             dtype=object,
         )
         if self._framed:
-            spread, center = frames.units(transform)
+            spread, center = _units(transform)
             self.coef_ = self.coef_ / spread
             self.intercept_ -= self.coef_ @ center
             return
@@ -223,7 +243,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
                 )
             return fit, self._rows
         table, target = self._read(X, y, reset=False)
-        rows = frames.features(transform, table)
+        rows = _features(transform, table)
         owners, places = given.owners(clients, len(rows))
         target = self._encode(target)
         return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
@@ -239,12 +259,12 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             return self._linear(table)
         from dorfl.networks.training import outputs  # noqa: PLC0415 - brings in torch
 
-        out = outputs(self.network_, frames.features(self._trained[1], table)).astype(np.float64)
+        out = outputs(self.network_, _features(self._trained[1], table)).astype(np.float64)
         two = out.shape[1] == 2 and len(getattr(self, "classes_", ())) == 2
         return out[:, 1:] - out[:, :1] if two else out  # two classes have one logit
 
     def _linear(self, X: Array | pa.Table) -> Array:
-        rows = frames.unscaled_features(self._trained[1], X) if self._framed else X
+        rows = _unscaled_features(self._trained[1], X) if self._framed else X
         return np.asarray(rows @ self.coef_.T + self.intercept_)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -252,3 +272,357 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         if "_rows" in state:  # training rows are not pickled
             state["_rows"] = None
         return state
+
+
+class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
+    """Linear classifier that is robust to outliers and to drift of rows.
+
+    Logistic or softmax regression by DOR-FL: an adversary moves and reweights rows, and outliers
+    are down-weighted. :mod:`dorfl.defaults` chooses the parameters. Columns may be in any units; a
+    data frame may have text, dates and missing values, which are encoded as by `dorfl train`.
+
+    Parameters
+    ----------
+    method : str
+        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
+    model : str, module or callable
+        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
+        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
+        outputs if it takes them. All but "linear" need PyTorch.
+    outliers : float or "auto"
+        Share of rows that may be outliers; "auto" decides on held-out rows.
+    shift : float or "auto"
+        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
+        down-weighted, else 0.25.
+    frozen : sequence, optional
+        Indices or names of columns that cannot drift; by default columns with two values, which are
+        treated as categories.
+    rho : float, optional
+        Price of transport; by default derived from `shift`.
+    beta : float, optional
+        Price of reweighting rows, in units of transport.
+    mixture : str or Mixture, optional
+        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
+    l2 : float, optional
+        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as C = 1 in LogisticRegression.
+    tol : float
+        Stop when the gap is below this share of the objective.
+    max_rounds : int, optional
+        Largest number of rounds; by default as many as the solver needs.
+    class_weight : mapping or "balanced", optional
+        A weight for each label, which multiplies the sample weights.
+    outlier_score : Score, optional
+        Score from :mod:`dorfl.scores`, or your own, on scaled columns; by default the distance from
+        robust centres.
+
+    Attributes
+    ----------
+    coef_ : array
+        (1, d), or (classes, d) for more than two classes, in the units of X. Linear models only.
+    intercept_ : array
+        (1,) or (classes,). Linear models only.
+    features_ : array
+        Names of the coefficients: columns, or column=level of a data frame.
+    network_ : torch.nn.Module
+        Trained network, of scaled rows. Networks only.
+    classes_ : array
+        The labels.
+    sample_weights_ : array
+        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
+        outlier.
+    client_weights_ : dict
+        λ by client.
+    choice_ : str
+        What was chosen, and why.
+    n_iter_ : int
+        Number of rounds.
+    """
+
+    def __init__(
+        self,
+        method: str = "dorfl",
+        *,
+        model: Any = "linear",
+        outliers: float | str = "auto",
+        shift: float | str = "auto",
+        frozen: Sequence[int | str] | None = None,
+        rho: float | None = None,
+        beta: float | None = None,
+        mixture: str | Mixture | None = None,
+        l2: float | None = None,
+        tol: float = 1e-4,
+        max_rounds: int | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        outlier_score: Score | None = None,
+    ) -> None:
+        super().__init__(
+            method, model=model, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
+            mixture=mixture, l2=l2, tol=tol, max_rounds=max_rounds,
+        )  # fmt: skip
+        self.class_weight = class_weight
+        self.outlier_score = outlier_score
+
+    def fit(
+        self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
+    ) -> RobustClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X, y : array-like
+            (n, d) rows or a data frame, and (n,) labels.
+        clients : array-like, optional
+            (n,) name of the client of each row; by default there is one.
+        sample_weight : array-like, optional
+            (n,) weights of the rows in their client's distribution P̂_i, which the tilt
+            multiplies (:mod:`dorfl.data.validation`). An integer weight k is equivalent to k
+            copies; scales of columns round other weights to a quarter of their mean.
+        """
+        table, labels = self._read(X, y)
+        check_classification_targets(labels)
+        weights = given.weights(sample_weight, len(labels))
+        if self.class_weight is not None:
+            base = np.ones(len(labels)) if weights is None else weights
+            weights = base * validation.class_weights(labels, base, self.class_weight)
+        self.classes_ = np.unique(labels if weights is None else labels[weights > 0])
+        if len(self.classes_) < 2:
+            only = self.classes_.tolist()[0]
+            raise ValueError(f"y has one class only ({only!r}); a classifier needs at least two")
+        coded = coded_labels(np.searchsorted(self.classes_, labels), len(self.classes_))
+        self._fit(table, coded, clients, weights, Study(Data(LABEL, task="classification")))
+        return self
+
+    def _encode(self, y: Array) -> Array:
+        strange = np.setdiff1d(y, self.classes_)
+        if len(strange):
+            raise ValueError(
+                f"y has the label {strange.tolist()[0]!r}, which the model does not know"
+            )
+        return np.searchsorted(self.classes_, y)
+
+    def decision_function(self, X: Any) -> Array:
+        """Return logits (n,), or (n, classes) for more than two classes."""
+        out = self._output(X)
+        return out[:, 0] if out.shape[1] == 1 else out
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return class probabilities (n, classes)."""
+        return probabilities(self.decision_function(X))
+
+    def predict(self, X: Any) -> Array:
+        """Return the most likely label of every row."""
+        out = self.decision_function(X)
+        return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
+
+
+class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
+    """Linear regressor that is robust to outliers in X or y and to drift of rows.
+
+    Like :class:`RobustClassifier`, with Huber's loss: residuals beyond `epsilon` robust standard
+    deviations count linearly.
+
+    Parameters
+    ----------
+    method : str
+        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
+    model : str, module or callable
+        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
+        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
+        outputs if it takes them. All but "linear" need PyTorch.
+    loss : str
+        "huber" or "squared".
+    epsilon : float
+        Residual scales beyond which Huber's loss is linear; the default is that of scikit-learn's
+        `HuberRegressor`, whose own scale is smaller.
+    outliers : float or "auto"
+        Share of rows that may be outliers; "auto" decides on held-out rows.
+    shift : float or "auto"
+        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
+        down-weighted, else 0.25.
+    frozen : sequence, optional
+        Indices or names of columns that cannot drift; by default columns with two values, which are
+        treated as categories.
+    rho : float, optional
+        Price of transport; by default derived from `shift`.
+    beta : float, optional
+        Price of reweighting rows, in units of transport.
+    mixture : str or Mixture, optional
+        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
+    l2 : float, optional
+        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as alpha = 1 in Ridge.
+    tol : float
+        Stop when the gap is below this share of the objective.
+    max_rounds : int, optional
+        Largest number of rounds; by default as many as the solver needs.
+
+    Attributes
+    ----------
+    coef_ : array
+        (d,) in the units of X and y. Linear models only.
+    intercept_ : float
+        Linear models only.
+    features_ : array
+        Names of the coefficients: columns, or column=level of a data frame.
+    network_ : torch.nn.Module
+        Trained network, of scaled rows. Networks only.
+    sample_weights_ : array
+        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
+        outlier.
+    client_weights_ : dict
+        λ by client.
+    choice_ : str
+        What was chosen, and why.
+    n_iter_ : int
+        Number of rounds.
+    """
+
+    def __init__(
+        self,
+        method: str = "dorfl",
+        *,
+        model: Any = "linear",
+        loss: str = "huber",
+        epsilon: float = 0.92,
+        outliers: float | str = "auto",
+        shift: float | str = "auto",
+        frozen: Sequence[int | str] | None = None,
+        rho: float | None = None,
+        beta: float | None = None,
+        mixture: str | Mixture | None = None,
+        l2: float | None = None,
+        tol: float = 1e-4,
+        max_rounds: int | None = None,
+    ) -> None:
+        super().__init__(
+            method, model=model, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
+            mixture=mixture, l2=l2, tol=tol, max_rounds=max_rounds,
+        )  # fmt: skip
+        self.loss = loss
+        self.epsilon = epsilon
+
+    def fit(
+        self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
+    ) -> RobustRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X, y : array-like
+            (n, d) rows or a data frame, and (n,) numbers.
+        clients : array-like, optional
+            (n,) name of the client of each row; by default there is one.
+        sample_weight : array-like, optional
+            (n,) weights of the rows, as in :meth:`RobustClassifier.fit`.
+        """
+        if self.loss not in ("huber", "squared"):
+            raise ValueError(f'loss={self.loss!r}: choose "huber" or "squared"')
+        table, values = self._read(X, y, y_numeric=True, ensure_min_samples=2)
+        settings = Study(Data(LABEL, task="regression")).changed(
+            training_loss=self.loss, training_delta=self.epsilon
+        )
+        weights = given.weights(sample_weight, len(values))
+        state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, settings)
+        self._target = state.target
+        assert state.target is not None
+        if np.abs(self._encode(values)).max() > labelling.FARTHEST:  # clipped in training
+            self._rows = None
+        self._unit = state.target.spread
+        if not hasattr(self, "network_"):
+            self.coef_ = state.target.spread * self.coef_[0]
+            self.intercept_ = state.target.spread * float(self.intercept_[0]) + state.target.center
+        return self
+
+    def _encode(self, y: Array) -> Array:
+        target = self._target
+        assert target is not None
+        return np.asarray((np.asarray(y, dtype=np.float64) - target.center) / target.spread)
+
+    def predict(self, X: Any) -> Array:
+        """Return the prediction for every row."""
+        out = self._output(X)
+        if not hasattr(self, "network_"):
+            return out
+        target = self._target
+        assert target is not None
+        return np.asarray(target.center + target.spread * out[:, 0])
+
+
+class LabelledTable(NamedTuple):
+    """Table with the label as a column, and how a study uses its columns."""
+
+    table: columns.Table
+    used: Used
+
+
+def table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
+    """Return a data frame as a table, None if it is all numbers or no data frame.
+
+    `with_numbers` returns a frame of numbers as a table, too.
+
+    >>> import pandas as pd
+    >>> table_of_frame(pd.DataFrame({"age": [31, 45], "sex": ["f", "m"]})).column_names
+    ['age', 'sex']
+    >>> table_of_frame(pd.DataFrame({"age": [31, 45]})) is None
+    True
+    """
+    if not (hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "__arrow_c_stream__"))):
+        return None
+    try:
+        table: Any = columns.table_of(X) if hasattr(X, "iloc") else pa.table(X)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if all(getattr(kind, "kind", "O") in "iufcb" for kind in getattr(X, "dtypes", "O")):
+            return None  # repeated names: scikit-learn takes numbers by position
+        raise ValueError(
+            f"X: the data frame cannot be read as a table ({error}); give every column a name of "
+            "its own and values of one type"
+        ) from None
+    return None if not with_numbers and all(map(_plain, table.columns)) else table
+
+
+def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> LabelledTable:
+    """Return a table with its label; columns of pandas' type "category" are categories."""
+    names = list(table.column_names)
+    if LABEL in names:
+        raise ValueError(f"X: no column may be called {LABEL!r}; rename it")
+    fixed = [names[k] for k in given.frozen(frozen or (), names)]
+    levels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
+    whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
+    read = FileTable(whole, text=frozenset([*levels, LABEL]))
+    return LabelledTable(read, Used(category=tuple(levels), frozen=tuple(fixed)))
+
+
+def _features(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> Array:
+    """Return the features (n, d) of rows X."""
+    table: Any
+    if isinstance(X, np.ndarray):
+        table = {f"x{k}": column for k, column in enumerate(X.T)}
+    else:
+        levels = frozenset(part.name for part in transform.parts if isinstance(part, Category))
+        table = FileTable(X, text=levels)
+    return np.asarray(transform.apply(table, dtype).X)
+
+
+def _units(transform: Transform) -> tuple[Array, Array]:
+    """Return the scale and the centre of every feature."""
+    own = [
+        (part.spread, part.center) if isinstance(part, Numeric) and not k else (1.0, 0.0)
+        for part in transform.parts
+        for k in range(len(part.features))
+    ]
+    spread, center = np.array(own).T
+    return spread, center
+
+
+def _unscaled_features(transform: Transform, X: pa.Table) -> Array:
+    """Return the features of rows X in the units of the table."""
+    parts = tuple(
+        part._replace(center=0.0, spread=1.0) if isinstance(part, Numeric) else part
+        for part in transform.parts
+    )
+    return _features(replace(transform, parts=parts), X, np.float64)
+
+
+def _plain(column: Any) -> bool:
+    """Return whether a column has numbers alone, none of them missing."""
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return not column.null_count and any(is_kind(column.type) for is_kind in kinds)
