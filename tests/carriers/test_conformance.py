@@ -85,7 +85,7 @@ def test_a_site_killed_in_a_round_and_restarted_changes_nothing(deployed):
     study = study_for(deployed)
     folder = deployed.run(study, {1: restart})
     assert same(deployed.outcome(folder), alone(study))
-    assert deployed.record(folder)["stood in"] == {}
+    assert deployed.record(folder)["extrapolated"] == {}
 
 
 def test_a_coordinator_killed_in_a_round_resumes_to_the_same_bits(deployed, able):
@@ -119,7 +119,7 @@ def test_a_site_that_stays_away_is_extrapolated_and_on_record(deployed, able):
         deployed.go_on_site("site-3")
     record = deployed.record(folder)
     assert record["rounds"] >= 3
-    assert record["stood in"] == {"site-3": [*range(3, record["rounds"] + 1)]}
+    assert record["extrapolated"] == {"site-3": [*range(3, record["rounds"] + 1)]}
 
 
 def test_a_second_run_is_refused_and_leaves_nothing_behind(deployed):
@@ -185,7 +185,7 @@ def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
     assert "answer too long" in events_of(folder)
     record = deployed.record(folder)
     assert record["rounds"] >= 3
-    assert record["stood in"] == {"site-2": [*range(2, record["rounds"] + 1)]}
+    assert record["extrapolated"] == {"site-2": [*range(2, record["rounds"] + 1)]}
 
 
 def test_words_of_a_site_forge_no_lines_of_the_log(deployed, able):

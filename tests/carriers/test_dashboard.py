@@ -23,7 +23,7 @@ def a_round(number, **changed):
     return {
         "time": f"2026-11-17T11:00:{number:02d}.000+00:00", "event": "round", "step": "round",
         "round": number, "objective": 1.0, "gap": 10.0**-number, "bytes_up": 1000,
-        "bytes_down": 2000, "sites": figures, "answered": list(SITES), "stood in": [],
+        "bytes_down": 2000, "sites": figures, "answered": list(SITES), "extrapolated": [],
         "refused": {}, "clipped": [], "seconds": 0.5, "took": dict.fromkeys(SITES, 0.25), **changed,
     }  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_a_browser_sees_rounds_as_they_come(run):
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert tab.evaluate("document.querySelectorAll('#events img').length") == 0
         assert "onerror" in tab.evaluate(text)  # as text
-        late = a_round(3, **{"stood in": ["south"], "refused": {"south": "no risk"}})
+        late = a_round(3, **{"extrapolated": ["south"], "refused": {"south": "no risk"}})
         run.log(late)
         tab.wait_for("document.getElementById('chosen').textContent === '3'")  # without a reload
         assert "refused: no risk" in tab.evaluate(text)

@@ -543,7 +543,7 @@ def test_a_slow_sites_late_answers_are_noted_and_it_is_back_afterwards(deployed)
         folder = deployed.run(study, {2: lambda: deployed.pause_site("site-3"), 4: back})
     finally:
         deployed.go_on_site("site-3")
-    missed = deployed.record(folder)["stood in"]
+    missed = deployed.record(folder)["extrapolated"]
     assert set(missed) == {"site-3"} and {3, 4} <= set(missed["site-3"])
     assert "site-3" in deployed.state(folder).history[-1].answered
     assert "late answer" in events_of(folder)
@@ -603,7 +603,7 @@ def test_a_site_can_leave_a_run_and_is_not_waited_for(deployed):
             folder = deployed.run(study, {1: lambda: deployed.federation.remove_site(name)})
     finally:
         deployed.homes.pop(name)
-    assert deployed.record(folder)["stood in"] == {name: [2, 3, 4]}
+    assert deployed.record(folder)["extrapolated"] == {name: [2, 3, 4]}
 
 
 @pytest.mark.slow

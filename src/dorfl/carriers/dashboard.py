@@ -70,7 +70,7 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
     going = federation.noted("run") or {}
     here = going.get("folder") == str(found[name])
     state = "finished" if "ended" in record else "running" if here else "interrupted"
-    shown = ("status", "message", "certificate", "rows", "began", "ended", "keys", "stood in")
+    shown = ("status", "message", "certificate", "rows", "began", "ended", "keys", "extrapolated")
     page["run"] = {
         "name": name,
         "study": record["study"]["name"],

@@ -129,7 +129,7 @@ def unfinished(federation: Federation, run: str | None = None) -> Path:
 
 
 def _new(federation: Federation, study: Study) -> Path:
-    """Create the folder of a run; its roster is fixed now, and each name bound to its key."""
+    """Create the folder of a run; its sites are fixed now, and each name bound to its key."""
     known = federation.fingerprints()
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
     run = f"{stamp}-{study.name}"  # so that names sort by time
@@ -230,7 +230,7 @@ def _described(state: State, line: Round) -> dict[str, Any]:
         "bytes_down": line.bytes_down,
         "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},
         "answered": list(line.answered),
-        "stood in": [site for site in state.roster if site not in line.answered],
+        "extrapolated": [site for site in state.roster if site not in line.answered],
         "refused": line.refused,
         "clipped": line.clipped,
     }
@@ -250,7 +250,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 def _ending(state: State) -> dict[str, Any]:
     assert state.outcome is not None
     outcome, bound = state.outcome, coordinator.certificate(state)
-    stood_in = {
+    extrapolated = {
         site: rounds
         for site in state.roster
         if (rounds := [line.round for line in state.history if site not in line.answered])
@@ -265,7 +265,7 @@ def _ending(state: State) -> dict[str, Any]:
         "lambda": dict(zip(state.shown, outcome.lam.tolist(), strict=True)),
         "risks": dict(zip(state.shown, outcome.risks.tolist(), strict=True)),
         "rows": dict(zip(state.roster, state.rows, strict=True)),
-        "stood in": stood_in,
+        "extrapolated": extrapolated,
         "certificate": None if bound is None else bound._asdict(),
     }
 

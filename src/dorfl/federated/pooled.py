@@ -86,7 +86,13 @@ def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -
 
 
 def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shape) -> Array:
-    """What a client adds to the sum; OverflowError where the level is far too low for it."""
+    """Return what a client adds to the sum.
+
+    Raises
+    ------
+    OverflowError
+        Where the level is far too low for the client's value.
+    """
     up = report.value - tilt.level
     scaled = 0.0 if tilt.tau is None else up / tilt.tau
     with np.errstate(over="raise", under="ignore"):
@@ -114,7 +120,7 @@ def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shap
 
 
 def beyond(task: Task, shape: Shape) -> Array:
-    """What a client adds whose numbers are out of range: it only says so."""
+    """Return what a client adds whose numbers are out of range: a flag, and zeros."""
     numbers = np.zeros(size(task, shape))
     numbers[0] = 1.0
     return numbers
@@ -129,7 +135,7 @@ def combine(
     total: Array, task: Task, tilt: Tilt, shape: Shape, number: int, name: str, rows: int,
     share: float = 1.0, clients: int = 1,
 ) -> Pooled:  # fmt: skip
-    """The sum as the report of one client; `share` is the weight Σ w_i of the `clients` in it."""
+    """Return the sum as the report of one client; `share` is the weight Σ w_i of its `clients`."""
     a, rise = float(total[2]), float(total[3])
     gradient = total[_HEAD : _HEAD + shape.size] / a
     if tilt.tau is None:

@@ -1,9 +1,9 @@
-"""Differential privacy: what a site may say about its rows when nobody is to be trusted with them.
+"""Differential privacy: what a site may report about its rows if it trusts no other party.
 
 **What is protected.** One row of one site. Two tables are neighbours when they have as many rows
 and differ in one (x, y). Everything a site sends during training, all rounds together and to
 whoever listens, the server included, is (ε, δ)-differentially private for that relation, for every
-site on its own. Not protected: the number of rows n, and what a site told before training (how
+site on its own. Not protected: the number of rows n, and what a site reported before training (how
 columns are scaled, a centre ξ̄), unless a study says what is known of its columns and a share of ε
 is kept for them (`before`; :mod:`dorfl.protocol.private`). ξ̄ has to be given: one computed
 from rows would tell of them.
@@ -72,7 +72,7 @@ class Gaussian:
 
     @property
     def whole(self) -> float:
-        """z of everything that is told, as one Gaussian mechanism."""
+        """The multiplier z of everything that is reported, as one Gaussian mechanism."""
         return _multiplier(self.epsilon, self.delta)
 
     @cached_property
@@ -81,7 +81,7 @@ class Gaussian:
         return self.whole * float(np.sqrt(self.rounds / (1.0 - self.before)))
 
     def before_training(self, client: str, sums: Array, units: Array) -> Array:
-        """Sums, each of which replacing a row moves by a unit at most, with their noise, once."""
+        """Return sums with noise, once; replacing a row moves each by its unit at most."""
         scale = self.whole * float(np.sqrt(len(sums) / self.before))
         rng = self._stream(client, np.empty(0), 0)
         return np.asarray(sums + scale * units * rng.standard_normal(len(sums)))
@@ -97,12 +97,12 @@ class Gaussian:
         return Sensitivity(value, 2.0 * self.clip / (rows + less))
 
     def noise(self, rows: int, temperature: float) -> Sensitivity:
-        """The standard deviations of what is added to the value and to the gradient's entries."""
+        """Return the standard deviations of the noise of the value and of a gradient's entry."""
         size, scale = self.sensitivity(rows, temperature), float(np.sqrt(2.0)) * self.multiplier
         return Sensitivity(scale * size.value, scale * size.gradient)
 
     def solver(self, problem: Problem, counts: Array, lam: Array) -> Noisy:
-        """Steps as long as gradients of length C allow and as short as their noise asks for.
+        """Return a solver whose steps suit gradients of length C and their noise.
 
         A row of length C bends the logistic loss by C²/4 at most. The rest is the textbook's
         D/(σ√T), D being how far from the start the answer may be and σ what a step can err by.
@@ -151,17 +151,32 @@ def gaussian(
     seed: int | None = None,
     before: float = 0.0,
 ) -> Gaussian:
-    """(ε, δ)-differential privacy for every row of every site, over `rounds` rounds.
+    """Return the mechanism for (ε, δ)-differential privacy of every row over `rounds` rounds.
 
-    Args:
-        epsilon: how much a row may show; below 1 is strong, above 10 little.
-        delta: how likely it may show more; well below one over the number of rows.
-        clip: the longest gradient of a row that counts in full. It limits outliers as well.
-        values: the interval [lo, hi] that f of a row is clipped to.
-        rounds: how many rounds there will be; the noise of each is made for that many.
-        seed: where the noise starts, to repeat an experiment. None in earnest: see above.
-        before: the share that is kept for what is told before training, where that has noise too.
+    Parameters
+    ----------
+    epsilon
+        The privacy loss ε of a row; below 1 is strong, above 10 weak.
+    delta
+        The probability δ of a larger loss; well below one over the number of rows.
+    clip
+        The norm that the gradient of a row is clipped to. It limits outliers as well.
+    values
+        The interval [lo, hi] that the loss f of a row is clipped to.
+    rounds
+        The number of rounds; the noise of each round is computed for that many.
+    seed
+        The seed of the noise, to repeat an experiment. None for real data: a secret seed.
+    before
+        The share of the budget for statistics reported before training, if they have noise too.
 
+    Returns
+    -------
+    Gaussian
+        The mechanism, for the option `privacy` of :func:`dorfl.train`.
+
+    Examples
+    --------
     >>> fine = gaussian(epsilon=2.0, delta=1e-5, rounds=50)
     >>> round(fine.multiplier, 3)
     14.098
@@ -226,7 +241,7 @@ def check(problem: Problem) -> None:
 
 @cache
 def _multiplier(epsilon: float, delta: float) -> float:
-    """The least noise, in units of the sensitivity, that makes one Gaussian mechanism (ε, δ)."""
+    """Return the least noise, in units of the sensitivity, of one (ε, δ) Gaussian mechanism."""
     try:
         from dp_accounting.pld import common, privacy_loss_mechanism  # noqa: PLC0415
     except ImportError:

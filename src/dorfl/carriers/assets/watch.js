@@ -156,7 +156,7 @@ function table(told, run, line, own) {
     const took = line && line.took ? line.took[name] : undefined;
     const remarks = [];
     if (told.server && !told.sites[name]) remarks.push(["not connected", "warn"]);
-    if (line && line["stood in"].includes(name)) remarks.push(["its last report stood in", "warn"]);
+    if (line && line.extrapolated.includes(name)) remarks.push(["its last report, extrapolated", "warn"]);
     if (line && line.refused[name]) remarks.push([`refused: ${line.refused[name]}`, "bad"]);
     if (line && line.clipped && (line.clipped instanceof Array ? line.clipped.includes(name) : line.clipped[name])) remarks.push(["clipped", "warn"]);
     const last = document.createElement("td");
