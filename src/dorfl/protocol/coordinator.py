@@ -59,7 +59,7 @@ from dorfl.protocol.messages import (
 from dorfl.protocol.secure import Sum
 from dorfl.protocol.settings import Study, linear
 from dorfl.protocol.settling import scale_label, settle_label
-from dorfl.selection import outliers
+from dorfl.selection import constants, outliers
 from dorfl.selection.defaults import cutoff_of
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.solvers.base import Info
@@ -360,7 +360,7 @@ def _begin_selection(state: State) -> State:
         return _start(state)
     scored = [c for c in state.candidates if c.share == 0 or state.cutoffs]
     least = state.study.privacy.least
-    if least > 1 and max(state.rows) < outliers.HELD_OUT * outliers.STRATUM:
+    if least > 1 and max(state.rows) < constants.HELD_OUT * outliers.STRATUM:
         return _start(
             state._replace(decision=Decision(0.0))
         )  # no client can report on held-out rows
