@@ -41,7 +41,7 @@ from dorfl.selection.defaults import RULES, Choice
 from dorfl.support.types import Array
 from dorfl.tabular import results
 from dorfl.tabular import table as engine
-from dorfl.tabular.table import Prepared
+from dorfl.tabular.rows import Prepared, prepare
 
 LABEL = "(label)"
 TOLERANCE = Training().tol  # relative optimality gap of an open method, as in a study
@@ -294,7 +294,8 @@ def _prepare(
     checks.check(study)
     order = np.concatenate(places)
     bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
-    prepared = engine.prepare(study, Split(table, tuple(owners), bounds, order))
+    split = Split(table, tuple(owners), bounds, order)
+    prepared = prepare(study, split, with_notes=False)
     if weights is None or copies is None:
         return prepared, None
     mass = (weights / np.maximum(copies, 1))[prepared.rows.order]  # copies share the row's weight
