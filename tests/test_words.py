@@ -20,8 +20,10 @@ FINISHED = (
     "data",
     "plot.py",
     "report",
+    "selection",
     "sklearn.py",
     "support",
+    "tabular",
 )  # in src/dorfl
 BANNED = (
     "told", "heard", "whose like", "of who", "stands in", "stood in", "held for wrong", "nobody",

@@ -1,4 +1,4 @@
-"""Make the results of a finished study: the coordinator's model, and each site's own results.
+"""Make the results of a finished study: the coordinator's model, and the results of each site.
 
 A model holds no row. The weights of a site's rows stay in the site's folder.
 """
@@ -134,13 +134,13 @@ def _fit(
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     reports, rows = state.finished, state.shown
-    stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
-    if stood_in and state.study.privacy.summed:
-        notes += (f"{len(stood_in)} rounds were sums without a site that did not answer",)
-    elif stood_in and state.learning is not None:
-        notes += (f"in {len(stood_in)} rounds the others stood in for a site",)
-    elif stood_in:
-        notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
+    incomplete = sum(len(line.answered) < len(state.roster) for line in state.history)
+    if incomplete and state.study.privacy.summed:
+        notes += (f"{incomplete} rounds were sums without a site that did not reply",)
+    elif incomplete and state.learning is not None:
+        notes += (f"{incomplete} rounds were without a site that did not reply",)
+    elif incomplete:
+        notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
     notes += (
         meaning.unused(state.study)
         + _discounted(state)
@@ -159,12 +159,12 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     ]
     count = dict(zip(state.roster, state.rows, strict=True))
     served += [  # in a summed study: each site's own figures, rounded, if it releases them
-        Served(name, count[name], told.loss, told.score)
-        for name, told in state.released.items()
-        if told.score is not None
+        Served(name, count[name], own.loss, own.score)
+        for name, own in state.released.items()
+        if own.score is not None
     ]
     if state.released:
-        notes += ("sites' own figures are as they released them, rounded",)
+        notes += ("figures of single sites are as the sites released them, rounded",)
     weights = learnt = None
     if set(reports) == set(state.roster):
         assert state.outcome is not None
@@ -202,8 +202,8 @@ def _discounted(state: State) -> tuple[str, ...]:
     if state.sizes or state.study.defence.most_rows is not None:
         return ()
     return tuple(
-        f"site {name!r} counts as {most:,} of the {own:,} rows that it says it has, four times the "
-        "median site's; [defence] most_rows names the most that counts"
+        f"site {name!r} counts as {most:,} of the {own:,} rows that it reports, four times the "
+        "median site's; [defence] most_rows sets the limit"
         for name, own, most in zip(state.roster, state.rows, state.believed, strict=True)
         if most < own
     )
