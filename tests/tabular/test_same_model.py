@@ -159,7 +159,7 @@ def test_methods_that_share_rows_ask_once_where_they_lie(tmp_path, monkeypatch):
         np.testing.assert_array_equal(together.theta, alone.theta)
         if name == "wafl":
             once = len(asked) // 2
-    assert len(prepared.places) == 2 * once  # dorfl asks where each class lies
+    assert len(prepared.locations) == 2 * once  # dorfl asks where each class lies
     assert len(asked) == 5 * once
 
 
