@@ -55,7 +55,7 @@ _NUMBERS = [np.float64, np.float32]
 _LARGEST = 1e100  # larger numbers of a table count as missing
 
 
-class Robust(BaseEstimator):  # type: ignore[misc]
+class RobustEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of classifier and regressor: clients, scaling, choice of the method, training."""
 
     def __init__(
@@ -275,7 +275,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         return state
 
 
-class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
+class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
     """Linear classifier that is robust to outliers and to drift of rows.
 
     Logistic or softmax regression by DOR-FL: an adversary moves and reweights rows, and outliers
@@ -416,7 +416,7 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
 
 
-class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
+class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
     """Linear regressor that is robust to outliers in X or y and to drift of rows.
 
     Like :class:`RobustClassifier`, with Huber's loss: residuals beyond `epsilon` robust standard

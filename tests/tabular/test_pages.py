@@ -12,7 +12,7 @@ from dorfl.protocol.settings import Data, Study
 from dorfl.report.content import Details, Figure, Table, blocks
 from dorfl.tabular import model, pages
 from dorfl.tabular.comparison import Comparison
-from dorfl.tabular.model.facts import Served
+from dorfl.tabular.model.facts import ClientStatistics
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_comparison_shows_dots_with_errors_for_the_worst_clients(clients):
 def test_many_clients_that_count_alike_are_not_drawn_by_rounding(made, alike):
     names = tuple(f"clinic {k}" for k in range(63))
     lam = np.full(63, 1 / 63) + 1e-17 * np.arange(63) if alike else np.arange(63) / 1953
-    served = tuple(Served(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
+    served = tuple(ClientStatistics(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
     facts = made.facts._replace(clients=served)
     many = replace(made, facts=facts, fit=replace(made.fit, clients=names, lam=lam))
     drawn = {one.name: one for one in blocks(pages.of_model(many)) if isinstance(one, Figure)}

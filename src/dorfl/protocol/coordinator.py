@@ -268,9 +268,9 @@ def new_server(state: State) -> Server:
         options.changed(limits=bounds), state.centers,
     )  # fmt: skip
     counts = dict(zip(state.roster, told, strict=True))  # which reports have to repeat
-    if not (server.doubt.most or state.here):  # who pulls apart is named at least
-        doubt = byzantine.detection_only(options, problem.method.mixture, len(told))
-        server = server._replace(doubt=doubt)
+    if not (server.detection.most or state.here):  # who pulls apart is named at least
+        detection = byzantine.plan_naming(options, problem.method.mixture, len(told))
+        server = server._replace(detection=detection)
     last = (server.budget or 0) + state.spent  # rounds of trials have a budget of their own
     return server._replace(rows=counts, round=state.spent + len(state.history) + 1, budget=last)
 

@@ -19,7 +19,7 @@ from dorfl.support.types import Array
 from dorfl.tabular import evaluation, results, table
 from dorfl.tabular.audit import is_inlier
 from dorfl.tabular.model import Model
-from dorfl.tabular.model.facts import HeldOut
+from dorfl.tabular.model.facts import HeldOutScores
 from dorfl.tabular.rows import Prepared, Rows, open_split, prepare, rows_for, split_folds
 
 _FIFTH = 5  # one row in five is held out
@@ -77,7 +77,7 @@ def evaluate_methods(
     trained: Rows,
     tick: Callable[[], object] = lambda: None,
     keep: Callable[[Model, Rows, Rows], object] = lambda *_: None,
-) -> tuple[HeldOut, ...]:
+) -> tuple[HeldOutScores, ...]:
     """Estimate how the study's method, ERM and a constant predict rows not trained with.
 
     Parameters
@@ -96,7 +96,7 @@ def evaluate_methods(
 
     Returns
     -------
-    tuple of HeldOut
+    tuple of HeldOutScores
         The method, ERM unless it is the method, and the constant.
     """
     models, prepared, rest = train_models(study, model, tick, trained)
@@ -149,10 +149,12 @@ def _label_weights(model: Model, split: Split, rows: Rows) -> Array | None:
     return weights[places[np.searchsorted(seen.order[places], rows.order)]]
 
 
-def _scored(name: str, scores: Array, brier: Array | None, rows: Rows, inlier: Array) -> HeldOut:
+def _scored(
+    name: str, scores: Array, brier: Array | None, rows: Rows, inlier: Array
+) -> HeldOutScores:
     """Return the scores of a method, of which a row that is no inlier counts in `all_rows` only."""
     part = (evaluation.owners(rows), rows.names)
     found = evaluation.summarise(scores, *part, inlier)
     loss = None if brier is None else evaluation.summarise(brier, *part, inlier).overall
     every = None if inlier.all() else evaluation.summarise(scores, *part).overall
-    return HeldOut(name, found.overall, found.clients, loss, every)
+    return HeldOutScores(name, found.overall, found.clients, loss, every)

@@ -21,7 +21,7 @@ from dorfl.site import serving
 from dorfl.support.types import Array
 from dorfl.tabular import results
 from dorfl.tabular.model import Model
-from dorfl.tabular.model.facts import Learnt, Served
+from dorfl.tabular.model.facts import ClientStatistics, LossComparison
 from dorfl.tabular.rows import Rows
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def model_of(
 
 def _served(
     made: Model, problem: Layered, fit: Fit, rows: Rows, weights: list[Array]
-) -> tuple[tuple[Served, ...], list[tuple[int, ...]], Learnt]:
+) -> tuple[tuple[ClientStatistics, ...], list[tuple[int, ...]], LossComparison]:
     """Return the statistics of clients, rows by weight, and the loss beside a constant's."""
     served, counts, parts = [], [], []
     for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
         own = serving.served(problem, fit.theta, X, problem.encode(y), p, made.target, least=1)
-        served.append(Served(name, len(y), own.learnt.loss, own.score))
+        served.append(ClientStatistics(name, len(y), own.learnt.loss, own.score))
         counts.append(own.weights)
         parts.append(own.learnt)
-    return tuple(served), counts, Learnt(*constant.against(parts, fit.lam))
+    return tuple(served), counts, LossComparison(*constant.against(parts, fit.lam))

@@ -24,7 +24,7 @@ from dorfl.support.types import Array
 from dorfl.tabular import model, promises
 from dorfl.tabular.audit import MIN_WEIGHT, audit
 from dorfl.tabular.model import Facts, Model
-from dorfl.tabular.model.facts import Guarantee, Learnt, Served, Weights
+from dorfl.tabular.model.facts import ClientStatistics, LossComparison, PaperCertificate, Weights
 from dorfl.tabular.rows import Rows
 
 _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
@@ -152,14 +152,14 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     if dates:
         notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
     served = [
-        Served(name, rows[name], reports[name].learnt.loss, reports[name].score)
+        ClientStatistics(name, rows[name], reports[name].learnt.loss, reports[name].score)
         if name in reports
-        else Served(name, rows[name])
+        else ClientStatistics(name, rows[name])
         for name in rows
     ]
     count = dict(zip(state.roster, state.rows, strict=True))
     served += [  # in a summed study: each site's own figures, rounded, if it releases them
-        Served(name, count[name], own.loss, own.score)
+        ClientStatistics(name, count[name], own.loss, own.score)
         for name, own in state.released.items()
         if own.score is not None
     ]
@@ -170,7 +170,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         assert state.outcome is not None
         weights = histogram([reports[name].weights for name in state.roster])
         parts = [reports[name].learnt for name in state.roster]
-        learnt = Learnt(*constant.against(parts, state.outcome.lam))
+        learnt = LossComparison(*constant.against(parts, state.outcome.lam))
         if weights.low and not state.here:
             notes += (
                 f"sites report weights in blocks of at least {state.study.privacy.least} rows, so "
@@ -216,7 +216,7 @@ def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
     return Weights(serving.EDGES, shown, int(sum(total[:_BELOW_HALF])))
 
 
-def _guarantee(state: State) -> Guarantee | None:
+def _guarantee(state: State) -> PaperCertificate | None:
     bound = coordinator.certificate(state)
     if bound is None:
         return None
@@ -227,4 +227,4 @@ def _guarantee(state: State) -> Guarantee | None:
         f"distribution attains {bound.attained:.6g}. Bounded is L = l − h, the loss less the "
         "outlier score."
     )
-    return Guarantee(bound.radius, bound.bound, bound.attained, firm, words)
+    return PaperCertificate(bound.radius, bound.bound, bound.attained, firm, words)
