@@ -48,7 +48,7 @@ from dorfl.protocol import meaning
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
-from dorfl.tabular import arrays, network, results
+from dorfl.tabular import arrays, network
 from dorfl.tabular.arrays import LABEL, coded_labels
 
 _NUMBERS = [np.float64, np.float32]
@@ -136,10 +136,8 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
             training_max_rounds=self.max_rounds, **arrays.mixture_settings(self.mixture),
         )  # fmt: skip
         fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
-        state, prepared = fitted.state, fitted.prepared
+        state, prepared, fit = fitted.state, fitted.prepared, fitted.fit
         assert state.transform is not None
-        fit = results.model_of(state).fit
-        fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
         self.choice_ = meaning.chosen(state).words
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients

@@ -72,6 +72,12 @@ class Fitted:
     weights: Array
 
     @property
+    def fit(self) -> Fit:
+        """The fit for standardised columns."""
+        group = self.group
+        return replace(results.fit_of(self.state), problem=group.problem, centers=group.centers)
+
+    @property
     def defects(self) -> list[str]:
         """Warnings about the fit: see :func:`dorfl.federated.diagnostics.diagnose`."""
         outcome = self.state.outcome
@@ -316,10 +322,8 @@ def in_given_units(fitted: Fitted, classes: Array, dims: int) -> Fit:
     dims
         Number of columns of the given rows.
     """
-    state = fitted.state
-    fit = results.model_of(state).fit
-    fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
-    units, old = _Units(state, dims), fit.problem
+    fit = fitted.fit
+    units, old = _Units(fitted.state, dims), fit.problem
     theta = units.theta(fit.theta)
     loss = old.loss if old.loss.classifies else old.loss.scaled(old.loss.max_slope * units.label)
     problem = Problem(units.method(old.method, fit.centers), loss, dims, classes, True)

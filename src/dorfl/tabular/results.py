@@ -8,12 +8,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 from dorfl.protocol import constant, coordinator, ending, learning, meaning
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Agreement, Outcome
@@ -31,26 +31,32 @@ _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
 _BELOW_HALF = serving.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
 
 
-def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
-    """Return the model of a finished study; statistics that no site reported are left out."""
-    outcome, transform, centers = state.outcome, state.transform, state.centers
+def fit_of(state: State) -> Fit:
+    """Return the fit of a finished study, for standardised columns."""
+    outcome, centers = state.outcome, state.centers
     assert outcome is not None
-    assert transform is not None
     problem = meaning.problem_of(state)
     if centers is None:
         centers = np.zeros((len(state.shown), problem.dims))
     fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
     fit.history.extend(state.history)
-    data = state.study.data
-    return Model(
-        fit,
-        transform,
-        data.label,
-        data.client,
-        state.classes,
-        state.target,
-        _facts(state, centers, notes)._replace(warnings=warnings),
-    )
+    return fit
+
+
+def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
+    """Return the model of a finished study; statistics that no site reported are left out.
+
+    Parameters
+    ----------
+    state
+        The coordinator's last state.
+    notes, warnings
+        Notes on the table, and what must not be missed.
+    """
+    assert state.transform is not None
+    fit, data = fit_of(state), state.study.data
+    facts = _facts(state, fit.centers, notes)._replace(warnings=warnings)
+    return Model(fit, state.transform, data.label, data.client, state.classes, state.target, facts)
 
 
 def write_site(
@@ -110,7 +116,12 @@ def write_site(
 
 
 def _fit(
-    outcome: Outcome, problem: Any, names: tuple[str, ...], lam: Array, risks: Array, centers: Array
+    outcome: Outcome,
+    problem: Problem,
+    names: tuple[str, ...],
+    lam: Array,
+    risks: Array,
+    centers: Array,
 ) -> Fit:
     return Fit(
         theta=outcome.theta.astype(np.float64).reshape(problem.shape),
