@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
     "__init__.py",
     "carriers",
+    "certificates",
     "cli/__init__.py",
     "cli/info.py",
     "cli/init.py",
@@ -21,6 +22,7 @@ FINISHED = (
     "plot.py",
     "report",
     "sklearn.py",
+    "solvers",
     "support",
 )  # in src/dorfl
 BANNED = (
