@@ -46,12 +46,12 @@ class Transport:
 
     @property
     def gap(self) -> float:
-        """The largest distance of `value` from the optimum, up to rounding (1e-15 of β and C)."""
+        """How far `value` can be from the optimum, up to rounding (1e-15 of β and of C)."""
         return max(self.value - self.lower, 0.0)
 
     @property
     def relative_gap(self) -> float:
-        """The gap relative to |value|; of little use if the distance is nearly zero."""
+        """The gap relative to the value, which means little if the distance is nearly zero."""
         return self.gap / max(abs(self.value), np.finfo(float).tiny)
 
 
@@ -64,33 +64,18 @@ def unbalanced_wasserstein(
     tol: float = 1e-4,
     max_iterations: int = 100,
 ) -> Transport:
-    """Return UW(P‖Q), the least ⟨C, γ⟩ + β KL(γᵀ1 ‖ q) over γ ≥ 0 with γ1 = p, and its gap.
+    """UW(P‖Q) = min over γ ≥ 0 with γ1 = p of ⟨C, γ⟩ + β KL(γᵀ1 ‖ q), with a certified gap.
 
-    Parameters
-    ----------
-    P, Q : array-like of shape (n, d), or pair (points, weights)
-        Points of equal weight, or with weights that are scaled to sum to one.
-    beta : float
-        Price of changing Q's weights; inf forbids it and gives :func:`wasserstein`.
-    cost : str, callable or array-like
-        "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix, or
-        the matrix itself, (len P, len Q). To forbid a pair, price it far above the others.
-    tol : float
-        Stop once gap ≤ tol · abs(value); 1e-8 is within reach. If the distance is nearly zero,
-        abs(value) is replaced by 10⁻⁴ Σ_i p_i (−β log Σ_j q_j e^{−C_ij/β}), an upper bound of it
-        (with each row's smallest cost subtracted).
-    max_iterations : int
-        Newton steps before giving up, with a warning that states the gap reached.
-
-    Returns
-    -------
-    Transport
-        The plan, its value and a lower bound.
-
-    Raises
-    ------
-    ValueError
-        If points, weights or costs are not finite, or a parameter is out of range.
+    Args:
+        P: points (n, d) of equal weight, or a pair (points, weights); weights are scaled to one.
+        Q: the same.
+        beta: price of moving Q's own weights; inf forbids it and gives :func:`wasserstein`.
+        cost: "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix,
+            or the matrix itself, (len P, len Q). To forbid a pair, price it far above the others.
+        tol: stop once gap ≤ tol · abs(value); 1e-8 can be had. Where the distance is nearly zero,
+            abs(value) is replaced by 10⁻⁴ Σ_i p_i (−β log Σ_j q_j e^{−C_ij/β}), an upper bound of
+            it (here with each row's smallest cost subtracted).
+        max_iterations: Newton steps before giving up, with a warning that states the gap reached.
 
     >>> import numpy as np
     >>> clean = np.arange(10.0)[:, None]
@@ -106,7 +91,7 @@ def unbalanced_wasserstein(
     if not tol > 0 or max_iterations < 1:
         raise ValueError("tol must be positive and max_iterations at least 1")
     p, q, matrix = _problem(P, Q, cost)
-    # Leave out rows and columns without weight: logarithms stay finite.
+    # A row or column without weight carries nothing; leaving it out keeps the logarithms finite.
     rows, columns = p > 0, q > 0
     support, a, b = np.ix_(rows, columns), p[rows], q[columns]
     # Beyond this β the KL term is a constraint, to rounding; the certificate says how nearly.
@@ -138,15 +123,9 @@ def unbalanced_wasserstein(
 
 
 def wasserstein(P: Sample, Q: Sample, cost: CostLike = "squared") -> Transport:
-    """Return W(P, Q), the least ⟨C, γ⟩ over γ ≥ 0 with γ1 = p and γᵀ1 = q, by network simplex.
+    """W(P, Q) = min over γ ≥ 0 with γ1 = p and γᵀ1 = q of ⟨C, γ⟩, by POT's network simplex.
 
-    The simplex is that of POT, which the extra "distance" installs. Parameters are those of
-    :func:`unbalanced_wasserstein`.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If POT is not installed.
+    POT is not installed with dorfl but by its extra "distance".
 
     >>> wasserstein([[0.0], [1.0]], [[1.0], [2.0]]).value
     0.5
@@ -155,7 +134,7 @@ def wasserstein(P: Sample, Q: Sample, cost: CostLike = "squared") -> Transport:
 
 
 def require() -> None:
-    """Raise ModuleNotFoundError, with the command to install POT, if it is missing."""
+    """Say what to install where POT is missing: it is large, and exact transport alone needs it."""
     if importlib.util.find_spec("ot") is None:
         raise ModuleNotFoundError(
             "the plain Wasserstein distance (beta=inf) is computed by POT; install it with: "
@@ -164,7 +143,7 @@ def require() -> None:
 
 
 def _problem(P: Sample, Q: Sample, cost: CostLike) -> tuple[Array, Array, Array]:
-    """Return weights p and q and the cost matrix, validated."""
+    """Weights p and q, and the cost matrix, checked."""
     (x, p), (y, q) = _weighted("P", P), _weighted("Q", Q)
     if isinstance(cost, str):
         if cost != "squared":
@@ -199,7 +178,7 @@ def _weighted(name: str, sample: Sample) -> tuple[Array, Array]:
 
 
 def _exact(cost: Array, p: Array, q: Array, *_: float) -> tuple[Array, Array, bool]:
-    """Return the plan and potential of exact transport, like :func:`interior_point`."""
+    """Exact transport; β, tolerance and budget of the other solver have no use here."""
     if 1 in cost.shape:  # one plan only; POT calls the 1 × 1 problem infeasible
         return np.outer(p, q), cost[0] if len(p) == 1 else np.zeros(1), True
     require()
