@@ -16,6 +16,7 @@ from deployments import alone, rounds_of, same, until
 from pyarrow import csv
 from test_flower import nginx
 
+import pages
 from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import free_port
 from dorfl.tabular import model as models
@@ -120,10 +121,7 @@ def path_of():
 
 def commands():
     """Return the blocks of the page, each as lines of a shell."""
-    found = re.findall(r"(?:^    .*\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    return [
-        "\n".join(line[4:] for line in block.splitlines()) for block in found if "┌" not in block
-    ]
+    return [one.code for one in pages.blocks(PAGE) if one.language == "sh"]
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")

@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     row : float
         Largest ‖x‖ of a scaled row.
     target : float
-        Largest |y| of a regression.
+        Largest absolute label of a regression.
     """
 
     row: float

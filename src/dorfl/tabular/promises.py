@@ -49,7 +49,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
         classifies=meaning.problem_of(state).loss.classifies,
         unit=1.0 if state.target is None else state.target.spread,
         lam=rows / rows.sum(),
-        told=told,
+        reports=told,
         asked=asked,
     )
     return written(found, summed=state.study.privacy.summed)
