@@ -7,9 +7,8 @@ import pytest
 
 import dorfl
 from dorfl import methods, mixture, scores
-from dorfl.federated import regret
-from dorfl.federated.regret import FOLDS
-from dorfl.federated.training import prepare
+from dorfl.federated import training
+from dorfl.federated.training import REGRET_FOLDS, prepare
 
 
 def two_clients(noise=0.35, seed=0):
@@ -55,13 +54,13 @@ def test_it_is_the_risk_less_what_the_client_has_alone(method):
     whole = prepare(clients, plain)
     own = whole.evaluate(theta).values - group.evaluate(theta).values
     for i, (X, y) in enumerate(clients.values()):
-        fold = np.random.default_rng(len(y)).permutation(len(y)) % FOLDS
+        fold = np.random.default_rng(len(y)).permutation(len(y)) % REGRET_FOLDS
         pinned = plain.score and scores.quadratic(plain.score.weight, center=group.centers[i])
         same = methods.method(
             rho=plain.rho, temperature=plain.temperature, score=pinned, mixture="fixed"
         )
         mass = 0.0
-        for k in range(FOLDS):
+        for k in range(REGRET_FOLDS):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 fit = dorfl.train([(X[fold != k], y[fold != k])], same, l2=1 / len(y), tol=1e-8)
@@ -111,14 +110,14 @@ def test_it_is_refused_where_it_cannot_be():
 
 def test_what_a_client_has_alone_takes_a_bounded_number_of_rounds(monkeypatch):
     """Few rows in many columns, and worst cases with kinks: 35 rounds a fold once, up to 50."""
-    fits, train = [], regret.training.train
+    fits, train = [], training.train
     monkeypatch.setattr(
-        regret.training,
+        training,
         "train",
         lambda *given, **more: fits.append(train(*given, **more)) or fits[-1],
     )
     rng = np.random.default_rng(0)
     clients = {name: (rng.normal(size=(8, 12)), np.arange(8) % 2) for name in "abc"}
     prepare(clients, methods.method(rho=1.0, beta=3.0, mixture=mixture.agnostic("regret")))
-    assert len(fits) == len(clients) * FOLDS
+    assert len(fits) == len(clients) * REGRET_FOLDS
     assert max(fit.rounds for fit in fits) <= 30

@@ -14,8 +14,8 @@ from dorfl.data import validation
 from dorfl.data.robust import find_centers
 from dorfl.data.validation import Clients, Weighted
 from dorfl.federated import privacy as keeping
-from dorfl.federated import regret, simulation
 from dorfl.federated import scale as scaling
+from dorfl.federated import simulation
 from dorfl.federated.byzantine import plan_exclusion
 from dorfl.federated.diagnostics import FitWarning, diagnose
 from dorfl.federated.fit import Fit, describe
@@ -32,9 +32,14 @@ from dorfl.objective import losses, methods
 from dorfl.objective.base import Loss
 from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.methods import Method
+from dorfl.objective.mixture import fixed as fixed_mixture
+from dorfl.objective.mixture import tilted_mean
 from dorfl.solvers import Radius, Scale, Solver
 from dorfl.solvers.base import Setting
 from dorfl.support.types import Array
+
+REGRET_FOLDS = 5  # folds of the cross-validation of a client's own model
+_REGRET_ROUNDS = 30  # of a fold; a model that needs more is no better than a constant
 
 
 def train(
@@ -395,7 +400,49 @@ def stack(
     bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in checked.values()])])
     group = Group(problem, tuple(checked), rows, target, bounds, centers, tolerance, mass)
     by_regret = problem.method.mixture.by == "regret"
-    return replace(group, own=regret.own_best(group)) if by_regret else group
+    return replace(group, own=own_best(group)) if by_regret else group
+
+
+def own_best(group: Group) -> Array:
+    """Return F_i* of each client: the cross-validated risk of a model of its own.
+
+    Regret F_i(θ) − F_i* is a client's risk relative to that of its own model. A client with noisy
+    labels has a large risk under every model, so the worst mixture by risk gives it weight without
+    effect. The client computes F_i* from its own rows before the first round and subtracts it from
+    every risk it reports; F_i* itself is never sent.
+
+    That model has l2 = 1 / n_i and five folds: the risk on training rows would be far too low for
+    a small client. F_i* is at most the risk of θ = 0.
+
+    >>> import dorfl
+    >>> data = dorfl.datasets.synthetic(seed=0)
+    >>> rule = dorfl.mixture.agnostic(by="regret")
+    >>> group = prepare(data.clients, dorfl.methods.method(mixture=rule))
+    >>> bool((own_best(group) == group.own).all())
+    True
+    """
+    method = replace(group.problem.method, mixture=fixed_mixture())
+    plain = replace(group, problem=replace(group.problem, method=method), own=None)
+    constant = plain.evaluate(np.zeros(plain.problem.size)).values
+    alone = [_cross_fitted(plain.select([i])) for i in range(len(group.names))]
+    return np.minimum(alone, constant)
+
+
+def _cross_fitted(client: Group) -> float:
+    count = int(client.counts[0])
+    folds = min(REGRET_FOLDS, count)
+    if folds < 2:
+        return np.inf
+    fold = np.random.default_rng(count).permutation(count) % folds
+    values = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # convergence is not needed
+        for k in range(folds):
+            kept, held = (client.take([np.flatnonzero(at)]) for at in (fold != k, fold == k))
+            fit = train(kept, l2=1.0 / count, tol=1e-4, max_rounds=_REGRET_ROUNDS)
+            values.append(float(held.evaluate(fit.theta.ravel()).values[0]))
+    weights = np.bincount(fold, client.mass)  # of every fold
+    return tilted_mean(np.array(values), client.problem.method.temperature, weights)
 
 
 def _starting_point(start: Fit | Array | None, problem: Problem) -> Array:

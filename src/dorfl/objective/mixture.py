@@ -174,7 +174,7 @@ def capped(cap: float, by: str = "risk") -> Mixture:
         How clients are compared. "risk": by F_i, as in the paper; the score is part of F_i, so a
         client far from the score's centre has a risk that is too low. "loss": by the loss on the
         client's own rows, weighted by the score. "regret": by F_i − F_i*, where F_i* is the risk of
-        the client's own model on held-out rows (:mod:`dorfl.federated.regret`).
+        the client's own model on held-out rows (:func:`dorfl.federated.training.own_best`).
 
     Returns
     -------
