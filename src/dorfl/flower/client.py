@@ -30,7 +30,7 @@ from dorfl.networks.device import array
 from dorfl.networks.identity import differing
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import RowLoss
+from dorfl.networks.supremum import RowLoss
 from dorfl.networks.training import check, prepare, takes_integers, terms
 from dorfl.objective.methods import Method
 

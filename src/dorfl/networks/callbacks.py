@@ -21,7 +21,7 @@ from dorfl.networks.data import Rows
 from dorfl.networks.device import array
 from dorfl.networks.model import Network
 from dorfl.networks.oracle import blocks_of
-from dorfl.networks.rows import RowLoss
+from dorfl.networks.supremum import RowLoss
 from dorfl.support.types import Array
 
 

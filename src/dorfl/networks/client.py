@@ -20,7 +20,7 @@ from dorfl.networks.device import mapped, seeded, tensor, wide
 from dorfl.networks.model import Network
 from dorfl.networks.optimizers import at_round
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import Climb, Place, Robust
+from dorfl.networks.supremum import Climb, Place, Robust
 from dorfl.networks.tilt import Tilt
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array

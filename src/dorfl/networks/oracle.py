@@ -16,7 +16,7 @@ from dorfl.networks.client import Fleet
 from dorfl.networks.data import Batch, Rows
 from dorfl.networks.device import array, seeded, tensor, wide
 from dorfl.networks.model import Network
-from dorfl.networks.rows import Climb
+from dorfl.networks.supremum import Climb
 from dorfl.objective.mixture import tilted_mean
 from dorfl.support.types import Array
 

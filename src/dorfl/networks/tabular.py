@@ -34,7 +34,7 @@ from dorfl.networks.layered import Layered, layered
 from dorfl.networks.model import Network, make, mlp
 from dorfl.networks.oracle import Found
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import RowLoss
+from dorfl.networks.supremum import RowLoss
 from dorfl.networks.training import NetworkFit, prepare, train
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Quadratic

@@ -28,13 +28,13 @@ from dorfl.networks.checkpoint import Course
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Collate, Rows, gather
 from dorfl.networks.device import array, resolve, seeded
-from dorfl.networks.diagnostics import diagnose
+from dorfl.networks.evaluation import diagnose
 from dorfl.networks.identity import describe
 from dorfl.networks.model import Network
 from dorfl.networks.oracle import BLOCK, LAZY_BLOCK, Agreement, NetworkOracle, evaluate
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import LOSSES, Robust, RowLoss, place
 from dorfl.networks.scores import row_score
+from dorfl.networks.supremum import LOSSES, Robust, RowLoss, place
 from dorfl.networks.tilt import Tilt
 from dorfl.objective import methods
 from dorfl.objective.methods import AutoMethod, Method
