@@ -182,6 +182,12 @@ class Plan:
                     f"{name}={given!r}: give networks.sgd(…), networks.adam(…) or an object with "
                     "lr, start and step"
                 )
+        for name in ("aggregator", "row_risk", "lr_schedule", "server_lr_schedule"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ValueError(
+                    f"{name}={given!r}: give a function, such as one of dorfl.networks"
+                )
         if self.lr is not None and self.optimizer and self.server_optimizer:
             raise ValueError("lr: both optimizers are given with a learning rate of their own")
         if self.scaffold and (not isinstance(local := self.used_optimizer, SGD) or local.momentum):

@@ -23,12 +23,12 @@ from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
 from dorfl.networks.agreement import Agreed
-from dorfl.networks.callbacks import Callback, Evaluation, Progress, evaluate_rows
+from dorfl.networks.callbacks import Callback, Progress
 from dorfl.networks.checkpoint import Course
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Collate, Rows, gather
 from dorfl.networks.device import array, resolve, seeded
-from dorfl.networks.evaluation import diagnose
+from dorfl.networks.evaluation import RoundEvaluation, diagnose, evaluate_rows
 from dorfl.networks.identity import describe
 from dorfl.networks.model import Network
 from dorfl.networks.oracle import BLOCK, LAZY_BLOCK, Agreement, NetworkOracle, evaluate
@@ -79,7 +79,7 @@ class NetworkFit(HasHistory):
     plan: Plan
     loss: str | RowLoss
     notes: tuple[str, ...] = ()
-    evaluations: Sequence[Evaluation] = ()
+    evaluations: Sequence[RoundEvaluation] = ()
 
     def decision(self, X: Any) -> Array:
         """What the model puts out: (n, outputs)."""
@@ -99,12 +99,13 @@ class NetworkFit(HasHistory):
 def decide(out: Array, classes: Array, loss: str | RowLoss) -> Array:
     """Return what outputs (n, …) mean: labels, or values of a regression.
 
-    The logistic loss has one output for each label, others have one for each class.
+    The logistic loss has one output for each label, others have one for each class. Outputs of
+    another number, by a loss of the user's own, are read as those of the logistic loss.
     """
     own = out[..., 0] if out.ndim == 2 and out.shape[1] == 1 else out
     if not len(classes):
         return np.asarray(own)
-    if loss == "logistic" or own.ndim < out.ndim:
+    if loss == "logistic" or own.ndim < out.ndim or out.shape[-1] != len(classes):
         return np.asarray(classes[(own > 0).astype(int)])
     return np.asarray(classes[out.argmax(-1)])
 
@@ -524,7 +525,7 @@ def _fit(fleet: Fleet, state: server.State, course: Course, loss: str | RowLoss)
     """Return the fit, with a warning for each defect of the trained network."""
     found, rows, method = evaluate(fleet, state.mean), fleet.rows, fleet.method
     risks = found.values
-    for defect in diagnose(fleet, method, state.mean, state.lam, found.sample_weights):
+    for defect in diagnose(fleet, state.mean, state.lam, found.sample_weights):
         warnings.warn(defect, FitWarning, stacklevel=4)
     objective, gap = server.standing(method, risks, state.lam)
     return NetworkFit(
