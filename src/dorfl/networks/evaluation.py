@@ -2,7 +2,7 @@
 
 :func:`evaluate_rows` returns loss and accuracy of held-out rows during a training.
 :func:`diagnose` returns a warning if the trained network learnt nothing, or nothing of a client or
-class. Robust risks at one θ are in :mod:`dorfl.networks.oracle`.
+class. Robust risks at one θ are in :class:`~dorfl.networks.client.Fleet`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dorfl.networks.client import Fleet
 from dorfl.networks.data import Rows
 from dorfl.networks.device import array, tensor
 from dorfl.networks.model import Network
-from dorfl.networks.oracle import blocks_of
 from dorfl.networks.supremum import RowLoss, logistic
 from dorfl.support.types import Array
 
@@ -103,7 +102,7 @@ def _passes(
     network: Network, theta: Tensor, rows: Rows, client: int, loss: RowLoss, seed: int
 ) -> Iterator[tuple[Tensor, Tensor, Array]]:
     """Return outputs, labels and losses of a client's rows, some rows at a time."""
-    for batch in blocks_of(rows, client, seed):
+    for batch in rows.blocks(client, seed):
         with torch.no_grad(), network.evaluating():
             out = network.outputs(theta[None], batch.x)[0]
             yield out, batch.y[0], array(loss(out, batch.y[0])).astype(np.float64)
