@@ -364,8 +364,12 @@ def _source(name: str, given: Any, collate: Collate | None) -> tuple[Tensor, Arr
     if isinstance(given, IterableDataset):  # it has no length, but an end
         given = list(given)
         return Lazy(given, collate or pairs)
-    if isinstance(given, Dataset) or (collate is not None and not isinstance(given, tuple)):
+    readable = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    arrays = isinstance(given, tuple | list | Mapping) or hasattr(given, "__array__")
+    if isinstance(given, Dataset) or (readable and not arrays):
         return Lazy(given, collate or pairs, workers)
+    if collate is not None and not isinstance(given, tuple):
+        return Lazy(given, collate, workers)
     try:
         X, y = given
     except (TypeError, ValueError):
