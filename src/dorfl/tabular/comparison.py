@@ -110,13 +110,10 @@ class Comparison(NamedTuple):
     def verdict(self) -> str:
         """The result in a sentence."""
         if self.best is None:
-            return (
-                "All methods tie: every difference from the best score is within two paired "
-                "standard errors."
-            )
+            return "none: all methods are within two paired standard errors of the best score"
         others = [name for name in self.tied if name != self.best]
-        tie = f"; {', '.join(others)} within two paired standard errors of it" if others else ""
-        return f"Best over inliers: {self.best}{tie}."
+        tie = f"; {', '.join(others)} within two paired standard errors" if others else ""
+        return f"{self.best} over inliers{tie}"
 
     @property
     def order(self) -> Array:

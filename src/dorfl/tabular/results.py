@@ -17,6 +17,7 @@ from dorfl.linear.problem import Problem
 from dorfl.protocol import constant, coordinator, ending, learning, meaning
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.selection.outliers import Decision
 from dorfl.site import serving
 from dorfl.site.updating import risks_of
 from dorfl.support import files
@@ -24,7 +25,13 @@ from dorfl.support.types import Array
 from dorfl.tabular import model, promises
 from dorfl.tabular.audit import MIN_WEIGHT, audit
 from dorfl.tabular.model import Facts, Model
-from dorfl.tabular.model.facts import ClientStatistics, LossComparison, PaperCertificate, Weights
+from dorfl.tabular.model.facts import (
+    ClientStatistics,
+    LossComparison,
+    PaperCertificate,
+    Validation,
+    Weights,
+)
 from dorfl.tabular.rows import Rows
 
 _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
@@ -201,7 +208,14 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         promise=promises.of_study(state),
         reference=_plain(state.reference),
         outliers=meaning.share_of(state),
+        validation=_validation(state.decision),
     )
+
+
+def _validation(decision: Decision | None) -> Validation | None:
+    if decision is None or not decision.rows or not (decision.share or decision.labels):
+        return None
+    return Validation(decision.loss, decision.plain)
 
 
 def _plain(theta: Array | None) -> tuple[float, ...]:

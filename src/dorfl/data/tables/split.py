@@ -197,5 +197,5 @@ def _too_small(client: str, names: list[str], counts: Array, few: Array, least: 
     return (
         f"client {names[first]!r}{others} has {counts[first]} row(s), fewer than {least}: too few "
         "to train with or to keep private; merge such clients (--small merge), drop them (--small "
-        "drop), or lower the least number (--least)"
+        "drop), or allow fewer rows (--minimum-rows)"
     )

@@ -51,6 +51,13 @@ class Weights(NamedTuple):
     low: int | None = None
 
 
+class Validation(NamedTuple):
+    """Held-out losses that decided on the share of outliers: the selected one's and share 0's."""
+
+    loss: float
+    plain: float
+
+
 class LossComparison(NamedTuple):
     """Loss of the model and of the best constant prediction, rows weighed as in training."""
 
@@ -164,6 +171,8 @@ class Facts(NamedTuple):
     outliers: float | None = None  # share of outliers that training assumed, as given or decided
     frame: Frame | None = None  # units, centres and range of certificates, from the training rows
     table: str = ""  # fingerprint of the training table
+    validation: Validation | None = None  # if a share of outliers was selected on held-out rows
+    errors: tuple[tuple[float, ...], ...] = ()  # standard errors of coefficients, by output
 
     @property
     def promised(self) -> str:
@@ -185,6 +194,7 @@ _RECORDS: dict[str, Any] = {
     "certificate": PaperCertificate,
     "learnt": LossComparison,
     "promise": Promise,
+    "validation": Validation,
 }
 
 

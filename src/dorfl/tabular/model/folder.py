@@ -37,6 +37,7 @@ _LATER = (
     "certificate",
     "promise",
     "held_out",
+    "errors",
     "frame",
     "table",
 )  # facts that `evaluation.json` may hold
