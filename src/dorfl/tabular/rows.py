@@ -30,8 +30,14 @@ from dorfl.protocol.settling import scale_label, settle_label
 from dorfl.site import serving
 from dorfl.support.text import percent
 from dorfl.support.types import Array
-from dorfl.tabular import remarks
 from dorfl.tabular.model import Model
+from dorfl.tabular.notes import (
+    explain_ignored,
+    note_columns,
+    note_labels,
+    note_numbers,
+    note_numeric_label,
+)
 
 _MANY = 0.05  # share of a table's rows from which a warning says that rows are left out
 
@@ -182,7 +188,14 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
             state, {name: Enrolled(n, names, dorfl.__version__) for name, n in counts.items()}
         )
         used = [name for name in state.columns if name not in study.columns.ignore]
-        transform = preprocessing.fit(split.clients(used), plan_of(study))
+        about: dict[str, list[str]] = {}
+
+        def inspect(name: str) -> None:
+            about[name] = note_numbers(split.column(name), name)
+
+        transform = preprocessing.fit(
+            split.clients(used), plan_of(study), inspect if with_notes else None
+        )
         state = _settle_label(state._replace(study=study, transform=transform), split)
         coordinator.prepared(state)
         label = study.data.label
@@ -196,11 +209,12 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
     )
     warnings: tuple[str, ...] = ()
     if with_notes:
-        notes += remarks.of_columns(split, transform)
-        notes += remarks.of_labels(split, transform, study, y)
+        notes += [note for name in used for note in about.get(name, ())]
+        notes += note_columns(split, transform)
+        notes += note_labels(split, transform, study, y)
         if asked.data.task == "auto" and not study.data.classes:
-            notes += remarks.of_numbers(split, study.data.label)
-        state = state._replace(transform=remarks.explained(split, transform))
+            notes += note_numeric_label(split, study.data.label)
+        state = state._replace(transform=explain_ignored(split, transform))
         if not asked.sites:
             warnings = left_out(split, study.data.label, study.data.client)
     y = labels.for_training(y, loss_of(study, len(state.classes)))

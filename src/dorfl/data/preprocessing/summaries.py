@@ -12,7 +12,7 @@ those of the pooled table. Medians differ by at most :func:`dorfl.data.sketch.ra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -331,7 +331,11 @@ def spread_of(reports: list[Deviation], plan: Plan, name: str = "") -> float:
     return spread if np.isfinite(spread) and spread > 0 else 1.0
 
 
-def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
+def fit(
+    tables: Mapping[str, Any],
+    plan: Plan | None = None,
+    inspect: Callable[[str], object] | None = None,
+) -> Transform:
     """Fit a transformation to clients in this process.
 
     Parameters
@@ -340,6 +344,8 @@ def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
         Table of each client by name: anything that `pyarrow.table` takes.
     plan
         How columns are read and scaled.
+    inspect
+        Called with the name of every column while it is in memory.
 
     Raises
     ------
@@ -355,6 +361,8 @@ def fit(tables: Mapping[str, Any], plan: Plan | None = None) -> Transform:
     def column(name: str) -> Part | str:
         """Run both exchanges for one column, which is read once."""
         read = {c: read_column(table.column(name), name, plan) for c, table in given.items()}
+        if inspect is not None:
+            inspect(name)
         part = agree_on(name, {client: summary for client, (summary, _) in read.items()}, plan)
         if isinstance(part, Numeric) and plan.scaling != "none":
             far = [deviation_of(numbers, part, plan) for _, numbers in read.values()]

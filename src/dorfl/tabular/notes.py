@@ -19,22 +19,26 @@ _FEW = 30  # distinct integers of a numeric label up to which it may hold classe
 _WHOLE = 2**53  # integers beyond it are not all representable as floats
 
 
-def of_columns(split: Split, transform: Transform) -> list[str]:
-    """Return notes on missing and rare values, text read as numbers, and huge numbers."""
+def note_numbers(column: pa.ChunkedArray, name: str) -> list[str]:
+    """Return notes on numbers of a column that are too large."""
+    notes = []
+    if many := columns.beyond(column):
+        notes.append(
+            f"column {name!r} has {many:,} value(s) that are infinite or beyond 1e100: "
+            "they count as missing"
+        )
+    if pa.types.is_integer(column.type) and max(map(abs, _ends(column))) > _WHOLE:
+        notes.append(
+            f"column {name!r} has whole numbers beyond 2^53, whose last digits are lost; if it "
+            "numbers something, leave it out (--ignore) or make it a category (--category)"
+        )
+    return notes
+
+
+def note_columns(split: Split, transform: Transform) -> list[str]:
+    """Return notes on missing and rare values, and on text read as numbers or as a category."""
     known = getattr(split.table, "remarks", {})
     notes = [f"column {p.name!r} {known[p.name]}" for p in transform.parts if p.name in known]
-    for name in (*(part.name for part in transform.parts), *transform.ignored):
-        column = split.column(name)
-        if many := columns.beyond(column):
-            notes.append(
-                f"column {name!r} has {many:,} value(s) that are infinite or beyond 1e100: "
-                "they count as missing"
-            )
-        if pa.types.is_integer(column.type) and max(map(abs, _ends(column))) > _WHOLE:
-            notes.append(
-                f"column {name!r} has whole numbers beyond 2^53, whose last digits are lost; if it "
-                "numbers something, leave it out (--ignore) or make it a category (--category)"
-            )
     for part in transform.parts:
         if part.missing > _MUCH_MISSING:
             done = "filled and flagged" if isinstance(part, Numeric) else "a level of its own"
@@ -58,7 +62,7 @@ def of_columns(split: Split, transform: Transform) -> list[str]:
     return notes
 
 
-def of_labels(split: Split, transform: Transform, study: Study, y: Array) -> list[str]:
+def note_labels(split: Split, transform: Transform, study: Study, y: Array) -> list[str]:
     """Return notes on similar names of classes or clients, and on columns that leak the label."""
     notes = []
     for what, names in (("classes", study.data.classes), ("clients", split.names)):
@@ -84,7 +88,7 @@ def of_labels(split: Split, transform: Transform, study: Study, y: Array) -> lis
     return notes
 
 
-def of_numbers(split: Split, label: str) -> list[str]:
+def note_numeric_label(split: Split, label: str) -> list[str]:
     """Return a note if a numeric label may hold classes."""
     values = np.unique(columns.numbers(split.column(label), label))
     if len(values) > _FEW or (values != np.rint(values)).any():
@@ -95,7 +99,7 @@ def of_numbers(split: Split, label: str) -> list[str]:
     ]
 
 
-def explained(split: Split, transform: Transform) -> Transform:
+def explain_ignored(split: Split, transform: Transform) -> Transform:
     """Return the transform with examples of cells in the reasons for not using text columns."""
     reasons = dict(transform.ignored)
     for name, why in reasons.items():
