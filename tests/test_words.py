@@ -17,6 +17,7 @@ FINISHED = (
     "cli/options.py",
     "cli/screen.py",
     "federated",
+    "linear",
     "objective",
     "data",
     "plot.py",

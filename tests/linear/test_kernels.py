@@ -1,20 +1,31 @@
 """The compiled pass: its elementary functions, and rows of every length and number."""
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import dorfl
 from dorfl.federated.training import prepare
+from dorfl.linear import simd
 from dorfl.linear.kernels import (
-    _AT_ONCE,
     _NARROW,
+    SIMD_DIGEST,
     _exp,
     _logistic_block,
     _logistic_point,
     _twice_artanh,
 )
+from dorfl.linear.simd import AT_ONCE
 
 pytestmark = pytest.mark.portable
+
+
+def test_a_change_of_simd_is_a_change_of_the_kernels():
+    """Numba's cache sees changes of kernels.py alone: a stale one would hold old instructions."""
+    digest = hashlib.sha256(Path(simd.__file__).read_bytes()).hexdigest()[:16]
+    assert digest == SIMD_DIGEST, f'set SIMD_DIGEST = "{digest}" in dorfl/linear/kernels.py'
 
 
 @pytest.mark.parametrize(("like", "accuracy"), [(0.0, 4e-16), (np.float32(0.0), 1e-10)])
@@ -41,10 +52,10 @@ def test_rows_of_a_block_are_as_exact_as_one_alone(spread, like, accuracy):
     """Where the spread is narrow, float32 rows take one look: the next number above takes more."""
     rng = np.random.default_rng(0)
     ends = [0.5 * spread, -40.0, 40.0, 0.0]
-    output = np.concatenate([ends, rng.normal(scale=4.0, size=_AT_ONCE - len(ends))])
-    label = np.where(rng.random(_AT_ONCE) < 0.5, 1.0, -1.0)
-    value, slope = np.empty((2, _AT_ONCE))
-    _logistic_block(output, label, _AT_ONCE, spread, like, value, slope)
+    output = np.concatenate([ends, rng.normal(scale=4.0, size=AT_ONCE - len(ends))])
+    label = np.where(rng.random(AT_ONCE) < 0.5, 1.0, -1.0)
+    value, slope = np.empty((2, AT_ONCE))
+    _logistic_block(output, label, AT_ONCE, spread, like, value, slope)
     alone = np.array([_logistic_point(y * a, spread) for a, y in zip(output, label, strict=True)])
     np.testing.assert_allclose(value, alone[:, 0], rtol=accuracy, atol=accuracy)
     np.testing.assert_allclose(slope, -label * alone[:, 1], rtol=accuracy, atol=accuracy)

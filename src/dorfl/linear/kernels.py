@@ -9,463 +9,80 @@ the row's centre m and S = W K⁻¹ Wᵀ (see :mod:`dorfl.linear.inner` for m an
 
     f(ζ) = max_t  l(t, y) − ½ (t − a)ᵀ S⁻¹ (t − a)  −  penalty(ζ),       t − a = S g,  g = ∂l/∂t.
 
-S = 0 is the plain loss: no transport is not a special case. Every function here works on a block of
-rows staged in small arrays, because that is what lets LLVM vectorise it; with several outputs the
-products of a block are BLAS's, which the caller keeps to one thread, because rounding depends on
-how a product is shared out; blocks begin where a client's rows do for the same reason. Sums are
-kept per chunk of rows and combined in a fixed order, so that the answer does not depend on the
-number of threads.
+S = 0 is the plain loss: no transport is not a special case. Functions work on blocks of rows in
+small arrays, so that rows stay in the cache and LLVM can vectorise. With several outputs BLAS
+computes the products of a block, on one thread, since rounding depends on how a product is divided.
+Blocks begin with a client's first row for the same reason. Sums are kept per chunk of rows and
+combined in a fixed order, so that results do not depend on the number of threads.
 
-All compiled code lives in this one file: Numba's disk cache notices a change in the file a function
-is written in, and in no other.
+All compiled functions live in this one file, because Numba's disk cache notices a change in the
+file of a function and in no other. :mod:`dorfl.linear.simd` has the operations on vector registers;
+`SIMD_DIGEST` makes a change of that file a change of this one.
 """
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, lower_cast, models, register_model
+from numba import njit
 
+from dorfl.linear.simd import (
+    AT_ONCE,
+    TILE,
+    add_product,
+    add_rows,
+    borrowed,
+    is_single,
+    lane_count,
+    load_lanes,
+    max_of,
+    multiply_rows,
+    power_of_two,
+    prefetch,
+    store_lanes,
+    sum_of,
+    take_next,
+    where_positive,
+    zero_lanes,
+)
 from dorfl.support import compilation
 
+SIMD_DIGEST = "8aaf2e835087966b"  # of simd.py, see tests/linear/test_kernels.py
 LOGISTIC, SQUARED, HUBER = range(3)
 
-BLOCK = 64  # rows of several outputs staged at once, which stay in the first-level cache meanwhile
-_AT_ONCE = 32  # rows computed with at once; blocks of one output are so many, or some times that
-_STAGED = 64  # at most: sums of a block are in the precision of its rows
+BLOCK = 64  # rows of a block of several outputs, which stay in the first-level cache
+_STAGED = 64  # rows of a block of one output at most: its sums have the precision of the rows
+_LONG = 2048  # bytes of a row from which on rows are read one by one, without prefetching
 CHUNK = 4096  # rows summed into one partial result; fixed, whatever the number of threads
 
 _MAGIC = 6755399441055744.0  # 1.5 · 2⁵²: adding it rounds to an integer, kept in the low bits
-_SCALAR: dict[str, Any] = {
-    "error_model": "numpy",
-    "fastmath": {"contract"},
-}  # no reordering: exact to the last bits
-_INSIDE: dict[str, Any] = {
-    **_SCALAR,
-    "forceinline": True,
-}  # a call for every block would cost more than some of what is called
+# No reordering of sums: the same bits for any number of threads and clients.
+_SCALAR: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
+# A call for every block would cost more than the work of a short function.
+_INSIDE: dict[str, Any] = {**_SCALAR, "forceinline": True}
 _SETTLED = 1e-5  # a third-order step of this size leaves an error below 1e-15 …
-_SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9: the products of float32 know no better
-_NARROW = 0.3  # spread up to which a margin's start is as near as that
-_CLIMBS = 500  # steps of a climb; rows on a tie crawl
+_SETTLED_FLOAT32 = 2e-3  # … and of this size below 1e-9, the error of float32 products
+_NARROW = 0.3  # spread up to which the first guess of a margin is within `_SETTLED_FLOAT32`
+_CLIMBS = 500  # steps of an ascent at most; rows with nearly equal maxima take many
 
 compilation.announce(__name__)
-
-
-# ── lanes ───────────────────────────────────────────────────────────────────────────────────────
-# Left to itself LLVM takes four registers of a row at a time and what remains, up to sixty columns,
-# one by one; and how it shares a sum out changes with what it has inlined. Here it is told: 64
-# bytes at a time, of any kind of processor's registers, always summed in the same order.
-
-_WIDE = 64  # bytes
-
-
-class _Lanes(types.Type):
-    """Numbers that are computed with at once: as many as 64 bytes hold, or as are said."""
-
-    def __init__(self, dtype: Any, count: int = 0) -> None:
-        self.dtype, self.count = dtype, count or 8 * _WIDE // dtype.bitwidth
-        super().__init__(name=f"Lanes({dtype}, {self.count})")
-
-
-@register_model(_Lanes)
-class _LanesModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Any) -> None:
-        number = manager.lookup(kind.dtype).get_value_type()
-        super().__init__(manager, kind, ir.VectorType(number, kind.count))
-
-
-def _place(context, builder, kind, array, indices):
-    made = context.make_array(kind)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, kind, made, indices, wraparound=False)
-
-
-def _places(numbers):
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), list(numbers))
-
-
-@intrinsic
-def _lanes(_, array):
-    """How many of an array's numbers 64 bytes hold, known when code is compiled."""
-    count = _Lanes(array.dtype).count
-    return types.intp(array), lambda context, *_: context.get_constant(types.intp, count)
-
-
-@intrinsic
-def _is_short(_, number):
-    """Whether a number has single precision, known when code is compiled."""
-    short = number == types.float32
-    return types.boolean(number), lambda context, *_: context.get_constant(types.boolean, short)
-
-
-@intrinsic
-def _take(_, taken):
-    """The number in taken[0], which no other thread gets: it is one more from then on."""
-
-    def generate(context, builder, _signature, args):
-        place = _place(context, builder, taken, args[0], [ir.IntType(64)(0)])
-        return builder.atomic_rmw("add", place, ir.IntType(64)(1), "monotonic")
-
-    return types.int64(taken), generate
-
-
-@intrinsic
-def _borrowed(_, array):
-    """The array, and nobody counts who refers to it: its owner has to :func:`_keep` it.
-
-    Counting is an atomic operation, which all other access to memory waits for, and some ten of
-    them came with every block. Arguments are kept by whoever calls.
-    """
-
-    def generate(context, builder, _signature, args):
-        made = context.make_array(array)(context, builder, args[0])
-        made.meminfo = made.meminfo.type(None)
-        return made._getvalue()
-
-    return array(array), generate
-
-
-@njit(nogil=True, cache=True, **_INSIDE)
-def _keep(arrays):
-    """Have arrays that are borrowed last until here."""
-
-
-def _pointer(context, builder, array, value, indices, count=0):
-    at = _place(context, builder, array, value, indices)
-    return builder.bitcast(at, context.get_value_type(_Lanes(array.dtype, count)).as_pointer())
-
-
-def _loaded(context, builder, array, value, indices, count=0):
-    """Lanes from a place in an array on, whether aligned or not."""
-    at = _pointer(context, builder, array, value, indices, count)
-    return builder.load(at, align=array.dtype.bitwidth // 8)
-
-
-def _larger(builder, a, b):
-    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-
-def _add_product(builder, a, b, total):
-    """The sum total + a b, rounded once where the processor can."""
-    return builder.fadd(builder.fmul(a, b, flags=("contract",)), total, flags=("contract",))
-
-
-def _halves(builder, a, b, length):
-    """Of a and b, parts of so many lanes each, the lower halves of the parts and the upper ones."""
-    starts, half = range(0, 2 * a.type.count if a is not b else a.type.count, length), length // 2
-    return (
-        builder.shuffle_vector(a, b, _places([at + k for at in starts for k in part]))
-        for part in (range(half), range(half, length))
-    )
-
-
-def _folded(builder, vectors, join):
-    """One number of each vector: the halves of its lanes joined until one is left."""
-    length = vectors[0].type.count
-    while length > 1:
-        pairs = list(zip(vectors[::2], vectors[1::2], strict=False)) or [(vectors[0], vectors[0])]
-        vectors = [join(*_halves(builder, a, b, length)) for a, b in pairs]
-        length //= 2
-    if len(vectors) > 1:  # two, of a number for each of half the vectors
-        return builder.shuffle_vector(*vectors, _places(range(2 * vectors[0].type.count)))
-    return vectors[0]
-
-
-@intrinsic
-def _sum_of(_, lanes):
-    """The sum of the lanes, the upper half added to the lower one until one is left."""
-
-    def generate(_context, builder, _signature, args):
-        return builder.extract_element(_folded(builder, args, builder.fadd), ir.IntType(32)(0))
-
-    return lanes.dtype(lanes), generate
-
-
-@intrinsic
-def _max_of(_, lanes):
-    """The largest of the lanes."""
-
-    def generate(_context, builder, _signature, args):
-        found = _folded(builder, args, lambda low, high: _larger(builder, high, low))
-        return builder.extract_element(found, ir.IntType(32)(0))
-
-    return lanes.dtype(lanes), generate
-
-
-# Formulas are written once, for one number and for the lanes of a block's rows. These fill several
-# registers: while an operation waits for one of them, it can go on with another.
-
-
-def _bits(builder, change, number, with_what):
-    """A number, or lanes, after its 64 bits were changed with those of a whole number."""
-    kind, one = number.type, ir.IntType(64)
-    if isinstance(kind, ir.VectorType):
-        one = ir.VectorType(one, kind.count)
-        with_what = [with_what] * kind.count
-    changed = change(builder.bitcast(number, one), ir.Constant(one, with_what))
-    return builder.bitcast(changed, kind)
-
-
-class _Formula(AbstractTemplate):
-    """An operation on lanes; a number among them stands for lanes that are all alike."""
-
-    def generic(self, args, _kws):
-        own = next((kind for kind in args if isinstance(kind, _Lanes)), None)
-        return own and signature(own, *[own] * len(args))
-
-
-def _teach(formula, count, emit):
-    infer_global(formula)(type("_Formula", (_Formula,), {"key": formula}))
-    kinds = [_Lanes] * count
-    lower_builtin(formula, *kinds)(lambda _context, builder, _signature, args: emit(builder, *args))
-
-
-_teach(operator.add, 2, lambda builder, a, b: builder.fadd(a, b, flags=("contract",)))
-_teach(operator.sub, 2, lambda builder, a, b: builder.fsub(a, b, flags=("contract",)))
-_teach(operator.mul, 2, lambda builder, a, b: builder.fmul(a, b, flags=("contract",)))
-_teach(operator.truediv, 2, lambda builder, a, b: builder.fdiv(a, b))
-_teach(operator.neg, 1, lambda builder, a: builder.fneg(a))
-_teach(abs, 1, lambda builder, a: _bits(builder, builder.and_, a, (1 << 63) - 1))
-_teach(max, 2, _larger)
-_teach(min, 2, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
-
-
-def _alike(builder, number, kind):
-    """Lanes of one number."""
-    first = builder.insert_element(kind(ir.Undefined), number, ir.IntType(32)(0))
-    return builder.shuffle_vector(first, first, _places([0] * kind.count))
-
-
-@lower_cast(types.Float, _Lanes)
-def _repeat(context, builder, given, lanes, number):
-    number = context.cast(builder, number, given, lanes.dtype)
-    return _alike(builder, number, context.get_value_type(lanes))
-
-
-@intrinsic
-def _some(_, array, k):
-    """The lanes of a block's rows from array[k] on."""
-
-    def generate(context, builder, _signature, args):
-        return _loaded(context, builder, array, args[0], args[1:], _AT_ONCE)
-
-    return _Lanes(array.dtype, _AT_ONCE)(array, k), generate
-
-
-@intrinsic
-def _put(_, array, k, lanes):
-    """Set the numbers from array[k] on to those lanes, in the array's precision."""
-
-    def generate(context, builder, _signature, args):
-        at = _pointer(context, builder, array, args[0], args[1:2], lanes.count)
-        kind = context.get_value_type(_Lanes(array.dtype, lanes.count))
-        value = args[2] if args[2].type == kind else builder.fptrunc(args[2], kind)
-        builder.store(value, at, align=array.dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.void(array, k, lanes), generate
-
-
-@intrinsic
-def _where_positive(_, b, one, other):
-    """The one where b ≥ 0, else the other."""
-
-    def generate(_context, builder, _signature, args):
-        return builder.select(builder.fcmp_ordered(">=", args[0], args[0].type(None)), *args[1:])
-
-    return b(b, one, other), generate
-
-
-@intrinsic
-def _two_to(_, shifted):
-    """2ⁿ for the n in the low bits of a number."""
-
-    def generate(_context, builder, _signature, args):
-        power = _bits(builder, builder.shl, args[0], 52)
-        return _bits(builder, builder.add, power, 1023 << 52)
-
-    return shifted(shifted), generate
-
-
-# A block's rows are taken up to seven lanes at a time, a tile: with what these are multiplied by or
-# added to they fill the registers of most processors. The last lanes of a row begin where they end
-# with it, and so may overlap the ones before; θ is zero there, and sums are not taken from there.
-# Of every row the one a block further on is asked for, half of it during each product: memory would
-# idle otherwise until its turn comes.
-
-_ROWS, _TILE = 8, 7
-_LONG = 2048  # bytes of a row from which on it streams in by itself
-
-
-def _least(builder, a, b):
-    return builder.select(builder.icmp_signed("<", a, b), a, b)
-
-
-def _tile(context, builder, array, value, indices, count, last=None):
-    """So many lanes from a place in an array on; the last not after the last column.
-
-    By halves, of which fewer cross a line of the cache.
-    """
-    *row, k = indices
-    half = _Lanes(array.dtype).count // 2
-    for c in range(count):
-        at = builder.add(k, k.type(2 * c * half))
-        if last is not None and c == count - 1:
-            at = _least(builder, at, last)
-        for place in (at, builder.add(at, k.type(half))):
-            yield _loaded(context, builder, array, value, [*row, place], half)
-
-
-def _by_size(builder, size, emit):
-    """Have `emit` make code for tiles of every number of lanes, of which one runs."""
-    done = builder.append_basic_block()
-    cases = [builder.append_basic_block() for _ in range(_TILE)]
-    choice = builder.switch(size, cases[-1])
-    for count, case in enumerate(cases, 1):
-        choice.add_case(size.type(count), case)
-        builder.position_at_end(case)
-        emit(count)
-        builder.branch(done)
-    builder.position_at_end(done)
-
-
-def _ask(context, builder, array, value, indices, ahead, lanes):
-    """Have lanes so many numbers after a place in an array brought into the second-level cache.
-
-    Such a place need not be.
-    """
-    at = builder.gep(_place(context, builder, array, value, indices), [ahead])
-    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-    ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    for c in lanes:
-        line = builder.gep(at, [flag(c * _Lanes(array.dtype).count)])
-        builder.call(ask, [builder.bitcast(line, byte), flag(0), flag(2), flag(1)])
-
-
-@intrinsic
-def _prefetch(_, array, k):
-    """Have the lanes from an array's number k on brought into the second-level cache."""
-
-    def generate(context, builder, _signature, args):
-        _ask(context, builder, array, args[0], args[1:], ir.IntType(64)(0), range(1))
-        return context.get_dummy_value()
-
-    return types.void(array, k), generate
-
-
-@intrinsic
-def _multiply(_, rows, i, end, k, size, last, weights, ahead, out):
-    """Add to out, for every row from i to `end`, a tile of the row times the weights there.
-
-    Eight rows at a time, of which the last one stands for those after it.
-    """
-
-    def generate(context, builder, _signature, args):
-        table, i, end, k, size, last, vector, ahead, found = args
-        kind = ir.VectorType(ir.DoubleType(), _ROWS)
-
-        def emit(count):
-            own = list(_tile(context, builder, weights, vector, [k], count))
-            after = builder.add(end, end.type(1))
-            with cgutils.for_range_slice(builder, i, after, i.type(_ROWS)) as (first, _):
-                sums = []
-                for q in range(_ROWS):
-                    row = _least(builder, builder.add(first, i.type(q)), end)
-                    some = _tile(context, builder, rows, table, [row, k], count, last)
-                    parts = [own[0].type(None)] * 2  # an addition waits for the one before
-                    for c, (lanes, weight) in enumerate(zip(some, own, strict=True)):
-                        at = c // 2 % 2
-                        parts[at] = _add_product(builder, lanes, weight, parts[at])
-                    sums.append(builder.fadd(*parts))
-                    _ask(context, builder, rows, table, [row, k], ahead, range(count // 2))
-                total, j = _folded(builder, sums, builder.fadd), builder.sub(first, i)
-                total = total if total.type == kind else builder.fpext(total, kind)
-                place = _place(context, builder, out, found, [j])
-                place = builder.bitcast(place, kind.as_pointer())
-                builder.store(builder.fadd(builder.load(place, align=8), total), place, align=8)
-
-        _by_size(builder, size, emit)
-        return context.get_dummy_value()
-
-    return types.void(rows, i, end, k, size, last, weights, ahead, out), generate
-
-
-@intrinsic
-def _add_product_at(_, rows, i, k, weights, c, total):
-    """The sum of the total and the lanes of row i from column k on times the weights from c on."""
-
-    def generate(context, builder, _signature, args):
-        table, i, k, vector, c, found = args
-        lanes = _loaded(context, builder, rows, table, [i, k])
-        return _add_product(builder, lanes, _loaded(context, builder, weights, vector, [c]), found)
-
-    return total(rows, i, k, weights, c, total), generate
-
-
-@intrinsic
-def _nothing(_, number):
-    """Lanes of zeros, where a sum begins."""
-    kind = _Lanes(number)
-    return kind(number), lambda context, *_: context.get_value_type(kind)(None)
-
-
-@intrinsic
-def _add_rows(_, rows, i, several, k, size, last, coefficients, ahead, total):
-    """Add to a tile of the total: so many rows from i on times their coefficients."""
-
-    def generate(context, builder, _signature, args):
-        table, i, several, k, size, last, given, ahead, vector = args
-        lanes = context.get_value_type(_Lanes(rows.dtype, _Lanes(rows.dtype).count // 2))
-
-        def emit(count):
-            sums = [cgutils.alloca_once(builder, lanes) for _ in range(2 * count)]
-            for some in sums:
-                builder.store(lanes(None), some)
-            with cgutils.for_range(builder, several) as loop:
-                j = loop.index
-                number = builder.load(_place(context, builder, coefficients, given, [j]))
-                own = _alike(builder, number, lanes)
-                row = [builder.add(i, j), k]
-                lot = _tile(context, builder, rows, table, row, count, last)
-                for found, some in zip(lot, sums, strict=True):
-                    builder.store(_add_product(builder, found, own, builder.load(some)), some)
-                with builder.if_then(builder.icmp_signed(">", ahead, ahead.type(0))):
-                    _ask(context, builder, rows, table, row, ahead, range(count // 2, count))
-            kind = ir.VectorType(ir.DoubleType(), lanes.count)
-            for c, some in enumerate(sums):
-                at = builder.add(k, k.type(c * lanes.count))
-                at = _place(context, builder, total, vector, [at])
-                at, found = builder.bitcast(at, kind.as_pointer()), builder.load(some)
-                found = found if found.type == kind else builder.fpext(found, kind)
-                builder.store(builder.fadd(builder.load(at, align=8), found), at, align=8)
-
-        _by_size(builder, size, emit)
-        return context.get_dummy_value()
-
-    return types.void(rows, i, several, k, size, last, coefficients, ahead, total), generate
 
 
 # ── elementary functions ────────────────────────────────────────────────────────────────────────
 
 
-# Polynomials of least largest error, for a call of libm's would not be vectorised: exact to a unit
-# in the last place or, where `like` has single precision, to 1e-10: rows of float32 know no better.
+# Minimax polynomials, because calls of libm are not vectorised. They are exact to a unit in the
+# last place or, if `like` has single precision, to 1e-10: less than the rounding of float32 rows.
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _powers(x, like):
-    """2ⁿ and e^r − 1 for x = n log 2 + r ≤ 700: e^x is the one times one more than the other."""
+    """Return 2ⁿ and e^r − 1 for x = n log 2 + r ≤ 700, so that e^x = 2ⁿ (1 + (e^r − 1))."""
     x = max(x, -708.0)
     shifted = x * 1.4426950408889634 + _MAGIC
     n = shifted - _MAGIC
     r = x - n * 0.6931471803691238 - n * 1.9082149292705877e-10
-    if _is_short(like):
+    if is_single(like):
         p = 1.9790344137542862e-4
         p = p * r + 1.3944659980605022e-3
         p = p * r + 8.333497071989018e-3
@@ -483,21 +100,21 @@ def _powers(x, like):
         p = p * r + 4.166666666650602e-2
         p = p * r + 0.16666666666666555
         p = p * r + 0.5000000000000014
-    return _two_to(shifted), (p * r + 1.0) * r
+    return power_of_two(shifted), (p * r + 1.0) * r
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _exp(x, like):
-    """e^x for x ≤ 700."""
+    """Return e^x for x ≤ 700."""
     power, rest = _powers(x, like)
     return power * rest + power
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _twice_artanh(r, like):
-    """2 artanh(r) for 0 ≤ r ≤ ⅓: log(1 + e) where r = e / (2 + e)."""
+    """Return 2 artanh(r) for 0 ≤ r ≤ ⅓, which is log(1 + e) for r = e / (2 + e)."""
     z = r * r
-    if _is_short(like):
+    if is_single(like):
         p = 0.24289633576206973
         p = p * z + 0.2143072216992221
         p = p * z + 0.2861659830496284
@@ -519,7 +136,7 @@ def _twice_artanh(r, like):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _log(x):
-    """log x for x ≥ 1."""
+    """Return log x for x ≥ 1."""
     bits = np.float64(x).view(np.int64)
     mantissa = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
     e = mantissa - 1.0
@@ -534,9 +151,9 @@ def _log(x):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_start(b, spread):
-    """An upper bound of the root: tanh(t/2) ≤ 1 and, where it helps, tanh(t/2) ≤ t/2.
+    """Return an upper bound of the root, by tanh(t/2) ≤ 1 and, for S < 4, tanh(t/2) ≤ t/2.
 
-    Below S = 1 the steps need no bound to be safe.
+    For S < 1, Halley's steps converge from any start, and a good guess is returned instead.
     """
     if spread < 1.0:
         return _margin_guess(b, spread)
@@ -546,7 +163,7 @@ def _margin_start(b, spread):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_guess(b, spread):
-    """The root with tanh(t/2) to 0.006, for S < 1."""
+    """Return the root for S < 1, with tanh(t/2) replaced by a polynomial that is exact to 0.006."""
     t = min(abs(b) * (1.0 / (1.0 - 0.25 * spread)), abs(b) + 0.5 * spread)
     t = min(t, 6.0)
     z = t * t
@@ -558,24 +175,24 @@ def _margin_guess(b, spread):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_step(t, b, spread, enough, like):
-    """Halley's step for t − |b| − (S/2) tanh(t/2), e^−t after it, and how far t was from settled.
+    """Return Halley's step for t − |b| − (S/2) tanh(t/2), e^−t after it, and a stopping criterion.
 
-    With e = e^−t, tanh(t/2) is (1 − e)/(1 + e); all is multiplied by powers of 1 + e, which leaves
-    one division. Near S = 4, b = 0 the root is nearly triple and steps shrink slowly: comparing
-    them with the slope keeps the iteration going there. Settled is what is below zero.
+    With e = e^−t, tanh(t/2) is (1 − e)/(1 + e). All terms are multiplied by powers of 1 + e, which
+    leaves one division. The criterion is negative after convergence. It compares the step with the
+    slope: near S = 4, b = 0 the root is nearly triple, and steps shrink slowly.
     """
     e = _exp(-t, like)
     over, under = 1.0 - e, 1.0 + e
     residual = (t - abs(b)) * under - 0.5 * spread * over
     slope = under * under - spread * e
     step = 2.0 * residual * slope * under / (2.0 * slope * slope - residual * spread * e * over)
-    tail = e * (1.0 + step * (1.0 + step * (0.5 + step * (1.0 / 6.0))))  # for a settled step exact
+    tail = e * (1.0 + step * (1.0 + step * (0.5 + step * (1.0 / 6.0))))  # exact after convergence
     return step, tail, abs(step) * under * under - enough * abs(slope)
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_loss(e, like):
-    """log(1 + e) and e / (1 + e), the loss and σ(−t) at t with e = e^−t."""
+    """Return log(1 + e) and e / (1 + e), the loss and σ(−t) at t with e = e^−t."""
     one, two = 1.0 + e, 2.0 + e
     shared = e / (one * two)  # one division for e / (1 + e) and e / (2 + e)
     return _twice_artanh(shared * one, like), shared * two
@@ -583,10 +200,10 @@ def _margin_loss(e, like):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_nearer(t, loss, small, b, spread):
-    """The root, and loss and σ there, from a t within 2e-3 of it: a narrow spread's start.
+    """Return the root, and loss and σ there, from a t within 2e-3 of it.
 
-    By Chebyshev's step, of third order, and Taylor's series: one exponential is enough, and no row
-    waits for another to settle.
+    Chebyshev's step, of third order, and Taylor's series need one exponential. Rows need not wait
+    for each other to converge.
     """
     bend, lean = small - small * small, 1.0 - 2.0 * small
     x = spread * bend  # ≤ 0.075, so that 1 / (1 − x) is (1 + x)(1 + x²)(1 + x⁴) to 1e-9
@@ -602,14 +219,14 @@ def _margin_nearer(t, loss, small, b, spread):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _margin_value(t, loss, small, b, spread):
-    """log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t, from loss and σ at t."""
-    s = _where_positive(b, small, 1.0 - small)
-    return _where_positive(b, loss, loss + t) - 0.5 * spread * s * s, s
+    """Return log(1 + e^−u) − ½ S s² and s = σ(−u), at u = sign(b) t, from loss and σ at t."""
+    s = where_positive(b, small, 1.0 - small)
+    return where_positive(b, loss, loss + t) - 0.5 * spread * s * s, s
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _logistic_point(margin, spread):
-    """The logistic supremum at one margin: (value, s)."""
+    """Return the logistic supremum at one margin: (value, s)."""
     b = margin - 0.5 * spread
     t = _margin_start(b, spread)
     for _ in range(60):
@@ -623,12 +240,12 @@ def _logistic_point(margin, spread):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _logistic_block(output, label, count, spread, like, value, slope):
-    """The logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
-    enough = _SETTLED_FLOAT32 if _is_short(like) else _SETTLED
-    near = _is_short(like) and 0.0 < spread <= _NARROW
-    for j in range(0, count, _AT_ONCE):
-        y = _some(label, j)
-        b = y * _some(output, j) - 0.5 * spread
+    """Compute the logistic supremum of a block; label is ±1, slope is ∂f/∂a = −y s."""
+    enough = _SETTLED_FLOAT32 if is_single(like) else _SETTLED
+    near = is_single(like) and 0.0 < spread <= _NARROW
+    for j in range(0, count, AT_ONCE):
+        y = load_lanes(label, j)
+        b = y * load_lanes(output, j) - 0.5 * spread
         if near:
             t = _margin_guess(b, spread)
             loss, small = _margin_loss(_exp(-t, like), like)
@@ -639,12 +256,12 @@ def _logistic_block(output, label, count, spread, like, value, slope):
             for _ in range(60 if spread > 0.0 else 0):
                 step, e, off = _margin_step(t, b, spread, enough, like)
                 t = t - step
-                if _max_of(off) < 0.0:
+                if max_of(off) < 0.0:
                     break
             loss, small = _margin_loss(e, like)
         loss, small = _margin_value(t, loss, small, b, spread)
-        _put(value, j, loss)
-        _put(slope, j, -y * small)
+        store_lanes(value, j, loss)
+        store_lanes(slope, j, -y * small)
 
 
 # ── squared and Huber ───────────────────────────────────────────────────────────────────────────
@@ -652,27 +269,27 @@ def _logistic_block(output, label, count, spread, like, value, slope):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _squared_block(output, label, count, spread, value, slope):
-    """½ (a − y)² / (1 − S); the caller has made sure that S < 1."""
+    """Compute ½ (a − y)² / (1 − S) of a block; the caller ensures S < 1."""
     gain = 1.0 / (1.0 - spread)
-    for j in range(0, count, _AT_ONCE):
-        residual = _some(output, j) - _some(label, j)
-        _put(slope, j, gain * residual)
-        _put(value, j, 0.5 * gain * residual * residual)
+    for j in range(0, count, AT_ONCE):
+        residual = load_lanes(output, j) - load_lanes(label, j)
+        store_lanes(slope, j, gain * residual)
+        store_lanes(value, j, 0.5 * gain * residual * residual)
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _huber_block(output, label, count, spread, delta, value, slope):
-    """Two branches: the row stays in the quadratic part, or is carried into the linear one."""
+    """Compute the Huber supremum: the maximiser is in the quadratic part or in the linear one."""
     edge = delta * (1.0 - spread)
     gain = 1.0 / (1.0 - spread) if spread < 1.0 else 0.0
-    for j in range(0, count, _AT_ONCE):
-        residual = _some(output, j) - _some(label, j)
+    for j in range(0, count, AT_ONCE):
+        residual = load_lanes(output, j) - load_lanes(label, j)
         size = abs(residual)
         linear = delta * size + 0.5 * delta * delta * (spread - 1.0)
         inside = 0.5 * gain * residual * residual
-        _put(value, j, _where_positive(size - edge, linear, inside))
-        side = _where_positive(residual, residual * 0.0 + delta, residual * 0.0 - delta)
-        _put(slope, j, _where_positive(size - edge, side, gain * residual))
+        store_lanes(value, j, where_positive(size - edge, linear, inside))
+        side = where_positive(residual, residual * 0.0 + delta, residual * 0.0 - delta)
+        store_lanes(slope, j, where_positive(size - edge, side, gain * residual))
 
 
 # ── softmax ─────────────────────────────────────────────────────────────────────────────────────
@@ -680,15 +297,15 @@ def _huber_block(output, label, count, spread, delta, value, slope):
 #
 #     max_p  entropy(p) + gᵀa + ½ gᵀSg,    g = p − e_y,  p in the simplex:
 #
-# a concave part and a convex one, so one maximum where S is small, and perhaps one near every
-# vertex where it is not. Arrays are (classes, BLOCK): a lane is a row.
+# a concave part and a convex one. So there is one maximum if S is small, and up to one near every
+# vertex if S is large. Arrays are (classes, BLOCK): loops over a block's rows are innermost.
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_heights(a, label, g, pulled, p, residual, height, top, total):
-    """The height log Σ exp(t) − t_y − ½ gᵀSg of g, at t = a + S g; `pulled` is S g.
+    """Compute the objective log Σ exp(t) − t_y − ½ gᵀSg of g, at t = a + S g; `pulled` is S g.
 
-    Also p = softmax(t) and the residual p − e_y − g, which is zero where the climb ends.
+    Also p = softmax(t) and the residual p − e_y − g, which is zero at a maximum.
     """
     classes = len(a)
     for j in range(BLOCK):
@@ -715,13 +332,14 @@ def _softmax_heights(a, label, g, pulled, p, residual, height, top, total):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_newton(spread, accuracy, p, residual, start, step, pulled_step, left, room):
-    """Newton's step δ, with (I − D S) δ = residual and D = diag p − p pᵀ, and S δ.
+    """Compute Newton's step δ, with (I − D S) δ = residual and D = diag p − p pᵀ, and S δ.
 
-    By conjugate gradients in the metric S, in which the matrix is self-adjoint, and positive where
-    the problem is concave. Where it is not, a lane stops, at worst with δ = residual, the step of
-    the fixed-point iteration. Only S δ is iterated, for what S does not see would be left to
-    rounding; then δ = residual + D S δ. Newton neglects about ½ |S δ|², so that much may be left
-    over where it is above the accuracy. `start` is S residual, `left` the square of what is left.
+    Conjugate gradients in the metric S, in which the matrix is self-adjoint, and positive definite
+    if the problem is concave. Otherwise a row stops early, at worst with δ = residual, the step of
+    the fixed-point iteration. Only S δ is iterated, because components in the null space of S would
+    be rounding errors; then δ = residual + D S δ. Newton's error is about ½ |S δ|², so a residual
+    of that size is accepted if it is above the accuracy. `start` is S residual, and `left` the
+    squared norm of the residual of the linear system.
     """
     classes = len(p)
     (rest, pulled, way, pulled_way), (energy, mean, bend, length, alpha, goal) = room
@@ -739,7 +357,7 @@ def _softmax_newton(spread, accuracy, p, residual, start, step, pulled_step, lef
         goal[j] = max(0.5 * left[j], accuracy) ** 2
     for _ in range(classes):
         busy = 0.0
-        for j in range(BLOCK):  # a lane that went on after its goal would feed on rounding
+        for j in range(BLOCK):  # after its goal a row would iterate on rounding errors
             energy[j] = energy[j] if left[j] > goal[j] else 0.0
             busy = max(busy, energy[j])
         if busy <= 0.0:
@@ -789,12 +407,12 @@ def _softmax_newton(spread, accuracy, p, residual, start, step, pulled_step, lef
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_climb(a, label, count, spread, accuracy, g, pulled, value, room):
-    """Climb from the slopes g, with `pulled` = S g, to where g = softmax(a + S g) − e_y.
+    """Ascend from the slopes g, with `pulled` = S g, to a point with g = softmax(a + S g) − e_y.
 
-    The fixed-point step g ← softmax(a + S g) − e_y maximises the height with its convex part
-    linearised; it gains at least ½ rᵀSr, r the residual. Newton's step is taken back for it if it
-    gains less. A lane is done when all that Newton's step neglects is below the accuracy; its value
-    then follows from the quadratic model, without another look.
+    The fixed-point step g ← softmax(a + S g) − e_y maximises the objective with its convex part
+    linearised. It gains at least ½ rᵀSr, r the residual, and replaces a Newton step that gains
+    less. A row is done if the error of Newton's step is below the accuracy. Its value then follows
+    from the quadratic model, without another evaluation.
     """
     classes = len(a)
     newton_room, arrays, lanes = room
@@ -804,7 +422,7 @@ def _softmax_climb(a, label, count, spread, accuracy, g, pulled, value, room):
         floor[j] = -np.inf
         going[j] = 1.0 if j < count else 0.0
     for trial in range(_CLIMBS):
-        last = 1.0 if trial == _CLIMBS - 1 else 0.0  # where a lane then is, it stays
+        last = 1.0 if trial == _CLIMBS - 1 else 0.0  # no row moves in the last iteration
         _softmax_heights(a, label, g, pulled, p, residual, height, top, total)
         _softmax_newton(spread, accuracy, p, residual, start, step, pulled_step, left, newton_room)
         gain[:] = 0.0
@@ -841,13 +459,13 @@ def _softmax_climb(a, label, count, spread, accuracy, g, pulled, value, room):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_bounds(a, label, chords, apart, w, reach, top, total):
-    """What no maximum can exceed: top + log total, and top + log reach[c] if it has p_c ≥ ⅓.
+    """Compute bounds of the maxima: top + log total, and top + log reach[c] if p_c ≥ ⅓ there.
 
     The problem is max_p entropy(p) + pᵀb − ¼ Σ p_c p_e s_ce, with s_ce = (e_c − e_e)ᵀS(e_c − e_e)
     and b_c = a_c − a_y + ½ s_cy. Without the last term it is log Σ exp(b). With p_c ≥ ⅓ the terms
-    of c are kept, at least ⅙ p_e s_ce each: the other classes weigh `apart` = exp(−⅙ s) as much,
-    and p_c = ⅓ is best unless c weighs more. A third, because maxima that two or three classes
-    share are then not passed over either.
+    of c are kept, at least ⅙ p_e s_ce each: the weights of the other classes are multiplied by
+    `apart` = exp(−⅙ s), and p_c = ⅓ is best unless c has a larger weight. With a third, maxima that
+    two or three classes share are found too.
     """
     classes = len(a)
     for j in range(BLOCK):
@@ -871,7 +489,7 @@ def _softmax_bounds(a, label, chords, apart, w, reach, top, total):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_start(spread, label, vertex, j, g, pulled):
-    """Start lane j at a vertex of the simplex."""
+    """Set row j to a vertex of the simplex."""
     own, c = int(label), int(vertex)
     for e in range(len(spread)):
         g[e, j] = (1.0 if e == c else 0.0) - (1.0 if e == own else 0.0)
@@ -880,7 +498,7 @@ def _softmax_start(spread, label, vertex, j, g, pulled):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_try(queue, count, spread, accuracy, label, value, slope, room):
-    """Climb in the lanes of the queue, and keep what gets higher than its row did before."""
+    """Ascend from all starts in the queue, and keep a result if it is better for its row."""
     (a, g, pulled), (row, climbing, paid, reached) = queue
     _softmax_climb(a, climbing, count, spread, accuracy, g, pulled, reached, room)
     for i in range(count):
@@ -896,10 +514,10 @@ def _softmax_block(
     a, label, count, spread, chords, apart, concave, accuracy, price, marked, resting, value, slope,
     room,
 ):  # fmt: skip
-    """The softmax supremum of a block, over the labels too where they have a price.
+    """Compute the softmax supremum of a block, over the labels too if they have a price.
 
-    Where it is not concave it is the best of several climbs: from the vertex of the label, g = 0,
-    and from all other vertices of the simplex that have a chance to be near something higher.
+    If the problem is not concave, it is the best of several ascents: from the vertex of the label,
+    g = 0, and from all other vertices of the simplex whose bound is above the best value so far.
     """
     classes = len(a)
     climb_room, queue, (w, reach, pulled), (top, total, own, other) = room
@@ -928,7 +546,7 @@ def _softmax_block(
             for c in range(classes):
                 if c == other[j]:
                     if changed < 0:
-                        continue  # climbed from already
+                        continue  # the first ascent
                 else:
                     # At the vertex with w = 1 the height is `top` at least: others must beat it.
                     least = line if w[c, j] == 1.0 else max(line, 1.0)
@@ -947,7 +565,7 @@ def _softmax_block(
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_room(classes):
-    """Working space of :func:`_softmax_block`, taken once: its functions run for microseconds."""
+    """Return the working space of :func:`_softmax_block`, allocated once for all blocks."""
     c = np.zeros((17, classes, BLOCK))
     j = np.zeros((23, BLOCK))
     newton = (c[0], c[1], c[2], c[3]), (j[0], j[1], j[2], j[3], j[4], j[5])
@@ -967,7 +585,7 @@ def _softmax_room(classes):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _threshold_slope(v, row, score):
-    """First and second derivative in v, value and σ(−u) of the supremum with x_k = v."""
+    """Return first and second derivative in v, value and σ(−u) of the supremum with x_k = v."""
     rest, label, theta, spread, origin = row
     stiffness, level, softness, weight = score
     value, s = _logistic_point(label * (rest + theta * v), spread)
@@ -984,7 +602,7 @@ def _threshold_slope(v, row, score):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _threshold_root(low, high, v, row, score):
-    """The maximiser between `low`, where the slope is ≥ 0, and `high`, where it is ≤ 0, from v."""
+    """Return the maximiser between `low`, with a slope ≥ 0, and `high`, with a slope ≤ 0."""
     for _ in range(200):
         first, second, _value, _s = _threshold_slope(v, row, score)
         if first >= 0.0:
@@ -1001,13 +619,13 @@ def _threshold_root(low, high, v, row, score):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _threshold_row(output, label, spread, x, theta, score, plain):
-    """(value, s, v) of a row the score applies to; `plain` is its x_k without the score.
+    """Return (value, s, v) of a row to which the score applies; `plain` is its x_k without score.
 
-    The score only pushes down. Where the problem is concave every stationary point lies left of the
-    plain optimum, and if that is below the threshold the function is concave from there on: one
-    bracketed root is the answer. Otherwise every local maximum is found from a grid as fine as the
-    two sigmoids that shape the function, with a point on either side of the kink that the supremum
-    over the other coordinates has where it changes sides.
+    The score has a negative slope. If the problem is concave, every stationary point is left of the
+    plain optimum, and if that is below the threshold, the function is concave in between: one
+    bracketed root is the maximiser. Otherwise every local maximum is found from a grid as fine as
+    the two sigmoids in the function, with a point on either side of its non-smooth point, where the
+    supremum over the other coordinates changes sides.
     """
     stiffness, level, softness, weight = score
     other = max(spread - theta * theta / stiffness, 0.0)
@@ -1019,14 +637,14 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
     else:
         half = 97
         grid = np.empty(2 * half + 4)
-        kink = (label * 0.5 * other - row[0]) / theta if theta != 0.0 else x
+        corner = (label * 0.5 * other - row[0]) / theta if theta != 0.0 else x
         for i in range(half):
             offset = 0.75 * (i - half // 2)
             grid[i] = level + softness * offset
-            grid[half + i] = kink + offset / theta if theta != 0.0 else x
-        beside = 1e-9 * (1.0 + abs(kink))
-        grid[half + half // 2] = kink - beside
-        grid[2 * half] = kink + beside
+            grid[half + i] = corner + offset / theta if theta != 0.0 else x
+        beside = 1e-9 * (1.0 + abs(corner))
+        grid[half + half // 2] = corner - beside
+        grid[2 * half] = corner + beside
         grid[2 * half + 1], grid[2 * half + 2], grid[2 * half + 3] = low, high, plain
         for i in range(grid.size):
             grid[i] = min(max(grid[i], low), high)
@@ -1049,7 +667,7 @@ def _threshold_row(output, label, spread, x, theta, score, plain):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _resting_score(x, level, softness, weight):
-    """h of a row whose column cannot move."""
+    """Return h of a row whose column cannot move."""
     e = _exp(-abs(x - level) / softness, 0.0)
     return weight * (e / (1.0 + e) if x < level else 1.0 / (1.0 + e))
 
@@ -1058,16 +676,21 @@ def _resting_score(x, level, softness, weight):
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
+def _keep(arrays):
+    """Keep borrowed arrays alive until here."""
+
+
+@njit(nogil=True, cache=True, **_INSIDE)
 def _tile_size(dims, width):
-    """How many lanes of a row a tile takes: tiles are as few as can be, and about alike."""
+    """Return the lanes of a row in a tile: as few tiles as possible, of about equal size."""
     lanes = -(-dims // width)
-    return -(-lanes // -(-lanes // _TILE))
+    return -(-lanes // -(-lanes // TILE))
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _padded(weights):
-    """Weights by lanes: zero where the last overlap those before, or a short row's the next row."""
-    dims, width = weights.shape[1], _lanes(weights)
+    """Return weights by lanes: zero where the last lanes overlap others or the next row."""
+    dims, width = weights.shape[1], lane_count(weights)
     found = np.zeros(dims + 2 * width, weights.dtype)
     for k in range(dims):
         found[_column(k, dims, width)] = weights[0, k]
@@ -1076,22 +699,22 @@ def _padded(weights):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _column(k, dims, width):
-    """Where column k of a row is by lanes."""
+    """Return the index of column k of a row by lanes."""
     whole = dims // width * width
     return k if k < whole else k - max(dims - width, 0) + whole
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _can_load(rows, stop):
-    """Whether the lanes of all rows before `stop` are in the array; a short row's may not be."""
-    return rows.shape[1] * (stop - 1) + _lanes(rows) <= rows.size
+    """Return True if the lanes of all rows before `stop` are inside the array."""
+    return rows.shape[1] * (stop - 1) + lane_count(rows) <= rows.size
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _last_rows(rows, first, count):
-    """Rows of a block as they are but for zeros behind them, so that lanes can be loaded there."""
+    """Return rows of a block padded with zeros, so that lanes are inside the array."""
     dims = rows.shape[1]
-    found = np.zeros((count, _lanes(rows)), rows.dtype)
+    found = np.zeros((count, lane_count(rows)), rows.dtype)
     for j in range(count):
         for k in range(dims):
             found[j, k] = rows[first + j, k]
@@ -1100,26 +723,26 @@ def _last_rows(rows, first, count):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
-    """out[j] = weights · row_j + bias for a block of rows; zero beyond the last.
+    """Compute out[j] = weights · row_j + bias for a block of rows; zero beyond the last.
 
-    Rows are climbed together, so what is beyond must not be somebody else's.
+    Suprema of a block's rows are iterated together, so rows beyond must not be another client's.
     """
-    width, end = _lanes(rows), first + count - 1
+    width, end = lane_count(rows), first + count - 1
     last = max(dims - width, 0)
     out[:] = bias
-    if dims * rows.itemsize > _LONG:  # one after the other: eight would be as many places in memory
+    if dims * rows.itemsize > _LONG:  # eight rows at once would be read from eight places
         for j in range(count):
-            one = two = _nothing(rows.dtype.type(0))
+            one = two = zero_lanes(rows.dtype.type(0))
             for k in range(0, dims, 2 * width):
                 after = k + width
-                one = _add_product_at(rows, first + j, min(k, last), weights, k, one)
-                two = _add_product_at(rows, first + j, min(after, last), weights, after, two)
-            out[j] += _sum_of(one + two)
+                one = add_product(rows, first + j, min(k, last), weights, k, one)
+                two = add_product(rows, first + j, min(after, last), weights, after, two)
+            out[j] += sum_of(one + two)
     else:
         k = 0
         while k < dims:
             size = min(tile, (dims - k + width - 1) // width)
-            _multiply(rows, first, end, k, size, last, weights, ahead, out)
+            multiply_rows(rows, first, end, k, size, last, weights, ahead, out)
             k += tile * width
     out[count:] = 0.0
 
@@ -1127,17 +750,17 @@ def _outputs(rows, first, count, weights, dims, bias, tile, ahead, out):
 @njit(nogil=True, cache=True, **_INSIDE)
 def _weighted_rows(rows, first, count, coefficient, dims, tile, ahead, total):
     """Add Σ_j coefficient_j row_j to the total, by lanes."""
-    width = _lanes(rows)
+    width = lane_count(rows)
     last, k = max(dims - width, 0), 0
     while k < dims:
         size = min(tile, (dims - k + width - 1) // width)
-        _add_rows(rows, first, count, k, size, last, coefficient, ahead, total)
+        add_rows(rows, first, count, k, size, last, coefficient, ahead, total)
         k += tile * width
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _bias(intercept, anchors, weights, client, c):
-    """What a client's rows all get of output c: its intercept, and θᵀ(I − A)ξ̄."""
+    """Return the part of output c that all rows of a client share: intercept and θᵀ(I − A)ξ̄."""
     total = intercept[c]
     for k in range(anchors.shape[1]):
         total += anchors[client, k] * weights[c, k]
@@ -1146,7 +769,7 @@ def _bias(intercept, anchors, weights, client, c):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def _softmax_outputs(rows, first, count, weights, bias, space, out):
-    """out[:, j] = weights row_j + bias for a block of rows (zero beyond the last one)."""
+    """Compute out[:, j] = weights row_j + bias for a block of rows (zero beyond the last one)."""
     outputs = len(weights)
     product = space[: outputs * count].reshape(outputs, count)
     np.dot(weights, rows[first : first + count].T, product)
@@ -1170,8 +793,8 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
             coefficient[c, j] = push[c, j]
         for j in range(count, BLOCK):
             push[c, j] = 0.0
-        for j in range(0, BLOCK, _AT_ONCE):
-            slopes[c] += _sum_of(_some(push[c], j))
+        for j in range(0, BLOCK, AT_ONCE):
+            slopes[c] += sum_of(load_lanes(push[c], j))
     np.dot(push, slope.T, square)
     np.dot(coefficient, rows[first : first + count], partial)
     for c in range(outputs):
@@ -1183,7 +806,7 @@ def _softmax_sums(rows, first, count, weight, slope, space, push, partial, squar
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _copy(source, first, count, out):
-    """The block's part of `source`; a slice spares a check of every index for its sign."""
+    """Copy the block's part of `source`; a slice avoids a test of every index for its sign."""
     part = source[first : first + count]
     for j in range(count):
         out[j] = part[j]
@@ -1191,9 +814,9 @@ def _copy(source, first, count, out):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _part(source, first, count, block, room, apart):
-    """Where a block's part of `source` is: there, or in the room if it ends early or is changed."""
-    for k in range(0, block, _lanes(source)):  # too seldom read to stream in by itself
-        _prefetch(source, first + 2 * block + k)
+    """Return a block's part of `source`, copied to `room` if it is short or will be changed."""
+    for k in range(0, block, lane_count(source)):
+        prefetch(source, first + 2 * block + k)
     part = source[first : first + block]
     if apart or len(part) < block:
         _copy(source, first, count, room)
@@ -1203,19 +826,19 @@ def _part(source, first, count, block, room, apart):
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _level(largest, scale, top):
-    """A level that no f·scale is above by more than one: the former one, if that will do.
+    """Return a level that no f·scale exceeds by more than one: the former one, if possible.
 
-    Then what comes next need not wait for the largest f.
+    Then the next operations need not wait for the largest f.
     """
     return largest if (largest - top) * scale > 1.0 else top
 
 
 @njit(nogil=True, cache=True, **_INSIDE)
 def _tilt(f, scale, top, like):
-    """Weights w = exp((f − top)·scale) of some rows and w − 1; one and f where there is no tilt.
+    """Return weights w = exp((f − top)·scale) of some rows and w − 1; one and f without a tilt.
 
-    The sum is that of expm1 and not of exp, because ρβ log mean exp(f/ρβ) is a small difference of
-    large numbers where ρβ is large.
+    Sums are those of w − 1, because ρβ log mean exp(f/ρβ) is a small difference of large numbers if
+    ρβ is large.
     """
     if scale == 0.0:
         return f * 0.0 + 1.0, f
@@ -1255,10 +878,10 @@ def _change_labels(
     rows, first, count, output, label, spread, like, weights, threshold, price, value, slope, shift,
     room,
 ):  # fmt: skip
-    """Give rows of a logistic model the other label where that is worse by more than its price."""
+    """Change labels of a logistic model if that raises the supremum by more than the price."""
     other, other_value, other_slope, other_shift = room
-    for j in range(0, count, _AT_ONCE):
-        _put(other, j, -_some(label, j))
+    for j in range(0, count, AT_ONCE):
+        store_lanes(other, j, -load_lanes(label, j))
     _logistic_block(output, other, count, spread, like, other_value, other_slope)
     if threshold[4] > 0.0:
         _apply_threshold(
@@ -1279,33 +902,31 @@ def one_pass(
     scale, price, threshold, kind, delta, levels, moments, slopes, squares, keep, f, g, labels,
     moves,
 ):  # fmt: skip
-    """Everything the risks need from the rows in chunks = [(start, stop, client), …].
+    """Compute the sums of a model with one output over chunks = [(start, stop, client), …].
 
-    Chunks are taken one by one, until none is left: threads that share `taken` share them out.
-    Per chunk: levels are the top of f·scale, Σ (w − 1) (or Σ f where scale = 0, the plain mean) and
-    Σ w g · shift, with w = exp(f·scale − top); then Σ w g xᵀ, Σ w g and Σ w g gᵀ. With `keep`, also
-    per row: f, g, the label at the maximiser, and how far the threshold's coordinate moves beyond
-    the loss. Rows meet the weights A θ, `effective`, and θᵀ(I − A)ξ̄ of their client.
-
-    This is for models of one output; those of several are :func:`softmax_pass`'s.
+    Chunks are taken one by one until none is left: threads with the same `taken` share them. For
+    each chunk, `levels` are the top of f·scale, Σ (w − 1) (Σ f for scale = 0, the plain mean) and
+    Σ w g · shift, with w = exp(f·scale − top). Then come Σ w g xᵀ, Σ w g and Σ w g gᵀ. With `keep`,
+    also for each row f, g, the label at the maximiser, and the move of the threshold's coordinate
+    beyond that of the loss. `effective` are the weights A θ.
     """
-    dims, width, like, S = rows.shape[1], _lanes(rows), rows.dtype.type(0), spread[0, 0]
-    rows, target, penalty = _borrowed(rows), _borrowed(target), _borrowed(penalty)
+    dims, width, like, S = rows.shape[1], lane_count(rows), rows.dtype.type(0), spread[0, 0]
+    rows, target, penalty = borrowed(rows), borrowed(target), borrowed(penalty)
     tile, size = _tile_size(dims, width), dims * rows.itemsize
-    # half of the first-level cache: the next block is on its way meanwhile
-    block = min(max(16_384 // size // _AT_ONCE * _AT_ONCE, _AT_ONCE), _STAGED)
+    # at most half of the first-level cache, beside which the next block is prefetched
+    block = min(max(16_384 // size // AT_ONCE * AT_ONCE, AT_ONCE), _STAGED)
     ahead = block * dims if size <= _LONG else 0
     kept = (
         np.zeros((10, block)), _padded(effective), np.zeros(block, rows.dtype),
         np.empty(dims + width),
     )  # fmt: skip
-    room, padded = _borrowed(kept[0]), _borrowed(kept[1])
-    coefficient, sums = _borrowed(kept[2]), _borrowed(kept[3])
+    room, padded = borrowed(kept[0]), borrowed(kept[1])
+    coefficient, sums = borrowed(kept[2]), borrowed(kept[3])
     output, value, slope, shift, copies = room[0], room[1], room[2], room[3], room[4:6]
     other = (room[6], room[7], room[8], room[9])
     own = effective[0]
     scored, priced = threshold[4] > 0.0, price < np.inf
-    chunk = _take(taken)
+    chunk = take_next(taken)
     while chunk < len(chunks):
         start, stop, client = chunks[chunk]
         moment, bias = moments[chunk, 0], _bias(intercept, anchors, weights, client, 0)
@@ -1314,7 +935,7 @@ def one_pass(
         sums[:] = 0.0
         for first in range(start, stop, block):
             count = min(block, stop - first)
-            whole = -(-count // _AT_ONCE) * _AT_ONCE
+            whole = -(-count // AT_ONCE) * AT_ONCE
             table, at = rows, first
             if not _can_load(rows, first + count):
                 table, at = _last_rows(rows, first, count), 0
@@ -1338,8 +959,8 @@ def one_pass(
                 _huber_block(output, label, count, S, delta, value, slope)
 
             minus = _part(penalty, first, count, block, copies[1], False)
-            for j in range(0, count, _AT_ONCE):
-                _put(value, j, _some(value, j) - _some(minus, j))
+            for j in range(0, count, AT_ONCE):
+                store_lanes(value, j, load_lanes(value, j) - load_lanes(minus, j))
             if keep:
                 for j in range(count):
                     f[first + j] = value[j]
@@ -1348,10 +969,10 @@ def one_pass(
                     moves[first + j] = shift[j]
             for j in range(count, whole):
                 value[j], slope[j] = -np.inf, 0.0
-            largest = _some(value, 0)
-            for j in range(_AT_ONCE, count, _AT_ONCE):
-                largest = max(_some(value, j), largest)
-            risen = _level(_max_of(largest), scale, top)
+            largest = load_lanes(value, 0)
+            for j in range(AT_ONCE, count, AT_ONCE):
+                largest = max(load_lanes(value, j), largest)
+            risen = _level(max_of(largest), scale, top)
             if risen > top:
                 shrink = math.exp((top - risen) * scale)
                 total = total * shrink + (first - start) * math.expm1((top - risen) * scale)
@@ -1360,21 +981,21 @@ def one_pass(
                     sums[k] *= shrink
                 top = risen
             for j in range(count, whole):
-                value[j] = top  # with a weight of one, which adds nothing
-            for j in range(0, count, _AT_ONCE):
-                weight, gained = _tilt(_some(value, j), scale, top, like)
-                push = weight * _some(slope, j)
-                _put(coefficient, j, push)
-                total += _sum_of(gained)
-                pushed += _sum_of(push)
-                squared += _sum_of(push * _some(slope, j))
-                moved += _sum_of(push * _some(shift, j)) if scored else 0.0
+                value[j] = top  # a weight of one, so that w − 1 is zero
+            for j in range(0, count, AT_ONCE):
+                weight, gained = _tilt(load_lanes(value, j), scale, top, like)
+                push = weight * load_lanes(slope, j)
+                store_lanes(coefficient, j, push)
+                total += sum_of(gained)
+                pushed += sum_of(push)
+                squared += sum_of(push * load_lanes(slope, j))
+                moved += sum_of(push * load_lanes(shift, j)) if scored else 0.0
             _weighted_rows(table, at, count, coefficient, dims, tile, ahead, sums)
         for k in range(dims):
             moment[k] = sums[_column(k, dims, width)]
         levels[chunk, 0], levels[chunk, 1], levels[chunk, 2] = top * scale, total, moved
         slopes[chunk, 0], squares[chunk, 0, 0] = pushed, squared
-        chunk = _take(taken)
+        chunk = take_next(taken)
     _keep(kept)
 
 
@@ -1383,9 +1004,9 @@ def softmax_pass(
     rows, target, penalty, chunks, taken, effective, weights, intercept, anchors, spread,
     scale, price, threshold, concave, levels, moments, slopes, squares, keep, f, g, labels, moves,
 ):  # fmt: skip
-    """What :func:`one_pass` finds, of a softmax model. Shifts are zero: thresholds' columns rest.
+    """Compute the sums of :func:`one_pass` for a softmax model, whose threshold column cannot move.
 
-    `concave` says whether every row's supremum is.
+    `concave` is True if the supremum of every row is concave.
     """
     outputs, dims = effective.shape
     output, label = np.zeros((outputs, BLOCK)), np.ones(BLOCK)
@@ -1403,7 +1024,7 @@ def softmax_pass(
     room = _softmax_room(outputs)
     accuracy = 1e-9 if rows.itemsize == 4 else 1e-13  # of g
     scored = threshold[4] > 0.0
-    chunk = _take(taken)
+    chunk = take_next(taken)
     while chunk < len(chunks):
         start, stop, client = chunks[chunk]
         for c in range(outputs):
@@ -1441,17 +1062,17 @@ def softmax_pass(
                 squares[chunk] *= shrink
                 top = risen
             for j in range(count, BLOCK):
-                value[j] = top  # with a weight of one, which adds nothing
-            for j in range(0, BLOCK, _AT_ONCE):
-                some, gained = _tilt(_some(value, j), scale, top, 0.0)
-                _put(weight, j, some)
-                total += _sum_of(gained)
+                value[j] = top  # a weight of one, so that w − 1 is zero
+            for j in range(0, BLOCK, AT_ONCE):
+                some, gained = _tilt(load_lanes(value, j), scale, top, 0.0)
+                store_lanes(weight, j, some)
+                total += sum_of(gained)
             _softmax_sums(
                 rows, first, count, weight, slope, coefficient, push, partial, square,
                 (moments[chunk], slopes[chunk], squares[chunk]),
             )  # fmt: skip
         levels[chunk, 0], levels[chunk, 1] = top * scale, total
-        chunk = _take(taken)
+        chunk = take_next(taken)
 
 
 @njit(nogil=True, cache=True, **_SCALAR)
@@ -1459,7 +1080,7 @@ def combine(
     chunks, counts, tau, shrink, anchors, pulled, column, levels, moments, slopes, squares, values,
     gradients,
 ):  # fmt: skip
-    """F_i and ∇F_i of every client from the sums of :func:`one_pass`, chunks in their order.
+    """Compute F_i and ∇F_i of every client from the sums of :func:`one_pass`, in their order.
 
     See :func:`chain` for shrink, anchors, pulled and column.
     """
@@ -1497,10 +1118,10 @@ def combine(
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def chain(moment, slope, square, shift, shrink, anchors, pulled, column, gradients):
-    """The chain rule from ζ back to θ: ∇F = Σ p g zᵀ, from Σ p g ζᵀ, Σ p g, Σ p g gᵀ of a client.
+    """Apply the chain rule from ζ to θ: ∇F = Σ p g zᵀ, from Σ p g ζᵀ, Σ p g, Σ p g gᵀ of a client.
 
-    A row stands at z = shrink ζ + anchor + Qᵀ g, `pulled` is Q = W K⁻¹, and `column` where the
-    threshold score moves it by the shift beyond that. A last column is the intercept's.
+    A row's maximiser is z = shrink ζ + anchor + Qᵀ g, with `pulled` Q = W K⁻¹. In `column` the
+    threshold score moves it further, by the shift. The last column is the intercept's.
     """
     clients, outputs, dims = moment.shape
     for client in range(clients):
@@ -1523,10 +1144,10 @@ def chain(moment, slope, square, shift, shrink, anchors, pulled, column, gradien
 def single(
     rows, bounds, begin, end, shrink, anchors, pull, slope, root, lean, twice, scale, packed
 ):
-    """∇²F, packed, of every client in [begin, end) where the model has one output.
+    """Compute ∇²F, packed, of every client in [begin, end) for a model with one output.
 
-    A row stands at z = shrink ζ + anchor + slope · pull and has the weight root² in the Gram
-    matrix; lean[0] and lean[1] are p g and p g E, `twice` is Σ p g² E of every client.
+    A row's maximiser is z = shrink ζ + anchor + slope · pull, and its weight in the Gram matrix is
+    root². lean[0] and lean[1] are p g and p g E, `twice` is Σ p g² E of every client.
     """
     width, dims, most = len(pull), rows.shape[1], 256
     place = np.ones((most, width), pull.dtype)
@@ -1563,7 +1184,7 @@ def single(
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def stretch(bend, spread):
-    """E = D (I − S D)⁻¹ for every D; where that is nearly singular, or no more a maximum's, D."""
+    """Return E = D (I − S D)⁻¹ for every D; D if that is nearly singular or indefinite."""
     outputs, made = len(spread), bend.copy()
     table = np.empty((outputs, 2 * outputs))  # I − D S beside D, and in the end I beside E
     for j in range(len(bend)):
@@ -1601,10 +1222,10 @@ def stretch(bend, spread):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def gram(place, weight, total):
-    """total[kl, q] += Σ_j weight[j, q] z_jk z_jl, for every pair k ≥ l in the order of a triangle.
+    """Add Σ_j weight[j, q] z_jk z_jl to total[kl, q], for every pair k ≥ l of a packed triangle.
 
-    Rows that are mostly zero, as one-hot encoding leaves them, are taken one by one, at the price
-    of what is not zero in them; others some at a time, their pairs multiplied by BLAS.
+    Rows that are mostly zero, as after one-hot encoding, are added one by one by their non-zero
+    entries. For others, BLAS multiplies the products of pairs.
     """
     count, width = place.shape
     filled = 0
@@ -1670,7 +1291,7 @@ def _dense_gram(place, weight, total):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def unfold(triangles, width, packed):
-    """Blocks (c, e), c ≥ e, each symmetric and given by its triangle, as one packed triangle."""
+    """Combine blocks (c, e), c ≥ e, symmetric and given as triangles, into one packed triangle."""
     outputs = int((math.sqrt(8.0 * len(triangles) + 1.0) - 0.5) / 2.0)
     at = 0
     for c in range(outputs):
@@ -1689,9 +1310,9 @@ def unfold(triangles, width, packed):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def lean_on(pull, leaning, pushed, scale, packed):
-    """Add to block (c, e), c ≥ e: QᵀA_ce + A_ecᵀQ − scale · s_c s_eᵀ, Q the pull, s what is pushed.
+    """Add QᵀA_ce + A_ecᵀQ − scale · s_c s_eᵀ to block (c, e), c ≥ e, with Q `pull`, s `pushed`.
 
-    Where rows move, A_ce = E_p[g_c E_e· z] + ½ E_p[g_c g_e E] Q.
+    If rows move, A_ce = E_p[g_c E_e· z] + ½ E_p[g_c g_e E] Q.
     """
     outputs, width = pull.shape
     turned = np.ascontiguousarray(pull.T)
@@ -1710,7 +1331,7 @@ def lean_on(pull, leaning, pushed, scale, packed):
 
 @njit(nogil=True, cache=True, **_SCALAR)
 def is_bounded(packed, scale):
-    """Whether |H_kl| ≤ scale_k scale_l for every entry of a packed triangle."""
+    """Return True if |H_kl| ≤ scale_k scale_l for every entry of a packed triangle."""
     at = 0
     for k in range(len(scale)):
         worst = 0
