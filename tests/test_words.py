@@ -10,11 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
     "__init__.py",
     "carriers",
-    "cli/__init__.py",
-    "cli/info.py",
-    "cli/init.py",
-    "cli/options.py",
-    "cli/screen.py",
+    "cli",
     "federated",
     "objective",
     "data",
@@ -22,6 +18,11 @@ FINISHED = (
     "report",
     "sklearn.py",
     "support",
+    "tabular/pages.py",
+    "tabular/promise_pages.py",
+    "tabular/promises.py",
+    "tabular/remarks.py",
+    "tabular/uncertainty.py",
 )  # in src/dorfl
 BANNED = (
     "told", "heard", "whose like", "of who", "stands in", "stood in", "held for wrong", "nobody",

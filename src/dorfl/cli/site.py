@@ -45,9 +45,9 @@ _SENT = {
     "center": "the location and scale of the rows",
     "edge": "a sketch of the distances of rows from their location",
     "round": "the risk and its gradient",
-    "network": "a network's update and its risk; at the end the risk alone",
-    "finish": "how the model serves the site",
-    "levels": "of which kind columns are, and the names of their frequent levels",
+    "network": "an update of the network and its risk; at the end the risk alone",
+    "finish": "the loss and the accuracy of the model at the site",
+    "levels": "the kinds of columns, and the names of their frequent levels",
     "sum masked": "masked numbers, of which only the sum over sites can be read",
     "sum open": "seeds that open the sum, and nothing else",
 }
@@ -141,7 +141,10 @@ def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
     try:
         hello = asyncio.run(ask())
     except ServerAwayError as error:
-        raise ValueError(f"{server} does not answer ({error})") from None
+        raise ValueError(
+            f"{server} does not answer ({error}): ask the coordinator whether `dorfl server start` "
+            "is running there, and check the address and the port"
+        ) from None
     screen.say(f"{server} knows this site as {hello.site!r}")
     differ = clocks(hello.ahead)
     if differ is not None:
