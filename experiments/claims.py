@@ -17,9 +17,9 @@ Verdict = Literal["fails", "tie", "holds"]
 VERDICTS: tuple[Verdict, ...] = ("fails", "tie", "holds")
 ERRORS = 2.0  # standard errors of a paired difference: some 95 % of a normal distribution
 RULE = (
-    "A claim holds if its difference, paired by seed, is above zero by more than two standard "
-    "errors, fails if it is below by as much, and is a tie within. A claim about one run has no "
-    "standard error and holds or fails as it stands."
+    "Failures come first. Differences are paired by seed. A claim holds if its difference is more "
+    "than two standard errors above zero, fails if it is more than two below, and is a tie "
+    "otherwise. A claim about one run has no standard error."
 )
 
 
@@ -88,8 +88,8 @@ def tables(claims: Sequence[Claim]) -> tuple[Table, Table]:
     numbers = Table("verdicts", title, tuple(VERDICTS), [tuple(count.values())])
     ranked = sorted(claims, key=lambda claim: VERDICTS.index(claim.verdict))
     rows = [(claim.verdict, claim.text, claim.whose, claim.found) for claim in ranked]
-    columns = ("verdict", "claim", "whose", "found")
-    note = f"{RULE} A claim of the paper is one it makes; ours are what this project set out to do."
+    columns = ("verdict", "claim", "claimed by", "found")
+    note = f"{RULE} “Ours” are claims of this project."
     return numbers, Table("claims", "Every claim", columns, rows, note=note)
 
 

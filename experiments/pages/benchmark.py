@@ -25,7 +25,7 @@ from experiments.benchmark import SETS, Asked, Results
 from experiments.candidates import CLEAN, LEFT_OUT, TRIES, WORSE
 from experiments.claims import Claim
 from experiments.corruption import ABOUT
-from experiments.pages.common import percent
+from experiments.pages.common import percent, small_multiples
 from experiments.pages.fashion import PUBLISHED
 
 TITLE = "Networks, tuned alike"
@@ -97,7 +97,7 @@ def blocks(asked: Asked, found: Results) -> list[Block]:
         made.append(_attack(asked, found))
     figure = _curves(asked, found) if of.curve else _dots(asked, found)
     if figure is not None:
-        made.append(figure)
+        made.append(small_multiples(figure, ("DOR-FL", CLEAN)))
     return [*made, Details("What travelled, and the settings that were chosen", [
         _cost(asked, found), _settings(asked, found),
     ])]  # fmt: skip
@@ -115,8 +115,8 @@ def claims(found: Results) -> list[Claim]:
 
     made = [
         Claim.paired(
-            "networks: with one row in ten × −8 DOR-FL's worst client loses less than a point to "
-            "AFL trained without those rows",
+            "networks: with one row in ten multiplied by −8, the worst client of DOR-FL loses less "
+            "than a point to AFL trained without these rows",
             "ours", ahead(filtered, 1.0),
         )
     ]  # fmt: skip
@@ -125,8 +125,8 @@ def claims(found: Results) -> list[Claim]:
         best = max(rest, key=lambda name: np.mean([run["worst"] for run in rest[name]]))
         made.append(
             Claim.paired(
-                "networks: with one row in ten × −8 DOR-FL's worst client is 8 points ahead of "
-                f"those of FedAvg, AFL and WAFL; best: {best}",
+                "networks: with one row in ten multiplied by −8, the worst client of DOR-FL is 8 "
+                f"points above that of FedAvg, AFL and WAFL; closest: {best}",
                 "ours", ahead(rest[best], -8.0),
             )
         )  # fmt: skip
@@ -142,7 +142,7 @@ def section(asked: Asked, found: Results) -> tuple[Section, list[Claim]]:
 
 
 def _narrow(asked: Asked) -> bool:
-    """Is there room for two tables beside each other?"""
+    """Return whether there is room for two tables beside each other."""
     return len(asked.kinds) <= 3
 
 

@@ -31,6 +31,7 @@ from experiments.pages.common import (
     measures,
     percent,
     percents,
+    small_multiples,
     tuning_table,
 )
 from experiments.synthetic import (
@@ -83,25 +84,27 @@ def cards(main: Results, paper: Results) -> list[Claim]:
     least = int(per_client.mean(axis=0).argmin())
     return [
         Claim.paired(
-            f"dorfl's defaults are ahead of the constant, ERM, AFL, WAFL and GDRFL; best: {rival}",
+            "dorfl's defaults are more accurate than a constant, ERM, AFL, WAFL and GDRFL; "
+            f"closest: {rival}",
             "ours", ahead(ours, _runs(main, rival)),
         ),
         Claim.paired(
-            "DOR-FL is ahead of AFL, WAFL and GDRFL in the paper's own setting (the paper: by "
-            f"18.3 points); best: {theirs}",
+            "DOR-FL is more accurate than AFL, WAFL and GDRFL in the paper's own setting (the "
+            f"paper: by 18.3 points); closest: {theirs}",
             "the paper", ahead(_runs(paper, DORFL), _runs(paper, theirs)),
         ),
         Claim.paired(
-            f"DOR-FL is ahead of {rival} with an intercept", "the paper",
+            f"the paper's form of DOR-FL is more accurate than {rival} if models have an intercept",
+            "the paper",
             ahead(_runs(main, DORFL), _runs(main, rival)),
         ),
         Claim.paired(
-            "dorfl's defaults are ahead of the constant on every client; closest: "
+            "dorfl's defaults are more accurate than a constant on every client; closest: "
             f"{CLIENTS[least]}",
             "ours", per_client[:, least],
         ),
         Claim.paired(
-            "dorfl's defaults lose less than half a point to training on the clean rows only",
+            "dorfl's defaults lose less than half a point to training without the outliers",
             "ours", 0.5 + ahead(ours, _runs(main, ORACLE)),
             signed(measured(ahead(ours, _runs(main, ORACLE)))),
         ),
@@ -118,8 +121,8 @@ def labels(swept: Results) -> list[Claim]:
     }
     return [
         Claim.paired(
-            "with labels flipped inside the bulk half a point is lost at most to training on the "
-            f"clean rows only: {how}",
+            "with flipped labels of otherwise ordinary rows, at most half a point is lost to "
+            f"training without these rows: {how}",
             "ours", 0.5 + lost, signed(measured(lost)),
         )
         for how, lost in behind.items()
@@ -159,7 +162,7 @@ def situations(main: Results, swept: Results) -> list[Situation]:
 
 
 def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block]:
-    """One picture: the rows that were set aside, and what that keeps."""
+    """Return two figures: the rows that are down-weighted, and the accuracy that this keeps."""
     mean = {name: measures(_runs(found, name))[0].mean for name in (OURS, CONSTANT)}
     curves = [one for one in _curves([100 * s for s in SHARES], [r["share"] for r in swept])
               if one.label in (CONSTANT, "ERM", OURS, ORACLE)]  # fmt: skip
@@ -167,21 +170,21 @@ def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block
         "accuracy-kept",
         f"… and accuracy is kept: {mean[OURS]:.1f} %; always the larger class: "
         f"{mean[CONSTANT]:.1f} %",
-        "wrong rows in %", "accuracy on clean rows in %", curves,
-        alt="As more rows are wrong ERM falls to the constant, DOR-FL stays with the clean rows.",
+        "outliers in %", "accuracy on clean rows in %", curves,
+        alt="With more outliers ERM falls to the constant; DOR-FL stays near the clean rows.",
     )  # fmt: skip
     return [Beside([_aside(shown), kept])]
 
 
 def _aside(shown: dict[str, Any]) -> Figure:
-    """The rows in the plane, those that count and those that do not."""
+    """Return a figure of the rows in the plane, by their weight."""
     rows, wrong = np.array(shown["rows"]), np.array(shown["outlier"])
     counts = np.array(shown["weight"]) > 0.5
     parts = (
-        ("right, counted", ~wrong & counts),
-        ("wrong, set aside", wrong & ~counts),
-        ("right, set aside", ~wrong & ~counts),
-        ("wrong, counted", wrong & counts),
+        ("inlier, full weight", ~wrong & counts),
+        ("outlier, down-weighted", wrong & ~counts),
+        ("inlier, down-weighted", ~wrong & ~counts),
+        ("outlier, full weight", wrong & counts),
     )
     series = [
         Series(f"{name} ({which.sum()})", rows[which, 0], rows[which, 1])
@@ -190,12 +193,12 @@ def _aside(shown: dict[str, Any]) -> Figure:
     ]
     return Figure(
         "set-aside",
-        "Rows that do not belong are set aside …",
+        "Outliers are down-weighted …",
         "x1",
         "x2",
         series,
         "points",
-        alt="Right rows near the origin count; wrong rows far from it are set aside.",
+        alt="Inliers near the origin have full weight; outliers far from it are down-weighted.",
     )
 
 
@@ -358,7 +361,7 @@ def open_choices(found: Results) -> tuple[Section, list[Claim]]:
     figure = Figure(
         "open-choices", "Accuracy ahead of the best of constant, ERM, AFL, WAFL and GDRFL", "",
         "points", series, "dots",
-        note="± two standard errors of paired differences. Left of zero, somebody else is ahead.",
+        note="± two standard errors of paired differences. Left of zero, another method is ahead.",
         alt="For every choice the paper leaves open, how far DOR-FL is ahead of the best other.",
     )  # fmt: skip
     claims = []
@@ -366,8 +369,8 @@ def open_choices(found: Results) -> tuple[Section, list[Claim]]:
         least = min(gains[name], key=lambda case: gains[name][case].mean())
         claims.append(
             Claim.paired(
-                f"{name}: ahead of the best other whatever the paper leaves open is set to; "
-                f"least so in “{least}”",
+                f"{name}: more accurate than every other method in each setting that the paper "
+                f"leaves open; closest in “{least}”",
                 whose, gains[name][least],
             )
         )  # fmt: skip
@@ -422,17 +425,21 @@ def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
         series,
         note="At (ρ, β, ρ₂) = (20, 1, 0.5), and but for the paper's own form with the ridge 1/n "
         "that dorfl gives any table; zero is the mean of the clean rows.",
-        alt="; ".join(f"{name}: never below {least:.1f} %" for name, least in worst.items()),
         y_range=(min(88.0, min(worst.values()) - 1.0), 98.0),
     )
-    what = "with ξ̄ up to 5 σ off the least accuracy is at least 93 %"
-    owners = {"in the paper's own form": "the paper", "by loss": "ours", "by regret": "ours"}
+    what = "accuracy stays above 93 % if the assumed centre ξ̄ is wrong by up to 5 sd"
+    owners = {
+        "in the paper's own form": "the paper",
+        "clients compared by loss": "ours",
+        "clients compared by regret": "ours",
+    }
     cards = [
         Claim.paired(f"{what}, {how}", whose, _at_worst(found, name) - 93.0,
                      f"{worst[name]:.1f} %")
         for (how, whose), name in zip(owners.items(), FORMS, strict=False)
     ]  # fmt: skip
-    return Section("Sensitivity to ξ̄, in the paper's own setting", [words, figure]), cards
+    panels = small_multiples(figure, (TOLD,))
+    return Section("A wrong centre ξ̄, in the paper's own setting", [words, panels]), cards
 
 
 def _at_worst(found: Results, name: str) -> Array:
@@ -458,14 +465,13 @@ def beyond(found: Results) -> Section:
     """The four sweeps, everyone against everyone."""
     share = _curves([100 * s for s in SHARES], [r["share"] for r in found])
     factor = _curves(FACTORS, [r["factor"] for r in found])
-    figures: list[Block] = [
+    figures = [
         Figure(
             "contamination",
             "More and more rows are wrong",
             "rows multiplied by −7, −8, −9, in %",
             "overall accuracy in %",
             share,
-            alt="Accuracy against the share of wrong rows for every method.",
         ),
         Figure(
             "factors",
@@ -474,7 +480,6 @@ def beyond(found: Results) -> Section:
             "overall accuracy in %",
             factor,
             x_log=True,
-            alt="Accuracy against the factor wrong rows are multiplied by for every method.",
         ),
     ]
     kinds = _tables("kind", "kinds", "Four kinds of contamination", tuple(KINDS.values()), found)
@@ -495,7 +500,8 @@ def beyond(found: Results) -> Section:
             "tell.",
         ]
     )
-    return Section("Beyond the paper", [words, Beside(figures), *kinds, *clients])
+    panels = [small_multiples(figure, (OURS, ORACLE)) for figure in figures]
+    return Section("Beyond the paper", [words, *panels, *kinds, *clients])
 
 
 def _curves(x: Sequence[float], found: Results) -> list[Series]:
