@@ -10,19 +10,18 @@ SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
     "__init__.py",
     "carriers",
+    "certificates",
     "cli",
     "federated",
     "objective",
     "data",
     "plot.py",
     "report",
+    "selection",
     "sklearn.py",
+    "solvers",
     "support",
-    "tabular/pages.py",
-    "tabular/promise_pages.py",
-    "tabular/promises.py",
-    "tabular/remarks.py",
-    "tabular/uncertainty.py",
+    "tabular",
 )  # in src/dorfl
 BANNED = (
     "told", "heard", "whose like", "of who", "stands in", "stood in", "held for wrong", "nobody",

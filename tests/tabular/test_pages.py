@@ -12,7 +12,7 @@ from dorfl.protocol.settings import Data, Study
 from dorfl.report.content import Details, Figure, Table, blocks
 from dorfl.tabular import model, pages
 from dorfl.tabular.comparison import Comparison
-from dorfl.tabular.model.facts import Estimate, HeldOut, Served
+from dorfl.tabular.model.facts import ClientStatistics, Estimate, HeldOutScores
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def test_a_model_shows_its_scores_first_and_its_training_last_unless_it_fell_sho
     own = Estimate(0.8, 0.02, 60)
     clients = {"north": own, "south": Estimate(0.7, 0.05, 30)}
     held = (
-        HeldOut("dorfl", own, clients),
-        HeldOut("erm", Estimate(0.75, 0.02, 60), clients),
-        HeldOut("majority class", Estimate(0.5, 0.03, 60), clients),
+        HeldOutScores("dorfl", own, clients),
+        HeldOutScores("erm", Estimate(0.75, 0.02, 60), clients),
+        HeldOutScores("majority class", Estimate(0.5, 0.03, 60), clients),
     )
     measured = replace(made, facts=made.facts._replace(held_out=held))
     score, worst, outliers, bound, training = pages.of_model(measured).cards
@@ -92,7 +92,7 @@ def test_a_comparison_shows_dots_with_errors_for_the_worst_clients(clients):
 def test_many_clients_that_count_alike_are_not_drawn_by_rounding(made, alike):
     names = tuple(f"clinic {k}" for k in range(63))
     lam = np.full(63, 1 / 63) + 1e-17 * np.arange(63) if alike else np.arange(63) / 1953
-    served = tuple(Served(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
+    served = tuple(ClientStatistics(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
     facts = made.facts._replace(clients=served)
     many = replace(made, facts=facts, fit=replace(made.fit, clients=names, lam=lam))
     drawn = {one.name: one for one in blocks(pages.of_model(many)) if isinstance(one, Figure)}

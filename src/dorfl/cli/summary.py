@@ -13,7 +13,7 @@ from dorfl.support.text import percent
 if TYPE_CHECKING:
     from dorfl.report.content import Table
     from dorfl.tabular.model import Model
-    from dorfl.tabular.model.facts import Estimate, HeldOut, Promise, Promised
+    from dorfl.tabular.model.facts import Estimate, HeldOutScores, Promise, Promised
 
 _CLASSES = 4  # classes that are listed by name
 _FEW = 12  # clients that are listed one by one
@@ -180,7 +180,7 @@ def _training(model: Model) -> str:
     return f"{status} in {fit.rounds} rounds{extra}"
 
 
-def _held_out(model: Model, found: tuple[HeldOut, ...]) -> str:
+def _held_out(model: Model, found: tuple[HeldOutScores, ...]) -> str:
     own, constant = found[0], found[-1]
     others = [(_plain(one.method), one) for one in found[1:-1]] + [("constant", constant)]
     means = "".join(f", {name} {model.scored(one.overall.mean)}" for name, one in others)

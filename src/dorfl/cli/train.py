@@ -163,7 +163,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
     from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
     from dorfl.protocol import meaning  # noqa: PLC0415
-    from dorfl.tabular import comparison, promises, table  # noqa: PLC0415
+    from dorfl.tabular import held_out, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
@@ -190,7 +190,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
                 promise = promises.written(found)
                 model = replace(model, facts=model.facts._replace(promise=promise))
 
-            found = comparison.held_out(study, model, rows, tick, certify)
+            found = held_out.evaluate_methods(study, model, rows, tick, certify)
             model = replace(model, facts=model.facts._replace(held_out=found))
         except TimeoutError:
             screen.note(

@@ -45,12 +45,12 @@ def tune(
         )
     from dorfl.protocol.toml import to_toml  # noqa: PLC0415 - slow to import: --help need not wait
     from dorfl.support import files  # noqa: PLC0415
-    from dorfl.tabular import table, tuning  # noqa: PLC0415
-    from dorfl.tabular.rows import open_split  # noqa: PLC0415
+    from dorfl.tabular import tuning  # noqa: PLC0415
+    from dorfl.tabular.rows import open_split, prepare  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=2) as step:
-        prepared = table.prepare(study, open_split(study))
+        prepared = prepare(study, open_split(study))
         rows = prepared.rows
         step("training all candidates")
         found = tuning.tune_study(study, prepared)

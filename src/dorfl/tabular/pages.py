@@ -27,9 +27,9 @@ from dorfl.tabular.audit import Audit
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.model import Model, tables
 from dorfl.tabular.model.facts import (
+    ClientStatistics,
     Estimate,
-    Guarantee,
-    Served,
+    PaperCertificate,
     Weights,
     worst_client,
 )
@@ -138,7 +138,9 @@ def _clients(model: Model) -> list[Block]:
     return [table] if served else []
 
 
-def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> list[Block]:
+def _many(
+    table: Table, shares: dict[str, float], served: dict[str, ClientStatistics]
+) -> list[Block]:
     """Return the clients with the largest loss, a figure of all, and all others folded."""
     known = [name for name in shares if name in served and served[name].loss is not None]
     worst = sorted(known, key=lambda name: -(served[name].loss or 0.0))[:_ROOM]
@@ -234,7 +236,7 @@ def _rows(model: Model, histogram: Weights) -> list[Block]:
     return [*([Text([low])] if low else []), figure]
 
 
-def _guarantee(certificate: Guarantee) -> list[Block]:
+def _guarantee(certificate: PaperCertificate) -> list[Block]:
     curve = np.array(certificate.curve, dtype=float).reshape(-1, 2)
     blocks: list[Block] = [Text([certificate.words])]
     if len(curve):
