@@ -74,13 +74,9 @@ def costs() -> Array:
 
 
 def drawn() -> dict[str, Any]:
-    """The outlines as the page shows them first, and how far client 3's good rows are."""
+    """Return the outlines as the page shows them first, and the distances of client 3's inliers."""
     q = clients()
-    balls = {f"client {i + 1}": q[i : i + 1] for i in range(3)} | {
-        "an equal mixture": q.mean(axis=0, keepdims=True)
-    }
     found = {"all": outline(q, BETA, RADIUS), "plain": outline(q, np.inf, RADIUS)}
-    found |= {name: outline(row, BETA, RADIUS) for name, row in balls.items()}
     places, good = np.vstack([KINDS, WRONG]), (KINDS, GOOD[2])
     return {
         "outlines": {k: [] if v is None else v.tolist() for k, v in found.items()},

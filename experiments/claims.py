@@ -24,9 +24,9 @@ EFFECTS = (
     "errors are at most a point, and otherwise it is undecided."
 )
 RULE = (
-    "A claim holds if its difference, paired by seed, is above zero by more than two standard "
-    "errors, fails if it is below by as much, and is a tie within. A claim about one run has no "
-    "standard error and holds or fails as it stands."
+    "Failures come first. Differences are paired by seed. A claim holds if its difference is more "
+    "than two standard errors above zero, fails if it is more than two below, and is a tie "
+    "otherwise. A claim about one run has no standard error."
 )
 
 
@@ -117,8 +117,8 @@ def tables(claims: Sequence[Claim]) -> tuple[Table, Table]:
     numbers = Table("verdicts", title, tuple(VERDICTS), [tuple(count.values())])
     ranked = sorted(claims, key=lambda claim: VERDICTS.index(claim.verdict))
     rows = [(claim.verdict, claim.text, claim.whose, claim.found) for claim in ranked]
-    columns = ("verdict", "claim", "whose", "found")
-    note = f"{RULE} A claim of the paper is one it makes; ours are what this project set out to do."
+    columns = ("verdict", "claim", "claimed by", "found")
+    note = f"{RULE} “Ours” are claims of this project."
     return numbers, Table("claims", "Every claim", columns, rows, note=note)
 
 

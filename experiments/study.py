@@ -38,6 +38,7 @@ class Made(NamedTuple):
     opening: Sequence[Block] = ()
     first: Sequence[Claim] = ()  # of the claims, those at the top of the page
     situations: Sequence[Situation] = ()  # where a method was compared with ERM
+    left_out: str = ""  # why the part was not run
 
 
 class Plan(NamedTuple):
@@ -69,23 +70,23 @@ def reproduce(
     first = [claim for one in made for claim in one.first] or every
     return Page(
         "Federated learning that holds up",
-        "dorfl trains one model across clients that cannot pool their rows, so that it stays good "
-        "when clients differ, when data drift, and when some rows are simply wrong. This is the "
-        "paper's study, run again.",
+        "dorfl trains one model across clients that cannot pool their rows. The model stays "
+        "accurate when clients differ, when data drift, and when some rows are outliers. This is "
+        "the paper's study, run again.",
         [claim.finding for claim in first[:_FIRST]],
         [
             *([_claims(every, situations)] if every else []),
             *(section for one in made for section in one.sections),
-            _environment(todo),
+            _environment(todo, [one.left_out for one in made if one.left_out]),
         ],
         [block for one in made for block in one.opening],
     )
 
 
 def _claims(every: Sequence[Claim], situations: Sequence[Situation]) -> Section:
-    """When it helps, and every claim; failures come first."""
+    """Return when dorfl helps, and every claim; failures come first."""
     helps = [claims.summary(situations)] if situations else []
-    return Section("When it helps, and what does not hold", [*helps, *claims.tables(every)])
+    return Section("When dorfl helps, and which claims fail", [*helps, *claims.tables(every)])
 
 
 def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
@@ -98,8 +99,8 @@ def _made(section: Section, found: list[Claim]) -> Made:
 
 
 def _left_out(title: str, reason: str) -> Plan:
-    """What the page says of a part that cannot be run here."""
-    return Plan([], lambda _: _made(Section(title, [Text([reason])]), []))
+    """Return the plan of a part that cannot be run here; the page names it at the end."""
+    return Plan([], lambda _: Made([], [], left_out=f"{title} ({reason.rstrip('.')})"))
 
 
 def _synthetic(seeds: int) -> Plan:
@@ -191,7 +192,7 @@ def _fashion(_: int) -> Plan:
     try:
         find_folder()
     except UnavailableError as error:
-        return _left_out(fashion_page.TITLE, f"Left out. {error}")
+        return _left_out(fashion_page.TITLE, str(error))
 
     def tell(found: list[Any]) -> Made:
         return _made(*fashion_page.section(dict(zip(fashion.RUNS, found, strict=True))))
@@ -209,8 +210,7 @@ def _networks(_: int) -> Plan:
     if find_spec("torch") is None:
         reason = f"It needs PyTorch: {lazy.install_command('torch')}."
     if reason:
-        words = f"Left out. {reason} `python -m experiments benchmark` then makes it."
-        return _left_out("Networks, tuned alike", words)
+        return _left_out("Networks, tuned alike", reason)
     from experiments import benchmark  # noqa: PLC0415 - it needs PyTorch
     from experiments.pages import benchmark as told  # noqa: PLC0415
 
@@ -258,8 +258,8 @@ _PLANS: dict[Part, Callable[[int], Plan]] = {
 }
 
 
-def _environment(todo: Sequence[Plan]) -> Section:
-    """What it ran on, so that anyone can run it again."""
+def _environment(todo: Sequence[Plan], left_out: Sequence[str]) -> Section:
+    """Return seeds, versions and the parts that were not run."""
     packages = ["numpy", "numba", "scipy", "clarabel", "scikit-learn", "pandas"]
     packages += ["POT"] * (find_spec("ot") is not None)
     rows = [
@@ -275,5 +275,7 @@ def _environment(todo: Sequence[Plan]) -> Section:
     words = "No random numbers were drawn."
     if seeds:
         words = f"Seeds {seeds[0]} to {seeds[-1]}; the same seeds give the same figures."
+    missing = [f"Not run: {'; '.join(left_out)}."] if left_out else []
     versions = Table("environment", "Environment", ("what", "version"), rows)
-    return Section("Environment and seeds", [Text([words]), Details("Versions", [versions])])
+    text = Text([words, *missing])
+    return Section("Environment and seeds", [text, Details("Versions", [versions])])

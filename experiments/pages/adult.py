@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dorfl.report.content import (
-    Beside,
     Block,
     Cell,
     Details,
@@ -28,6 +27,7 @@ from experiments.pages.common import (
     ahead,
     measures,
     percents,
+    small_multiples,
     tuning_table,
 )
 from experiments.tuning import CONSTANT, NAMES, OURS
@@ -132,14 +132,15 @@ def section(
     blocks: list[Block] = [
         words,
         main,
-        Beside([_by_group(final, "accuracy"), _by_group(final, "loss")]),
-        groups,
-        *_mixing(mixed),
-        short,
-        steps,
-        lengths,
-        Details("Settings that won, and the official split", [settings, _official(official)]),
-    ]
+        Details(
+            "By group, after the paper's number of steps, chosen settings, and the official split",
+            [
+                *(small_multiples(_by_group(final, what), (NAMES["dorfl"],))
+                  for what in ("accuracy", "loss")),
+                groups, *_mixing(mixed), short, steps, lengths, settings, _official(official),
+            ],
+        ),
+    ]  # fmt: skip
     return Section("Adult", blocks), claims, [situation]
 
 

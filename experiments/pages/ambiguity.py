@@ -18,11 +18,11 @@ def section(found: dict[str, Any]) -> Section:
         Text(
             [
                 "The model is trained against every population near some mixture of the clients. "
-                "Rows are of three kinds here, at the corners of the triangle, and a population is "
-                f"drawn at its mean. One row in {round(1 / SHARE)} of client 3 is wrong and lies "
-                f"far outside, at ({WRONG[0]:g}, {WRONG[1]:g}).",
-                "How far are client 3's good rows from all of its rows? By the plain Wasserstein "
-                f"distance W {far['W']:.2f}, because the wrong row has to be reached; by the "
+                "Rows are of three kinds here, and a population is drawn at its mean. One row in "
+                f"{round(1 / SHARE)} of client 3 is an outlier at ({WRONG[0]:g}, {WRONG[1]:g}), "
+                "far outside.",
+                "How far are client 3's inliers from all of its rows? By the plain Wasserstein "
+                f"distance W {far['W']:.2f}, because the outlier has to be reached; by the "
                 f"unbalanced one, UW, {far['UW']:.2f} at β = {BETA:g}, because dropping it costs β "
                 f"log 1/(1 − {SHARE:g}). So with r = {RADIUS:g} the set by UW holds the population "
                 "that client 3 really has, and the set by W does not.",
@@ -35,38 +35,29 @@ def section(found: dict[str, Any]) -> Section:
 
 def _figure(outlines: dict[str, list[list[float]]]) -> Figure:
     q = ambiguity.clients()
-    balls = {f"UW ball: client {i + 1}": q[i : i + 1] for i in range(3)}
-    balls["UW ball: equal mixture"] = q.mean(axis=0, keepdims=True)
-    names = ["within r of some mixture by UW", "the same by W", *balls]
-    weights = [q, q, *balls.values()]
+    names = ["within r of a mixture by UW", "within r of a mixture by W"]
     series = [
         Series(name, *_closed(outline), fill=k == 0)
         for k, (name, outline) in enumerate(zip(names, outlines.values(), strict=True))
     ]
-    places = np.vstack([KINDS, WRONG])
-    clients, good = q @ places, GOOD @ KINDS
-    corner = [*range(3), 0]
+    clients, good = q @ np.vstack([KINDS, WRONG]), GOOD @ KINDS
     series += [
-        Series("all populations", KINDS[corner, 0], KINDS[corner, 1]),
-        Series("client: 1", clients[:1, 0], clients[:1, 1]),
-        Series("client: 2", clients[1:2, 0], clients[1:2, 1]),
-        Series("client: 3 with wrong rows", clients[2:, 0], clients[2:, 1]),
-        Series("client: 3 without them", good[2:, 0], good[2:, 1]),
+        Series("clients, with all rows", clients[:, 0], clients[:, 1]),
+        Series("client 3 without its outliers", good[2:, 0], good[2:, 1]),
     ]
     data = {
         "kinds": KINDS.tolist(),
         "cost": ambiguity.costs().tolist(),
         "outlines": [
-            {"clients": w.tolist(), "plain": k == 1} for k, w in enumerate(weights)
+            {"clients": q.tolist(), "plain": plain} for plain in (False, True)
         ],
         "count": DIRECTIONS,
     }  # fmt: skip
     return Figure(
-        "ambiguity", "The ambiguity set, and what a wrong row does to it", "mean of x1",
+        "ambiguity", "The ambiguity set, and what an outlier does to it", "mean of x1",
         "mean of x2", series, square=True,
-        note="Nothing is drawn by hand: every outline is found from the paper's dual, and the "
-        "distances by exact transport.",
-        alt="The set by unbalanced Wasserstein distance reaches all three clients' good rows; the "
+        note="Outlines are computed from the paper's dual, and distances by exact transport.",
+        alt="The set by unbalanced Wasserstein distance reaches all three clients' inliers; the "
         "set by plain Wasserstein distance leaves out client 3.",
         live=Live(
             "ambiguity", data, (Slider("β", 0.05, 10.0, BETA), Slider("r", 0.02, 1.0, RADIUS))

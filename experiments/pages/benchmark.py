@@ -25,7 +25,7 @@ from experiments.benchmark import Asked, Results, data_set
 from experiments.candidates import CLEAN, CONSTANT, LEFT_OUT, TRIES, WORSE
 from experiments.claims import Claim, signed
 from experiments.corruption import ABOUT
-from experiments.pages.common import percent
+from experiments.pages.common import percent, small_multiples
 from experiments.pages.fashion import PUBLISHED
 
 TITLE = "Networks, tuned alike"
@@ -97,7 +97,7 @@ def blocks(asked: Asked, found: Results) -> list[Block]:
         made.append(_attack(asked, found))
     figure = _curves(asked, found) if of.curve else _dots(asked, found)
     if figure is not None:
-        made.append(figure)
+        made.append(small_multiples(figure, ("DOR-FL", CLEAN)))
     return [*made, Details("What travelled, and the settings that were chosen", [
         _cost(asked, found), _settings(asked, found),
     ])]  # fmt: skip
@@ -138,7 +138,7 @@ def section(asked: Asked, found: Results) -> tuple[Section, list[Claim]]:
 
 
 def _narrow(asked: Asked) -> bool:
-    """Is there room for two tables beside each other?"""
+    """Return whether there is room for two tables beside each other."""
     return len(asked.kinds) <= 3
 
 

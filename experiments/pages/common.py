@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.report.content import Cell, Direction, Measured, Series, Table, Values, measured
+from dorfl.report.content import (
+    Beside,
+    Cell,
+    Direction,
+    Figure,
+    Measured,
+    Series,
+    Table,
+    Values,
+    measured,
+)
 from dorfl.support.types import Array
 from experiments.tuning import RULES
 
@@ -25,6 +35,45 @@ def percents(runs: Sequence[Sequence[float]]) -> list[Measured]:
 def curve(name: str, x: Values, points: Sequence[Measured]) -> Series:
     """A line through measured points, each with its standard error."""
     return Series(name, x, [point.mean for point in points], [point.error for point in points])
+
+
+MAX_SERIES = 4  # of a figure; a reader cannot tell more apart
+
+
+def small_multiples(figure: Figure, shared: Sequence[str]) -> Figure | Beside:
+    """Return a figure of more than four series as panels on one scale, with `shared` in each.
+
+    The first panel keeps the name of the figure.
+
+    >>> lines = [Series(name, [0, 1], [0, k]) for k, name in enumerate("abcdef")]
+    >>> figure = Figure("f", "F", "x", "y", lines)
+    >>> panels = small_multiples(figure, ["f"]).blocks
+    >>> [[one.label for one in panel.series] for panel in panels]
+    [['f', 'a', 'b', 'c'], ['f', 'd', 'e']]
+    """
+    if len(figure.series) <= MAX_SERIES:
+        return figure
+    common = [one for one in figure.series if one.label in shared]
+    others = [one for one in figure.series if one.label not in shared]
+    room = MAX_SERIES - len(common)
+    ends = figure.y_range
+    if ends is None:
+        y = np.concatenate([np.asarray(one.y, dtype=float) for one in figure.series])
+        margin = 0.05 * float(np.ptp(y)) or 1.0
+        ends = (float(y.min()) - margin, float(y.max()) + margin)
+    panels = [others[start : start + room] for start in range(0, len(others), room)]
+    return Beside(
+        [
+            figure._replace(
+                name=f"{figure.name}-{k + 1}" if k else figure.name,
+                title=f"{figure.title}: {', '.join(one.label for one in panel)}",
+                series=[*common, *panel],
+                alt="",
+                y_range=ends,
+            )
+            for k, panel in enumerate(panels)
+        ]
+    )
 
 
 MEASURES = ("accuracy", "balanced accuracy", "log loss")

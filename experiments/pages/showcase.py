@@ -28,8 +28,8 @@ def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
                 [
                     "DOR-FL on the synthetic data of seed 0, in the paper's own setting (no "
                     "intercept). A row's weight is 1 for an ordinary "
-                    "row and near 0 for one that is set aside. The rows set aside are the wrong "
-                    f"ones: area under the ROC curve {shown['area']:.4f}, average "
+                    "row and near 0 for one that is down-weighted. The weights separate outliers "
+                    f"from inliers: area under the ROC curve {shown['area']:.4f}, average "
                     f"precision {shown['precision']:.4f}."
                 ]
             ),
@@ -100,9 +100,9 @@ def _data(shown: dict[str, Any]) -> Figure:
         hover = [f"{name}, label {value:+d}" for value in label[mine]]
         series.append(Series(name, rows[mine, 0], rows[mine, 1], hover=hover))
     hover = [f"{c}, label {value:+d}" for c, value in zip(client[wrong], label[wrong], strict=True)]
-    series.append(Series("wrong rows", rows[wrong, 0], rows[wrong, 1], hover=hover))
+    series.append(Series("outliers", rows[wrong, 0], rows[wrong, 1], hover=hover))
     return Figure("data", "The data: first two of five columns", "x1", "x2", series, "points",
-                  alt="Three clients near the origin, the wrong rows far from it.")  # fmt: skip
+                  alt="Three clients near the origin, the outliers far from it.")  # fmt: skip
 
 
 def _weights(shown: dict[str, Any]) -> Figure:
@@ -110,11 +110,11 @@ def _weights(shown: dict[str, Any]) -> Figure:
     far = np.linalg.norm(np.array(shown["rows"]), axis=1)
     series = [
         Series(name, far[which], np.maximum(weight[which], 1e-16))
-        for name, which in (("right rows", ~wrong), ("wrong rows", wrong))
+        for name, which in (("inliers", ~wrong), ("outliers", wrong))
     ]
-    return Figure("weights", "Which rows were set aside", "distance from the origin in x1, x2",
+    return Figure("weights", "Which rows are down-weighted", "distance from the origin in x1, x2",
                   "weight (1: an ordinary row)", series, "points", y_log=True,
-                  alt="Wrong rows have weights many orders of magnitude below one.")  # fmt: skip
+                  alt="Outliers have weights many orders of magnitude below one.")  # fmt: skip
 
 
 def _mixture(shown: dict[str, Any]) -> Figure:
@@ -134,26 +134,27 @@ def _by_client(shown: dict[str, Any]) -> Table:
     ]
     return Table(
         "mixture-and-loss",
-        "λ beside what each client has to bear",
-        ("client", "λ", "robust risk F", "log loss on clean test rows"),
+        "λ beside the loss of each client",
+        ("client", "λ", "F: robust loss minus score", "log loss on clean test rows"),
         rows,
         ".3f",
-        "λ goes where F is largest. F counts the score h as well, so with one ξ̄ for all it may "
-        "favour a client for being near ξ̄ rather than for being badly served.",
+        "λ goes where F is largest. F is a loss minus the outlier score h, not a loss: with one ξ̄ "
+        "for all, λ may go to a client because it is near ξ̄ and not because its loss is large.",
     )
 
 
 def _certificate(shown: dict[str, Any]) -> Figure:
     kept = shown["certificate"]
     series = [
-        Series("certified", kept["radii"], kept["curve"]),
-        Series("at r̂", [kept["radius"]], [kept["bound"]]),
+        Series("bound", kept["radii"], kept["curve"]),
+        Series("at the training's own radius r̂", [kept["radius"]], [kept["bound"]]),
     ]
-    return Figure("certified", "Certified worst-case risk", "radius r (unbalanced Wasserstein)",
-                  "worst E[loss − h]", series, x_log=True,
+    return Figure("certified", "Certified worst-case loss minus score",
+                  "radius r (unbalanced Wasserstein)", "E[loss − score h] at most", series,
+                  x_log=True,
                   note="No distribution within r of the clients' mixture has a larger expected "
-                  "loss − h than this.",
-                  alt="The certified risk grows with the radius.")  # fmt: skip
+                  "loss minus score. This is not a bound of the loss: see the next chapter.",
+                  alt="The bound grows with the radius.")  # fmt: skip
 
 
 def _convergence(found: dict[str, Any]) -> Figure:

@@ -31,6 +31,7 @@ from experiments.pages.common import (
     measures,
     percent,
     percents,
+    small_multiples,
     tuning_table,
 )
 from experiments.synthetic import (
@@ -163,7 +164,7 @@ def situations(main: Results, swept: Results) -> list[Situation]:
 
 
 def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block]:
-    """One picture: the rows that were set aside, and what that keeps."""
+    """Return two figures: the rows that are down-weighted, and the accuracy that this keeps."""
     mean = {name: measures(_runs(found, name))[0].mean for name in (OURS, CONSTANT)}
     curves = [one for one in _curves([100 * s for s in SHARES], [r["share"] for r in swept])
               if one.label in (CONSTANT, "ERM", OURS, ORACLE)]  # fmt: skip
@@ -171,21 +172,21 @@ def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block
         "accuracy-kept",
         f"{WRONG} wrong: {mean[OURS]:.1f} %; constant: "
         f"{mean[CONSTANT]:.1f} %",
-        "wrong rows in %", "accuracy on clean rows in %", curves,
-        alt="As more rows are wrong ERM falls to the constant, DOR-FL stays with the clean rows.",
+        "outliers in %", "accuracy on clean rows in %", curves,
+        alt="With more outliers ERM falls to the constant; DOR-FL stays near the clean rows.",
     )  # fmt: skip
     return [Beside([_aside(shown), kept])]
 
 
 def _aside(shown: dict[str, Any]) -> Figure:
-    """The rows in the plane, those that count and those that do not."""
+    """Return a figure of the rows in the plane, by their weight."""
     rows, wrong = np.array(shown["rows"]), np.array(shown["outlier"])
     counts = np.array(shown["weight"]) > 0.5
     parts = (
-        ("right, counted", ~wrong & counts),
-        ("wrong, set aside", wrong & ~counts),
-        ("right, set aside", ~wrong & ~counts),
-        ("wrong, counted", wrong & counts),
+        ("inlier, full weight", ~wrong & counts),
+        ("outlier, down-weighted", wrong & ~counts),
+        ("inlier, down-weighted", ~wrong & ~counts),
+        ("outlier, full weight", wrong & counts),
     )
     series = [
         Series(f"{name} ({which.sum()})", rows[which, 0], rows[which, 1])
@@ -194,12 +195,12 @@ def _aside(shown: dict[str, Any]) -> Figure:
     ]
     return Figure(
         "set-aside",
-        "Rows that do not belong are set aside …",
+        "Outliers are down-weighted …",
         "x1",
         "x2",
         series,
         "points",
-        alt="Right rows near the origin count; wrong rows far from it are set aside.",
+        alt="Inliers near the origin have full weight; outliers far from it are down-weighted.",
     )
 
 
@@ -362,7 +363,7 @@ def open_choices(found: Results) -> tuple[Section, list[Claim]]:
     figure = Figure(
         "open-choices", "Accuracy ahead of the best of constant, ERM, AFL, WAFL and GDRFL", "",
         "points", series, "dots",
-        note="± two standard errors of paired differences. Left of zero, somebody else is ahead.",
+        note="± two standard errors of paired differences. Left of zero, another method is ahead.",
         alt="For every choice the paper leaves open, how far DOR-FL is ahead of the best other.",
     )  # fmt: skip
     claims = [
@@ -426,7 +427,6 @@ def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
         series,
         note="At (ρ, β, ρ₂) = (20, 1, 0.5), and but for the paper's own form with the ridge 1/n "
         "that dorfl gives any table; zero is the mean of the clean rows.",
-        alt="; ".join(f"{name}: never below {least:.1f} %" for name, least in worst.items()),
         y_range=(min(88.0, min(worst.values()) - 1.0), 98.0),
     )
     what = f"keeps at least {KEPT:g} % accuracy with ξ̄ up to 5 standard deviations off"
@@ -437,7 +437,8 @@ def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
         error = measured(least).error
         said = f"{worst[name]:.1f} ± {error:.1f} %" if len(found) > 1 else f"{worst[name]:.1f} %"
         cards.append(Claim.paired(f"{name}, {what}", whose[name], least - KEPT, said))
-    return Section("Sensitivity to ξ̄, in the paper's own setting", [words, figure]), cards
+    panels = small_multiples(figure, (TOLD,))
+    return Section("A wrong centre ξ̄, in the paper's own setting", [words, panels]), cards
 
 
 def _at_worst(found: Results, name: str) -> Array:
@@ -463,14 +464,13 @@ def beyond(found: Results) -> Section:
     """The four sweeps, everyone against everyone."""
     share = _curves([100 * s for s in SHARES], [r["share"] for r in found])
     factor = _curves(FACTORS, [r["factor"] for r in found])
-    figures: list[Block] = [
+    figures = [
         Figure(
             "contamination",
             "More and more rows are wrong",
             "rows multiplied by −7, −8, −9, in %",
             "overall accuracy in %",
             share,
-            alt="Accuracy against the share of wrong rows for every method.",
         ),
         Figure(
             "factors",
@@ -479,7 +479,6 @@ def beyond(found: Results) -> Section:
             "overall accuracy in %",
             factor,
             x_log=True,
-            alt="Accuracy against the factor wrong rows are multiplied by for every method.",
         ),
     ]
     kinds = _tables("kind", "kinds", "Four kinds of contamination", tuple(KINDS.values()), found)
@@ -500,7 +499,8 @@ def beyond(found: Results) -> Section:
             "tell.",
         ]
     )
-    return Section("Beyond the paper", [words, Beside(figures), *kinds, *clients])
+    panels = [small_multiples(figure, (OURS, ORACLE)) for figure in figures]
+    return Section("Beyond the paper", [words, *panels, *kinds, *clients])
 
 
 def _curves(x: Sequence[float], found: Results) -> list[Series]:

@@ -9,15 +9,12 @@ from typer.testing import CliRunner
 
 from attacking import Attacker, StoppedError, patients
 from dorfl.carriers.folders import SiteFolder
-from dorfl.cli import ledger as registering
 from dorfl.cli import site as commands
 from dorfl.site.ledger import Ledger
 from dorfl.site.site import Site
 
 
 def call(*words):
-    if not any(c.callback is registering.ledger for c in commands.app.registered_commands):
-        registering.register(commands.app)
     return CliRunner().invoke(commands.app, [str(word) for word in words])
 
 

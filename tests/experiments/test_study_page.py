@@ -25,12 +25,13 @@ def test_three_figures_first_and_what_does_not_hold_on_top_of_the_claims(tmp_pat
     assert counts.title == "2 claims fail, 0 tie, 8 hold"
 
 
-def test_networks_are_left_out_with_a_word_where_pytorch_is_missing(monkeypatch, tmp_path):
+def test_a_part_that_was_not_run_has_no_chapter_and_is_named_at_the_end(monkeypatch, tmp_path):
     monkeypatch.setattr(study, "find_spec", lambda _: None)
     monkeypatch.setattr(study, "find_folder", lambda: None)
     (plan,) = study.plans(Part.networks, seeds=1)
     assert plan.cells == []
     page = study.reproduce([plan], tmp_path)
-    said = page.sections[0].blocks[0].paragraphs[0]
-    assert "pip install" in said
-    assert "python -m experiments benchmark" in said
+    (section,) = page.sections
+    assert section.title == "Environment and seeds"
+    said = section.blocks[0].paragraphs[-1]
+    assert said.startswith("Not run: Networks, tuned alike (It needs PyTorch: pip install")

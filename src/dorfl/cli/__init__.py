@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import dorfl
-from dorfl.cli import demo, federation, flower, ledger, server, site
+from dorfl.cli import demo, federation, flower, server, site
 from dorfl.cli.screen import EPILOG, Commands
 
 NETWORK = "Sites over a network"
@@ -52,8 +52,6 @@ def _add(panel: str, *names: str) -> None:
 _add("Your own table", "init", "train", "compare", "tune", "predict", "evaluate", "certify")
 _add("Your own table", "outliers", "report", "info")
 app.add_typer(server.app, name="server", rich_help_panel=NETWORK)
-for of_site in (ledger.ledger, ledger.approve):
-    site.app.command()(of_site)
 app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
 for of_coordinator in ("run", "resume", "status", "watch", "stop"):
     app.command(rich_help_panel=NETWORK)(getattr(federation, of_coordinator))

@@ -54,7 +54,7 @@ def compare(
     inliers, rows = int(found.inlier.sum()), len(found.inlier)
     screen.lines(
         Line("Data", f"{summary.counted(rows, len(found.clients), study.data.client)}, "
-             f"{folds} folds; {rows - inliers:,} rows are outliers"),
+             f"{folds} folds; {rows - inliers:,} rows down-weighted"),
         Line("Best", found.verdict),
         *saved,
     )  # fmt: skip

@@ -199,7 +199,7 @@ def labelled_rows(
     names = tables.column_names(data)
     by = client or (model.client if model.client in names and site is None else None)
     parts = [part.name for part in model.transform.parts]
-    wanted = [tables.find_column(names, name, "the model needs") for name in parts]
+    wanted = [tables.find_column(names, name, "column of the model") for name in parts]
     wanted.append(tables.find_column(names, model.label, "label"))
     if by is not None:
         wanted.append(tables.find_column(names, by, "client"))

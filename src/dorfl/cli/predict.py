@@ -51,7 +51,7 @@ def predict(
     names = tables.column_names(data)
     kinds = {}
     for part in loaded.transform.parts:
-        kinds[tables.find_column(names, part.name, "the model needs")] = (
+        kinds[tables.find_column(names, part.name, "column of the model")] = (
             "numeric" if isinstance(part, Numeric) else "category"
         )
     for name in keep or ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -127,7 +128,10 @@ def scored(model: Model, found: Estimate) -> str:
         return model.scored(found.mean)
     if model.classifies:
         return f"{100 * found.mean:.1f} ± {100 * found.error:.1f} %"
-    return f"{model.scored(found.mean)} ± {found.error:.2g}"
+    if not found.error > 0:
+        return f"{model.scored(found.mean)} ± 0"
+    digits = max(1 - math.floor(math.log10(found.error)), 0)  # two digits of the error
+    return f"{found.mean:,.{digits}f} ± {found.error:,.{digits}f}"
 
 
 def counted(rows: int, clients: int, column: str | None) -> str:
@@ -144,8 +148,9 @@ def _data(model: Model) -> str:
         kind = " / ".join(names) if len(names) <= _CLASSES else f"{len(names)} classes"
     used, ignored = len(model.transform.parts), len(model.transform.ignored)
     features = f"{used} feature{'s' * (used != 1)}"
+    clients = max(len(model.fit.clients), len(model.facts.settings.get("sites", ())))
     return (
-        f"{counted(model.facts.rows, len(model.fit.clients), model.client)}, {features}"
+        f"{counted(model.facts.rows, clients, model.client)}, {features}"
         f"{f' ({ignored} columns not used)' if ignored else ''}, label {model.label} ({kind})"
     )
 
@@ -153,7 +158,8 @@ def _data(model: Model) -> str:
 def _outliers(model: Model) -> str:
     weights, rows, found = model.facts.weights, model.facts.rows, model.facts.validation
     if weights is None or weights.low is None:
-        return "not counted"
+        assumed = model.facts.outliers
+        return f"up to {percent(assumed, 0)} of rows assumed; not counted" if assumed else "none"
     share = percent(weights.low / max(rows, 1), 1 if weights.low < 0.1 * rows else 0)
     words = f"{weights.low:,} rows ({share}) down-weighted" if weights.low else "none found"
     if found is None:

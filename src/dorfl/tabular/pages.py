@@ -243,12 +243,12 @@ def _guarantee(certificate: PaperCertificate) -> list[Block]:
         blocks.append(
             Figure(
                 "certificate",
-                "Certified worst-case risk",
+                "Certified worst-case loss minus score",
                 "UW distance",
-                "risk at most",
+                "loss minus outlier score at most",
                 [Series("bound", curve[:, 0], curve[:, 1])],
                 x_log=True,
-                alt="The certified risk rises with the distance from the data.",
+                alt="The bound rises with the distance from the data.",
             )
         )
     return blocks

@@ -51,10 +51,9 @@ def promised(promise: Promise, name: str = "") -> Finding:
 
 def conditions(promise: Promise) -> str:
     """Return under which outliers and drift a certificate holds."""
-    return (
-        f"if up to {100 * promise.outliers:.3g} % of rows are outliers and inputs drift by up to "
-        f"{promise.drift:.3g} sd"
-    )
+    share = f"up to {100 * promise.outliers:.3g} % of rows are outliers"
+    wrong = share if promise.outliers else "no row is an outlier"
+    return f"if {wrong} and inputs drift by up to {promise.drift:.3g} sd"
 
 
 def _confidence(promise: Promise) -> str:
