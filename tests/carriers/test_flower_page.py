@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deployments import alone, rounds_of, same, until
+from deployments import PATIENCE, alone, rounds_of, same, until
 from pyarrow import csv
 from test_flower import nginx
 
@@ -194,7 +194,7 @@ def test_the_page_as_it_is_written(place):
         until(lambda: any(rounds_of(made) for made in (place / "fed" / "runs").glob("*")))
         (number,) = re.findall(r'"run-id": "?(\d+)', run("flwr ls here --format json"))
         run(f"flwr stop {number} here")
-        first.wait(60)
+        first.wait(PATIENCE)
         assert "round (" in run(f"flwr log {number} here --show")
         until(lambda: Federation.open(place / "fed").noted("run") is None)
         assert "interrupted" in run("dorfl status fed/")
