@@ -51,17 +51,17 @@ def run_python(page: Path) -> dict:
     A block ```text after a Python block has its output. White space may differ, so that long
     lines can be wrapped on the page.
     """
-    names, printed = {"__name__": "page"}, ""
+    names: dict = {"__name__": "page"}
+    printed = None  # by the block before
     for one in blocks(page):
+        if one.language == "text" and printed is not None:
+            assert printed.split() == one.code.split(), printed
+        printed = None
         if one.language == "python" and one.reason is None:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 exec(compile(one.code, page.name, "exec"), names)
             printed = out.getvalue()
-        elif one.language == "text" and one.reason is None:
-            assert printed.split() == one.code.split(), printed
-        else:
-            printed = ""
     return names
 
 
