@@ -48,6 +48,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "min_reported_time": 1e9,
     "remove_config_comments": True,
+    "write_computation_times": False,  # its page loads scripts from elsewhere
 }
 
 html_theme = "furo"
@@ -55,6 +56,7 @@ html_title = f"dorfl {version}"
 html_static_path = ["_static"]
 html_css_files = ["dorfl.css"]
 html_copy_source = False
+html_use_index = False  # the API reference and the search have it
 
 
 def _mathml(formula: str, display: str) -> str:

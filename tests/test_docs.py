@@ -67,13 +67,13 @@ def test_python_on_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
     if pages.needs_torch(page) and not TORCH:
         pytest.skip("needs PyTorch; tests/networks/test_pages.py runs it")
     monkeypatch.chdir(tmp_path)
-    pages.run_python(page)
+    pages.compare(pages.run_python(page)[1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with("sh"), ids=pages.name)
 def test_commands_on_a_page_run_as_they_stand(page, tmp_path):
-    pages.run_shell(page, tmp_path)
+    pages.compare(pages.run_shell(page, tmp_path))
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
@@ -102,7 +102,9 @@ def test_a_block_that_fails_and_an_output_that_differs_are_seen(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n", encoding="utf-8")
     with pytest.raises(AssertionError):
-        pages.run_python(page)
+        pages.compare(pages.run_python(page)[1])
+    pages.rewrite(page)
+    pages.compare(pages.run_python(page)[1])
     page.write_text("```sh\ndorfl no-such-command\n```\n", encoding="utf-8")
     with pytest.raises(AssertionError):
         pages.run_shell(page, tmp_path)

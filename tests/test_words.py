@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import pages
+
 SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
     "__init__.py",
@@ -24,6 +26,11 @@ FINISHED = (
     "support",
     "tabular",
 )  # in src/dorfl
+READ = (
+    *pages.PAGES,
+    *(pages.ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
+    *sorted(pages.ROOT.glob("docs/gallery/*")),
+)
 BANNED = (
     "told", "heard", "whose like", "of who", "stands in", "stood in", "held for wrong", "nobody",
     "worst served", "served worse", "lie far out", "lies far out", "is no question", "set aside",
@@ -52,3 +59,12 @@ def test_docstrings_and_messages_use_plain_words(place):
 
 def test_the_list_is_seen_where_it_is_used():
     assert WORDS.search("What a client told of its rows") and not WORDS.search("a client reported")
+
+
+@pytest.mark.parametrize("page", READ, ids=pages.name)
+def test_pages_use_plain_words(page):
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<!-- table: .*?<!-- /table -->", "", text, flags=re.DOTALL)  # of a study
+    lines = text.splitlines()
+    found = [f"{hit[0]!r} in {line}" for line in lines for hit in WORDS.finditer(line)]
+    assert not found, "\n".join(found)

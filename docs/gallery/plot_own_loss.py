@@ -1,8 +1,8 @@
 """A loss of your own
 ==================
 
-A loss is an object that says what it is at an output t of the model, and how max_slope. Everything else has an
-answer that holds for any loss: the supremum over moved rows is then found by ascent.
+A loss is an object with the value of the loss at an output t of the model, and its derivative. The supremum over moved
+rows is then found by gradient ascent.
 """
 
 import matplotlib.pyplot as plt
@@ -13,8 +13,8 @@ from dorfl.objective.base import Loss
 
 # %%
 # log cosh: quadratic for small residuals, linear for large ones. ``curvature`` bounds its second
-# derivative (the supremum is certainly unique where rows are stiff enough for it), ``max_slope`` its slope
-# (what a defence may hold reports to).
+# derivative, ``max_slope`` its first derivative. The first decides whether the supremum is unique, the second bounds the
+# reports of clients.
 
 
 class LogCosh(Loss):

@@ -1,8 +1,8 @@
 """A score of your own
 ===================
 
-A score says how suspicious a row is. It is taken off the row's loss, so that a suspicious row cannot gain
-weight by fitting badly. Any function of the row will do.
+A score is large for outliers. It is subtracted from the loss of a row, so that an outlier does not gain weight because
+the model fits it badly. Any function of the row will do.
 """
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,7 @@ import numpy as np
 import dorfl
 
 # %%
-# A sensor that fails reports values near 9, whatever is measured. Nobody needs a distance for that.
+# A sensor that fails reports values near 9, whatever is measured. No distance is needed to find it.
 
 
 def stuck(rows, labels):

@@ -49,7 +49,7 @@ class Momentum:
         return Task(state.theta, state.lam)
 
     def update(self, state, answers):
-        """One step, and what is told of the round."""
+        """Take one step, and return the state and the round's figures."""
         seen = pieces(state.setting, state.theta, answers, state.lam)
         slope = seen.gradients.sum(axis=0)
         steep = float(slope @ slope)

@@ -1,8 +1,8 @@
 """Clients that differ
 ===================
 
-With one class a client, a model that averages serves the hardest class worst. A worst mixture (AFL)
-gives that client more weight, until no other mixture would be worse.
+With one class per client, a model of the mean loss has the largest loss on the hardest class. AFL gives that client more
+weight, until no other mixture has a larger loss.
 """
 
 import matplotlib.pyplot as plt
@@ -30,11 +30,11 @@ fits = {
 }
 for name, fit in fits.items():
     served = {client: fit.score(*rows) for client, rows in clients.items()}
-    told = ", ".join(f"{client} {accuracy:.2f}" for client, accuracy in served.items())
-    print(f"{name}: {fit.rounds} rounds; accuracy {told}")
+    shown = ", ".join(f"{client} {accuracy:.2f}" for client, accuracy in served.items())
+    print(f"{name}: {fit.rounds} rounds; accuracy {shown}")
 
 # %%
-# λ, round by round: the worst mixture finds out who is served worst.
+# λ, round by round: the worst mixture moves weight to the client with the highest loss.
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 path = np.array([entry.lam for entry in fits["worst mixture (AFL)"].history])

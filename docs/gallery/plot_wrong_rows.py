@@ -1,8 +1,8 @@
-"""Rows that are wrong
-===================
+"""Outliers in the training rows
+=============================
 
-One row in ten is wrong, nobody knows which, and the model is to be right all the same. This is the data
-scientist's case: a table, a label, a column that says where a row comes from.
+One training row in ten is wrong, and it is not known which. The estimator lowers the weights of these rows. This is
+the case of a data scientist: a table, a label, and a column that names the client of each row.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,8 @@ y = np.concatenate([labels for _, labels in data.clients.values()])
 clients = np.repeat(list(data.clients), [len(labels) for _, labels in data.clients.values()])
 
 # %%
-# Plain logistic regression trusts every row. The robust classifier is told that up to a tenth of the rows
-# may be wrong; everything else is derived from the rows.
+# ERM, which is logistic regression here, gives each row the same weight. The robust classifier assumes that up to a
+# tenth of the rows are outliers. All other parameters are chosen from the rows.
 
 plain = dorfl.RobustClassifier("erm").fit(X, y, clients=clients)
 robust = dorfl.RobustClassifier(outliers=0.1).fit(X, y, clients=clients)
@@ -32,14 +32,14 @@ for name, model in {"plain": plain, "robust": robust}.items():
     print(f"{name}: accuracy on clean rows {model.score(test_X, test_y):.3f}")
 
 # %%
-# Why: every row has a weight, and the wrong ones have next to none.
+# The reason: each row has a weight, 1 for an inlier. The weights of the outliers are nearly 0.
 
-weights = robust.sample_weights_ * np.array([(clients == name).sum() for name in clients])
+weights = robust.sample_weights_
 wrong = np.concatenate(list(data.outliers.values()))
 edges = np.linspace(0, weights.max(), 40)
 fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
-ax.hist(weights[~wrong], edges, label="rows that are right", color="#1f6f8b")
-ax.hist(weights[wrong], edges, label="rows that are wrong", color="#b3541e", hatch="//", alpha=0.8)
-ax.set(xlabel="weight of a row (1: an ordinary one)", ylabel="rows", yscale="log")
+ax.hist(weights[~wrong], edges, label="inliers", color="#1f6f8b")
+ax.hist(weights[wrong], edges, label="outliers", color="#b3541e", hatch="//", alpha=0.8)
+ax.set(xlabel="weight of a row", ylabel="rows", yscale="log")
 ax.legend()
 plt.show()

@@ -10,7 +10,8 @@ import pages
 @pytest.mark.parametrize("page", filter(pages.needs_torch, pages.PAGES), ids=pages.name)
 def test_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = pages.run_python(page)
+    names, printed = pages.run_python(page)
+    pages.compare(printed)
     if page.name == "own-network.md":
         model, coming, columns = names["model"], names["coming"], names["columns"]
         assert model.score(coming[columns], coming["outcome"]) > 0.75
