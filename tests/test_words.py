@@ -16,6 +16,8 @@ FINISHED = (
     "cli/options.py",
     "cli/screen.py",
     "federated",
+    "flower",
+    "networks",
     "objective",
     "data",
     "plot.py",
