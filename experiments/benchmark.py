@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from dorfl.data.datasets.base import Clients, pooled
+from dorfl.federated import registry
 from experiments import candidates, cells, corruption, tables
-from experiments.candidates import CLEAN, NAMES, Setup
+from experiments.candidates import CLEAN, CONSTANT, NAMES, Setup
 from experiments.cells import Cell
 from experiments.corruption import PLAIN, SHARES, Columns, Task
 from experiments.data import fashion_mnist, mnist, public
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = tuple(SHARES)
+EVERY = (CONSTANT, *NAMES, CLEAN)
 
 
 class Loaded(NamedTuple):
@@ -135,31 +137,45 @@ SETS: dict[str, Data] = {
 }  # fmt: skip
 
 
+def data_set(name: str) -> Data:
+    """Return a data set of the benchmark, or a registered one, trained like a table."""
+    if name in SETS:
+        return SETS[name]
+
+    def load(seed: int) -> Loaded:
+        found = registry.dataset(name, seed)
+        return Loaded(found.clients, found.test)
+
+    return Data(f"{name}; two-layer network", load, Setup((32,)), 400, 0.5, _NO_MARK)
+
+
 @cache
 def _loaded(data: str, seed: int) -> Loaded:
-    return SETS[data].load(seed)
+    return data_set(data).load(seed)
 
 
 def task(data: str, kind: str, seed: int) -> Task:
     """The rows of a cell."""
     found = _loaded(data, seed)
     return corruption.make(
-        found.clients, found.test, kind, seed, shift=SETS[data].shift, columns=found.columns
+        found.clients, found.test, kind, seed, shift=data_set(data).shift, columns=found.columns
     )
 
 
 def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[str, Any]:
     """Which candidate of a method is best on rows held out of those to train on."""
+    if method == CONSTANT:
+        return {"chosen": 0, "words": ""}
     with _quietly():
-        rows = task(data, kind, seed)
-        return candidates.tune(
-            method, rows, SETS[data].setup, seed, max(1, rounds // SETS[data].tuning)
-        )
+        of, rows = data_set(data), task(data, kind, seed)
+        return candidates.tune(method, rows, of.setup, seed, max(1, rounds // of.tuning))
 
 
 def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int) -> dict[str, Any]:
     """The chosen candidate on all training rows, measured on test rows."""
-    of, rows = SETS[data], task(data, kind, seed)
+    of, rows = data_set(data), task(data, kind, seed)
+    if method == CONSTANT:
+        return candidates.constant(rows)
     tried = candidates.candidates(method, of.setup, rows.columns)
     curve = range(of.curve, rounds, of.curve) if of.curve else ()
     with _quietly():
@@ -182,6 +198,7 @@ class Asked(NamedTuple):
     methods: Sequence[str]
     seeds: int
     rounds: int
+    load: tuple[str, ...] = ()  # Python files that register methods or data sets
 
     def pairs(self) -> list[tuple[str, str]]:
         """Kinds of rows and methods; on rows of which none are wrong, none can be left out."""
@@ -200,20 +217,24 @@ class Asked(NamedTuple):
 
 def ask(
     data: str, kinds: Sequence[str] = (), methods: Sequence[str] = (), seeds: int = 3,
-    rounds: int | None = None,
+    rounds: int | None = None, load: Sequence[str | Path] = (),
 ) -> Asked:  # fmt: skip
-    """A benchmark in words, checked."""
+    """Check what a benchmark is asked for; registered methods and data sets count."""
+    files = tuple(str(file) for file in load)
+    cells.register(files)
+    every = (*EVERY, *registry.method_names())
+    sets = (*SETS, *registry.dataset_names())
     for word, given, known in (
-        ("data", [data], SETS), ("wrong", kinds, KINDS), ("method", methods, (*NAMES, CLEAN)),
+        ("data", [data], sets), ("wrong", kinds, KINDS), ("method", methods, every),
     ):  # fmt: skip
         for one in given:
             if one not in known:
                 raise ValueError(f"--{word} {one!r}: choose one of {', '.join(known)}")
-    of = SETS[data]
+    of = data_set(data)
     for kind in kinds:
         if kind not in of.kinds:
             raise ValueError(f"--wrong {kind}: the rows of {data!r} are no pictures to mark")
-    return Asked(data, kinds or of.kinds, methods or (*NAMES, CLEAN), seeds, rounds or of.rounds)
+    return Asked(data, kinds or of.kinds, methods or every, seeds, rounds or of.rounds, files)
 
 
 REDUCED = Asked("three", ("clean", "negate"), ("FedAvg", "AFL", "WAFL", "DOR-FL", CLEAN), 1, 300)
@@ -241,14 +262,14 @@ def run(
     """
     pairs, common = asked.pairs(), {"data": asked.data, "rounds": asked.rounds}
     tuning = [
-        Cell("benchmark", "tune", {**common, "kind": kind, "method": method})
+        Cell("benchmark", "tune", {**common, "kind": kind, "method": method}, asked.load)
         for kind, method in pairs
     ]
     chosen = [one["chosen"] for one in cells.run(tuning, folder, tick, workers)]
     training = [
         Cell(
             "benchmark", "train",
-            {**common, "kind": kind, "method": method, "seed": seed, "chosen": best},
+            {**common, "kind": kind, "method": method, "seed": seed, "chosen": best}, asked.load,
         )
         for (kind, method), best in zip(pairs, chosen, strict=True)
         for seed in range(asked.seeds)

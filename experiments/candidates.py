@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.data.datasets.base import Clients, hold_out
+from dorfl.data.datasets.base import Clients, hold_out, pooled
+from dorfl.federated import registry
 from dorfl.networks.aggregation import geometric_median, trimmed_mean
 from dorfl.networks.data import gather
 from dorfl.networks.model import mlp
@@ -30,6 +31,7 @@ from dorfl.networks.training import NetworkFit, train
 from dorfl.objective import methods, mixture
 from dorfl.objective.costs import Cost, squared
 from dorfl.objective.methods import Method
+from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 from experiments.baselines import CVaR, Proximal, Term
 from experiments.corruption import PLAIN, Columns, Task
@@ -43,9 +45,15 @@ LEFT_OUT = 0.2  # of the rows held out, those furthest from the middle of their 
 FEWEST = 20  # test rows of a client whose accuracy counts
 NAMES = (
     "FedAvg", "FedProx", "q-FFL", "TERM", "CVaR", "DORO", "trimmed mean", "RFA", "AFL", "DRFA",
-    "WAFL", "GDRFL", "DOR-FL", "DOR-FL, capped",
+    "WAFL", "GDRFL", "DOR-FL", "DOR-FL, capped", "DOR-FL, by size",
 )  # fmt: skip
 CAP = 0.5  # most that one client may have of λ, where the mixture is capped
+MIXTURES = {  # how DOR-FL weighs clients: the paper's worst mixture first
+    "DOR-FL": mixture.agnostic(by="loss"),
+    "DOR-FL, capped": mixture.capped(CAP, by="loss"),
+    "DOR-FL, by size": mixture.fixed(by="loss"),
+}
+CONSTANT = "constant"  # predicts the commonest label of the training rows
 CLEAN = "AFL, clean rows"  # trained without the wrong rows: what a perfect filter would give
 
 
@@ -94,7 +102,7 @@ class Candidate(NamedTuple):
     """One setting of a method."""
 
     words: str
-    method: Method
+    method: Method | str  # a registered one by its name
     plan: dict[str, Any]
     score: Distance | RowScore | None = None
     trusts: bool = False  # all rows, where others of the same method set suspects aside
@@ -167,21 +175,22 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
             )
             for rate, (rho, climb) in product(pair, ((10.0, 0.1), (50.0, 0.03), (50.0, 0.1)))
         ]  # fmt: skip
-    if name in ("DOR-FL", "DOR-FL, capped"):
-        cap = CAP if "capped" in name else 1.0
-        trusting = methods.method(mixture=mixture.capped(cap, by="loss"), name="afl")
+    if name in MIXTURES:
+        rule = MIXTURES[name]
         return [
             made
             for rate in pair
             for made in (
-                _dorfl(setup, rate, 20.0, columns, cap),
-                _dorfl(setup, rate, np.inf, columns, cap),
+                _dorfl(setup, rate, 20.0, columns, rule),
+                _dorfl(setup, rate, np.inf, columns, rule),
                 _plain(
-                    setup, rate, "all rows trusted", trusting if cap < 1.0 else methods.afl(),
+                    setup, rate, "all rows trusted", methods.method(mixture=rule),
                     mixture_lr=CLIMBS[-1],
                 )._replace(trusts=True),
             )
         ]  # fmt: skip
+    if name in registry.method_names():
+        return [_plain(setup, rate, "", name) for rate in setup.rates]
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
 
 
@@ -192,9 +201,14 @@ def fitted(
     """The network one candidate makes of the training rows."""
     known = np.unique(np.concatenate([y for _, y in (*task.clients.values(), *task.test.values())]))
     columns = next(iter(task.clients.values()))[0].shape[1]
+    method = candidate.method
+    if isinstance(method, str):
+        method = registry.network_method(
+            method, {name: len(y) for name, (_, y) in task.clients.items()}
+        )
     return train(
         task.clients,
-        candidate.method,
+        method,
         lambda: mlp(columns, setup.hidden, len(known)),
         Plan(rounds=rounds, batch_size=64, local_steps=1, seed=seed).changed(**candidate.plan),
         score=candidate.score,
@@ -324,6 +338,21 @@ def measure(
     }
 
 
+def constant(task: Task) -> dict[str, Any]:
+    """Measure the commonest label of the training rows as the prediction for every test row."""
+    labels, counts = np.unique(pooled(task.clients)[1], return_counts=True)
+    label = labels[counts.argmax()]
+    found = {
+        name: float(np.mean(y == label)) for name, (_, y) in task.test.items() if len(y) >= FEWEST
+    }
+    values = list(found.values())
+    return {
+        "mean": float(np.mean(values)), "worst": min(values), "by_client": found, "attack": None,
+        "lam": [], "rounds": 0, "bytes": 0, "weight_of_wrong_rows": None, "curve": [],
+        "words": f"label {label}",
+    }  # fmt: skip
+
+
 def without_wrong(task: Task) -> Task:
     """The task without its wrong training rows."""
     right = {n: ~bad for n, bad in task.wrong.items()}
@@ -338,7 +367,7 @@ def _accuracy(fit: NetworkFit, task: Task) -> tuple[float, float, dict[str, floa
     return float(np.mean(list(by_client.values()))), min(by_client.values()), by_client
 
 
-def _plain(setup: Setup, rate: float, words: str, method: Method, **plan: Any) -> Candidate:
+def _plain(setup: Setup, rate: float, words: str, method: Method | str, **plan: Any) -> Candidate:
     said = f"rate {rate:g}" + (f", {words}" if words else "")
     return Candidate(said, method, {**setup.base(rate), **plan})
 
@@ -371,12 +400,11 @@ def _local(
     return Candidate(f"rate {rate:g}, {words}", methods.erm(), plan)
 
 
-def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns, cap: float = 1.0) -> Candidate:
-    """Transport, or none; tilt and score; worst mixture, in which nobody has more than `cap`."""
+def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns, rule: Mixture) -> Candidate:
+    """Return DOR-FL with transport or none, a tilt and score, and a rule for λ."""
     made = methods.method(
-        rho=rho, cost=_cost(columns), temperature=TEMPERATURE,
-        mixture=mixture.capped(cap, by="loss"), name="dorfl",
-    )  # fmt: skip
+        rho=rho, cost=_cost(columns), temperature=TEMPERATURE, mixture=rule, name="dorfl"
+    )
     plan = {**setup.base(rate), "mixture_lr": CLIMBS[-1], "max_loss": TEMPERATURE}
     words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}"
     return Candidate(words, made, plan, _distance(TEMPERATURE, columns))

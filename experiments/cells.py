@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import re
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -40,11 +41,15 @@ _BELOW = (
 
 
 class Cell(NamedTuple):
-    """`function` of the module `experiments.<part>`, called with `arguments` and nothing else."""
+    """`function` of the module `experiments.<part>`, called with `arguments` and nothing else.
+
+    `load` are Python files that register methods or data sets; they run before the function.
+    """
 
     part: str
     function: str
     arguments: dict[str, Any]
+    load: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -92,15 +97,24 @@ def run(
 
 def compute(cell: Cell, folder: Path) -> Any:
     """Run one cell here and now, and keep what it found."""
+    register(cell.load)
     function = getattr(importlib.import_module(f"experiments.{cell.part}"), cell.function)
     result = json.loads(json.dumps(function(**cell.arguments)))  # as it will be read again
-    record = {"arguments": cell.arguments, "code": fingerprint(cell.part), "result": result}
+    code = fingerprint(cell.part, cell.load)
+    record = {"arguments": cell.arguments, "code": code, "result": result}
     write_whole(_path(cell, folder), json.dumps(record, indent=1).encode())
     return result
 
 
 @cache
-def fingerprint(part: str = "") -> str:
+def register(files: tuple[str, ...]) -> None:
+    """Run Python files that register methods or data sets, once in a process."""
+    for file in files:
+        runpy.run_path(file)
+
+
+@cache
+def fingerprint(part: str = "", load: tuple[str, ...] = ()) -> str:
     """Changes whenever the code that results of a part of the study depend on does."""
     digest = hashlib.sha256()
     files = {
@@ -115,6 +129,8 @@ def fingerprint(part: str = "") -> str:
             counts = not place.startswith((*_NETWORKS, *_BESIDE))
         if counts:
             digest.update(place.encode() + b"\0" + files[place].read_bytes() + b"\0")
+    for file in load:
+        digest.update(Path(file).read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -142,7 +158,8 @@ def _read(cell: Cell, folder: Path) -> Any:
     """What the cell found before, unless it is of other code or cannot be read."""
     try:
         record = json.loads(_path(cell, folder).read_text(encoding="utf-8"))
-        fits = record["arguments"] == cell.arguments and record["code"] == fingerprint(cell.part)
+        code = fingerprint(cell.part, cell.load)
+        fits = record["arguments"] == cell.arguments and record["code"] == code
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if fits and "result" in record else None

@@ -8,14 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from dorfl.report.content import Finding, Measured, Table, Values, measured
 
 Verdict = Literal["fails", "tie", "holds"]
 VERDICTS: tuple[Verdict, ...] = ("fails", "tie", "holds")
 ERRORS = 2.0  # standard errors of a paired difference: some 95 % of a normal distribution
+SMALL = 1.0  # points: with larger errors a tie does not show that a method does nothing
+EFFECTS = (
+    "A method helps or hurts beyond two standard errors. Within, it does nothing if two standard "
+    "errors are at most a point, and otherwise it is undecided."
+)
 RULE = (
     "A claim holds if its difference, paired by seed, is above zero by more than two standard "
     "errors, fails if it is below by as much, and is a tie within. A claim about one run has no "
@@ -38,6 +45,28 @@ class Claim(NamedTuple):
         """Judge a claim by differences, one a seed, that should be positive."""
         difference = measured(differences)
         return cls(text, whose, found or signed(difference, unit), verdict(difference))
+
+    @classmethod
+    def every(
+        cls, text: str, whose: str, leads: Mapping[str, Values], unit: str = "points",
+        digits: int = 2, margin: float = 0.0,
+    ) -> Claim:  # fmt: skip
+        """Judge a claim that several leads are above a margin by the weakest of them.
+
+        A lead that fails is weaker than one that ties, and otherwise the smaller mean is.
+
+        >>> Claim.every("A beats all", "ours", {"over B": [1.0, 1.1], "over C": [3.0, 3.1]}).text
+        'A beats all (smallest lead: over B)'
+        """
+
+        def strength(name: str) -> tuple[int, float]:
+            lead = measured(np.subtract(leads[name], margin))
+            return VERDICTS.index(verdict(lead)), lead.mean
+
+        least = min(leads, key=strength)
+        found = signed(measured(leads[least]), unit, digits)
+        text = f"{text} (smallest lead: {least})"
+        return cls.paired(text, whose, np.subtract(leads[least], margin), found)
 
     @classmethod
     def single(cls, text: str, whose: str, found: str, holds: bool) -> Claim:
@@ -104,16 +133,20 @@ class Situation(NamedTuple):
 def summary(situations: Sequence[Situation]) -> Table:
     """Return when dorfl helps, does nothing and hurts, by the same rule as claims."""
     ranked = sorted(situations, key=lambda one: -measured(one.defaults).mean)
-    rows = [(one.words, _effect(one.defaults), _effect(one.paper)) for one in ranked]
+    rows = [(one.words, effect(one.defaults), effect(one.paper)) for one in ranked]
     columns = ("accuracy on clean rows against ERM", "dorfl's defaults", "DOR-FL, the paper's form")
-    note = (
-        "Paired differences in points ± standard error: it helps or hurts beyond two standard "
-        "errors, and does nothing within."
-    )
+    note = f"Paired differences in points ± standard error. {EFFECTS}"
     return Table("summary", "When it helps, does nothing, and hurts", columns, rows, note=note)
 
 
-def _effect(differences: Values) -> str:
+def effect(differences: Values) -> str:
+    """Return whether a method helps, by differences in points, one a seed.
+
+    >>> effect([1.0, 1.2, 0.9]), effect([0.1, -0.1, 0.1]), effect([9.0, -9.0, 3.0])
+    ('helps: +1.0 ± 0.1', 'nothing: +0.0 ± 0.1', 'undecided: +1.0 ± 5.3')
+    """
     difference = measured(differences)
     word = {"holds": "helps", "tie": "nothing", "fails": "hurts"}[verdict(difference)]
+    if word == "nothing" and ERRORS * difference.error > SMALL:
+        word = "undecided"
     return f"{word}: {signed(difference, '', 1)}"

@@ -15,7 +15,7 @@ def benchmark(
         str,
         typer.Option(
             help="three, ten or dirichlet (Fashion-MNIST); mnist; compas, carriers, hospitals, "
-            "clinics or schools (tables)."
+            "clinics or schools (tables); or the name of a registered data set."
         ),
     ] = "three",
     wrong: Annotated[
@@ -23,6 +23,10 @@ def benchmark(
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Which method (repeatable). Default: all.")
+    ] = None,
+    load: Annotated[
+        list[Path] | None,
+        typer.Option(help="A Python file that registers methods or data sets (repeatable)."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many random repetitions.")] = 3,
     rounds: Annotated[
@@ -52,7 +56,7 @@ def benchmark(
     from experiments.pages import benchmark as told  # noqa: PLC0415
 
     screen = Screen()
-    asked = bench.ask(data, wrong or (), method or (), seeds, rounds)
+    asked = bench.ask(data, wrong or (), method or (), seeds, rounds, load or ())
     bench.task(data, "clean", 0)  # once, before several processes want it
     with screen.progress("the benchmark", asked.size) as step:
         found = bench.run(

@@ -78,7 +78,6 @@ def section(
         name: 100.0 * np.array([r["accuracy"][0] for r in final[name]]) - PAPER[name][0]
         for name in NAMES
     }
-    closest = min(over, key=lambda name: over[name].mean())
     words = Text(
         [
             "70 % of all 48,842 rows to train on (the paper's client sizes are such a split), the "
@@ -98,10 +97,9 @@ def section(
     )
     ours, erm = base[OURS], final["erm"]
     claims = [
-        Claim.paired(
-            "every method is at least as accurate on Adult as in the paper; closest: "
-            f"{NAMES[closest]}",
-            "ours", over[closest],
+        Claim.every(
+            "every method is more accurate on Adult, solved to convergence, than in the paper",
+            "ours", {NAMES[name]: lead for name, lead in over.items()},
         ),
         Claim.paired(
             "DOR-FL is more accurate than ERM on Adult, solved to convergence (the paper: by 1.5 "
@@ -109,8 +107,8 @@ def section(
             "the paper", ahead(final["dorfl"], erm),
         ),
         Claim.paired(
-            f"DOR-FL is more accurate than ERM on Adult after {STEPS} steps of the length that "
-            "suits each (the paper: by 1.5 points)",
+            f"DOR-FL is more accurate than ERM on Adult after {STEPS} steps, each method with the "
+            "length that suits it (the paper: by 1.5 points)",
             "the paper", ahead(tuned["dorfl"], tuned["erm"]),
         ),
         Claim.paired(
@@ -118,7 +116,7 @@ def section(
             "the paper", ahead(early["dorfl"], early["erm"]),
         ),
         Claim.paired(
-            "dorfl's defaults lose less than 0.1 points to ERM on Adult", "ours",
+            "dorfl's defaults are less than 0.1 points behind ERM on Adult", "ours",
             0.1 + ahead(ours, erm), signed(measured(ahead(ours, erm))),
         ),
         _regret(mixed),
@@ -256,11 +254,10 @@ def _regret(found: Sequence[dict[str, Any]]) -> Claim:
     change = np.array(
         [np.subtract(r["worst by loss"]["loss"], r["worst by regret"]["loss"]) for r in found]
     )
-    least = int(change.mean(axis=0).argmin())
-    return Claim.paired(
-        "every group of Adult has a smaller log loss with groups compared by regret than by loss; "
-        f"closest: {GROUPS[least]}",
-        "ours", change[:, least], signed(measured(change[:, least]), "", 4),
+    return Claim.every(
+        "log loss is smaller with groups compared by regret than by loss, on all rows of Adult and "
+        "in every group",
+        "ours", dict(zip(GROUPS, change.T, strict=True)), "", 4,
     )  # fmt: skip
 
 

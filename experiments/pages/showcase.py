@@ -83,8 +83,8 @@ def certificate(found: dict[str, Any]) -> Claim:
     one = found["DOR-FL"]
     _, least, _ = one["drift"][0]
     return Claim.single(
-        "the certified accuracy on inliers to come, with 95 % confidence, is not above the "
-        f"accuracy on inliers, {100 * one['accuracy']:.1f} %, one row in ten being an outlier",
+        "the certified accuracy (95 % confidence, one row in ten an outlier) is not above the "
+        f"accuracy measured on inliers, {100 * one['accuracy']:.1f} %",
         "ours",
         f"≥ {100 * least:.1f} %",
         least <= one["accuracy"],

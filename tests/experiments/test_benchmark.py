@@ -7,12 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dorfl.data.datasets.base import pooled
+from dorfl.federated import registry
 from experiments import benchmark as cells
 from experiments import candidates as bench
 from experiments import corruption as rows
 from experiments.__main__ import app
-from experiments.candidates import CLEAN, NAMES, Setup
-from experiments.cells import fingerprint
+from experiments.candidates import CLEAN, CONSTANT, NAMES, Setup
+from experiments.cells import Cell, fingerprint
 
 SMALL = Setup(hidden=(4,))
 
@@ -248,6 +249,66 @@ def test_a_word_that_is_unknown_is_told(words, said):
     done = CliRunner().invoke(app, ["benchmark", *words])
     assert done.exit_code == 2
     assert said in done.output
+
+
+REGISTERS = """
+import numpy as np
+import dorfl
+
+def rows(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(2, 2, 60, 3))
+    parts = [{n: (x, np.where(x[:, 0] > 0, 1, -1)) for n, x in zip("ab", xs)} for xs in X]
+    return parts
+
+dorfl.register_dataset("own-rows", rows)
+dorfl.register_method("all on a", lambda reports: [float(r.client == "a") for r in reports])
+dorfl.register_method("worst", dorfl.methods.method(mixture="agnostic"))
+"""
+
+
+@pytest.mark.slow
+def test_registered_methods_and_data_sets_are_benchmarked_in_any_process(tmp_path, monkeypatch):
+    for name in ("_methods", "_datasets"):
+        monkeypatch.setattr(registry, name, {})
+    file = tmp_path / "own.py"
+    file.write_text(REGISTERS, encoding="utf-8")
+    words = ["benchmark", "--data", "own-rows", "--wrong", "clean", "--method", "all on a"]
+    words += ["--method", "worst", "--method", CONSTANT, "--method", "FedAvg", "--seeds", "1"]
+    words += ["--rounds", "30", "--workers", "1", "--load", str(file), "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    runs = json.loads(done.stdout)
+    assert set(runs) == {f"clean/{n}/0" for n in ("all on a", "worst", CONSTANT, "FedAvg")}
+    assert runs["clean/FedAvg/0"]["by_client"] != runs["clean/constant/0"]["by_client"]
+    page = (tmp_path / "benchmark-own-rows.html").read_text(encoding="utf-8")
+    assert "all on a" in page
+    file.write_text(REGISTERS + "# changed\n", encoding="utf-8")
+    cell = Cell("benchmark", "tune", {}, (str(file),))
+    assert fingerprint(cell.part, cell.load) != fingerprint(cell.part)
+
+
+def test_a_rule_for_weights_is_followed_in_every_round(clients, monkeypatch):
+    monkeypatch.setattr(registry, "_methods", {})
+    registry.register_method("all on 0", lambda reports: [float(r.client == "0") for r in reports])
+    registry.register_method("by rows", lambda reports: [float(r.rows) for r in reports])
+    task = rows.make(clients, clients, "clean", 0)
+    one, sized = (
+        bench.fitted(bench.candidates(name, SMALL)[-1], task, SMALL, 0, 80)
+        for name in ("all on 0", "by rows")
+    )
+    erm = bench.fitted(bench.candidates("FedAvg", SMALL)[-1], task, SMALL, 0, 80)
+    assert one.score(*clients["0"]) == 1.0
+    assert one.score(*clients["1"]) == 0.0
+    assert np.allclose(sized.theta, erm.theta, atol=1e-5)
+
+
+def test_a_constant_is_the_commonest_label_of_the_training_rows(clients):
+    train = {**clients, "2": (clients["2"][0][:9], clients["2"][1][:9])}
+    train["1"] = (train["1"][0][:9], train["1"][1][:9])
+    found = bench.constant(rows.make(train, clients, "clean", 0))
+    assert found["by_client"] == {"0": 1.0, "1": 0.0, "2": 0.0}
+    assert found["worst"] == 0.0
 
 
 def test_results_of_other_parts_do_not_hang_on_networks():

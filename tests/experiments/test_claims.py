@@ -76,6 +76,20 @@ def test_a_difference_is_paired_by_seed():
     assert np.std(easy, ddof=1) > 10.0 * np.mean(easy - hard)  # unpaired, nothing would be seen
 
 
+def test_several_leads_are_judged_by_the_weakest():
+    leads = {"over B": [-5.0, 9.0, -8.0], "over C": [-0.1, -0.11, -0.12], "over D": [2.0, 2.0, 2.1]}
+    found = Claim.every("A is ahead", "ours", leads)
+    assert found.verdict == "fails" and "(smallest lead: over C)" in found.text  # B only ties
+    assert Claim.every("A is ahead", "ours", {"over D": leads["over D"]}).verdict == "holds"
+    by_three = Claim.every("A is 3 ahead", "ours", {"over D": leads["over D"]}, margin=3.0)
+    assert by_three.verdict == "fails" and by_three.found.startswith("+2.03")  # the lead itself
+
+
+def test_a_tie_with_large_errors_is_not_called_nothing():
+    assert claims.effect([-30.0, 1.0, -1.0]).startswith("undecided: −10.0")
+    assert claims.effect([0.1, 0.0, -0.2]).startswith("nothing")
+
+
 def test_the_summary_says_helps_nothing_and_hurts():
     cases = [
         Situation("one", [-1.0, -1.01], [2.0, 2.1]),

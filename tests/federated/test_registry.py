@@ -105,6 +105,8 @@ def test_what_cannot_be_is_said():
         dorfl.register_method("erm", lambda reports: [1.0 for _ in reports])
     with pytest.raises(ValueError, match="function from client"):
         dorfl.register_method("mine", dorfl.methods.dorfl())
+    with pytest.raises(ValueError, match="letters, digits"):
+        dorfl.register_dataset("my rows", lambda seed: ({}, {}))
     with pytest.raises(ValueError, match="registered methods: none"):
         dorfl.train(dorfl.datasets.synthetic(seed=0).clients, "nobody")
     dorfl.register_method("none", lambda reports: [0.0 for _ in reports])

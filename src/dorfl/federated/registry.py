@@ -1,7 +1,7 @@
 """Methods and data sets of one's own, by name.
 
 A registered method is trained by name: ``dorfl.train(clients, "term")``. ``dorfl compare`` and the
-commands of the repository's experiments list it beside the built-in ones. A package registers by
+commands of the repository's experiments train it beside the built-in ones. A package registers by
 entry points in the groups `dorfl.methods` and `dorfl.datasets`; these are loaded when a name is
 asked for, and errors while loading name the entry point.
 
@@ -15,8 +15,10 @@ asked for, and errors while loading name the entry point.
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from typing import Any, NamedTuple, TypeAlias
@@ -29,6 +31,7 @@ from dorfl.federated.fit import Fit
 from dorfl.federated.training import train as _train
 from dorfl.objective import methods, mixture
 from dorfl.objective.methods import AutoMethod, Method
+from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
 BUILT_IN = ("erm", "afl", "wafl", "gdrfl", "dorfl")
@@ -94,11 +97,19 @@ def register_dataset(name: str, load: Loader) -> None:
     Parameters
     ----------
     name
-        The name users type. A name that is registered again is replaced.
+        The name users type and files are named by: letters, digits, `-` and `_`. A name that is
+        registered again is replaced.
     load
         A function from a seed to the training clients and the test rows, both mappings of client
         name to (X, y) with labels ±1, or to a :class:`~dorfl.datasets.Dataset`.
+
+    Raises
+    ------
+    ValueError
+        If the name has other characters, or `load` is no function.
     """
+    if not re.fullmatch(r"[\w-]+", name):
+        raise ValueError(f"register_dataset({name!r}): a name is letters, digits, - and _")
     if not callable(load):
         raise ValueError(f"register_dataset({name!r}): give a function from a seed to rows")
     _datasets[name] = load
@@ -166,7 +177,8 @@ def train(name: str, clients: Any, **options: Any) -> Fit:
     for _ in range(MAX_UPDATES):
         given = options if fit is None else {**options, "start": fit}
         fit = _train(clients, methods.method(mixture=mixture.fixed(lam), name=name), **given)
-        wanted = _weights(name, parts, fit)
+        rows = {client: fit.sample_weights[client].size for client in fit.clients}
+        wanted = _weights(name, parts, rows, fit.risks)
         change = wanted - fit.lam
         if np.abs(change).max() <= TOLERANCE:
             return fit
@@ -181,9 +193,43 @@ def train(name: str, clients: Any, **options: Any) -> Fit:
     return fit
 
 
-def _weights(name: str, rule: Weights, fit: Fit) -> Array:
-    sizes = (fit.sample_weights[client].size for client in fit.clients)
-    parts = zip(fit.clients, sizes, fit.risks.tolist(), strict=True)
+@dataclass(frozen=True, eq=False)
+class Reweighted(Mixture):
+    """Weights of clients by a registered rule, from the risks of the round before."""
+
+    name: str = ""
+    rows: tuple[tuple[str, int], ...] = ()  # clients in their order, with their numbers of rows
+
+    def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
+        """Return the rule's weights, normalised."""
+        del lam, temperature
+        rule = method(self.name).parts
+        assert not isinstance(rule, Method)
+        return _weights(self.name, rule, dict(self.rows), risks)
+
+
+def network_method(name: str, rows: Mapping[str, int]) -> Method:
+    """Return a registered method as networks train it.
+
+    A choice of parts is returned as it is. A rule for weights is followed every round, with the
+    clients' risks of the round before.
+
+    Parameters
+    ----------
+    name
+        A registered name.
+    rows
+        Number of rows of each client.
+    """
+    parts = method(name).parts
+    if isinstance(parts, Method):
+        return parts
+    rule = Reweighted("fixed", name=name, rows=tuple(rows.items()))
+    return methods.method(mixture=rule, name=name)
+
+
+def _weights(name: str, rule: Weights, rows: Mapping[str, int], risks: Array) -> Array:
+    parts = zip(rows, rows.values(), risks.tolist(), strict=True)
     reports = [ClientReport(*part) for part in parts]
     found = np.asarray(rule(reports), dtype=float)
     if found.shape != (len(reports),) or not (np.isfinite(found).all() and (found >= 0).all()):
