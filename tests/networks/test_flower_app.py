@@ -20,7 +20,7 @@ from dorfl import methods, mixture, privacy
 from dorfl.flower import client
 from dorfl.flower import strategy as strategies
 from dorfl.flower.strategy import RobustStrategy
-from dorfl.networks import adam, distance, eight_bits, sgd, top, train
+from dorfl.networks import adam, distance, sgd, train
 from dorfl.networks.model import Network, make
 from dorfl.networks.plan import Plan
 from dorfl.networks.training import prepare
@@ -107,8 +107,8 @@ def named(clients):
                 "optimizer": sgd(1.0),
             },
         ),
-        (methods.gdrfl(5.0), {"scaffold": True, "compression": eight_bits()}),
-        (methods.paper(5, 4), {"average": 0.5, "compression": top(0.2)}),
+        (methods.gdrfl(5.0), {"scaffold": True}),
+        (methods.paper(5, 4), {"average": 0.5}),
         (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
         (methods.afl(), {"local_steps": 1, "privacy": privacy.gaussian(5.0, 1e-3, rounds=4)}),
     ],
@@ -191,7 +191,7 @@ def test_a_regression():
 
 def test_a_second_training_starts_anew():
     clients, method = named(blobs()), methods.paper(5, 4)
-    one = app(clients, method, PLAN.changed(compression=top(0.2)))
+    one = app(clients, method, PLAN)
     module = make(model, 0)
     again = one.start(one.grid, ArrayRecord(module.state_dict()), 3)
     theta = np.concatenate([a.ravel() for a in again.arrays.to_numpy_ndarrays()])
@@ -264,7 +264,7 @@ def test_the_others_stand_in_for_who_is_silent():
     there = app(clients, methods.erm(), rounds=1, spoil=spoil)
     fleet = prepare(clients, methods.erm(), model, PLAN)
     theta, counts = fleet.network.start(), fleet.rows.counts
-    ways = [fleet.answer(theta, 1, [i], fleet.begin().of([i]), None).ways[0] for i in (0, 2)]
+    ways = [fleet.answer(theta, 1, [i], fleet.begin()[[i]], None).ways[0] for i in (0, 2)]
     mean = (counts[0] * ways[0] + counts[2] * ways[1]) / (counts[0] + counts[2])
     assert there.theta == pytest.approx((theta - mean).numpy(), abs=1e-6)
     assert there.history[0].answered == ("client-1", "client-3")
@@ -332,8 +332,8 @@ def test_who_tells_nonsense_of_the_centre_is_left_out():
     for values in (np.zeros(3), np.full(2, 1e9), np.full(2, np.nan), np.zeros((2, 2))):
 
         def spoil(node, ask, reply, values=values):
-            wrong = ask["step"] == "tell" and node == NODES[1]
-            return changed(reply, told=told(values)) if wrong else reply
+            wrong = ask["step"] == "statistics" and node == NODES[1]
+            return changed(reply, statistics=told(values)) if wrong else reply
 
         assert tuple(app(named(blobs()), methods.paper(5, 4), rounds=1, spoil=spoil).lam) == (
             "client-1", "client-3",
@@ -397,7 +397,7 @@ def test_rows_and_what_a_client_keeps_do_not_travel():
         return reply
 
     app(named(blobs()), methods.paper(5, 4), spoil=spoil)
-    assert {key for _, content in sent for key in content} == {"dorfl", "told", "ways"}
+    assert {key for _, content in sent for key in content} == {"dorfl", "statistics", "ways"}
     for step, content in sent:
         if step == "train":
             assert set(content["dorfl"]) == {"risk", "num-examples"}

@@ -80,7 +80,7 @@ def test_an_update_is_the_report_of_the_mechanism():
     plan = Plan().changed(privacy=WEAK)
     fleet = prepare(blobs(), methods.erm(), model(), plan)
     theta = fleet.network.start()
-    answer = fleet.answer(theta, 3, [2, 0], fleet.begin().of([2, 0]), None)
+    answer = fleet.answer(theta, 3, [2, 0], fleet.begin()[[2, 0]], None)
     values, gradients = WEAK.report(fleet.select([2, 0]), theta.numpy().astype(float), 3)
     assert answer.risks.numpy() == pytest.approx(values, abs=1e-6)
     assert answer.ways.numpy() == pytest.approx(gradients, abs=1e-6)

@@ -6,7 +6,7 @@
 
 The server uses :class:`dorfl.flower.strategy.RobustStrategy`. A client computes in a round what
 it computes in `dorfl.train` (:mod:`dorfl.networks.client`). Between rounds the running mean of its
-tilt and the residual of its compression are in `context.state`, which Flower keeps on the node.
+tilt is in `context.state`, which Flower keeps on the node.
 
 With `Plan(privacy=…)` a client clips the gradients of its rows and adds noise, and it does not
 answer more rounds in a run than the noise is for.
@@ -26,19 +26,19 @@ from torch import Tensor, nn
 
 from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
-from dorfl.networks.agreement import LEAST, Agreed, Search, search
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Rows, gather
-from dorfl.networks.device import array
+from dorfl.networks.device import array, tensor
 from dorfl.networks.identity import differing
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
+from dorfl.networks.scores import LEAST, Agreed, Search, search
 from dorfl.networks.supremum import RowLoss
 from dorfl.networks.training import check, prepare, takes_integers, terms
 from dorfl.objective.methods import Method
 
-_OWN, _RESIDUAL, _AGREED = "dorfl.own", "dorfl.residual", "dorfl.agreed"  # in context.state
-_SPENT = "dorfl.spent"  # in context.state; no message resets it
+_OWN, _AGREED = "dorfl.own", "dorfl.agreed"  # records in context.state
+_SPENT = "dorfl.spent"  # record in context.state; no message resets it
 
 
 class Refusal(Exception):  # noqa: N818 - not a fault: the server receives it
@@ -120,10 +120,10 @@ def train(
                 **options,
             )
             content = _train(message, context, fleet)
-        elif step == "tell":
+        elif step == "statistics":
             content = _report_statistics(message, seeking, _rows(module, data, **options))
         else:
-            for key in (_OWN, _RESIDUAL, _AGREED):  # of an earlier training
+            for key in (_OWN, _AGREED):  # of an earlier training
                 context.state.pop(key, None)
             count = int(_rows(module, data, **options).counts[0])
             content = RecordDict({HEADER: ConfigRecord({"name": own, "rows": count})})
@@ -139,34 +139,30 @@ def _report_statistics(message: Message, seeking: Search | None, rows: Rows) -> 
         raise Refusal("the score differs between server and client")
     if rows.counts[0] < LEAST:
         raise Refusal(f"fewer than {LEAST} rows: statistics of so few would reveal single rows")
-    statistics = seeking.tell(stage, rows, unpack(message.content, "agreed"))
-    return RecordDict({"told": pack(statistics._asdict())})
+    statistics = seeking.report(stage, rows, unpack(message.content, "agreed"))
+    return RecordDict({"statistics": pack(statistics._asdict())})
 
 
 def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
-    """Return a round's update θ − θ_i, compressed, and the risk F_i at the server's θ."""
+    """Return a round's update θ − θ_i and the risk F_i at the server's θ."""
     state, theta = context.state, fleet.network.start()
     _spend(context, fleet.plan)
     fleet = replace(fleet, first=read_header(message.content, ConfigRecord, "stream", int))
     number = read_header(message.content, ConfigRecord, "number", int)
     like = {"values": Form((len(theta),), array(theta).dtype)}
-    kept = fleet.begin()
+    seen = fleet.begin()
     own = state.get(_OWN, MetricRecord())
     assert isinstance(own, MetricRecord)
     if "seen" in own:
-        kept = kept._replace(seen=torch.tensor([own["seen"]], dtype=torch.float64))
-    if _RESIDUAL in state:
-        kept = kept._replace(residual=_row(unpack(state, _RESIDUAL, like)["values"]))
+        seen = tensor(np.array([own["seen"]]), seen)
     pull = None
     if fleet.plan.scaffold:
         pull = _row(unpack(message.content, "pull", like)["values"])
-    answer = fleet.answer(theta, number, [0], kept, pull)
-    state[_OWN] = MetricRecord({"seen": answer.kept.seen[0].tolist()})
-    if answer.kept.residual is not None:
-        state[_RESIDUAL] = pack({"values": answer.kept.residual[0]})
+    answer = fleet.answer(theta, number, [0], seen, pull)
+    state[_OWN] = MetricRecord({"seen": answer.seen[0].tolist()})
     count = int(fleet.rows.counts[0])
     figures = MetricRecord({"risk": float(answer.risks[0]), "num-examples": count})
-    return RecordDict({"ways": pack({k: v[0] for k, v in answer.parts.items()}), HEADER: figures})
+    return RecordDict({"ways": pack({"values": answer.ways[0]}), HEADER: figures})
 
 
 def _spend(context: Context, plan: Plan) -> None:

@@ -34,11 +34,11 @@ from dorfl.federated.simulation import Round
 from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
 from dorfl.networks import server
-from dorfl.networks.agreement import Agreed, Told, search
 from dorfl.networks.client import in_order
-from dorfl.networks.compression import Compression, size_of
+from dorfl.networks.device import array
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
+from dorfl.networks.scores import Agreed, LocalStatistics, search
 from dorfl.networks.training import check, terms
 from dorfl.objective.methods import Method
 from dorfl.support.text import one_line
@@ -126,7 +126,7 @@ class RobustStrategy(FedAvg):
     # ── before the first round ──────────────────────────────────────────────────────────────────
 
     def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Fix the roster, the number of rows of each client, and the agreed statistics."""
+        """Fix the clients, the number of rows of each client, and the agreed statistics."""
         self._network = Network(_loaded(self._module, arrays))
         theta = self._network.start()
         while len(nodes := sorted(grid.get_node_ids())) < self.min_available_nodes:
@@ -139,8 +139,7 @@ class RobustStrategy(FedAvg):
         self._clients, self._informed = clients, set[int]()
         names, counts = tuple(c.name for c in clients), np.array([c.rows for c in clients])
         self._setting = server.Setting(self.method, self.plan, names, counts)
-        empty = (self.plan.compression or Compression()).pack(torch.zeros_like(theta)[None])
-        self._parts = {k: Form(tuple(v.shape[1:]), v.numpy().dtype) for k, v in empty.items()}
+        self._form = {"values": Form(tuple(theta.shape), array(theta).dtype)}
         self._usual, self.history = server.Usual(), []
         self._state = server.begin(self._setting, theta)
 
@@ -164,14 +163,14 @@ class RobustStrategy(FedAvg):
     def _agree(self, grid: Grid, clients: list[Client], stage: str) -> list[Client]:
         """Carry out one stage of the agreement; return the clients that took part in it."""
         assert self._search is not None
-        request = self._request("tell", stage=stage)
+        request = self._request("statistics", stage=stage)
         request["agreed"] = pack(self._agreed)
         replies = self._exchange(grid, {c.node: request for c in clients})
-        reported: dict[Client, Told] = {}
+        reported: dict[Client, LocalStatistics] = {}
         for client in clients:
             try:
-                arrays = unpack(_content(replies.get(client.node)), "told")
-                one = Told(arrays["values"], arrays["weight"])
+                arrays = unpack(_content(replies.get(client.node)), "statistics")
+                one = LocalStatistics(arrays["values"], arrays["weight"])
                 if (
                     one.weight.ndim != 1
                     or (one.weight < 0).any()
@@ -192,7 +191,7 @@ class RobustStrategy(FedAvg):
                 _log_ignored(client.name, stage, "is too far from what other clients report")
                 del reported[client]
         kept = self._enough([c for c in clients if c in reported])
-        self._agreed[stage] = self._search.agree(stage, [reported[c] for c in kept])
+        self._agreed[stage] = self._search.combine(stage, [reported[c] for c in kept])
         return kept
 
     def _enough(self, clients: list[Client]) -> list[Client]:
@@ -240,9 +239,9 @@ class RobustStrategy(FedAvg):
             return self._arrays(state.mean), None
         received = server.listen(state)
         for i in in_order(list(answers), self._setting.counts):
-            way, risk, size = answers[i]
+            way, risk = answers[i]
             server.hear(
-                self._setting, state, asked, received, [i], way[None], np.array([risk]), size
+                self._setting, state, asked, received, [i], way[None], np.array([risk]), way.nbytes
             )
         self._state, line = server.step(self._setting, state, asked, received, refused)
         self.history.append(line)
@@ -254,29 +253,22 @@ class RobustStrategy(FedAvg):
 
     def _answers(
         self, replies: Iterable[Message]
-    ) -> tuple[dict[int, tuple[Tensor, float, int]], dict[str, str]]:
-        """Return update, risk and bytes of the usable replies, and why others are ignored."""
+    ) -> tuple[dict[int, tuple[Tensor, float]], dict[str, str]]:
+        """Return update and risk of the usable replies, and why others are ignored."""
         by_node = {reply.metadata.src_node_id: reply for reply in replies}
-        squeezer, size = self.plan.compression or Compression(), self._network.size
-        answers: dict[int, tuple[Tensor, float, int]] = {}
+        answers: dict[int, tuple[Tensor, float]] = {}
         refused = {}
         for i in self._asked.draw.who:
             try:
                 content = _content(by_node.get(self._clients[i].node))
-                arrays = unpack(content, "ways", self._parts)
-                places = arrays.get("places")
-                if places is not None and not ((places >= 0) & (places < size)).all():
-                    raise ValueError("places: are not indices of parameters")
-                parts = {k: torch.from_numpy(v)[None] for k, v in arrays.items()}
+                way = torch.from_numpy(unpack(content, "ways", self._form)["values"])
                 risk = read_header(content, MetricRecord, "risk", float)
-                way = squeezer.unpack(parts, size)[0]
-                if not (np.isfinite(risk) and bool(way.isfinite().all())):
-                    raise ValueError("is not finite")
-                answers[i] = (way, risk, size_of(parts))
+                if not np.isfinite(risk):
+                    raise ValueError("risk: is not finite")
+                answers[i] = (way, risk)
             except ValueError as error:
                 refused[self._clients[i].name] = str(error)
-        updates = {i: (way, risk) for i, (way, risk, _) in answers.items()}
-        self._usual, absurd = server.absurd(updates, self._usual)
+        self._usual, absurd = server.absurd(answers, self._usual)
         for i, reason in absurd.items():
             refused[self._clients[i].name] = reason
             del answers[i]

@@ -39,7 +39,7 @@ class Progress:
 
     @property
     def model(self) -> nn.Module:
-        """A module of its own with the present parameters, in eval mode."""
+        """A copy of the module with the present parameters, in eval mode."""
         return self.make()
 
     def metrics(self) -> dict[str, float]:

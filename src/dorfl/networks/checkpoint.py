@@ -1,4 +1,4 @@
-"""The state after a round as a file, to go on from bit for bit."""
+"""Checkpoints: the state after a round as a file, from which training goes on bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 
 from dorfl.federated.simulation import Round
 from dorfl.networks import tensors
-from dorfl.networks.client import Kept
 from dorfl.networks.device import array
 from dorfl.networks.device import tensor as placed
 from dorfl.networks.evaluation import RoundEvaluation, read_evaluations
@@ -26,13 +25,13 @@ _TENSORS = ("theta", "mean", "controls")
 
 
 class History(NamedTuple):
-    """The rounds so far."""
+    """Rounds so far, as they are written."""
 
     lines: tuple[Round, ...]
 
 
 class Course(NamedTuple):
-    """How a training went so far.
+    """The course of a training so far.
 
     Attributes
     ----------
@@ -72,10 +71,10 @@ class Course(NamedTuple):
 
 
 def write(
-    file: Path, state: State, kept: Kept, course: Course, training: Mapping[str, str]
+    file: Path, state: State, seen: torch.Tensor, course: Course, training: Mapping[str, str]
 ) -> None:
-    """Write the state, and what clients keep; `training` says what it is a state of."""
-    named = {name: getattr(state, name) for name in _TENSORS} | kept._asdict()
+    """Write the state and the clients' running means; `training` identifies the training."""
+    named = {name: getattr(state, name) for name in _TENSORS} | {"seen": seen}
     arrays = {name: array(value) for name, value in named.items() if value is not None}
     arrays |= {f"carried.{k}": array(value) for k, value in enumerate(state.carried)}
     arrays |= {name: getattr(state, name) for name in ("lam", "risks", "before")}
@@ -89,9 +88,9 @@ def write(
 
 
 def read(
-    file: Path, state: State, kept: Kept, training: Mapping[str, str]
-) -> tuple[State, Kept, Course]:
-    """What is in the file, in the place of `state` and `kept`, and what led there."""
+    file: Path, state: State, seen: torch.Tensor, training: Mapping[str, str]
+) -> tuple[State, torch.Tensor, Course]:
+    """Return state, running means and course from a file; ValueError for another training."""
     arrays, words = tensors.unpack(file.read_bytes())
     others = differing(training, json.loads(words.get("training", "{}")))
     if others:
@@ -110,10 +109,10 @@ def read(
         return placed(np.array(found), like)
 
     named: dict[str, Any] = {name: tensor(name, getattr(state, name)) for name in _TENSORS}
-    own: Any = {name: tensor(name, like) for name, like in kept._asdict().items()}
+    means: Any = tensor("seen", seen)
     carried: Any = [tensor(f"carried.{k}", old) for k, old in enumerate(state.carried)]
     table: dict[str, Any] = {name: np.array(arrays[name]) for name in ("lam", "risks", "before")}
     after = replace(state, round=len(lines), carried=carried, **named, **table)
     evaluations = read_evaluations(json.loads(words["evaluations"]))
     best = placed(np.array(arrays["best"]), state.theta)
-    return after, Kept(**own), Course(list(lines), evaluations, best)
+    return after, means, Course(list(lines), evaluations, best)

@@ -25,7 +25,6 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from dorfl.linear.base import Evaluation, Terms
-from dorfl.networks.compression import Compression, Parts
 from dorfl.networks.data import Batch, Rows
 from dorfl.networks.device import array, mapped, seeded, tensor, wide
 from dorfl.networks.model import Network
@@ -43,25 +42,6 @@ MAX_ROW_GRADIENTS = 8_000_000  # numbers of gradients by row at a time, 32 MB
 MAX_NON_CONCAVE = 0.01  # share of rows without a concave supremum that does not warn
 
 
-class Kept(NamedTuple):
-    """State that clients keep from round to round and do not send.
-
-    Attributes
-    ----------
-    seen
-        (clients, 2) running means of the tilt; NaN before the first round.
-    residual
-        (clients, P) what compression left out; None without compression.
-    """
-
-    seen: Tensor
-    residual: Tensor | None
-
-    def of(self, who: list[int]) -> Kept:
-        """Return the state of some clients."""
-        return Kept(self.seen[who], None if self.residual is None else self.residual[who])
-
-
 class Answer(NamedTuple):
     """The replies of some clients in a round.
 
@@ -70,20 +50,17 @@ class Answer(NamedTuple):
     who
         Numbers of the clients.
     ways
-        (clients, P) updates θ − θ_i, as the server decodes them.
+        (clients, P) updates θ − θ_i.
     risks
         (clients,) F_i at the server's θ.
-    parts
-        The updates as they are sent.
-    kept
-        State that stays at the clients.
+    seen
+        (clients, 2) running means of the tilt, which stay at the clients.
     """
 
     who: list[int]
     ways: Tensor
     risks: Tensor
-    parts: Parts
-    kept: Kept
+    seen: Tensor
 
 
 class RobustRisks(NamedTuple):
@@ -164,44 +141,30 @@ class Fleet:
 
     # ── a round ─────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self) -> Kept:
-        """Return the state of clients before the first round."""
-        count, theta = len(self.rows.names), self.network.start()
-        squeezed = self.plan.compression is not None
-        return Kept(
-            theta.new_full((count, 2), torch.nan, dtype=wide(theta)),
-            theta.new_zeros(count, len(theta)) if squeezed else None,
-        )
+    def begin(self) -> Tensor:
+        """Return the running means of the tilt before the first round: (clients, 2), NaN."""
+        theta = self.network.start()
+        return theta.new_full((len(self.names), 2), torch.nan, dtype=wide(theta))
 
     def answers(
-        self, theta: Tensor, number: int, who: Sequence[int], kept: Kept, pull: Tensor | None
+        self, theta: Tensor, number: int, who: Sequence[int], seen: Tensor, pull: Tensor | None
     ) -> Iterator[Answer]:
         """Return the replies of `who` in this round, as many clients at a time as memory admits.
 
         `pull` (clients, P) is added to the gradients, for drift correction.
         """
-        order = in_order(who, self.rows.counts)
-        for some in self._groups(order):
-            yield self.answer(
-                theta, number, some, kept.of(some), None if pull is None else pull[some]
-            )
+        for some in self._groups(in_order(who, self.rows.counts)):
+            own = None if pull is None else pull[some]
+            yield self.answer(theta, number, some, seen[some], own)
 
     def answer(
-        self, theta: Tensor, number: int, who: list[int], kept: Kept, pull: Tensor | None
+        self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
     ) -> Answer:
-        """Return the replies of some clients at once; `kept` and `pull` are of these clients."""
+        """Return the replies of some clients at once; `seen` and `pull` are of these clients."""
         if self.plan.privacy is not None:
-            ways, risks, seen = self._private(theta, number, who, kept.seen)
-        else:
-            with seeded(self.plan.seed, number, self.first + who[0]):
-                ways, risks, seen = self._walk(theta, number, who, kept.seen, pull)
-        residual, squeezer = kept.residual, self.plan.compression or Compression()
-        if residual is None:
-            return Answer(who, ways, risks, squeezer.pack(ways), Kept(seen, None))
-        owed = ways + residual
-        parts = squeezer.pack(owed)
-        ways = squeezer.unpack(parts, self.network.size)
-        return Answer(who, ways, risks, parts, Kept(seen, owed - ways))
+            return Answer(who, *self._private(theta, number, who), seen)
+        with seeded(self.plan.seed, number, self.first + who[0]):
+            return Answer(who, *self._walk(theta, number, who, seen, pull))
 
     def _groups(self, order: list[int]) -> Iterator[list[int]]:
         """Return clients that step together: as many as memory admits, if that is faster.
@@ -248,10 +211,8 @@ class Fleet:
                 own = torch.where(tensor(working[:, step], own, torch.bool)[:, None], own, stay)
         return torch.sub(theta, own), risks, seen
 
-    def _private(
-        self, theta: Tensor, number: int, who: list[int], seen: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients of all rows with noise, risks with noise, and `seen` as it is."""
+    def _private(self, theta: Tensor, number: int, who: list[int]) -> tuple[Tensor, Tensor]:
+        """Return gradients of all rows with noise, and risks with noise."""
         privacy = self.plan.privacy
         assert privacy is not None
         at = array(theta).astype(np.float64)
@@ -259,7 +220,7 @@ class Fleet:
         updates = tensor(gradients, theta)
         if self.plan.l2 > 0:
             updates.add_(theta, alpha=self.plan.l2)
-        return updates, tensor(risks, theta), seen
+        return updates, tensor(risks, theta)
 
     def climb(self, theta: Tensor, batch: Batch) -> Climb:
         """Return the supremum of every row, each client at its θ (clients or 1, P)."""

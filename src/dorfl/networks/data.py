@@ -114,7 +114,7 @@ class Rows:
 
     @cached_property
     def counts(self) -> Array:
-        """How many rows each client has."""
+        """(clients,) numbers of rows."""
         return np.array([len(source) for source in self.sources])
 
     @property
@@ -137,7 +137,7 @@ class Rows:
 
     @cached_property
     def dims(self) -> int:
-        """How many numbers a row has."""
+        """Number of inputs of a row."""
         return sum(leaf[0].numel() for leaf in tree_leaves(self.read(0, np.arange(1))[0]))
 
     def read(self, client: int, places: Array) -> tuple[Any, Tensor]:

@@ -1,4 +1,4 @@
-"""Where numbers are: every tensor of a training is made, moved and seeded by these functions.
+"""Devices: every tensor of a training is made, moved and seeded by these functions.
 
 Parameters, optimizer state, running means and batches are on the device. Rows stay where the user
 has them until a batch of them is read, and λ and the clients' risks are NumPy arrays.

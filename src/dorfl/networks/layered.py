@@ -1,4 +1,4 @@
-"""A network for tables as plain numbers: what it puts out, by NumPy. Only training needs PyTorch.
+"""A fully connected network for tables in NumPy. Only training needs PyTorch.
 
 >>> from dorfl.objective import losses, methods
 >>> problem = Layered(methods.erm(), losses.logistic, 2, np.arange(2), hidden=(3,))
@@ -26,35 +26,35 @@ NO_CERTIFICATE = (
 
 @dataclass(frozen=True, eq=False)
 class Layered(Problem):
-    """Fully connected layers with ReLU between them, `hidden` wide; θ is one vector.
+    """Fully connected layers of widths `hidden` with ReLU between them; θ is one vector.
 
-    Its numbers are laid out, and named by :meth:`arrays`, as those of :func:`dorfl.networks.mlp`.
+    Numbers are in the order, and have the names, of :func:`dorfl.networks.mlp`.
     """
 
     hidden: tuple[int, ...] = (64, 64)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """From inputs to outputs."""
+        """Widths of the layers, from inputs to outputs."""
         return (self.dims, *self.hidden, self.outputs)
 
     @cached_property
     def size(self) -> int:
-        """How many parameters the model has."""
+        """Number of parameters."""
         return sum((one + 1) * two for one, two in pairwise(self.widths))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One vector."""
+        """Shape of θ, one vector."""
         return (self.size,)
 
     def split(self, theta: Array) -> tuple[Array, Array]:
-        """There are no coefficients, so there is nothing to derive a certificate from."""
+        """Raise ValueError: there are no coefficients to derive a certificate from."""
         del theta
         raise ValueError(NO_CERTIFICATE)
 
     def arrays(self, theta: Array) -> dict[str, Array]:
-        """θ by layer: "0.weight" (next, inputs), "0.bias", "2.weight", …"""
+        """Return θ by layer: "0.weight" (outputs, inputs), "0.bias", "2.weight", …."""
         flat, place, found = np.ravel(theta), 0, dict[str, Array]()
         for k, (one, two) in enumerate(pairwise(self.widths)):
             found[f"{2 * k}.weight"] = flat[place : place + one * two].reshape(two, one)
@@ -63,17 +63,17 @@ class Layered(Problem):
         return found
 
     def gathered(self, arrays: Mapping[str, Array]) -> Array:
-        """θ from its layers; ValueError where they are not those of this network."""
+        """Return θ from its layers; ValueError if they are not those of this network."""
         wanted = self.arrays(np.zeros(self.size))
         if set(arrays) != set(wanted):
-            raise ValueError("its layers are not those that its model.json tells of")
+            raise ValueError("its layers are not those in its model.json")
         for name, like in wanted.items():
             if arrays[name].shape != like.shape or not np.isfinite(arrays[name]).all():
                 raise ValueError(f"its layer {name} is damaged")
         return np.concatenate([arrays[name].ravel() for name in wanted]).astype(np.float64)
 
     def predict(self, theta: Array, rows: Array) -> Array:
-        """The network's outputs for rows: (n,), or (n, classes) for softmax."""
+        """Return the network's outputs for rows: (n,), or (n, classes) for softmax."""
         x, layers = np.asarray(rows, dtype=np.float64), list(self.arrays(theta).values())
         for k in range(0, len(layers), 2):
             x = (np.maximum(x, 0.0) if k else x) @ layers[k].T + layers[k + 1]
@@ -81,5 +81,5 @@ class Layered(Problem):
 
 
 def layered(problem: Problem) -> Layered:
-    """The linear problem as a network's: same method, loss, columns and classes."""
+    """Return the problem of a network with a linear one's method, loss, columns and classes."""
     return Layered(problem.method, problem.loss, problem.dims, problem.classes)

@@ -28,7 +28,17 @@ _DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
-    """A fully connected network with ReLU between its layers."""
+    """Return a fully connected network with ReLU between its layers.
+
+    Parameters
+    ----------
+    inputs
+        Number of inputs.
+    hidden
+        Widths of the hidden layers.
+    outputs
+        Number of outputs.
+    """
     widths = [inputs, *hidden]
     layers: list[nn.Module] = []
     for one, next_one in itertools.pairwise(widths):
@@ -39,7 +49,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
 class Network:
     """A module whose trainable parameters are one vector; see :meth:`outputs`.
 
-    `layer` names a submodule: what it puts out is then what transport moves, instead of the inputs.
+    `layer` names a submodule whose output transport moves, instead of the inputs.
     """
 
     def __init__(
@@ -73,10 +83,10 @@ class Network:
         self.layer = layer
         self._place = None if layer is None else self.module.get_submodule(layer)
         self.convolves = any(isinstance(part, CONVOLUTIONS) for part in self.module.modules())
-        self._one_by_one = False  # clients: where `vmap` cannot batch what the module does
+        self._one_by_one = False  # whether `vmap` cannot batch the module over clients
 
     def start(self) -> Tensor:
-        """θ as the module came."""
+        """Return θ as the module was given."""
         return self._start.clone()
 
     def load(self, theta: Tensor) -> list[nn.Parameter]:
@@ -89,21 +99,21 @@ class Network:
         return self._trained
 
     def parameters(self, theta: Tensor) -> dict[str, Tensor]:
-        """θ by parameter."""
+        """Return θ by parameter."""
         pieces = theta.split(self.sizes)
         return {n: v.view(s) for n, v, s in zip(self.names, pieces, self.shapes, strict=True)}
 
     def outputs(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
-        """What the model puts out for rows (clients, n, …), each client at its own θ (clients, P).
+        """Return outputs of rows (clients, n, …), each client at its own θ (clients, P).
 
-        One θ for all is given as (1, P), and none stands for what :meth:`load` has put there.
-        `shift` is added to what the submodule `layer` puts out.
+        One θ for all is given as (1, P). None means the θ of :meth:`load`. `shift` is added to the
+        output of the submodule `layer`.
         """
         first = x if isinstance(x, Tensor) else tree_leaves(x)[0]
         return self.flat_outputs(theta, x, shift).unflatten(0, first.shape[:2])
 
     def flat_outputs(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
-        """The same for the rows of all clients one after the other, (clients · n, …)."""
+        """Return outputs like :meth:`outputs`, for all clients in one batch, (clients · n, …)."""
         if theta is None or len(theta) == 1:
             own = None if theta is None else theta[0]
             return self._call(own, joined(x), None if shift is None else shift.flatten(0, 1))
@@ -117,7 +127,7 @@ class Network:
         return torch.cat([self._call(*own) for own in parts])
 
     def embed(self, x: Any) -> Tensor:
-        """What the submodule `layer` puts out for rows (clients, n, …); without one, the rows."""
+        """Return the output of the submodule `layer` for rows (clients, n, …), or the rows."""
         if self._place is None:
             return x
         seen: list[Tensor] = []
@@ -129,7 +139,7 @@ class Network:
         return seen[0].detach().unflatten(0, tree_leaves(x)[0].shape[:2])
 
     def module_at(self, theta: Tensor) -> nn.Module:
-        """A module of its own with the parameters θ, ready to predict."""
+        """Return a copy of the module with the parameters θ, in eval mode."""
         made = copy.deepcopy(self.module).eval()
         with torch.no_grad():
             own = dict(made.named_parameters())
@@ -139,9 +149,9 @@ class Network:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout rests in here: a row's worst place is sought for the model as it predicts.
+        """Switch dropout off inside: the supremum of a row is that of the model as it predicts.
 
-        PyTorch's short cut for attention, which has no gradient by rows, rests too.
+        PyTorch's fast path for attention, which has no gradient by rows, is off as well.
         """
         before = [(part, part.training) for part in self.module.modules()]  # frozen parts rest
         short = torch.backends.mha.get_fastpath_enabled()
@@ -169,7 +179,7 @@ class Network:
                 hook.remove()
         if not isinstance(out, Tensor):
             raise ValueError(
-                f"model: puts out a {type(out).__name__}, and one tensor (rows, outputs) is "
+                f"model: returns a {type(out).__name__}, and one tensor (rows, outputs) is "
                 "needed; wrap it in a module that gives the one to train"
             )
         return out
@@ -188,7 +198,7 @@ def joined(x: Any) -> Any:
 
 
 def make(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module itself, or what the function makes, with random numbers of its own."""
+    """Return the module, or the one that the function makes from random numbers of `seed`."""
     if isinstance(model, nn.Module):
         return model
     if not callable(model):

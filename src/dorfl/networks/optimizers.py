@@ -84,28 +84,20 @@ class Adam:
         return theta.addcdiv_(mean, square.sqrt().add_(self.eps * scale), value=-lr)
 
 
-@dataclass(frozen=True)
-class Cosine:
-    """See :func:`cosine`."""
-
-    rounds: int
-    warmup: int
-
-    def __call__(self, number: int) -> float:
-        """Return the factor for round `number`, from 1."""
-        if number <= self.warmup:
-            return number / self.warmup
-        done = min(1.0, (number - self.warmup) / max(1, self.rounds - self.warmup))
-        return max(0.5 * (1.0 + math.cos(math.pi * done)), 1e-3)
-
-
-def cosine(rounds: int, warmup: int = 0) -> Cosine:
+def cosine(rounds: int, warmup: int = 0) -> Callable[[int], float]:
     """Return a schedule: linear warm-up, then a cosine down to 0.001 of the rate at `rounds`.
 
     >>> [round(cosine(10, warmup=2)(number), 3) for number in (1, 2, 6, 10)]
     [0.5, 1.0, 0.5, 0.001]
     """
-    return Cosine(int(rounds), int(warmup))
+
+    def factor(number: int) -> float:
+        if number <= warmup:
+            return number / warmup
+        done = min(1.0, (number - warmup) / max(1, rounds - warmup))
+        return max(0.5 * (1.0 + math.cos(math.pi * done)), 1e-3)
+
+    return factor
 
 
 def at_round(

@@ -1,4 +1,4 @@
-"""How a network is trained: what a client does in a round, and what the server makes of it."""
+"""Options of training a network: local steps of clients, and the server's steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dorfl.federated.privacy import Gaussian
 from dorfl.networks.aggregation import Aggregator
-from dorfl.networks.compression import Compression
 from dorfl.networks.optimizers import SGD, Adam, Optimizer, adam, sgd
 
 RENAMED = {
@@ -29,7 +28,7 @@ WEIGHTING = (None, "renormalised", "unbiased")
 
 @dataclass(frozen=True)
 class Plan:
-    """Every choice that is not part of the problem.
+    """Options of a training; the objective is the method's.
 
     The default is one minibatch gradient per client and round (FedSGD, McMahan et al., 2017) with
     Adam at the server (FedAdam, Reddi et al., 2021) and an averaged model. Without local steps no
@@ -81,8 +80,6 @@ class Plan:
         for a fixed mixture and "unbiased" for a worst one, which needs it.
     scaffold
         Correct for client drift in the local steps (SCAFFOLD, Karimireddy et al., 2020).
-    compression
-        What clients send is compressed, and what is left out is added to the next message.
     inner_steps
         Steps of gradient ascent of a row towards its worst place.
     inner_lr
@@ -134,7 +131,6 @@ class Plan:
     participation: float = 1.0
     weighting: str | None = None
     scaffold: bool = False
-    compression: Compression | None = None
     inner_steps: int = 7
     inner_lr: float = 1.0
     inner_tol: float = 0.0

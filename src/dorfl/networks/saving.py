@@ -1,7 +1,7 @@
 """A trained network as a folder: `model.safetensors`, `model.json`, `score.py`. Never pickle.
 
-The numbers are in the safetensors format, so PyTorch users read them with any library for it. A
-network of Linear and ReLU is scored by `score.py` with NumPy alone.
+Numbers are in the safetensors format. `score.py` scores rows by a network of Linear and ReLU with
+NumPy alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT, VERSION = "dorfl.network", 1
 
 
 def save(fit: NetworkFit, folder: str | Path) -> Path:
-    """Write the network into `folder`, and how it came about."""
+    """Write a fit's network and a record of its training into `folder`; return the folder."""
     place = Path(folder)
     arrays = {name: value.cpu().numpy() for name, value in fit.model.state_dict().items()}
     about = {
@@ -51,7 +51,10 @@ def save(fit: NetworkFit, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> nn.Module:
-    """The network in a folder; one that is not made of Linear and ReLU alone needs its `model`."""
+    """Return the network of a folder.
+
+    `model`, a module or a function that makes one, is needed unless all layers are Linear and ReLU.
+    """
     place = Path(folder)
     about: Any = json.loads((place / "model.json").read_text(encoding="utf-8"))
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -76,7 +79,7 @@ def load(folder: str | Path, model: nn.Module | Callable[[], nn.Module] | None =
 
 
 def _layers(model: nn.Module) -> list[str]:
-    """Names of Linear layers and "relu" in their order; empty where there is anything else."""
+    """Return names of Linear layers and "relu" in order; empty if there are other layers."""
     if isinstance(model, nn.Linear):
         return []
     found = []

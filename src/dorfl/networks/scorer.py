@@ -16,7 +16,7 @@ _TYPES = {"F32": "<f4", "F64": "<f8"}
 
 
 def outputs(rows: Any, folder: str | Path | None = None) -> Any:
-    """What the network puts out for rows (n, columns): (n, outputs)."""
+    """Return the network's outputs (n, outputs) for rows (n, columns)."""
     about, arrays = _read(folder)
     if not about["layers"]:
         raise ValueError("this network is not made of Linear and ReLU alone; use PyTorch")
@@ -30,7 +30,7 @@ def outputs(rows: Any, folder: str | Path | None = None) -> Any:
 
 
 def predict(rows: Any, folder: str | Path | None = None) -> Any:
-    """Labels, or values for a regression."""
+    """Return labels, or values for a regression."""
     about, _ = _read(folder)
     out = outputs(rows, folder)
     if not about["classes"]:

@@ -1,8 +1,11 @@
-"""Outlier scores of rows for networks: functions h(x, y) of tensors.
+"""Outlier scores of rows for networks, and the statistics that clients agree on for them.
 
-Scores on NumPy arrays (:mod:`dorfl.scores`) serve here too. :func:`distance` is for inputs with
-many correlated columns, such as pictures: how far a row is from the middle of its class in the
-leading components, all of it found from medians and sums that clients tell of their rows.
+A score is a function h(x, y) of tensors. Scores of NumPy arrays (:mod:`dorfl.scores`) can be used,
+too. :func:`distance` is for inputs with many correlated columns, such as pictures: how far a row is
+from the median of its class in the leading components.
+
+A score whose centre or scales come from rows is found in stages before the first round. In each
+stage clients report statistics of their rows, and the server combines them (:class:`Search`).
 
 >>> x = torch.randn(500, 6, generator=torch.Generator().manual_seed(0))
 >>> x[:25] *= -8
@@ -16,18 +19,99 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dorfl.networks.agreement import LEAST, Agreed, Told, find
+from dorfl.data import robust
 from dorfl.networks.data import Rows, gather  # noqa: F401 - for the example above
 from dorfl.networks.device import array, tensor
 from dorfl.networks.supremum import RowScore
 from dorfl.objective.base import Score
+from dorfl.objective.methods import Method
 from dorfl.support.types import Array
+
+LEAST = 5  # fewest rows of a statistic that a client reports
+CONSISTENT = 1.4826  # median absolute deviation → standard deviation of normal values
+Agreed: TypeAlias = dict[str, Array]  # combined statistics, by stage
+
+
+class LocalStatistics(NamedTuple):
+    """Statistics of a client for a stage.
+
+    Attributes
+    ----------
+    values
+        The statistics.
+    weight
+        Rows behind each of them; 0 for fewer than ``LEAST``.
+    """
+
+    values: Array
+    weight: Array
+
+
+class Search(Protocol):
+    """Statistics that clients agree on, in stages."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of the stages, in order."""
+        ...
+
+    def report(self, stage: str, rows: Rows, agreed: Agreed) -> LocalStatistics:
+        """Return the statistics of a client's rows, given those of earlier stages."""
+        ...
+
+    def combine(self, stage: str, reports: Sequence[LocalStatistics]) -> Array:
+        """Return one array from all clients' statistics, in the clients' order."""
+        ...
+
+
+class Center:
+    """Find ξ̄ of a quadratic score, common to all clients: :mod:`dorfl.data.robust`.
+
+    >>> rows = gather([(np.ones((8, 2)), np.zeros(8))], torch.float32, classify=True)
+    >>> find(Center(), rows)["center"].tolist()
+    [1.0, 1.0]
+    """
+
+    stages = ("center",)
+
+    def report(self, stage: str, rows: Rows, agreed: Agreed) -> LocalStatistics:
+        """Return the mean of the rows within the cutoff."""
+        del stage, agreed
+        kept, mean = robust.local_center(array(rows.known(0)[0].flatten(1)), LEAST)
+        return LocalStatistics(mean, np.array([kept], dtype=float))
+
+    def combine(self, stage: str, reports: Sequence[LocalStatistics]) -> Array:
+        """Return the mean of the clients' means."""
+        del stage
+        return robust.average_centers(
+            [robust.LocalCenter(float(one.weight[0]), one.values) for one in reports]
+        )
+
+
+def search(method: Method, score: Any = None) -> Search | None:
+    """Return how the statistics of a score are found; None if it needs none.
+
+    `score` takes the place of the method's.
+    """
+    if score is not None:
+        return score if hasattr(score, "stages") else None
+    own = None if method.score is None else method.score.center
+    return Center() if isinstance(own, str) and own != "client" else None
+
+
+def find(seeking: Search, rows: Rows) -> Agreed:
+    """Return the statistics of all stages, with the clients of this process."""
+    agreed: Agreed = {}
+    for stage in seeking.stages:
+        clients = (rows.select([i]) for i in range(len(rows.names)))
+        agreed[stage] = seeking.combine(stage, [seeking.report(stage, c, agreed) for c in clients])
+    return agreed
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,51 +126,53 @@ class Distance:
 
     stages = ("middle", "axes", "spread", "typical")
 
-    def tell(self, stage: str, rows: Rows, agreed: Agreed) -> Told:
-        """Medians by class of a client's rows; or, for the components, a sum of bounded terms."""
+    def report(self, stage: str, rows: Rows, agreed: Agreed) -> LocalStatistics:
+        """Return medians by class, or for the axes a sum over rows of bounded terms."""
         own, y = rows.known(0)
-        x, kind = _features(self.features, own), _kinds(rows, y)
         known = max(1, len(rows.classes))
+        kind = y if len(rows.classes) else torch.zeros_like(y, dtype=torch.long)
+        x = self._features(own)
         if stage == "middle":
             return _medians(x, kind, known)
         middle, *others = (tensor(agreed[k], x) for k in self.stages if k in agreed)
         offset = x - middle[kind]
         if stage == "axes":
             unit = nn.functional.normalize(offset)
-            return Told(array(unit.T @ unit), np.array([len(x)], dtype=float))
+            return LocalStatistics(array(unit.T @ unit), np.array([len(x)], dtype=float))
         near, off = _parts(offset, others[0])
         if stage == "spread":
             return _medians(near.abs(), kind, known)
         inside = ((near / others[1][kind]) ** 2).mean(1)
         return _medians(torch.stack([inside, off], 1), kind, known)
 
-    def agree(self, stage: str, told: Sequence[Told]) -> Array:
-        """The middle one of the clients' medians; or the leading components.
+    def combine(self, stage: str, reports: Sequence[LocalStatistics]) -> Array:
+        """Return the median of the clients' medians, or the leading components.
 
-        Those are of rows scaled to length 1, so that none counts more than another (the
+        The components are of rows scaled to length 1, so that none counts more than another (the
         spatial-sign covariance of Locantore et al., 1999).
         """
         if stage == "axes":
-            total = torch.from_numpy(np.asarray(sum(one.values for one in told)))
+            total = np.asarray(sum(one.values for one in reports))
             if self.components >= len(total):
-                return np.asarray(torch.eye(len(total), dtype=total.dtype).numpy())
-            return np.asarray(torch.linalg.eigh(total).eigenvectors[:, -self.components :].numpy())
-        middle = _by_class(told)
+                return np.eye(len(total), dtype=total.dtype)
+            axes = torch.linalg.eigh(torch.as_tensor(total)).eigenvectors
+            return array(axes[:, -self.components :])
+        middle = _by_class(reports)
         if stage != "middle":
-            middle = middle.clamp(min=1e-6) * (1.4826 if stage == "spread" else 1.0)
-        return np.asarray(middle.numpy())
+            middle = middle.clamp(min=1e-6) * (CONSISTENT if stage == "spread" else 1.0)
+        return array(middle)
 
     def find(self, rows: Rows) -> RowScore:
-        """The score, with what the clients of this process agree on."""
+        """Return the score, with the statistics of the clients of this process."""
         return self.at(find(self, rows), len(rows.classes) > 0)
 
     def at(self, agreed: Agreed, classify: bool) -> RowScore:
-        """The score, with what was agreed on."""
-        full = len(set(agreed["axes"].shape)) == 1  # nothing is off the components
+        """Return the score for combined statistics."""
+        full = len(set(agreed["axes"].shape)) == 1  # the components span all inputs
 
         def score(x: Tensor, y: Tensor) -> Tensor:
             kind = y if classify else torch.zeros_like(y, dtype=torch.long)
-            found = _features(self.features, x)
+            found = self._features(x)
             center, axes, spread, typical = (tensor(agreed[k], found) for k in self.stages)
             near, off = _parts(found - center[kind], axes)
             inside = ((near / spread[kind]) ** 2).mean(1) / typical[kind, 0]
@@ -94,6 +180,9 @@ class Distance:
             return self.weight * (ratio - self.slack).clamp(0.0, self.most)
 
         return score
+
+    def _features(self, x: Tensor) -> Tensor:
+        return (x if self.features is None else self.features(x)).flatten(1)
 
 
 def distance(
@@ -103,42 +192,32 @@ def distance(
     most: float = 30.0,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Distance:
-    """How far a row is from the middle of its class, squared, in units of the class's median row.
+    """Return a score: the squared distance from the class's median, relative to its median row.
 
-    Along the leading components or off them, whichever is more (Hubert et al., 2005): a row can be
-    extreme, or unlike anything in its class. Rows up to `slack` such units away are no suspects.
-    `weight` is what a unit beyond costs, in units of the loss: with a tilt of temperature τ a row
-    counts exp(−h/τ), so give a weight of about τ. `most` bounds the units, `features` maps rows to
-    what is measured.
+    The distance is along the leading components or off them, whichever is larger (ROBPCA, Hubert et
+    al., 2005): a row can be extreme, or unlike all rows of its class.
+
+    Parameters
+    ----------
+    weight
+        Cost of one unit, in units of the loss. With a tilt of temperature τ a row has weight
+        exp(−h/τ), so give about τ.
+    components
+        Number of leading components.
+    slack
+        Units up to which a row costs nothing.
+    most
+        Largest number of units above `slack`.
+    features
+        Function that maps rows to the features that are measured.
     """
     if not (weight >= 0 and components >= 1 and slack >= 0 and most > 0):
         raise ValueError("distance: weight and slack must be ≥ 0, components and most positive")
     return Distance(float(weight), int(components), float(slack), float(most), features)
 
 
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """h(x, y) = weight · min(max(l_ref(x, y) − slack, 0), most); see :func:`reference`."""
-
-    model: nn.Module
-    weight: float
-    slack: float
-    most: float
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """h of rows."""
-        loss = nn.functional.cross_entropy(self.model(x), y, reduction="none")
-        return self.weight * (loss - self.slack).clamp(0.0, self.most)
-
-
-def reference(model: nn.Module, weight: float, slack: float = 1.0, most: float = 5.0) -> Reference:
-    """How unlikely a row's label is to another model, trained before or elsewhere: label errors."""
-    kept = model.eval().requires_grad_(False)
-    return Reference(kept, float(weight), float(slack), float(most))
-
-
 def row_score(score: Any, rows: Rows, agreed: Agreed | None = None) -> RowScore | None:
-    """Any score as a function of tensors; a quadratic one on inputs is part of the geometry."""
+    """Return any score as a function of tensors; None for a quadratic one, part of the geometry."""
     if score is None:
         return None
     if isinstance(score, Distance):
@@ -152,7 +231,7 @@ def row_score(score: Any, rows: Rows, agreed: Agreed | None = None) -> RowScore 
 
 
 def _bridge(score: Score, rows: Rows) -> RowScore:
-    """A score of NumPy arrays, with its gradient, as one of tensors."""
+    """Return a score of NumPy arrays, with its gradient, as one of tensors."""
     if score.center is not None:
         raise ValueError("score: one with a centre must be a quadratic; else give a function")
     center, classes = np.zeros(rows.dims), rows.classes
@@ -176,43 +255,38 @@ def _bridge(score: Score, rows: Rows) -> RowScore:
     return Bridge.apply
 
 
-def _features(features: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
-    return (x if features is None else features(x)).flatten(1)
-
-
 def _parts(offset: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
-    """Offsets (n, d) along the components (n, k), and the squared length off them (n,)."""
+    """Return offsets (n, d) along the components (n, k), and the squared length off them (n,)."""
     near = offset @ axes
     return near, (offset**2).sum(1) - (near**2).sum(1)
 
 
-def _kinds(rows: Rows, y: Tensor) -> Tensor:
-    return y if len(rows.classes) else torch.zeros_like(y, dtype=torch.long)
-
-
-def _medians(x: Tensor, kind: Tensor, known: int) -> Told:
-    """A client's medians of every class in every column, and of all its rows."""
+def _medians(x: Tensor, kind: Tensor, known: int) -> LocalStatistics:
+    """Return a client's medians of every class in every column, and of all its rows."""
     values, weight = x.new_zeros(known + 1, x.shape[1]), np.zeros(known + 1)
     for k in range(known + 1):
         own = x[kind == k] if k < known else x
         if len(own) >= LEAST:
             values[k], weight[k] = own.median(0).values, len(own)
-    return Told(array(values), weight)
+    return LocalStatistics(array(values), weight)
 
 
-def _by_class(told: Sequence[Told]) -> Tensor:
-    """The middle median of every class in every column; of all rows where nobody tells of one."""
-    values = torch.from_numpy(np.stack([one.values for one in told]))
-    weight = torch.from_numpy(np.stack([one.weight for one in told]).astype(np.float32))
+def _by_class(reports: Sequence[LocalStatistics]) -> Tensor:
+    """Return the median of medians of every class in every column.
+
+    A class that no client reports has the median of all rows.
+    """
+    values = torch.as_tensor(np.stack([one.values for one in reports]))
+    weight = torch.as_tensor(np.stack([one.weight for one in reports]).astype(np.float32))
     there = weight > 0
     if not bool(there[:, -1].any()):
-        raise ValueError(f"distance: no client has {LEAST} rows to tell the middle of")
+        raise ValueError(f"distance: no client has {LEAST} rows, the fewest of a statistic")
     rows = [k if bool(there[:, k].any()) else -1 for k in range(weight.shape[1] - 1)]
     return torch.stack([_middle(values[there[:, k], k], weight[there[:, k], k]) for k in rows])
 
 
 def _middle(values: Tensor, weight: Tensor) -> Tensor:
-    """The weighted median of every column: half of the weight lies on either side."""
+    """Return the weighted median of every column."""
     ordered, order = values.sort(0)
     below = weight[order].cumsum(0)
     first = (below >= 0.5 * weight.sum()).to(torch.int8).argmax(0)

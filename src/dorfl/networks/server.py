@@ -1,8 +1,8 @@
-"""What the server makes of the clients' answers: whom to ask, θ, λ, and what it knows of drift.
+"""The server of a network: which clients a round samples, and the steps of θ and λ.
 
-A round is a function of the state before it, so a checkpoint is that state and what clients keep.
-(The table of controls, one vector for each client, is too large to copy: it changes.) Whoever
-carries the messages calls :func:`ask`, :func:`hear` for the answers, and :func:`step`.
+A round is a function of the state before it, so a checkpoint is that state and the clients' running
+means. (The control variates of SCAFFOLD, one vector for each client, change in place.) A carrier of
+messages calls :func:`ask` for the request, :func:`hear` for the replies, and :func:`step`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dorfl.federated.simulation import Round
-from dorfl.networks.client import Fleet, Kept
-from dorfl.networks.compression import size_of
+from dorfl.networks.client import Fleet
 from dorfl.networks.device import array, tensor
 from dorfl.networks.optimizers import at_round
 from dorfl.networks.plan import Plan
@@ -25,68 +24,124 @@ from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
-FAR = 100.0  # times the middle client's: no honest answer is so long
+FAR = 100.0  # an update or risk this many times the median client's is refused
 
 
 class Setting(NamedTuple):
-    """What is trained, how, and by whom: what a server knows of clients before it asks them."""
+    """What the server knows before the first round.
+
+    Attributes
+    ----------
+    method, plan
+        What is trained, and how.
+    names
+        Names of the clients.
+    counts
+        (clients,) numbers of rows.
+    """
 
     method: Method
     plan: Plan
     names: tuple[str, ...]
-    counts: Array  # (clients,) rows
+    counts: Array
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What the server carries from round to round."""
+    """What the server carries from round to round.
+
+    Attributes
+    ----------
+    round
+        Number of rounds so far.
+    theta
+        (P,) parameters.
+    mean
+        (P,) running mean of θ, which is the trained model.
+    carried
+        State of the server's optimizer.
+    lam
+        (clients,) mixture λ.
+    risks
+        (clients,) F_i as last reported; NaN before the first report.
+    before
+        (clients,) `risks` one round earlier.
+    controls
+        (clients, P) control variates of SCAFFOLD; None without.
+    """
 
     round: int
     theta: Tensor
-    mean: Tensor  # the running mean of θ, which is the model
-    carried: list[Tensor]  # of the server's rule
+    mean: Tensor
+    carried: list[Tensor]
     lam: Array
-    risks: Array  # F_i as last heard; NaN where never
-    before: Array  # the same, one round earlier
-    controls: Tensor | None  # (clients, P) which way each client pulls, for drift correction
+    risks: Array
+    before: Array
+    controls: Tensor | None
 
 
 class Draw(NamedTuple):
-    """Whom a round asks, and with which probability each was to be among them."""
+    """Sampled clients, and the probability of each client to be sampled."""
 
     who: list[int]
     chance: Array
 
 
 class Ask(NamedTuple):
-    """What a round asks: of whom, how much each counts, and what drift correction adds."""
+    """A round's request.
+
+    Attributes
+    ----------
+    number
+        The round.
+    draw
+        Sampled clients.
+    weights
+        (clients,) weights of the updates.
+    pull
+        (clients, P) correction of each client's gradient; None without SCAFFOLD.
+    """
 
     number: int
     draw: Draw
-    weights: Array  # (clients,) how much the update of each counts
-    pull: Tensor | None  # (clients, P)
+    weights: Array
+    pull: Tensor | None
 
 
 @dataclass
 class Heard:
-    """A round's answers, of which only sums are kept."""
+    """A round's replies, summed unless an aggregator needs each.
 
-    way: Tensor  # the weighted sum
-    risks: Array  # (clients,) NaN for who has not answered
+    Attributes
+    ----------
+    way
+        (P,) weighted sum of updates.
+    risks
+        (clients,) reported F_i; NaN for clients without a reply.
+    who
+        Clients that replied.
+    bytes_up
+        Bytes of the replies.
+    updates
+        The updates, if there is an aggregator.
+    """
+
+    way: Tensor
+    risks: Array
     who: list[int] = field(default_factory=list)
     bytes_up: int = 0
-    updates: list[Tensor] = field(default_factory=list)  # for an aggregator that needs each
+    updates: list[Tensor] = field(default_factory=list)
 
 
 class Usual(NamedTuple):
-    """How long the middle client's way, and how high its risk, has been so far."""
+    """Largest length of the median client's update, and its largest risk, so far."""
 
     longest: float = 0.0
     highest: float = 1.0
 
 
 def begin(setting: Setting, theta: Tensor) -> State:
-    """The state before the first round."""
+    """Return the state before the first round."""
     count = len(setting.names)
     unknown = np.full(count, np.nan)
     drift = theta.new_zeros(count, len(theta)) if setting.plan.scaffold else None
@@ -102,24 +157,22 @@ def begin(setting: Setting, theta: Tensor) -> State:
     )
 
 
-def play(fleet: Fleet, setting: Setting, state: State, kept: Kept) -> tuple[State, Round]:
-    """One round with clients of this process, who change what they have `kept`."""
+def play(fleet: Fleet, setting: Setting, state: State, seen: Tensor) -> tuple[State, Round]:
+    """Return the state after a round with clients of this process, who change `seen`."""
     asked = ask(setting, state)
     heard = listen(state)
-    for some in fleet.answers(state.theta, asked.number, asked.draw.who, kept, asked.pull):
-        size = size_of(some.parts)
+    size = state.theta.numel() * state.theta.element_size()
+    for some in fleet.answers(state.theta, asked.number, asked.draw.who, seen, asked.pull):
         hear(setting, state, asked, heard, some.who, some.ways, array(some.risks), size)
-        kept.seen[some.who] = some.kept.seen
-        if kept.residual is not None and some.kept.residual is not None:
-            kept.residual[some.who] = some.kept.residual
+        seen[some.who] = some.seen
     return step(setting, state, asked, heard)
 
 
 def ask(setting: Setting, state: State) -> Ask:
-    """What the next round asks."""
+    """Return the next round's request."""
     number = state.round + 1
     shares, pull = _shares(setting.plan, setting.method, state), None
-    if state.controls is not None:  # towards where all pull, and away from one's own side
+    if state.controls is not None:  # SCAFFOLD: the mean control variate less the client's own
         pull = tensor(shares, state.theta) @ state.controls - state.controls
     draw = _draw(setting.plan, setting.method.mixture, state, number)
     weights = shares / draw.chance
@@ -129,7 +182,7 @@ def ask(setting: Setting, state: State) -> Ask:
 
 
 def listen(state: State) -> Heard:
-    """Before the first answer of a round."""
+    """Return an empty sum of replies."""
     return Heard(torch.zeros_like(state.theta), np.full(len(state.lam), np.nan))
 
 
@@ -137,7 +190,7 @@ def hear(
     setting: Setting, state: State, asked: Ask, heard: Heard,
     who: list[int], ways: Tensor, risks: Array, size: int,
 ) -> None:  # fmt: skip
-    """Add the answers of some clients: ways (clients, P), risks, and the bytes of one's way."""
+    """Add replies of some clients: updates (clients, P), risks, and the bytes of one update."""
     if setting.plan.aggregator is None:
         heard.way += tensor(asked.weights[who], heard.way) @ ways
     else:
@@ -156,7 +209,10 @@ def step(
     setting: Setting, state: State, asked: Ask, heard: Heard,
     refused: Mapping[str, str] | None = None,
 ) -> tuple[State, Round]:  # fmt: skip
-    """The state after a round. Who was asked and not heard is stood in for by those who were."""
+    """Return the state after a round.
+
+    Sampled clients without a reply are ignored, and the weights of the others are rescaled.
+    """
     method, plan, number, told = setting.method, setting.plan, asked.number, heard.risks
     if not (bool(heard.way.isfinite().all()) and np.isfinite(told[heard.who]).all()):
         raise ValueError(
@@ -196,14 +252,14 @@ def step(
 
 
 def standing(method: Method, risks: Array, lam: Array) -> tuple[float, float]:
-    """The objective, and what the mixture could still gain."""
+    """Return the objective, and the gap max_i F_i − Σ λ_i F_i of a worst mixture."""
     rule = method.mixture
     gap = rule.height(risks) - float(lam @ risks) if rule.adversarial else 0.0
     return rule.objective(risks, lam, method.temperature), gap
 
 
 def absurd(told: Mapping[int, tuple[Tensor, float]], usual: Usual) -> tuple[Usual, dict[int, str]]:
-    """Whose way and risk are a hundred times what the middle client has told so far, and why.
+    """Return the clients whose update or risk is ``FAR`` times the median client's, and why.
 
     >>> one = {i: (torch.ones(4), 0.5) for i in range(3)}
     >>> _, found = absurd({**one, 3: (500.0 * torch.ones(4), 0.5)}, Usual())
@@ -216,8 +272,8 @@ def absurd(told: Mapping[int, tuple[Tensor, float]], usual: Usual) -> tuple[Usua
         max(usual.highest, middle([abs(risk) for _, risk in told.values()])),
     )
     found = {
-        i: f"a way of length {length:.3g} and a risk of {told[i][1]:.3g} are absurd beside what "
-        "other clients tell"
+        i: f"an update of length {length:.3g} and a risk of {told[i][1]:.3g} are absurd beside "
+        "those of other clients"
         for i, length in lengths.items()
         if length > FAR * usual.longest or abs(told[i][1]) > FAR * usual.highest
     }
@@ -225,17 +281,17 @@ def absurd(told: Mapping[int, tuple[Tensor, float]], usual: Usual) -> tuple[Usua
 
 
 def middle(values: list[float]) -> float:
-    """The lower median: with few clients, a single one cannot raise it."""
+    """Return the lower median, which one of few clients cannot raise."""
     return sorted(values)[(len(values) - 1) // 2] if values else 0.0
 
 
 def _unbiased(plan: Plan, mixture: Mixture) -> bool:
-    """Whether clients are drawn by λ and counted by the inverse of their chance."""
+    """Return whether clients are sampled by λ and weighted by 1 / probability."""
     return (plan.weighting or ("renormalised", "unbiased")[mixture.adversarial]) == "unbiased"
 
 
 def _draw(plan: Plan, mixture: Mixture, state: State, number: int) -> Draw:
-    """Some clients, no one twice: evenly, or half by λ and half evenly (systematic sampling)."""
+    """Sample clients without replacement: evenly, or half by λ and half evenly (systematic)."""
     count = len(state.lam)
     size = max(1, round(plan.participation * count))
     if size == count:
@@ -250,7 +306,7 @@ def _draw(plan: Plan, mixture: Mixture, state: State, number: int) -> Draw:
 
 
 def chances(shares: Array, size: int) -> Array:
-    """Probabilities in proportion to `shares`, none above 1, that add up to `size`.
+    """Return probabilities in proportion to `shares`, at most 1, that add up to `size`.
 
     >>> chances(np.array([0.8, 0.1, 0.1]), 2).tolist()
     [1.0, 0.5, 0.5]
@@ -265,12 +321,12 @@ def chances(shares: Array, size: int) -> Array:
 
 
 def _known(risks: Array) -> Array:
-    """Risks with the others' mean for clients that were never heard."""
+    """Return risks, with the mean of the others for clients without any report."""
     return np.where(np.isnan(risks), np.nanmean(risks), risks)
 
 
 def _shares(plan: Plan, method: Method, state: State) -> Array:
-    """∂objective/∂F_i: how much each client's gradient counts."""
+    """Return ∂objective/∂F_i, the weight of each client's gradient."""
     if method.mixture.adversarial or np.isnan(state.risks).all():
         return state.lam
     risks = _known(state.risks)
@@ -281,10 +337,10 @@ def _shares(plan: Plan, method: Method, state: State) -> Array:
 
 
 def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) -> Array:
-    """λ_i ∝ λ_i exp(rate · F_i), within the rule's cap.
+    """Return λ_i ∝ λ_i exp(rate · F_i), within the rule's cap.
 
-    Who was not asked keeps the F_i last heard, and who was asked moves it by 1/chance of what it
-    changed: the same on average as if all had been asked.
+    A client that was not sampled keeps its last F_i. For a sampled client the change of F_i is
+    divided by the probability of the sample, which is unbiased.
     """
     if not mixture.adversarial:
         return state.lam
@@ -293,12 +349,12 @@ def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) 
     if plan.optimistic and not np.isnan(state.before).all():
         rise = rise + (_known(np.where(heard, told, state.risks)) - _known(state.risks))
     grown = state.lam * np.exp(plan.mixture_lr * (rise - rise.max()))
-    lam = np.maximum(grown / grown.sum(), 1e-12)  # nobody is lost for good
+    lam = np.maximum(grown / grown.sum(), 1e-12)  # no client is lost for good
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())
 
 
 def _steps(setting: Setting, who: list[int]) -> Array:
-    """How many local steps each of these takes in a round."""
+    """Return how many local steps some clients take in a round."""
     plan, counts = setting.plan, setting.counts[who]
     steps = plan.local_steps or plan.local_epochs * -(
         -counts // np.minimum(plan.batch_size, counts)

@@ -1,9 +1,9 @@
-"""Losses of single rows, and what a row may become: :class:`Robust` has all but the model and data.
+"""The robust loss of a row, a supremum over where transport may move it, and its ingredients.
 
     f(θ, ζ) = sup_x  l(θ, x, y) − h(x, y) − ρ c(x, ζ)
 
 Cost and quadratic score are one quadratic −½ |u|² − penalty(ζ) in x = m + R u, as for linear models
-(:mod:`dorfl.linear.inner`); what is left is found by gradient ascent in u, all rows at once.
+(:mod:`dorfl.linear.inner`). The supremum is found by gradient ascent in u, for all rows at once.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ RowScore: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # rows (n, …), label
 
 
 def logistic(outputs: Tensor, y: Tensor) -> Tensor:
-    """log(1 + exp(−y t)) for labels 0 and 1 and one output t for each, summed over labels."""
+    """Return log(1 + exp(−y t)) for labels 0 and 1 and one output t each, summed over labels."""
     signs = 2.0 * y.to(outputs) - 1.0
     return _summed(functional.softplus(-signs * _matched(outputs, y), threshold=50))
 
 
 def softmax(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy for class numbers; for a sequence (n, T), the mean over its T labels."""
+    """Return the cross-entropy of class numbers; for a sequence (n, T), the mean over T labels."""
     if y.ndim == 1:
         return functional.cross_entropy(outputs, y, reduction="none")
     each = functional.cross_entropy(outputs.movedim(-1, 1), y, reduction="none")
@@ -42,12 +42,12 @@ def softmax(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def squared(outputs: Tensor, y: Tensor) -> Tensor:
-    """½ |t − y|²."""
+    """Return ½ |t − y|²."""
     return _summed(0.5 * (_matched(outputs, y) - y) ** 2)
 
 
 def huber(outputs: Tensor, y: Tensor) -> Tensor:
-    """½ (t − y)² up to a distance of 1, linear beyond; summed over several outputs."""
+    """Return ½ (t − y)², linear beyond a distance of 1; summed over several outputs."""
     y = y.to(outputs)
     return _summed(functional.huber_loss(_matched(outputs, y), y, reduction="none"))
 
@@ -68,15 +68,27 @@ LOSSES: dict[str, RowLoss] = {
 
 
 class Place(NamedTuple):
-    """The quadratic that cost and score make around a row: x = m + R u costs ½ |u|² + penalty."""
+    """The quadratic that cost and score make around a row: x = m + R u costs ½ |u|² + penalty.
 
-    root: Tensor  # R: one number, one for each input, or a symmetric matrix
-    still: bool = False  # nothing can move
-    shrink: Tensor | None = None  # A, with m = A ζ + (I − A) ξ̄; none: m = ζ
-    bowl: Tensor | None = None  # Q, with penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄)
+    Attributes
+    ----------
+    root
+        R: one number, one for each input, or a symmetric matrix.
+    still
+        Whether no input can move.
+    shrink
+        A of m = A ζ + (I − A) ξ̄; None for m = ζ.
+    bowl
+        Q of penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄); None for no penalty.
+    """
+
+    root: Tensor
+    still: bool = False
+    shrink: Tensor | None = None
+    bowl: Tensor | None = None
 
     def middle(self, x: Any, center: Tensor | None) -> tuple[Any, Tensor]:
-        """m and the penalty of rows (clients, n, …)."""
+        """Return m and the penalty of rows (clients, n, …)."""
         if self.shrink is None or self.bowl is None or center is None:
             return x, torch.zeros((), dtype=self.root.dtype, device=self.root.device)
         offset = (x - center).flatten(2)
@@ -86,7 +98,7 @@ class Place(NamedTuple):
         return center + pulled.view_as(x), (bent * offset).sum(2)
 
     def move(self, u: Tensor) -> Tensor:
-        """R u of (clients, n, …); by symmetry, Rᵀ of a gradient, too."""
+        """Return R u of (clients, n, …); by symmetry also Rᵀ of a gradient."""
         if self.root.ndim == 0:
             return u * self.root
         flat = u.flatten(2)
@@ -96,7 +108,7 @@ class Place(NamedTuple):
 def place(
     rho: float, cost: Cost, bend: Array | None, dims: int, like: Tensor | None = None
 ) -> Place:
-    """The geometry of rows with `dims` numbers; `bend` is ∇²h of a quadratic score."""
+    """Return the geometry of rows with `dims` numbers; `bend` is ∇²h of a quadratic score."""
     like = torch.empty(0) if like is None else like
     weights = cost.weights(dims)
     if bend is None:
@@ -115,18 +127,34 @@ def _root(matrix: Array) -> Array:
 
 
 class Climb(NamedTuple):
-    """Where rows went, and how well: f = l at these rows + level."""
+    """Result of the ascent: f is the loss at the moved rows plus `level`.
 
-    x: Any  # (clients, n, …): the moved rows
-    shift: Tensor | None  # what is added to their embedding, where that moves instead
-    level: Tensor  # (clients, n): −h − ½ |u|² − penalty
-    slope: Tensor  # (clients, n): ½ |∇|² in the metric of the cost, at the last place looked at
-    bend: Tensor  # (clients, n): the least concavity seen along the way, in the same metric
+    Attributes
+    ----------
+    x
+        (clients, n, …) moved rows.
+    shift
+        What is added to the output of the inner layer; None if the inputs move.
+    level
+        (clients, n) −h − ½ |u|² − penalty.
+    slope
+        (clients, n) ½ |∇|² in the metric of the cost, at the last point evaluated.
+    bend
+        (clients, n) smallest concavity seen on the way, in the same metric.
+    steps
+        Number of steps.
+    """
+
+    x: Any
+    shift: Tensor | None
+    level: Tensor
+    slope: Tensor
+    bend: Tensor
     steps: int
 
     @property
     def error(self) -> Tensor:
-        """About how far below its supremum f is; infinite where the way was not concave."""
+        """Estimate of how far f is below its supremum; infinite if not concave."""
         return torch.where(self.bend > 0, self.slope / self.bend.clamp(min=1e-12), np.inf)
 
 
@@ -134,8 +162,20 @@ class Climb(NamedTuple):
 class Robust:
     """f(θ, ζ) of rows for a method: everything but θ and the rows.
 
-    `max_loss` bounds the loss: a tilt would otherwise follow the one row whose loss has no bound.
-    `bounds` keep inputs in a box, and a row that lies outside no farther than it is.
+    Attributes
+    ----------
+    loss
+        Loss of (outputs, labels).
+    place
+        Geometry of cost and quadratic score.
+    score
+        Another score h(x, y).
+    max_loss
+        Bound on the loss, without which a tilt follows the row with the largest.
+    steps, lr, tol
+        Options `inner_steps`, `inner_lr` and `inner_tol` of the plan.
+    bounds
+        Interval of every input. A row outside moves no farther outside.
     """
 
     loss: RowLoss
@@ -150,30 +190,30 @@ class Robust:
     def losses(
         self, network: Network, theta: Tensor | None, x: Any, y: Tensor, shift: Tensor | None = None
     ) -> Tensor:
-        """l of rows (clients, n, …), each client at its θ (clients, P)."""
+        """Return l of rows (clients, n, …), each client at its θ (clients, P)."""
         out = network.flat_outputs(theta, x, shift)
         loss = self.loss(out, y.flatten(0, 1)).view(y.shape[:2])
         return loss.clamp(max=self.max_loss) if np.isfinite(self.max_loss) else loss
 
     def scores(self, x: Any, y: Tensor) -> Tensor:
-        """h of rows (clients, n, …), but for a quadratic one, which is part of the place."""
+        """Return h of rows (clients, n, …), without a quadratic one, which is part of `place`."""
         if self.score is None:
             return self.place.root.new_zeros(y.shape[:2])
         return self.score(joined(x), y.flatten(0, 1)).view(y.shape[:2])
 
     def bare(self, x: Any, y: Tensor, center: Tensor | None = None) -> Tensor:
-        """f of rows without any loss: what score and transport alone make of them."""
+        """Return f of rows without any loss, the part of score and transport."""
         return self.climb(None, y.new_empty(0), x, y, center).level
 
     def climb(
         self, network: Network | None, theta: Tensor, x: Any, y: Tensor,
         center: Tensor | None = None,
     ) -> Climb:  # fmt: skip
-        """The supremum for every row, by ascent with Barzilai–Borwein lengths, a row's own each.
+        """Return the supremum for every row, by ascent with Barzilai–Borwein steps of its own.
 
-        A step that does not gain is not taken. The last one is not looked at again (training looks
-        there anyway), so it is no longer than what must gain wherever the problem is concave.
-        Without a network there is no loss.
+        A step that does not increase f is not taken. The result of the last step is not evaluated,
+        so that step has at most the length that increases a concave f. Without a network there is
+        no loss.
         """
         theta, here = theta.detach(), network is None or network.layer is None
         start, penalty = self.place.middle(x, center)
@@ -187,7 +227,7 @@ class Robust:
             return (start + step, None) if here else (start, step)
 
         def height(u: Tensor) -> tuple[Tensor, Tensor]:
-            """The objective up to the penalty, and its gradient."""
+            """Return the objective up to the penalty, and its gradient."""
             at, shift = moved(u)
             free = (at if shift is None else shift).requires_grad_(True)
             rise = u.new_zeros(y.shape[:2])
@@ -223,11 +263,11 @@ class Robust:
             bent = gain - _dot(way, following)
             rounding = tiny * (1.0 + value.abs())
             better = reached >= value + 1e-4 * gain - rounding
-            went = moved_by > small * _dot(trial, trial)  # else all that is seen is rounding
+            went = moved_by > small * _dot(trial, trial)  # otherwise the change is rounding
             bend = torch.where(went, torch.minimum(bend, bent / moved_by.clamp(min=1e-30)), bend)
             seen = torch.where(bent > 0, moved_by / bent.clamp(min=1e-30), 2.0 * length)
             length = torch.where(better, seen.clamp(max=10.0), 0.5 * length)
-            if u.device.type == "cpu" and bool(better.all()):  # elsewhere a look would wait
+            if u.device.type == "cpu" and bool(better.all()):  # on a GPU reading a value waits
                 u, gradient, value = trial, following, reached
             else:
                 u = torch.where(better[wide], trial, u)
@@ -240,7 +280,7 @@ class Robust:
         return Climb(at, shift, level, slope, bend.clamp(max=1.0), step)
 
     def _box(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        """The bounds in u around rows, each row itself included."""
+        """Return the bounds in u around rows; each row itself is within them."""
         if self.place.root.ndim == 2:
             raise ValueError("bounds: not together with a score whose matrix is no diagonal")
         assert self.bounds is not None
@@ -252,5 +292,5 @@ class Robust:
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product of every row with its partner."""
+    """Return inner products row by row."""
     return torch.linalg.vecdot(a.flatten(2), b.flatten(2))

@@ -1,17 +1,17 @@
-"""One rule for a table's network, which estimators and commands use: its layers, its training.
+"""The network of a table, for estimators and commands: its layers and its training.
 
-The rows, the method and the centres are those of the study whose linear model was trained before;
-what is chosen here holds from a hundred rows to many thousands:
+Rows, method and centres are those of the study, whose linear model was trained before. The choices
+here hold from a hundred rows to many thousands:
 
 - **Layers.** Two of 64 with ReLU (:mod:`dorfl.networks.layered`).
 - **Steps.** In a round every client takes one gradient on 64 of its rows, and the server steps by
   Adam at a rate of 2·10⁻³ along their mixture: no client drifts. The model is the mean of about the
   last 50 θ, which a worst mixture needs more than others.
-  With `batch` 0 the gradient is of all rows, and the tilt that of all rows as they are: no random
-  numbers, nothing kept from round to round, one client after the other. So train sites elsewhere.
+  With `batch` 0 the gradient is of all rows, without random numbers and without state from round
+  to round, as sites of a federation train.
 - **Rounds.** As many as take the largest client through its rows five times, from 500 to 2000.
 - **Weight decay.** ½ l2 ‖θ‖² with l2 = 3 / rows. (1 / rows, as for linear models, lets a network of
-  a few hundred rows learn them by heart; 10 / rows leaves little of an interaction there.)
+  a few hundred rows overfit; 10 / rows leaves little of an interaction there.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BATCH, _FEWEST, _MOST, _PASSES = 64, 500, 2000, 5
 def plan_for(
     counts: Array, *, l2: float | None, rounds: int | None, seed: int, batch: int | None = None
 ) -> Plan:
-    """How a network for clients with so many rows each is trained.
+    """Return the plan for clients with so many rows each.
 
     >>> plan = plan_for(np.array([200]), l2=None, rounds=None, seed=0)
     >>> plan.rounds, plan.l2
@@ -69,10 +69,23 @@ def fit(
     model: Any = "mlp",
     progress: Callable[[Round], object] | None = None,
 ) -> NetworkFit:
-    """Train a network for `problem` on rows as the study prepared them; ξ̄ by client.
+    """Train a network for `problem` on rows as the study prepared them.
 
-    `model` is "mlp", an `nn.Module`, or a function that makes one, given how many inputs and
-    outputs there are if it takes them. Two outputs for two classes are as good as one.
+    Parameters
+    ----------
+    clients
+        Rows by client.
+    problem
+        The linear problem of the study.
+    centers
+        ξ̄ by client.
+    plan
+        How the network is trained.
+    model
+        "mlp", a module, or a function that makes one, of the numbers of inputs and outputs if it
+        takes them. For two classes it may have one output or two.
+    progress
+        Called with every round as it ends.
     """
     own = _made(model, problem, plan.seed)
     loss = _loss(problem)
@@ -85,7 +98,7 @@ def fit(
 
 
 def ready(clients: Clients, problem: Layered, centers: Array, plan: Plan) -> Fleet:
-    """Clients before the first round, with the network that the plan's seed gives."""
+    """Return the clients before the first round, with the network of the plan's seed."""
     return prepare(
         clients, _placed(problem.method, clients, centers), _mlp(problem, plan.seed), plan,
         loss=_loss(problem), classes=problem.classes if problem.loss.classifies else None,
@@ -93,12 +106,12 @@ def ready(clients: Clients, problem: Layered, centers: Array, plan: Plan) -> Fle
 
 
 def start(problem: Layered, seed: int) -> Tensor:
-    """θ before the first round."""
+    """Return θ before the first round."""
     return Network(_mlp(problem, seed)).start()
 
 
 def evaluated(clients: Clients, problem: Layered, theta: Array, centers: Array) -> RobustRisks:
-    """F_i at θ, and how much every row counts, by client: 1/n for an ordinary one."""
+    """Return F_i at θ, and the weights of rows: 1/n for an ordinary one."""
     counts = np.array([len(y) for _, y in clients.values()])
     fleet = ready(clients, problem, centers, plan_for(counts, l2=None, rounds=1, seed=0))
     return fleet.risks(torch.from_numpy(theta.astype(np.float32)))
@@ -125,7 +138,7 @@ def _mlp(problem: Layered, seed: int) -> nn.Module:
 
 
 def _outputs(module: nn.Module, dims: int) -> int:
-    """How many numbers the module puts out; 0 where it does not take such rows."""
+    """Return how many outputs the module has; 0 if it does not take such rows."""
     like = next(module.parameters(), torch.zeros(1))
     try:
         with torch.no_grad():
@@ -135,7 +148,7 @@ def _outputs(module: nn.Module, dims: int) -> int:
 
 
 def _loss(problem: Problem) -> str | RowLoss:
-    """The problem's loss on tensors."""
+    """Return the problem's loss on tensors."""
     steep = problem.loss.max_slope
     if problem.loss.name != "huber":
         return problem.loss.name
@@ -149,7 +162,7 @@ def _loss(problem: Problem) -> str | RowLoss:
 
 
 def _placed(method: Method, clients: Clients, centers: Array) -> Method:
-    """The method with ξ̄ of every client where the study put it."""
+    """Return the method with the study's ξ̄ for every client."""
     if not isinstance(method.score, Quadratic):
         return method
     known = dict(zip(clients, centers, strict=True))

@@ -1,7 +1,8 @@
 """Named arrays in one file, in the safetensors format: a JSON header, then plain numbers.
 
-Nothing in such a file can run, and any library for the format reads it. What is read is untrusted:
-sizes and places are checked against the file before a number is looked at.
+No code in such a file can run, and any library for the format reads it. A file is untrusted: sizes
+and offsets are checked before any number is read. (The package `safetensors` would be a compiled
+dependency for reading a model folder, which otherwise needs NumPy alone.)
 
 >>> data = pack({"weight": np.arange(3, dtype=np.float32)}, {"model": "mlp"})
 >>> arrays, words = unpack(data)
@@ -30,14 +31,14 @@ _HEADER = 100_000_000  # bytes, the format's own limit
 
 
 def pack(arrays: Mapping[str, Array], words: Mapping[str, str] | None = None) -> bytes:
-    """Arrays by name, and words about them, as bytes."""
+    """Return arrays by name, and text about them, as bytes."""
     header: dict[str, Any] = {"__metadata__": dict(words)} if words else {}
     parts, place = [], 0
     for name, array in arrays.items():
         kind = array.dtype.newbyteorder("<")
         code = next((code for code, known in _CODES.items() if known == kind), None)
         if code is None:
-            raise ValueError(f"safetensors: {name!r} is {array.dtype}, which the format has not")
+            raise ValueError(f"safetensors: {name!r} is {array.dtype}, unknown to the format")
         content = np.ascontiguousarray(array, dtype=_CODES[code]).tobytes()
         ends = [place, place + len(content)]
         header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": ends}
@@ -49,7 +50,7 @@ def pack(arrays: Mapping[str, Array], words: Mapping[str, str] | None = None) ->
 
 
 def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays and words of :func:`pack`; ValueError where the bytes are none of that."""
+    """Return arrays and text of :func:`pack`; ValueError if the bytes are not in the format."""
     size = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else _HEADER
     if size > min(_HEADER, len(data) - 8):
         raise ValueError("safetensors: the file is shorter than its header says")

@@ -1,13 +1,13 @@
-"""How much the rows of a minibatch count: p = exp((f − F_i)/τ)/n, with F_i known from before.
+"""Weights of the rows of a minibatch, p = exp((f − F_i)/τ)/n, with a running estimate of F_i.
 
-A minibatch normalised by itself gives all it has to its own worst row, whatever the client's other
-rows are like. Here every client keeps a running mean of exp(f/τ) instead, in the log domain, and a
-row is weighed against that: the mean of p ∇l over minibatches is then ∇F_i, up to how far the
-running mean lags behind.
+A minibatch normalised by itself follows its own worst row, whatever the client's other rows are.
+Here every client keeps a running mean of exp(f/τ), in the log domain, and normalises by that. The
+mean of p ∇l over minibatches is then ∇F_i, up to the lag of the running mean (the moving-average
+estimator of stochastic compositional optimisation; Li et al., 2021, for TERM).
 
-A mixture that compares clients by loss asks for F_i less what the score alone makes of the rows.
-The share of suspects differs from batch to batch, and at a large τ that moves F_i by more than any
-loss does. So the same batches give both means, and what they have in common cancels.
+If clients are compared by loss, F_i is reported without the part that depends on the score alone.
+The share of outliers differs from batch to batch, and at a large τ that moves F_i by more than any
+loss. Both means are therefore of the same batches, and the common part cancels.
 
 >>> tilt = Tilt(temperature=1.0, memory=0.9)
 >>> before = torch.tensor([[torch.nan, torch.nan]])
@@ -31,8 +31,8 @@ from torch import Tensor
 class Tilt:
     """Weights of rows from f (clients, n), and the clients' risks.
 
-    `trim` leaves out that share of each batch, the rows with the largest f, as DORO does. With
-    `row_risk` a rule of the user's own takes the place of all this.
+    `trim` leaves out that share of each batch, the rows with the largest f (DORO, Zhai et al.,
+    2021). A rule `row_risk` of the user's own replaces the tilt.
     """
 
     temperature: float = math.inf
@@ -43,11 +43,19 @@ class Tilt:
     def weigh(
         self, f: Tensor, there: Tensor, seen: Tensor, bare: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The running means after this batch, and the rows' weights.
+        """Return the running means after this batch, and the rows' weights.
 
-        `there` is 1 for a row and 0 for padding, `bare` is what F_i is to be told without: f of
-        no loss, or none for 0. `seen` (clients, 2) is log of the running means of exp(f/τ) and
-        exp(bare/τ), or without a tilt the means of f and `bare`; NaN before the first batch.
+        Parameters
+        ----------
+        f
+            (clients, n) suprema.
+        there
+            (clients, n) 1 for a row, 0 for padding.
+        seen
+            (clients, 2) logarithms of the running means of exp(f/τ) and exp(bare/τ), or without a
+            tilt the means of f and `bare`; NaN before the first batch.
+        bare
+            (clients, n) f without any loss, which is left out of the risk; None for 0.
         """
         if math.isinf(self.temperature) and self.trim == 0.0 and len(f) == 1:  # no padding
             mean = f.mean(1)
@@ -76,7 +84,7 @@ class Tilt:
         return now, torch.where(gone, 0.0, weights)
 
     def risk(self, seen: Tensor) -> Tensor:
-        """F_i from the running means, without that of `bare`."""
+        """Return F_i from the running means, without that of `bare`."""
         above = seen[:, 0] - seen[:, 1]
         return above if math.isinf(self.temperature) else self.temperature * above
 

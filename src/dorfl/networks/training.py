@@ -1,4 +1,4 @@
-"""`train` for networks: from clients, a method and a model to a fitted one, in this process."""
+"""Train a network in this process: from clients, a method and a model to a fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from dorfl.federated.simulation import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
-from dorfl.networks.agreement import Agreed, search
 from dorfl.networks.callbacks import Callback, Progress
 from dorfl.networks.checkpoint import Course
 from dorfl.networks.client import Fleet, NetworkProblem
@@ -33,7 +32,7 @@ from dorfl.networks.evaluation import RoundEvaluation, diagnose, evaluate_rows
 from dorfl.networks.identity import describe
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
-from dorfl.networks.scores import row_score
+from dorfl.networks.scores import Agreed, row_score, search
 from dorfl.networks.supremum import LOSSES, Robust, RowLoss, place
 from dorfl.networks.tilt import Tilt
 from dorfl.objective import methods
@@ -46,20 +45,46 @@ NAMED: dict[str, Callable[[], Method | AutoMethod]] = {
 }  # fmt: skip
 PROBED = 64  # rows at which the gradient by the inputs is looked at
 NO_TRANSPORT = (
-    "rho: what the model puts out has no gradient by its inputs, so transport cannot move them; "
+    "rho: the model's outputs have no gradient by its inputs, so transport cannot move them; "
     "name a submodule whose output can move (inner_layer=), or do without (rho=inf)"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkFit(HasHistory):
-    """A trained network and how it came about; the fields are those of a linear model's fit.
+    """A trained network.
 
-    `gap_estimate` is max_i F_i − Σ λ_i F_i, what the mixture could still gain. What θ could still
-    gain nobody knows for a model that is not convex, so this is no bound. `inner_error` is about
-    how far the mean row is below its supremum, `inner_steps` the steps of ascent it had. `notes`
-    are the reasons for a method that was chosen from the rows, one sentence each. `evaluations` are
-    those of held-out rows.
+    Attributes
+    ----------
+    model
+        The module, in eval mode.
+    theta
+        (P,) its trainable parameters.
+    lam
+        (clients,) the mixture λ.
+    clients
+        Names of the clients.
+    risks
+        (clients,) F_i of all rows at the model; with privacy, as last reported, with noise.
+    objective
+        The objective at these risks.
+    gap_estimate
+        max_i F_i − Σ λ_i F_i, what the mixture could still gain. This is no bound: what θ could
+        still gain is not known for a model that is not convex.
+    rounds, history
+        Number of rounds, and one record for each.
+    sample_weights
+        Weights p of rows, by client.
+    inner_error, inner_steps
+        Estimate of how far the mean row is below its supremum, and the steps of ascent.
+    classes
+        Labels by class number; empty for a regression.
+    method, plan, loss
+        What the network was trained by.
+    notes
+        Reasons for a method that was chosen from the rows, one sentence each.
+    evaluations
+        Figures of held-out rows.
     """
 
     model: nn.Module
@@ -82,15 +107,15 @@ class NetworkFit(HasHistory):
     evaluations: Sequence[RoundEvaluation] = ()
 
     def decision(self, X: Any) -> Array:
-        """What the model puts out: (n, outputs)."""
+        """Return the model's outputs: (n, outputs)."""
         return outputs(self.model, X)
 
     def predict(self, X: Any) -> Array:
-        """Labels, or values for a regression."""
+        """Return labels, or values for a regression."""
         return decide(self.decision(X), self.classes, self.loss)
 
     def score(self, X: Any, y: Any) -> float:
-        """Accuracy, or the negative mean squared error of a regression."""
+        """Return the accuracy, or the negative mean squared error of a regression."""
         if len(self.classes):
             return float(np.mean(self.predict(X) == np.asarray(y)))
         return -float(np.mean((self.predict(X) - np.asarray(y, dtype=float)) ** 2))
@@ -129,7 +154,7 @@ def train(
     progress: Callable[[Round], object] | None = None,
     **given: Any,
 ) -> NetworkFit:
-    """Train one network over clients that keep their rows to themselves.
+    """Train one network over clients whose rows stay where they are.
 
     Parameters
     ----------
@@ -204,15 +229,15 @@ def train(
         raise ValueError("evaluate_every, patience: give validation=, the rows that are evaluated")
     method, network = fleet.method, fleet.network
     setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
-    state, kept = server.begin(setting, network.start()), fleet.begin()
+    state, seen = server.begin(setting, network.start()), fleet.begin()
     course = Course([], [], state.mean)
     file = None if checkpoint is None else Path(checkpoint)
     training = {} if file is None else _training(fleet, method, loss, score, state.theta)
     if file is not None and file.exists():
-        state, kept, course = keeping.read(file, state, kept, training)
+        state, seen, course = keeping.read(file, state, seen, training)
     worst, end = method.mixture.adversarial, plan.rounds
     while state.round < end and not course.exhausted(patience, worst=worst):
-        state, line = server.play(fleet, setting, state, kept)
+        state, line = server.play(fleet, setting, state, seen)
         found = None
         if held is not None and state.round % (evaluate_every or plan.rounds) == 0:
             found = evaluate_rows(
@@ -221,12 +246,12 @@ def train(
             )  # fmt: skip
         course = course.after(line, found, state.mean, worst=worst)
         if file is not None:
-            keeping.write(file, state, kept, course, training)
+            keeping.write(file, state, seen, course, training)
         if progress is not None:
             progress(line)
-        seen = Progress(line, found, partial(network.module_at, state.mean))
+        view = Progress(line, found, partial(network.module_at, state.mean))
         for callback in callbacks:
-            end = state.round if callback(seen) is True else end
+            end = state.round if callback(view) is True else end
     if patience is not None and course.evaluations:
         state = replace(state, mean=course.best, round=course.best_round(worst=worst))
     return _fit(fleet, state, course, loss)
@@ -316,7 +341,7 @@ def _training(
 
 
 def outputs(model: nn.Module, X: Any) -> Array:
-    """What a trained model puts out for rows: (n, outputs)."""
+    """Return a trained model's outputs for rows: (n, outputs)."""
     like = next(model.parameters())
     rows = torch.as_tensor(X if isinstance(X, Tensor) else np.asarray(X)).to(like.device)
     if not _takes(model, rows[:1]):
@@ -339,9 +364,10 @@ def prepare(
     validation: Any = None,
     agreed: Agreed | None = None,
 ) -> Fleet:
-    """Clients checked, their centres found, the model made: ready for the first round.
+    """Return the clients ready for the first round: checked, with the centres of the score.
 
-    `agreed` is what these clients have agreed on with others, where they are not all there are.
+    Parameters are those of :func:`train`. `agreed` has the score's statistics, if these are not all
+    clients.
     """
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
@@ -518,9 +544,9 @@ def oracle(
     plan: Plan | None = None,
     **given: Any,
 ) -> Fleet:
-    """The clients as an oracle, for the solvers of linear models: `dorfl.train(oracle(…))`.
+    """Return the clients as an oracle, for the solvers of linear models: `dorfl.train(oracle(…))`.
 
-    For networks small enough to evaluate all rows in every round; words are those of :func:`train`.
+    For networks small enough to evaluate all rows in every round. Options are as for :func:`train`.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
@@ -567,7 +593,7 @@ def _fit(fleet: Fleet, state: server.State, course: Course, loss: str | RowLoss)
 
 
 def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
-    """ξ̄ of every client, as it is found for linear models."""
+    """Return ξ̄ of every client, as for linear models."""
     tables = {n: array(rows.known(i)[0].flatten(1)) for i, n in enumerate(rows.names)}
     if agreed and "center" in agreed:
         centers = np.tile(agreed["center"], (len(tables), 1))
@@ -579,7 +605,7 @@ def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
 def _check_outputs(
     network: Network, rows: Rows, loss: str | RowLoss, *, moving: bool
 ) -> None:  # fmt: skip
-    """One pass of a row, taken twice: does the model fit the rows, the labels and the method?"""
+    """Raise ValueError if outputs for two rows do not fit the labels, the loss or the method."""
     x, y = rows.read(0, np.zeros(2, dtype=int))
     leaves = tree_leaves(x)
     if moving and not (isinstance(x, Tensor) and x.is_floating_point()):
@@ -593,7 +619,7 @@ def _check_outputs(
         given = ", ".join(f"{tuple(v.shape[1:])}, which reach it as {v.dtype}" for v in leaves)
         raise ValueError(f"model: does not take rows of shape {given}: {error}") from None
     if not out.is_floating_point():
-        raise ValueError(f"model: puts out {out.dtype} for a row; a loss needs real numbers")
+        raise ValueError(f"model: returns {out.dtype} for a row; a loss needs real numbers")
     if moving and not out.requires_grad:
         raise ValueError(NO_TRANSPORT)
     if not isinstance(loss, str):
@@ -604,13 +630,13 @@ def _check_outputs(
     if out.shape[1:] != needed:
         more = "; give `classes` if there are more than these rows have"
         raise ValueError(
-            f"model: puts out {tuple(out.shape[1:])} for a row, {loss} loss here needs "
+            f"model: returns {tuple(out.shape[1:])} for a row, {loss} loss here needs "
             f"{needed}{more if loss == 'softmax' else ''}"
         )
 
 
 def _check_loss(loss: RowLoss, out: Tensor, y: Tensor) -> None:
-    """Does a loss of the user's own give one number for each of two rows?"""
+    """Raise ValueError unless a loss of the user's own gives one number for each of two rows."""
     try:
         each = loss(out, y)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
