@@ -49,7 +49,8 @@ class Tilt:
         no loss, or none for 0. `seen` (clients, 2) is log of the running means of exp(f/τ) and
         exp(bare/τ), or without a tilt the means of f and `bare`; NaN before the first batch.
         """
-        if math.isinf(self.temperature) and self.trim == 0.0 and len(f) == 1:  # no padding
+        plain = math.isinf(self.temperature) and self.trim == 0.0 and self.row_risk is None
+        if plain and len(f) == 1:  # no padding
             mean = f.mean(1)
             means = torch.stack([mean, torch.zeros_like(mean) if bare is None else bare.mean(1)], 1)
             return means.to(seen), torch.full_like(f, 1.0 / f.shape[1])
