@@ -73,4 +73,4 @@ compare-libraries: .venv/bench/ready  ## accuracy beside dro, skwdro and scikit-
 	touch $@
 
 clean:          ## remove what the commands above made
-	rm -rf .venv results docs/_build docs/auto_examples
+	rm -rf .venv results docs/_build docs/api docs/auto_examples

@@ -1,4 +1,10 @@
-"""How the documentation is built: `make docs` leaves docs/_build/html."""
+"""How the documentation is built: `make docs` leaves docs/_build/html, which is read offline."""
+
+import re
+from typing import Any
+
+import latex2mathml.converter
+from docutils import nodes
 
 import dorfl
 
@@ -16,11 +22,19 @@ extensions = [
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "gallery"]
-suppress_warnings = ["config.cache", "myst.xref_missing"]  # links to source files, true on disk
+suppress_warnings = [
+    "config.cache",
+    "myst.xref_missing",  # links to source files, true on disk
+    "ref.python",  # shapes such as (clients,) are no references
+]
 
-autodoc_typehints = "none"  # signatures say them
+templates_path = ["_templates"]
+autosummary_generate = True
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch"]  # networks are described without
+autodoc_mock_imports = ["flwr", "torch"]  # described without them
+python_maximum_signature_line_length = 80  # a longer one has a line per parameter
 napoleon_google_docstring, napoleon_numpy_docstring = True, True
 napoleon_use_ivar = True  # fields of records are listed once
 default_role = "code"
@@ -36,13 +50,45 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
 }
 
-html_theme = "pydata_sphinx_theme"
-html_title = "dorfl"
-html_theme_options = {
-    "show_prev_next": True,
-    "navbar_align": "left",
-    "header_links_before_dropdown": 4,
-    "secondary_sidebar_items": ["page-toc"],
-    "footer_start": ["copyright"],
-    "footer_end": [],
-}
+html_theme = "furo"
+html_title = f"dorfl {version}"
+html_static_path = ["_static"]
+html_css_files = ["dorfl.css"]
+html_copy_source = False
+
+
+def _mathml(formula: str, display: str) -> str:
+    return latex2mathml.converter.convert(formula, display=display)
+
+
+def _inline(self: Any, node: nodes.math) -> None:
+    self.body.append(_mathml(node.astext(), "inline"))
+    raise nodes.SkipNode
+
+
+def _block(self: Any, node: nodes.math_block) -> None:
+    self.body.append(f'<div class="math">{_mathml(node.astext(), "block")}</div>')
+    raise nodes.SkipNode
+
+
+def _gallery(_: Any, name: str, source: list[str]) -> None:
+    """Turn links to the gallery's scripts, which a repository has, into links to its pages."""
+    if not name.startswith("auto_examples"):
+        text = source[0].replace("](gallery/README.rst)", "](auto_examples/index.rst)")
+        source[0] = re.sub(r"\]\(gallery/(plot_\w+)\.py\)", r"](auto_examples/\1.rst)", text)
+
+
+def _skip(_: Any, __: str, ___: str, member: Any, skip: bool, ____: Any) -> bool:
+    """Leave out fields of named tuples, which their class lists, and scikit-learn's methods."""
+    elsewhere = str(getattr(member, "__module__", "")).startswith("sklearn")
+    return skip or elsewhere or type(member).__name__ == "_tuplegetter"
+
+
+def setup(app: Any) -> None:
+    """Write formulas as MathML, which browsers show without a script, and map the gallery."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("source-read", _gallery)
+    app.connect("autodoc-skip-member", _skip)
+
+
+html_math_renderer = "mathml"

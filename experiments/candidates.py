@@ -25,8 +25,8 @@ from dorfl.networks.data import gather
 from dorfl.networks.model import mlp
 from dorfl.networks.optimizers import Optimizer, adam, sgd
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import LOSSES, RowScore
 from dorfl.networks.scores import Distance, distance
+from dorfl.networks.supremum import LOSSES, RowScore
 from dorfl.networks.training import NetworkFit, train
 from dorfl.objective import methods, mixture
 from dorfl.objective.costs import Cost, squared

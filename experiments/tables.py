@@ -20,7 +20,7 @@ from dorfl.objective.base import Loss
 from dorfl.protocol import meaning
 from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
-from dorfl.tabular.table import prepare
+from dorfl.tabular.rows import prepare
 
 if TYPE_CHECKING:
     import pandas as pd

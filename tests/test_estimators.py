@@ -287,7 +287,7 @@ def test_errors_say_what_to_do(rows):
         RobustClassifier().fit(X, np.full(400, "yes"))
     with pytest.raises(ValueError, match="give 400 names"):
         RobustClassifier().fit(X, y, clients=who[:-1])
-    with pytest.raises(ValueError, match="row 5 belongs to nobody"):
+    with pytest.raises(ValueError, match="row 5 has no client"):
         RobustClassifier().fit(X, y, clients=np.where(np.arange(400) == 5, None, who))
     with pytest.raises(ValueError, match=r"outliers=0\.9"):
         RobustClassifier(outliers=0.9).fit(X, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -51,6 +52,21 @@ def released(tmp_path_factory) -> tuple[Path, Path]:
         whole.extractall(folder / "unpacked", filter="data")
     source = next((folder / "unpacked").iterdir())
     return archive, build("build_wheel", source, folder)
+
+
+def test_one_version_is_named_everywhere():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[([\d.]+)\]", changes, re.MULTILINE)[0] == dorfl.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {dorfl.__version__}\n" in citation
+
+
+def test_what_the_notice_and_the_changelog_name_is_there():
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    assert all((ROOT / path).exists() for path in re.findall(r"src/[\w/]+", notice))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = [line for line in changes.splitlines()[4:] if line and line[0] != "#"]
+    assert all(line.startswith("- ") for line in entries)  # one line for each change
 
 
 def test_the_archive_has_what_its_users_and_packagers_need(released):

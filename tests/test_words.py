@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dorfl"
 FINISHED = (
     "__init__.py",
     "carriers",
+    "certificates",
     "cli/__init__.py",
     "cli/info.py",
     "cli/init.py",
@@ -20,8 +21,11 @@ FINISHED = (
     "data",
     "plot.py",
     "report",
+    "selection",
     "sklearn.py",
+    "solvers",
     "support",
+    "tabular",
 )  # in src/dorfl
 BANNED = (
     "told", "heard", "whose like", "of who", "stands in", "stood in", "held for wrong", "nobody",

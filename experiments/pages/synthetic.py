@@ -169,7 +169,7 @@ def opening(shown: dict[str, Any], found: Results, swept: Results) -> list[Block
               if one.label in (CONSTANT, "ERM", OURS, ORACLE)]  # fmt: skip
     kept = Figure(
         "accuracy-kept",
-        f"… and accuracy is kept: {mean[OURS]:.1f} %; always the larger class: "
+        f"{WRONG} wrong: {mean[OURS]:.1f} %; constant: "
         f"{mean[CONSTANT]:.1f} %",
         "wrong rows in %", "accuracy on clean rows in %", curves,
         alt="As more rows are wrong ERM falls to the constant, DOR-FL stays with the clean rows.",

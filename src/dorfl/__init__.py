@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dorfl.sklearn import RobustClassifier, RobustRegressor
     from dorfl.tabular.tuning import Tuning, tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Certificate",

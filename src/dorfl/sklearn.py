@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, column_or_1d
@@ -47,14 +48,14 @@ from dorfl.protocol import meaning
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
-from dorfl.tabular import arrays, given, network, results
+from dorfl.tabular import arrays, network
 from dorfl.tabular.arrays import LABEL, coded_labels
 
 _NUMBERS = [np.float64, np.float32]
 _LARGEST = 1e100  # larger numbers of a table count as missing
 
 
-class Robust(BaseEstimator):  # type: ignore[misc]
+class RobustEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of classifier and regressor: clients, scaling, choice of the method, training."""
 
     def __init__(
@@ -92,8 +93,8 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             self._framed = table_of_frame(X) is not None
         if not self._framed:
             if y is None and not reset:
-                return validate_data(self, given.dense(X), reset=reset, dtype=_NUMBERS), None
-            checked = validate_data(self, given.dense(X), y, reset=reset, dtype=_NUMBERS, **how)
+                return validate_data(self, _dense(X), reset=reset, dtype=_NUMBERS), None
+            checked = validate_data(self, _dense(X), y, reset=reset, dtype=_NUMBERS, **how)
             return checked[0], checked[1]
         table = table_of_frame(X, with_numbers=True)
         if table is None:
@@ -129,16 +130,14 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             )
         rows, used = self._labelled(X, y, weights)
         study = settings._replace(columns=used).changed(
-            method_name=self.method, method_outliers=given.number(self.outliers),
-            method_shift=given.number(self.shift), method_rho=self.rho, method_beta=self.beta,
-            training_model=given.model(self.model), training_l2=self.l2, training_tol=self.tol,
-            training_max_rounds=self.max_rounds, **given.mixture(self.mixture),
+            method_name=self.method, method_outliers=arrays.number(self.outliers),
+            method_shift=arrays.number(self.shift), method_rho=self.rho, method_beta=self.beta,
+            training_model=_model_kind(self.model), training_l2=self.l2, training_tol=self.tol,
+            training_max_rounds=self.max_rounds, **arrays.mixture_settings(self.mixture),
         )  # fmt: skip
         fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
-        state, prepared = fitted.state, fitted.prepared
+        state, prepared, fit = fitted.state, fitted.prepared, fitted.fit
         assert state.transform is not None
-        fit = results.model_of(state).fit
-        fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
         self.choice_ = meaning.chosen(state).words
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
@@ -166,7 +165,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _is_network(self) -> bool:
-        return given.model(self.model) != "linear"
+        return _model_kind(self.model) != "linear"
 
     def _set_coefficients(self, fit: Fit, transform: Transform, X: Array | pa.Table) -> None:
         """Set the coefficients in the units of X; a data frame has one for every level."""
@@ -244,7 +243,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
             return fit, self._rows
         table, target = self._read(X, y, reset=False)
         rows = _features(transform, table)
-        owners, places = given.owners(clients, len(rows))
+        owners, places = arrays.rows_by_client(clients, len(rows))
         target = self._encode(target)
         return fit, {o: (rows[at], target[at]) for o, at in zip(owners, places, strict=True)}
 
@@ -274,7 +273,7 @@ class Robust(BaseEstimator):  # type: ignore[misc]
         return state
 
 
-class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
+class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
     """Linear classifier that is robust to outliers and to drift of rows.
 
     Logistic or softmax regression by DOR-FL: an adversary moves and reweights rows, and outliers
@@ -380,7 +379,7 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         """
         table, labels = self._read(X, y)
         check_classification_targets(labels)
-        weights = given.weights(sample_weight, len(labels))
+        weights = _checked_weights(sample_weight, len(labels))
         if self.class_weight is not None:
             base = np.ones(len(labels)) if weights is None else weights
             weights = base * validation.class_weights(labels, base, self.class_weight)
@@ -415,7 +414,7 @@ class RobustClassifier(ClassifierMixin, Robust):  # type: ignore[misc]
         return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
 
 
-class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
+class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
     """Linear regressor that is robust to outliers in X or y and to drift of rows.
 
     Like :class:`RobustClassifier`, with Huber's loss: residuals beyond `epsilon` robust standard
@@ -520,7 +519,7 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         settings = Study(Data(LABEL, task="regression")).changed(
             training_loss=self.loss, training_delta=self.epsilon
         )
-        weights = given.weights(sample_weight, len(values))
+        weights = _checked_weights(sample_weight, len(values))
         state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, settings)
         self._target = state.target
         assert state.target is not None
@@ -545,6 +544,33 @@ class RobustRegressor(RegressorMixin, Robust):  # type: ignore[misc]
         target = self._target
         assert target is not None
         return np.asarray(target.center + target.spread * out[:, 0])
+
+
+def _dense(X: Any) -> Any:
+    """Return X; raise a TypeError if it is sparse, as centred columns have no zeros."""
+    if not sparse.issparse(X):
+        return X
+    size = 12e-9 * X.shape[0] * X.shape[1]
+    raise TypeError(
+        "X is sparse, and estimators centre columns: if it was one-hot encoded, give the data "
+        "frame it was made of (text is encoded here); else X.toarray(), for which training takes "
+        f"about {size:.1f} GB, or train on it as it is, dorfl.train([(X, y)], …)"
+    )
+
+
+def _checked_weights(sample_weight: Any, count: int) -> Array | None:
+    """Return the sample weights; None if all rows count alike."""
+    if sample_weight is None:
+        return None
+    weights = validation.check_weights(sample_weight, count, "fit")
+    if not weights.any():
+        raise ValueError("sample_weight: all weights are zero")
+    return weights
+
+
+def _model_kind(model: Any) -> str:
+    """Return the name of the kind of model: modules, and functions that make one, are networks."""
+    return model if isinstance(model, str) else "mlp"
 
 
 class LabelledTable(NamedTuple):
@@ -584,7 +610,7 @@ def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> 
     names = list(table.column_names)
     if LABEL in names:
         raise ValueError(f"X: no column may be called {LABEL!r}; rename it")
-    fixed = [names[k] for k in given.frozen(frozen or (), names)]
+    fixed = [names[k] for k in arrays.frozen_columns(frozen or (), names)]
     levels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
     whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
     read = FileTable(whole, text=frozenset([*levels, LABEL]))

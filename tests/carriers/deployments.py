@@ -322,6 +322,8 @@ class OverFlower(Deployment):
                 for number in [number for number in left if number <= passed]:
                     left.pop(number)()
         made = set(self.federation.runs()) - before
+        if made:  # the ServerApp outlives `flwr run` if the SuperLink was killed
+            until(lambda: not self.federation.noted("run"))
         if not made or "ended" not in self.record(next(iter(made))):
             raise ValueError(done[0].stdout + done[0].stderr)
         return next(iter(made))
@@ -341,8 +343,13 @@ class OverFlower(Deployment):
         self.flower.stop(f"{name}-site", how)
 
     def kill_server(self):
-        self.flower.stop("superlink", signal.SIGKILL)  # and the ServerApp with it
+        self.flower.stop("superlink", signal.SIGKILL)
         self.flower.start_superlink()
+
+    def kill_all_of_the_coordinator(self):
+        self.flower.stop("superexec", signal.SIGKILL)  # and the ServerApp with it
+        self.kill_server()
+        self.flower.start_superexec()
 
     def kill_coordinator(self, study, after):
         before = set(self.federation.runs())
@@ -352,8 +359,7 @@ class OverFlower(Deployment):
 
         with in_background(work):
             until(lambda: any(rounds_of(f) >= after for f in set(self.federation.runs()) - before))
-            self.kill_server()
-        until(lambda: not self.federation.noted("run"))  # the ServerApp ends when it sees that
+            self.kill_all_of_the_coordinator()
         (folder,) = set(self.federation.runs()) - before
         return folder
 

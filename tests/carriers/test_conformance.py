@@ -19,8 +19,9 @@ from study_cases import METHODS, among, make_study, secure_sites
 
 pytestmark = pytest.mark.xdist_group("carriers")
 
+FEW = "rounds = 3"
 LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 6'
-SHORT = {"method": METHODS["erm"], "training": "rounds = 3"}
+SHORT = {"method": METHODS["erm"], "training": FEW}
 CARRIERS = [
     "in-process",
     pytest.param("https", marks=pytest.mark.slow),
@@ -101,18 +102,17 @@ def test_a_coordinator_killed_in_a_round_resumes_to_the_same_bits(deployed, able
 
 def test_a_server_killed_in_a_round_comes_back_and_the_run_goes_on(deployed, able):
     able("kill server")
-    if deployed.name == "flower":
-        pytest.skip("the ServerApp ends with its SuperLink; see `a coordinator killed`")
     study = study_for(deployed)
     folder = deployed.run(study, {1: deployed.kill_server})
     assert same(deployed.outcome(folder), alone(study))
-    assert {"server lost", "server back"} <= {*events_of(folder)}
+    if deployed.name == "https":  # Flower's grid tries again without a word
+        assert {"server lost", "server back"} <= {*events_of(folder)}
 
 
 def test_a_site_that_stays_away_is_extrapolated_and_on_record(deployed, able):
     able("absent")
-    absent = 'answer_within = 1\nstand_in = 1\nthen = "go on"'
-    study = study_for(deployed, absent=absent)
+    absent = 'answer_within = 4\nstand_in = 1\nthen = "go on"'  # time enough for those present
+    study = study_for(deployed, absent=absent, training=FEW)
     try:
         folder = deployed.run(study, {2: lambda: deployed.pause_site("site-3")})
     finally:
@@ -158,7 +158,7 @@ class Hostile:
 
 
 def test_forged_replayed_and_malformed_replies_are_refused_and_survived(deployed):
-    training = "rounds = 3" if deployed.name in ("flower", "simulation") else LONGER
+    training = FEW if deployed.name in ("flower", "simulation") else LONGER
     study = study_for(deployed, training=training, absent="stand_in = 99")
     with deployed.hosting("site-2", Hostile(deployed, "site-2")):
         folder = deployed.run(study)
@@ -172,7 +172,7 @@ def test_forged_replayed_and_malformed_replies_are_refused_and_survived(deployed
 
 def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
     able("absent")
-    study = study_for(deployed, absent='answer_within = 1\nthen = "go on"')
+    study = study_for(deployed, absent='answer_within = 4\nthen = "go on"', training=FEW)
     hostile = Hostile(deployed, "site-2")
 
     def flood(request):

@@ -126,6 +126,18 @@ def test_a_lock_tells_the_living_from_the_dead(fed):
     assert federation.noted("run") is None
 
 
+def test_a_process_that_ends_slowly_is_noted_and_waited_for(fed):
+    federation = Federation.open(fed)
+    slow = federation.holding("run", {"folder": "old"})
+    slow.__enter__()
+    with pytest.raises(ValueError, match="already"), federation.holding("run", {}, 0.0):
+        pass
+    assert federation.noted("run")["folder"] == "old"
+    threading.Timer(0.2, slow.__exit__, (None, None, None)).start()
+    with federation.holding("run", {"folder": "new"}, 60.0):
+        assert federation.noted("run")["folder"] == "new"
+
+
 @pytest.mark.parametrize(
     ("server", "reason"),
     [("http://h:1", "plaintext is refused"), ("h", "host:port"), ("h:port", "host:port")],

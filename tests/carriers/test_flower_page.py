@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deployments import alone, rounds_of, same, until
+from deployments import PATIENCE, alone, rounds_of, same, until
 from pyarrow import csv
 from test_flower import nginx
 
+import pages
 from dorfl.carriers.folders import Federation
 from dorfl.carriers.https_server import free_port
 from dorfl.tabular import model as models
@@ -120,10 +121,7 @@ def path_of():
 
 def commands():
     """Return the blocks of the page, each as lines of a shell."""
-    found = re.findall(r"(?:^    .*\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    return [
-        "\n".join(line[4:] for line in block.splitlines()) for block in found if "┌" not in block
-    ]
+    return [one.code for one in pages.blocks(PAGE) if one.language == "sh"]
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
@@ -196,7 +194,7 @@ def test_the_page_as_it_is_written(place):
         until(lambda: any(rounds_of(made) for made in (place / "fed" / "runs").glob("*")))
         (number,) = re.findall(r'"run-id": "?(\d+)', run("flwr ls here --format json"))
         run(f"flwr stop {number} here")
-        first.wait(60)
+        first.wait(PATIENCE)
         assert "round (" in run(f"flwr log {number} here --show")
         until(lambda: Federation.open(place / "fed").noted("run") is None)
         assert "interrupted" in run("dorfl status fed/")

@@ -14,6 +14,7 @@ import pytest
 from deployments import until
 from pyarrow import csv
 
+import pages
 from dorfl.carriers.https_server import free_port
 from dorfl.tabular import model as models
 from study_cases import METHODS, synthetic_tables
@@ -34,7 +35,7 @@ def commands(page, port):
     text = (DOCS / page).read_text(encoding="utf-8")
     text = text.replace("--host fl.example.org", f"--host 127.0.0.1 --port {port}")
     text = text.replace("fl.example.org:443", f"127.0.0.1:{port}")
-    return [line.strip() for line in re.findall(r"^    (dorfl [^\n]*)", text, re.MULTILINE)]
+    return [line.strip() for line in re.findall(r"^(dorfl [^\n]*)", text, re.MULTILINE)]
 
 
 @contextlib.contextmanager
@@ -44,8 +45,8 @@ def nginx(root, public, port):
     if shutil.which("nginx") is None or not module.exists():
         yield False
         return
-    page = (DOCS / "federation-https.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^    stream \{\n(?:    .*\n)+", page, re.MULTILINE)
+    found = pages.blocks(DOCS / "federation-https.md")
+    (block,) = [one.code for one in found if one.language == "nginx"]
     block = block.replace("listen 443", f"listen 127.0.0.1:{public}").replace("8443", str(port))
     (root / "logs").mkdir(parents=True)
     (root / "nginx.conf").write_text(

@@ -125,16 +125,20 @@ def _survive_on_flower(deployed, study, rng, left):
     for thread in threads:
         thread.start()
     kinds = ("site", "supernode")
-    victims = ["superlink", *(f"{name}-{kind}" for name in TABLES for kind in kinds)]
+    victims = ["coordinator", "superlink", *(f"{name}-{kind}" for name in TABLES for kind in kinds)]
     planned = left
     while left > 0 and not done.wait(rng.uniform(0.0, WITHIN["flower"])):
         left -= 1
         victim = rng.choice(victims)
-        deployed.flower.stop(victim, signal.SIGKILL)
-        if victim == "superlink":
-            deployed.flower.start_superlink()
+        if victim == "coordinator":
+            deployed.kill_all_of_the_coordinator()
+        elif victim == "superlink":
+            deployed.kill_server()
         elif victim.endswith("site"):
+            deployed.stop_site(victim.removesuffix("-site"))
             deployed.start_site(victim.removesuffix("-site"))
+        else:
+            deployed.flower.stop(victim, signal.SIGKILL)
     for thread in threads:
         thread.join()
     assert ended, (planned - left, errors[-1:])

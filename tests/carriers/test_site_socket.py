@@ -83,12 +83,12 @@ def test_a_request_that_is_too_long_is_closed_and_noted_and_the_next_is_answered
 
 def test_requests_that_never_end_are_closed_and_few_are_read_at_once(served, monkeypatch):
     monkeypatch.setattr(site_socket, "READ_SECONDS", 0.5)
+    began = time.monotonic()
     slow = [connected(served[0]) for _ in range(2 * site_socket.MAX_REQUESTS)]
     for line in slow:
         line.sendall(b"never ended")
     answered = []
     asking = threading.Thread(target=lambda: answered.append(ask(served[0], b"ab")))
-    began = time.monotonic()
     asking.start()
     for line in slow:
         with line:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pages
 from dorfl.carriers.https_server import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
@@ -18,11 +19,8 @@ CLINICS = ("harbour", "hill", "station")
 
 
 def test_the_tutorial_of_sites_as_the_page_has_it(tmp_path):
-    text = PAGE.read_text(encoding="utf-8").replace("8443", str(free_port()))
-    blocks = [
-        "\n".join(line[4:] for line in found.splitlines())
-        for found in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
-    ]
+    text, port = PAGE.read_text(encoding="utf-8"), str(free_port())
+    blocks = [one.code.replace("8443", port) for one in pages.blocks(PAGE)]
     records, opening, joining, released, adding, study, checking, approving = blocks
 
     def run(script, code=0):
@@ -42,7 +40,7 @@ def test_the_tutorial_of_sites_as_the_page_has_it(tmp_path):
         settings = tmp_path / clinic / "site.toml"
         words = settings.read_text(encoding="utf-8")
         assert "released = []" in words
-        settings.write_text(words.replace("released = []", released), encoding="utf-8")
+        settings.write_text(words.replace("released = []", released.strip()), encoding="utf-8")
     (tmp_path / "study.toml").write_text(study, encoding="utf-8")
     assert "`dorfl stop fed` stops it" in run(adding)
     check, start = checking.splitlines()

@@ -74,14 +74,29 @@ def home(tmp_path_factory):
         "--out", "model", cwd=home,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "missing in 3" in done.stderr and "east" in done.stdout
-    assert "taken for outliers" in done.stdout and "are down-weighted" in done.stdout
-    last = done.stdout.strip().splitlines()[-1]
-    assert last.startswith("With 95 % confidence: if at most 10 % of each client's rows")
+    assert "missing in 3" in done.stderr
+    (home / "said.txt").write_text(done.stdout)
     return home
 
 
 # ── each command on good files ───────────────────────────────────────────────────────────────────
+
+
+def test_train_prints_seven_labelled_lines(home):
+    lines = (home / "said.txt").read_text().splitlines()
+    assert [line[:12].rstrip() for line in lines] == [
+        "Data", "Outliers", "Training", "Held-out", "Worst", "Guaranteed", "Saved",
+    ]  # fmt: skip
+    said = {line[:12].rstrip(): line[12:] for line in lines}
+    assert said["Data"].startswith("900 rows, 3 clients (ward), ")
+    assert said["Data"].endswith("label ill (no / yes)")
+    assert re.match(r"\d+ rows \(.*%\) down-weighted; validation loss", said["Outliers"])
+    assert said["Outliers"].endswith("dorfl outliers model data.csv")
+    assert re.match(r"converged in \d+ rounds", said["Training"])
+    assert re.match(r"accuracy [\d.]+ ± [\d.]+ %, plain [\d.]+ %, constant ", said["Held-out"])
+    assert "with 95 % confidence, if up to" in said["Guaranteed"]
+    assert said["Guaranteed"].endswith("dorfl certify model data.csv")
+    assert said["Saved"] == "model/     dorfl report model"
 
 
 def test_train_wrote_a_model_that_works(home):
@@ -163,6 +178,9 @@ def test_certify_says_what_is_guaranteed_by_client(home):
     curve = [line["accuracy"] for line in answer["over_drift"]]
     assert curve == sorted(curve, reverse=True)
     shown = dorfl_(*given, "--beside", "model", "-o", "page.html", cwd=home).stdout
+    labels = ["Guaranteed", "Worst", "No drift", "No outliers"]
+    assert [line[:12].rstrip() for line in shown.splitlines()] == [*labels, "Saved"]
+    shown = dorfl_(*given, "-v", cwd=home).stdout
     assert "accuracy of at least" in shown and "Assumed: " in shown
     assert "accuracy of at least" in (home / "page.html").read_text()
 
@@ -210,7 +228,7 @@ def test_report_and_info(home):
     page = (home / "model" / "report.html").read_text()
     assert done.returncode == 0 and "A model of ill" in page and "Certified worst-case" in page
     done = dorfl_("info", "model", cwd=home)
-    assert done.returncode == 0 and "predicts 'ill'" in done.stdout and "sex" in done.stdout
+    assert done.returncode == 0 and "label ill (no / yes)" in done.stdout and "sex" in done.stdout
     answer = json.loads(quickly("info", home / "model", "--json").stdout)
     assert answer["format"] == "dorfl.model"
     assert model.load(home / "model")  # a report beside it does no harm
@@ -220,12 +238,12 @@ def test_report_and_info(home):
 def test_compare(home):
     done = dorfl_(
         "compare", "data.csv", "--label", "ill", "--client", "ward", "--ignore", "days",
-        "--folds", "2", "--out", "comparison", cwd=home,
+        "--folds", "2", "--out", "comparison", "-v", cwd=home,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "gdrfl" in said and "inliers" in said and "Held-out rows may contain outliers" in said
-    assert "Best over inliers: dorfl" in said
+    assert "Best dorfl over inliers" in said
     assert (home / "comparison" / "index.html").exists()
     assert (home / "comparison" / "figures" / "client-scores.png").exists()
 
@@ -481,7 +499,7 @@ def test_five_clients_of_one_row_each_train_together(tmp_path):
     frame["ill"] = (frame["a"] + 0.3 * rng.normal(size=105) > 0).astype(int)
     frame["ward"] = ["big"] * 100 + [f"ward {k}" for k in range(5)]
     words = ["--label", "ill", "--client", "ward", "--small", "merge", "--out", tmp_path / "model"]
-    for rows, says in ((105, "accuracy of at least"), (103, "--small drop")):
+    for rows, says in ((105, "accuracy at least"), (103, "--small drop")):
         frame[:rows].to_csv(tmp_path / "data.csv", index=False)
         done = quickly("train", tmp_path / "data.csv", *words, "--force")
         assert says in " ".join((done.stdout + done.stderr).split())
@@ -493,7 +511,8 @@ def test_where_no_row_can_lie_far_out_none_is_taken_for_wrong(tmp_path):
     frame = pd.DataFrame({name: rng.choice(list("uvw"), 200) for name in ("first", "second")})
     frame["ill"] = np.where((frame["first"] == "u") ^ (rng.random(200) < 0.1), "yes", "no")
     frame.to_csv(tmp_path / "data.csv", index=False)
-    done = quickly("train", tmp_path / "data.csv", "--label", "ill", "--out", tmp_path / "model")
+    words = ("--label", "ill", "--out", tmp_path / "model", "-v")
+    done = quickly("train", tmp_path / "data.csv", *words)
     assert done.exit_code == 0 and "if no row is an outlier" in " ".join(done.stdout.split())
 
 

@@ -42,7 +42,7 @@ def home(tmp_path_factory):
     frame = wards()
     frame.loc[0, "year"] = 1900
     frame.to_csv(home / "data.csv", index=False)
-    done = dorfl_("train", "data.csv", *ASIDE, "--out", "model", cwd=home)
+    done = dorfl_("train", "data.csv", *ASIDE, "--out", "model", "-v", cwd=home)
     assert done.returncode == 0, done.stderr
     (home / "said.txt").write_text(done.stdout)
     return home
@@ -102,7 +102,7 @@ def test_train_ends_with_rows_held_out_beside_erm_and_the_majority(home):
     end = said[said.index("On held-out rows") :]
     assert all(name in end for name in ("dorfl", "erm", "majority class", "worst client", "±"))
     assert "over all rows trained with" not in said
-    assert "The gap is by how much" in said and "--tol" in said
+    assert "The gap bounds by how much" in said and "--tol" in said
     own, erm, constant = model.load(home / "model").facts.held_out
     assert own.overall.mean > constant.overall.mean and erm.overall.mean > constant.overall.mean
     assert own.loss.mean < constant.loss.mean
@@ -121,7 +121,7 @@ def test_train_ends_with_rows_held_out_beside_erm_and_the_majority(home):
 
 def test_many_clients_are_the_worst_the_middle_and_the_best(tmp_path):
     wards(1200, clients=40).to_csv(tmp_path / "t.csv", index=False)
-    done = dorfl_("train", "t.csv", *WORDS, cwd=tmp_path, COLUMNS="80")
+    done = dorfl_("train", "t.csv", *WORDS, "-v", cwd=tmp_path, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     assert "the worst three of 40" in " ".join(done.stdout.split())
     assert done.stdout.count("ward ") < 12
@@ -171,7 +171,7 @@ def test_a_model_of_noise_is_refused_and_forced_it_is_still_a_failure(tmp_path):
 def test_a_stalled_model_is_red_in_compare(home):
     done = dorfl_(
         "compare", "data.csv", *WORDS, "--folds", 2, "--max-rounds", 2, "--tol", 1e-12,
-        "--solver", "sqp", "--out", "short", cwd=home,
+        "--solver", "sqp", "--out", "short", "-v", cwd=home,
     )  # fmt: skip
     said = " ".join(done.stdout.split())
     assert "gdrfl ✗" in done.stdout and "✗ marks a method of which a training fell short" in said
@@ -190,9 +190,9 @@ def test_evaluate_tells_what_accuracy_hides(tmp_path):
     frame["ill"] = np.where((frame["ill"] == "yes") & rare, "yes", "no")
     frame.to_csv(tmp_path / "t.csv", index=False)
     dorfl_("train", "t.csv", *WORDS, "--force", "--budget", 0, cwd=tmp_path)
-    done = dorfl_("evaluate", "model", "t.csv", cwd=tmp_path, COLUMNS="80")
+    done = dorfl_("evaluate", "model", "t.csv", "-v", cwd=tmp_path, COLUMNS="80")
     assert "recall" in done.stdout and "Calibration" in done.stdout
-    assert "always the most frequent class, 'no'" in done.stdout
+    assert f"constant {100 * (frame['ill'] == 'no').mean():.1f} %" in done.stdout
     assert "of class yes" in done.stderr and "are found" in done.stderr
     said = " ".join(done.stderr.split())
     assert "accuracy is no higher than always" in said and "the probabilities are better" in said
@@ -224,7 +224,7 @@ def test_of_equal_clients_the_larger_loss_is_worst_and_few_rows_name_none(
     assert len({c["score"] for c in answer["clients"]}) == 1
     assert answer["worst"] == worst
     said = dorfl_(*asked, cwd=home).stdout
-    assert f"worst client over inliers: {worst or 'none is named. 2 of 2 clients'}" in said
+    assert f"Worst       {worst or 'not named: no client has 20 held-out inliers'}" in said
 
 
 def test_outliers_show_values_against_what_is_usual(home):
@@ -232,10 +232,10 @@ def test_outliers_show_values_against_what_is_usual(home):
     first = json.loads(done.stdout)["top"][0]
     assert first["row"] == 1
     assert first["columns"].startswith("year 1900 (usual 1986 to 1999)")
-    shown = dorfl_("outliers", "model", "data.csv", "--top", 1, cwd=home, COLUMNS="100")
+    shown = dorfl_("outliers", "model", "data.csv", "--top", 1, "-v", cwd=home, COLUMNS="100")
     assert "1900" in shown.stdout and "usual is the middle 95 %" in shown.stdout
     low = json.loads(done.stdout)["down_weighted"]
-    assert f"{low} of 300 rows are down-weighted" in shown.stdout
+    assert f"{low} of 300 rows (" in shown.stdout
     assert f"{low} of 300 rows" in (home / "said.txt").read_text()  # as training counted them
     assert f"{low} of 300 rows" in (home / "model" / "card.md").read_text()
 
@@ -271,7 +271,7 @@ def test_init_says_what_it_guessed_and_what_else_there_is(home):
 def test_sixty_clients_are_compared_in_eighty_columns(tmp_path):
     wards(1260, clients=63).to_csv(tmp_path / "t.csv", index=False)
     done = dorfl_(
-        "compare", "t.csv", *WORDS, "--folds", 2, "--out", "cmp", cwd=tmp_path, COLUMNS="80"
+        "compare", "t.csv", *WORDS, "--folds", 2, "--out", "cmp", "-v", cwd=tmp_path, COLUMNS="80"
     )
     assert done.returncode == 0, done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines() if "│" in line)
@@ -292,15 +292,16 @@ def test_version_help_and_the_option_that_helps(home, tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     done = dorfl_("train", "t.csv", *WORDS, cwd=tmp_path)
     assert done.returncode == 3
-    assert all(option in done.stderr for option in ("--small merge", "--small drop", "--least"))
+    assert all(
+        option in done.stderr for option in ("--small merge", "--small drop", "--minimum-rows")
+    )
 
 
 def test_tune_writes_a_study_that_trains(home, tmp_path):
-    done = dorfl_("tune", "data.csv", *WORDS, "--out", tmp_path / "s.toml", cwd=home)
+    done = dorfl_("tune", "data.csv", *WORDS, "--out", tmp_path / "s.toml", "-v", cwd=home)
     assert done.returncode == 0, done.stderr
-    assert "Trials" in done.stdout and "no other beats significantly" in " ".join(
-        done.stdout.split()
-    )
+    said = " ".join(done.stdout.split())
+    assert "of 20 combinations" in said and "the plainest that no other beats" in said
     done = dorfl_(
         "train", tmp_path / "s.toml", "--out", tmp_path / "m", "--budget", 0, "--json", cwd=home
     )

@@ -16,7 +16,7 @@ from dorfl.networks.data import gather
 from dorfl.networks.device import resolve, seeded
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import Robust, place, softmax
+from dorfl.networks.supremum import Robust, place, softmax
 from dorfl.networks.tilt import Tilt
 
 SECOND = torch.device("meta")

@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_network_training import blobs, model
 from torch.utils.data import DataLoader, TensorDataset
 
-from dorfl import methods, mixture
+from dorfl import methods, mixture, privacy
 from dorfl.flower import client
 from dorfl.flower import strategy as strategies
 from dorfl.flower.strategy import RobustStrategy
@@ -110,8 +110,9 @@ def named(clients):
         (methods.gdrfl(5.0), {"scaffold": True, "compression": eight_bits()}),
         (methods.paper(5, 4), {"average": 0.5, "compression": top(0.2)}),
         (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
+        (methods.afl(), {"local_steps": 1, "privacy": privacy.gaussian(5.0, 1e-3, rounds=4)}),
     ],
-    ids=["erm", "afl", "wafl", "gdrfl", "dorfl", "dorfl-loss"],
+    ids=["erm", "afl", "wafl", "gdrfl", "dorfl", "dorfl-loss", "private"],
 )
 def test_the_app_gives_the_model_of_train_bit_for_bit(method, given):
     clients, plan = named(blobs()), PLAN.changed(**given)
@@ -124,6 +125,14 @@ def test_the_app_gives_the_model_of_train_bit_for_bit(method, given):
         assert ours.answered == theirs.answered and ours.refused == {}
         assert np.array_equal(ours.risks, theirs.risks, equal_nan=True)
         assert (ours.bytes_up, ours.bytes_down) == (theirs.bytes_up, theirs.bytes_down)
+
+
+def test_a_private_client_answers_no_more_rounds_than_its_noise_is_for(caplog):
+    plan = Plan(rounds=2, privacy=privacy.gaussian(5.0, 1e-3, rounds=2))
+    strategy = app(named(blobs()), methods.erm(), plan, 2)
+    first = strategy.theta
+    strategy.start(strategy.grid, strategy._arrays(torch.tensor(first)), 1)  # the same run
+    assert "the privacy budget is for 2 rounds and is spent" in caplog.text
 
 
 def test_what_clients_agree_on_travels_once_and_gives_the_same_model():

@@ -61,6 +61,13 @@ def test_the_mean_as_an_aggregator_is_the_default_and_one_update_is_its_own_aggr
         assert torch.allclose(rule(one, torch.ones(1)), one[0])
 
 
+def test_what_is_no_aggregator_is_refused():
+    with pytest.raises(ValueError, match="aggregator='krum': give a function"):
+        quick(blobs(), methods.erm(), aggregator="krum")
+    with pytest.raises(ValueError, match="must return one update"):
+        quick(blobs(), methods.erm(), aggregator=lambda updates, weights: updates)
+
+
 def test_the_geometric_median_has_no_direction_of_descent():
     generator = torch.Generator().manual_seed(0)
     updates, weights = torch.randn(9, 3, generator=generator).double(), torch.rand(9).double()

@@ -222,6 +222,46 @@ def test_a_network_that_learnt_nothing_warns():
         dorfl.train([(X, X[:, 0] + 50.0)], model=lambda: mlp(2, (4,), 1), loss="squared", rounds=1)
 
 
+class Constant(torch.nn.Module):
+    """The same outputs for every row."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.values = torch.nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x):
+        return self.values.expand(len(x), *self.values.shape) + 0.0 * x.sum()
+
+
+X_THREE = np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:the network is wrong")
+@pytest.mark.parametrize(
+    ("shape", "y", "loss", "classes"),
+    [
+        ((3,), (X_THREE > 0).astype(float), "logistic", None),
+        ((3, 2), (X_THREE > 0).astype(int), "softmax", None),
+        ((3,), X_THREE, "squared", None),
+        ((4,), X_THREE[:, 0], lambda out, y: ((out.sum(1) - y) ** 2), None),
+        ((1,), X_THREE[:, 0] > 0, lambda out, y: torch.relu(1 - (2 * y - 1) * out[:, 0]), [0, 1]),
+    ],
+    ids=["several labels", "a label for every token", "several values", "own", "own, two classes"],
+)  # fmt: skip
+def test_a_constant_model_warns_whatever_its_outputs_and_a_trained_one_does_not(
+    shape, y, loss, classes
+):
+    given = {"loss": loss, "classes": classes, "rounds": 200}
+    with pytest.warns(dorfl.FitWarning, match="no better than a constant|same outputs"):
+        dorfl.train([(X_THREE, y)], "erm", model=Constant(*shape), **given)
+    learns = torch.nn.Sequential(mlp(3, (8,), int(np.prod(shape))), torch.nn.Unflatten(1, shape))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = dorfl.train([(X_THREE, y)], "erm", model=learns, **given)
+    if len(fit.classes):
+        assert fit.score(X_THREE, y) > 0.9
+
+
 def test_a_class_that_is_never_right_warns_and_is_named():
     clients, _, _ = digits(by_class=True)
     clients["c3"] = tuple(part[:6] for part in clients["c3"])

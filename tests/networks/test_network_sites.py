@@ -272,7 +272,7 @@ def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
     goes_on = state._replace(study=study._replace(absent=study.absent._replace(then="go on")))
     assert coordinator.waiting(goes_on, there) == ()
     made = results.model_of(local.run(state, sites))
-    assert "in 2 rounds the others stood in for a site" in made.facts.notes
+    assert "2 rounds were without a site that did not reply" in made.facts.notes
 
 
 def test_how_old_the_risk_of_a_site_is_that_was_away_at_the_end():

@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
     frame.assign(site=site, y=y).to_csv(home / "rows.csv", index=False)
     told = dorfl(
         "train", home / "rows.csv", "--label", "y", "--client", "site", "--model", "mlp",
-        "--outliers", "0.1", "--rounds", ROUNDS, "--budget", "600", "-o", home / "model",
+        "--outliers", "0.1", "--max-rounds", ROUNDS, "--budget", "600", "-o", home / "model",
     )  # fmt: skip
     return home, told
 

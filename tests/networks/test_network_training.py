@@ -9,7 +9,6 @@ import dorfl
 from dorfl import methods, mixture
 from dorfl.networks import adam, distance, eight_bits, mlp, sgd, top, train
 from dorfl.networks.compression import size_of
-from dorfl.networks.oracle import evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.server import State, _climb, _draw, chances
 from dorfl.networks.training import prepare
@@ -93,7 +92,7 @@ def test_one_full_step_is_the_gradient_of_the_objective():
     )
     fleet = prepare(blobs(), method, model, plan)
     start = fleet.network.start()
-    exact = evaluate(fleet, start, gradients=True)
+    exact = fleet.risks(start, gradients=True)
     fit = train(blobs(), method, model, plan)
     assert start.numpy() - fit.theta == pytest.approx(exact.gradients.mean(0), abs=1e-5)
     assert fit.history[0].risks == pytest.approx(exact.values, abs=1e-5)

@@ -10,7 +10,6 @@ from torch import nn
 import dorfl
 from dorfl import methods, scores
 from dorfl.data.robust import find_centers
-from dorfl.networks.oracle import evaluate
 from dorfl.networks.plan import Plan
 from dorfl.networks.training import oracle, prepare
 from dorfl.objective.costs import squared
@@ -74,7 +73,7 @@ def test_linear_network_agrees_with_the_exact_kernel(case, dtype):
     theta = np.random.default_rng(1).normal(size=(3, 5)) if loss == "softmax" else THETA
     plan = Plan(inner_steps=60, inner_tol=1e-13 if dtype == torch.float64 else 1e-9)
     fleet = prepare(clients, method, linear(theta, dtype), plan, loss=loss)
-    found = evaluate(fleet, fleet.network.start(), gradients=True)
+    found = fleet.risks(fleet.network.start(), gradients=True)
     given = method
     if isinstance(method.score, scores.Quadratic):
         centers = find_centers(method, {name: X for name, (X, _) in clients.items()}, 3)
@@ -90,7 +89,7 @@ def test_linear_network_agrees_with_the_exact_kernel(case, dtype):
         assert np.abs(found.gradients[i] - slope).max() < near * max(1.0, np.abs(slope).max())
         assert np.abs(found.sample_weights[i] - exact.sample_weights).max() < near
     assert 0.0 <= found.error < near
-    assert found.bent == 0.0
+    assert found.non_concave == 0.0
 
 
 def test_a_warning_where_the_supremum_is_not_concave():
@@ -99,8 +98,8 @@ def test_a_warning_where_the_supremum_is_not_concave():
     steep = linear(6.0 * THETA, torch.float32)
     fleet = prepare(clients, methods.wafl(0.2), steep, Plan(inner_steps=20), loss="logistic")
     with pytest.warns(UserWarning, match="not concave"):
-        found = evaluate(fleet, fleet.network.start())
-    assert found.bent > 0
+        found = fleet.risks(fleet.network.start())
+    assert found.non_concave > 0
 
 
 def test_gradient_of_a_network_is_that_of_its_risk():
@@ -110,9 +109,9 @@ def test_gradient_of_a_network_is_that_of_its_risk():
     plan = Plan(inner_steps=200, inner_tol=1e-15)
     fleet = prepare(three_classes(), methods.paper(20, 1), model, plan)
     theta = fleet.network.start()
-    found = evaluate(fleet, theta, gradients=True)
+    found = fleet.risks(theta, gradients=True)
     way = torch.randn(len(theta), dtype=torch.float64)
-    up, down = (evaluate(fleet, theta + s * 1e-5 * way).values for s in (1, -1))
+    up, down = (fleet.risks(theta + s * 1e-5 * way).values for s in (1, -1))
     assert (up - down) / 2e-5 == pytest.approx(found.gradients @ way.numpy(), rel=1e-4, abs=1e-6)
 
 
@@ -140,7 +139,7 @@ def test_parts_of_an_oracle_are_those_of_its_rows():
     assert some.gradients == pytest.approx(whole.gradients[[0, 2]])
     few = own.take([np.arange(10)] * 3).evaluate(theta)
     first = {name: (X[:10], y[:10]) for name, (X, y) in SYNTHETIC.items()}
-    fixed = dict(zip(SYNTHETIC, own.fleet.centers.numpy(), strict=True))
+    fixed = dict(zip(SYNTHETIC, own.centers.numpy(), strict=True))
     same = methods.paper(5, 1, scores.quadratic(0.2, center=fixed))
     alone = oracle(first, same, linear(THETA, torch.float64), loss="logistic", classes=[-1, 1])
     assert few.values == pytest.approx(alone.evaluate(theta).values)

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from dorfl.cli import app
 from dorfl.data import robust
-from dorfl.selection.defaults import is_inlier
 from dorfl.tabular import model
 
 SIZES = {
@@ -124,14 +123,15 @@ def test_no_number_is_of_few_rows():
         assert not means[counts == 0].any()
 
 
-def test_rows_held_out_are_scored_with_the_rare_class_among_them():
+def test_rows_of_a_rare_class_are_near_its_own_centre():
     """As many rows as may be wrong are of a class that lies elsewhere."""
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(size=(90, 2)), rng.normal(10.0, 1.0, (10, 2)), [[50.0, 50.0]]])
     y = np.repeat([0, 1, 0], [90, 10, 1])
     middles = np.array([[0.0, 0.0], [10.0, 10.0]])
     by_class, in_common = (
-        is_inlier(X, y, center, np.ones(2) / 4.0) for center in (middles, middles[0])
+        ((X - robust.row_centers(center, y)) ** 2).sum(axis=1) < 10.0
+        for center in (middles, middles[0])
     )
     assert by_class[:100].all() and not in_common[90:100].any() and in_common[:90].all()
     assert not by_class[100] and not in_common[100]

@@ -12,7 +12,7 @@ from dorfl.cli import app
 from dorfl.protocol import coordinator
 from dorfl.protocol.settings import Data, Study
 from dorfl.support import files
-from dorfl.tabular import audit, comparison, evaluation, model, table
+from dorfl.tabular import audit, evaluation, held_out, model, table
 from dorfl.tabular.rows import open_split, rows_for
 
 WORDS = ("--label", "ill", "--client", "ward")
@@ -105,9 +105,9 @@ def test_the_estimate_uses_the_decision_of_the_model(tmp_path, monkeypatch):
     assert decided.facts.outliers in (0.1, 0.25)
     trusting, _ = table.run(study.changed(method_outliers=0.0))
     assert trusting.facts.outliers == 0.0
-    own, erm, _ = comparison.held_out(study, trusting, rows)
+    own, erm, _ = held_out.evaluate_methods(study, trusting, rows)
     assert own.overall == erm.overall and own.all_rows is None
-    own, erm, _ = comparison.held_out(study, decided, rows)
+    own, erm, _ = held_out.evaluate_methods(study, decided, rows)
     assert own.overall.mean > erm.overall.mean + 2 * own.overall.error
 
 
@@ -167,7 +167,7 @@ def test_a_decision_about_labels_holds_for_the_estimate_too(tmp_path, trainings)
     reference = (*theta.tolist(), float(np.std(seen @ theta - y)))
     labelled = replace(made, facts=made.facts._replace(reference=reference))
     trainings.clear()
-    own, erm, median = comparison.held_out(study, labelled, rows)
+    own, erm, median = held_out.evaluate_methods(study, labelled, rows)
     assert trainings == ["training", "training"]
     assert own.overall.mean < 0.9 * erm.overall.mean and own.overall.mean < median.overall.mean
     assert own.overall.rows < 0.9 * own.all_rows.rows and own.overall.mean < own.all_rows.mean

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dorfl.tabular import evaluation
 from dorfl.tabular.comparison import Comparison
-from dorfl.tabular.model.facts import Estimate, Facts, HeldOut, from_json, worst_client
+from dorfl.tabular.model.facts import Estimate, Facts, HeldOutScores, from_json, worst_client
 
 
 def test_the_stratified_error_is_the_spread_of_means_over_fresh_samples():
@@ -103,5 +103,7 @@ def test_scores_of_older_models_are_read_without_errors():
     facts = from_json({"held_out": [old]})
     assert facts.held_out[0].overall == Estimate(0.8, None, 0)
     assert facts.held_out[0].clients == {"a": Estimate(0.7, None, 0)}
-    new = Facts(held_out=(HeldOut("erm", Estimate(0.8, 0.1, 30), {"a": Estimate(0.7, 0.2, 9)}),))
+    new = Facts(
+        held_out=(HeldOutScores("erm", Estimate(0.8, 0.1, 30), {"a": Estimate(0.7, 0.2, 9)}),)
+    )
     assert from_json(new.to_json()) == new

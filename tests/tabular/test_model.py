@@ -23,7 +23,7 @@ from dorfl.objective.serialization import read_method, write_method
 from dorfl.support import files
 from dorfl.tabular import model
 from dorfl.tabular.model import Facts, ModelError, folder, score
-from dorfl.tabular.model.facts import Estimate, HeldOut, Served
+from dorfl.tabular.model.facts import ClientStatistics, Estimate, HeldOutScores
 
 
 def wards(seed=0, rows=300):
@@ -58,7 +58,7 @@ def trained(label="ill", loss="logistic", method=None):
         clients[ward] = (transform.apply(parts[ward]).X, y)
     cost = costs.squared(frozen=transform.frozen)
     fit = dorfl.train(clients, method or methods.paper(rho=20, cost=cost), loss=loss)
-    measured = tuple(Served(n, len(y), 0.5, 0.8) for n, (_, y) in clients.items())
+    measured = tuple(ClientStatistics(n, len(y), 0.5, 0.8) for n, (_, y) in clients.items())
     facts = Facts(rows=300, notes=("a note",), clients=measured, choice=("because",))
     return model.Model(fit, transform, label, "ward", classes, target, facts), clients
 
@@ -287,7 +287,7 @@ def test_a_rare_class_is_judged_by_brier_scores_and_not_by_accuracy(ill, brier, 
     """Accuracy ties with the majority class, as for a ranking with AUC 0.87 and 6 % positives."""
     made, _ = ill
     level = Estimate(0.94, 0.01, 500)
-    own = HeldOut("dorfl", level, {}, Estimate(brier, 0.01, 500))
-    constant = HeldOut("majority class", level, {}, Estimate(0.113, 0.01, 500))
+    own = HeldOutScores("dorfl", level, {}, Estimate(brier, 0.01, 500))
+    constant = HeldOutScores("majority class", level, {}, Estimate(0.113, 0.01, 500))
     judged = replace(made, facts=made.facts._replace(held_out=(own, constant)))
     assert bool(judged.idle) == warns

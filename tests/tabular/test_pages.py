@@ -12,7 +12,7 @@ from dorfl.protocol.settings import Data, Study
 from dorfl.report.content import Details, Figure, Table, blocks
 from dorfl.tabular import model, pages
 from dorfl.tabular.comparison import Comparison
-from dorfl.tabular.model.facts import Served
+from dorfl.tabular.model.facts import ClientStatistics, Estimate, HeldOutScores
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,34 @@ def made(tmp_path_factory):
     return model.load(folder / "model")
 
 
-def test_a_model_says_first_whether_it_converged(made):
-    assert pages.of_model(made).cards[0].value == "✓ converged"
+def test_a_model_shows_its_scores_first_and_its_training_last_unless_it_fell_short(made):
+    own = Estimate(0.8, 0.02, 60)
+    clients = {"north": own, "south": Estimate(0.7, 0.05, 30)}
+    held = (
+        HeldOutScores("dorfl", own, clients),
+        HeldOutScores("erm", Estimate(0.75, 0.02, 60), clients),
+        HeldOutScores("majority class", Estimate(0.5, 0.03, 60), clients),
+    )
+    measured = replace(made, facts=made.facts._replace(held_out=held))
+    score, worst, outliers, bound, training = pages.of_model(measured).cards
+    assert score.value == "80.0 %"
+    assert "(± 2.0 %)" in score.claim
+    assert "plain training 75.0 %; majority class 50.0 %" in score.claim
+    assert worst.value == "70.0 %" and "the worst client, south, on 30 held-out rows" in worst.claim
+    assert "down-weighted" in outliers.claim and "guaranteed" in bound.claim
+    assert training.value == "converged"
     short = replace(made, fit=replace(made.fit, status="max_rounds", message="not converged: …"))
     first = pages.of_model(short).cards[0]
     assert first.value == "not converged" and first.holds is False
 
 
-def test_shares_and_losses_have_axes_of_their_own(made):
+def test_coefficients_have_standard_errors(made):
     drawn = {one.name: one for one in blocks(pages.of_model(made)) if isinstance(one, Figure)}
-    assert [one.label for one in drawn["mixture"].series] == ["λ"]
-    assert [one.label for one in drawn["losses"].series] == ["loss"]
-    assert drawn["mixture"].y_range[0] == drawn["losses"].y_range[0] == 0.0  # no axis is cut
+    (series,) = drawn["coefficients"].series
+    assert series.error is not None and min(series.error) > 0.0
+    older = replace(made, facts=made.facts._replace(errors=()))
+    drawn = {one.name: one for one in blocks(pages.of_model(older)) if isinstance(one, Figure)}
+    assert drawn["coefficients"].series[0].error is None
 
 
 def comparison(clients):
@@ -76,7 +92,7 @@ def test_a_comparison_shows_dots_with_errors_for_the_worst_clients(clients):
 def test_many_clients_that_count_alike_are_not_drawn_by_rounding(made, alike):
     names = tuple(f"clinic {k}" for k in range(63))
     lam = np.full(63, 1 / 63) + 1e-17 * np.arange(63) if alike else np.arange(63) / 1953
-    served = tuple(Served(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
+    served = tuple(ClientStatistics(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
     facts = made.facts._replace(clients=served)
     many = replace(made, facts=facts, fit=replace(made.fit, clients=names, lam=lam))
     drawn = {one.name: one for one in blocks(pages.of_model(many)) if isinstance(one, Figure)}

@@ -16,7 +16,7 @@ from dorfl.protocol import coordinator, settings, toml
 from dorfl.site import local
 from dorfl.tabular import model, results
 from dorfl.tabular import table as engine
-from dorfl.tabular.rows import open_split
+from dorfl.tabular.rows import open_split, prepare
 from study_cases import METHODS, a_site, mixed_tables, same_service, synthetic_tables
 
 OTHERS = ('name = "dorfl"', 'center = "auto"', 'by = "regret"')
@@ -140,7 +140,7 @@ def test_columns_that_few_rows_differ_in(tmp_path, noise):
         f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n'
         f'[columns]\nnumeric = ["rare"]\n{noise}'
     )
-    prepared = engine.prepare(study, open_split(study))
+    prepared = prepare(study, open_split(study))
     column = prepared.rows.X[:, prepared.state.transform.names.index("rare")]
     assert len(np.unique(column)) == (5 if noise else 1)
 
@@ -151,15 +151,15 @@ def test_methods_that_share_rows_ask_once_where_they_lie(tmp_path, monkeypatch):
     study = toml.parse(f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n')
     asked, place = [], engine.serving.place
     monkeypatch.setattr(engine.serving, "place", lambda *of: asked.append(of) or place(*of))
-    prepared = engine.prepare(study, open_split(study))
+    prepared = prepare(study, open_split(study))
     for name in ("wafl", "dorfl", "gdrfl"):
         words = study.changed(method_name=name)
         together = engine.fit(words, prepared)[0].outcome
-        alone = engine.fit(words, engine.prepare(study, open_split(study)))[0].outcome
+        alone = engine.fit(words, prepare(study, open_split(study)))[0].outcome
         np.testing.assert_array_equal(together.theta, alone.theta)
         if name == "wafl":
             once = len(asked) // 2
-    assert len(prepared.places) == 2 * once  # dorfl asks where each class lies
+    assert len(prepared.locations) == 2 * once  # dorfl asks where each class lies
     assert len(asked) == 5 * once
 
 
@@ -170,7 +170,7 @@ def test_levels_that_hardly_any_row_has_are_told_of(tmp_path):
     frame["town"] = np.where(frame.index < 4, "far", "near")
     frame.to_csv(tmp_path / "all.csv", index=False)
     study = toml.parse(f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n')
-    notes = engine.prepare(study, open_split(study)).rows.notes
+    notes = prepare(study, open_split(study)).rows.notes
     (note,) = [note for note in notes if "too few rows" in note]
     assert note.startswith("column 'street': 50 % of rows have a level")
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 REJOIN_SECONDS = 90.0  # a SuperNode that was killed is let in again after up to 60 s
 RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could not carry
 LOOK_SECONDS = 0.1  # between looks for replies; `Grid.send_and_receive` looks every 3 s
+ENDING_SECONDS = 30.0  # a ServerApp outlives a killed SuperLink by up to 20 s of retrying and 5 s
 MESSAGE_SECONDS = 600.0  # after which Flower drops a message
 PROTOBUF = "application/protobuf"
 SUPERLINK_PORT = 8000  # of the loopback, behind nginx
@@ -147,7 +148,9 @@ def run_study(grid: Grid, config: Mapping[str, Any]) -> State:
     carrier = GridCarrier(grid)
     if name := str(config["resume"]):
         folder = runs.unfinished(federation, None if name == "last" else name)
-        state = runs.resume(federation, folder, _show, connect=lambda: carrier)
+        state = runs.resume(
+            federation, folder, _show, connect=lambda: carrier, patience=ENDING_SECONDS
+        )
     else:
         text = str(config["study"])
         found = toml.parse(text) if "\n" in text else toml.read(federation.path / text)

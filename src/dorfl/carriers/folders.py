@@ -25,7 +25,7 @@ from dorfl.carriers import keys
 from dorfl.site.policy import Policy
 from dorfl.support.files import write_whole
 
-LOCK_ATTEMPTS = 5  # 20 ms apart; a process that looks whether a lock is taken holds it for less
+LOCK_SECONDS = 1.0  # to wait for a lock; a process that looks whether it is taken holds it for ms
 MAX_SOCKET_PATH = 100  # bytes; Linux allows 107, macOS 103
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
@@ -146,18 +146,34 @@ class Federation:
         return sorted(p for p in (self.path / "runs").iterdir() if (p / "record.json").exists())
 
     @contextlib.contextmanager
-    def holding(self, what: str, content: dict[str, Any]) -> Iterator[None]:
+    def holding(
+        self, what: str, content: dict[str, Any], patience: float = LOCK_SECONDS
+    ) -> Iterator[None]:
         """Hold the lock of this federation's "server" or "run", with a note of what it is.
 
         The lock ends with its process. A process id alone could belong to another process by now.
+        The note stays: without the lock it counts for nothing, and a process that ends slowly is
+        still noted.
+
+        Parameters
+        ----------
+        what
+            "server" or "run".
+        content
+            What the note has beside the process id.
+        patience
+            Seconds to wait for another process that has the lock.
+
+        Raises
+        ------
+        ValueError
+            If another process has the lock for longer.
         """
-        file = self.path / "state" / f"{what}.json"
-        with _locked(file.with_suffix(".lock"), f"{self.path}: a {what} is going on already"):
+        lock = self.path / "state" / f"{what}.lock"
+        with _locked(lock, f"{self.path}: a {what} is going on already", patience):
+            lock.with_suffix(".json").unlink(missing_ok=True)  # of a process that has ended
             self.note(what, content)
-            try:
-                yield
-            finally:
-                file.unlink(missing_ok=True)
+            yield
 
     def note(self, what: str, content: dict[str, Any]) -> None:
         """Write a note about the "server" or the "run" that this process is."""
@@ -244,14 +260,15 @@ class SiteFolder:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, taken: str) -> Iterator[None]:
+def _locked(path: Path, taken: str, patience: float = LOCK_SECONDS) -> Iterator[None]:
+    end = time.monotonic() + patience
     with path.open("w") as lock:
-        for attempt in range(LOCK_ATTEMPTS):
+        while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if attempt == LOCK_ATTEMPTS - 1:
+                if time.monotonic() > end:
                     raise ValueError(taken) from None
                 time.sleep(0.02)
         yield

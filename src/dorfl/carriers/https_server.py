@@ -13,6 +13,7 @@ import hashlib
 import http.client
 import json
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -400,10 +401,12 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def free_port() -> int:
-    """Return a port of the loopback that is unused now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback that is unused now, and that no outgoing connection takes."""
+    while True:
+        port = secrets.choice(range(20_000, 32_768))  # below the ephemeral ports of Linux and macOS
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _site_of(federation: Federation, request: web.Request) -> str:

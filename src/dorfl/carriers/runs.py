@@ -21,7 +21,7 @@ from dorfl import networks
 from dorfl.carriers import driver, keys
 from dorfl.carriers.driver import Connect
 from dorfl.carriers.envelope import CoordinatorSeal
-from dorfl.carriers.folders import Federation
+from dorfl.carriers.folders import LOCK_SECONDS, Federation
 from dorfl.carriers.https_server import Link
 from dorfl.federated.simulation import Round
 from dorfl.protocol import checkpoint, coordinator, summing
@@ -86,14 +86,16 @@ def resume(
     watch: Watch,
     vet: Callable[[Model], object] = id,
     connect: Connect | None = None,
+    patience: float = LOCK_SECONDS,
 ) -> State:
     """Go on with a run from its last checkpoint; parameters as for :func:`begin`.
 
-    A model that `vet` refuses can be written by another call with another `vet`.
+    A model that `vet` refuses can be written by another call with another `vet`. `patience` is how
+    many seconds to wait for a process that drove the run before and has not ended yet.
     """
     connect = _prepared(federation, read_record(folder)["study"]["training"]["model"], connect)
     _check_keys(federation, folder)
-    with federation.holding("run", {}):
+    with federation.holding("run", {}, patience):
         return _go(federation, folder, watch, vet, connect)
 
 

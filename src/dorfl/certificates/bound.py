@@ -13,7 +13,7 @@ monotone in both. `docs/certificate.md` has the proof.
 Rows further from their client's centre than Tukey's outer fence are *out of range*: they count as
 outliers first, and nothing is stated about rows like them.
 
-Neither w nor ε is part of f: one report of a client (:class:`Told`) gives the whole curve.
+Neither w nor ε is part of f: one report of a client gives the whole curve.
 """
 
 from __future__ import annotations
@@ -136,12 +136,12 @@ def brief(asked: Question, share: float) -> Question:
     return asked._replace(shares=(share,))
 
 
-def shortened(told: Told, asked: Question, less: Question) -> Told:
-    """Return the part of an answer to `asked` that answers `less`; an answer to `less` as it is."""
-    if told.loss.shape == (len(less.points), len(less.shares)):
-        return told
+def shortened(report: Told, asked: Question, less: Question) -> Told:
+    """Return the part of a report on `asked` that answers `less`; a report on `less` as it is."""
+    if report.loss.shape == (len(less.points), len(less.shares)):
+        return report
     columns = [asked.shares.index(share) for share in less.shares]
-    return Told(told.loss[:, columns], told.error[:, columns])
+    return Told(report.loss[:, columns], report.error[:, columns])
 
 
 def thinness(rows: int, outputs: int) -> int:
@@ -178,15 +178,15 @@ def _tell_some(
     ]
     own = slice(start, start + len(far))
     certain = error_terms(group.problem, theta, group.rows[own], group.target[own], units)
-    told = [Told(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts]
+    reports = [Told(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts]
     for k, price in enumerate(asked.points):
         of_loss = _loss(plain, parameter, None if price is None else asked.loss * price)
         of_error = certain.at(None if price is None else asked.error * price)
         for f, name in ((of_loss, "loss"), (of_error, "error")):
             f[far] = -np.inf  # out of range: never among the largest
-            for at, one, counts in zip(parts, told, kept, strict=True):
+            for at, one, counts in zip(parts, reports, kept, strict=True):
                 getattr(one, name)[k] = np.minimum(_largest(f[at], counts), NO_BOUND)
-    return told
+    return reports
 
 
 def distances(rows: Array, center: Array, units: Units) -> Array:
@@ -275,7 +275,7 @@ def _largest(f: Array, counts: Sequence[int]) -> Array:
 
 
 def bound(
-    told: Sequence[Told],
+    reports: Sequence[Told],
     lam: Array | None,
     asked: Question,
     share: float,
@@ -287,7 +287,7 @@ def bound(
 
     Parameters
     ----------
-    told : sequence of Told
+    reports : sequence
         The clients' reports.
     lam : array of shape (clients,) or None
         The mixture. None: the bound for every mixture at once.
@@ -299,7 +299,7 @@ def bound(
         What is bounded.
     """
     column = asked.shares.index(share)
-    means = np.array([getattr(part, of)[:, column] for part in told])
+    means = np.array([getattr(part, of)[:, column] for part in reports])
     mean = means.max(axis=0) if lam is None else np.where(lam[:, None] > 0, means, 0.0).T @ lam
     found = np.inf
     for price, value in zip(asked.points, mean.tolist(), strict=True):

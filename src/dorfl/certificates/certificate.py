@@ -1,13 +1,13 @@
 """Proposition 2, the paper's certificate, and the worst distribution a model was trained against.
 
-In a person's words (so many rows are wrong, the rest drifts so far) it is :func:`dorfl.certify`.
+:func:`dorfl.certify` has assumptions that are easier to check: a share of outliers and a drift.
 
 For a mixture λ, any price ρ and any radius r,
 
     sup { E_P[L] : UW(P‖P̂_λ) ≤ r }  ≤  ρ r + ρβ log E_{P̂_λ} exp(f/ρβ),
 
 with equality at r̂ = E_p[c(z, ζ)] + β KL(p‖P̂_λ), where the worst distribution puts the weights p on
-the moved rows z. What is bounded is L = l − h, the loss less the outlier score, not the loss alone.
+the moved rows z. The bound is about L = l − h, the loss less the outlier score.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dorfl.support.types import Array
 
 
 class WorstCase(NamedTuple):
-    """The distribution a model is weakest against: every row at its worst, and how likely."""
+    """The worst-case distribution of a model: maximisers of the rows and their weights."""
 
-    rows: Array  # z, where each row went
+    rows: Array  # z, the maximiser of each row
     labels: Array
     weights: Array  # p; they sum to 1 over the clients given
-    moved: Array  # c(z, ζ), how far each row went
+    moved: Array  # c(z, ζ) of each row
     loss: Array  # L = l − h there
     clients: tuple[str, ...]
     bounds: Array  # client i has the rows bounds[i] … bounds[i + 1]
@@ -47,10 +47,22 @@ class WorstCase(NamedTuple):
 class Certificate:
     """Both sides of Proposition 2 for a model, at a mixture λ and for all mixtures at once.
 
-    `radius` is r̂ and `bound` the certified worst-case risk there, `attained` what the worst
-    distribution really costs: they agree when every supremum is exact. `exact` says whether they
-    are; if not, `error` bounds what was missed, and where nothing bounds it (infinity) the figures
-    are an estimate and no certificate.
+    Attributes
+    ----------
+    radius : float
+        r̂, the distance of the worst distribution.
+    bound : float
+        The certified worst-case risk at that radius.
+    attained : float
+        The risk of the worst distribution; equal to `bound` if every supremum is exact.
+    rho, beta : float
+        Prices of the method.
+    exact : bool
+        True if every supremum is exact.
+    error : float
+        Upper bound of the error of the suprema. If infinite, the figures are estimates.
+    lam : array of shape (clients,)
+        The mixture.
     """
 
     radius: float
@@ -66,18 +78,30 @@ class Certificate:
 
     @property
     def difference(self) -> float:
-        """bound − attained: the two sides of Proposition 2."""
+        """The difference bound − attained of the two sides of Proposition 2."""
         return self.bound - self.attained
 
     @property
     def is_certificate(self) -> bool:
-        """Whether the bound is a guarantee rather than an estimate."""
+        """True if the bound is a guarantee rather than an estimate."""
         return bool(np.isfinite(self.error))
 
     def at(self, radius: float, *, all_mixtures: bool = False) -> float:
-        """The certified worst-case risk at another radius, minimised over ρ.
+        """Return the certified worst-case risk at another radius, minimised over ρ.
 
-        The bound is convex in ρ with derivative r − r̂(ρ), so the best ρ is where r̂(ρ) = r.
+        The bound is convex in ρ with derivative r − r̂(ρ), so the best ρ has r̂(ρ) = r.
+
+        Parameters
+        ----------
+        radius : float
+            r, positive.
+        all_mixtures : bool
+            True: for the worst mixture of clients instead of λ.
+
+        Raises
+        ------
+        ValueError
+            If the radius is not positive.
         """
         if not radius > 0:
             raise ValueError(f"radius={radius}: must be positive")
@@ -106,7 +130,7 @@ class Certificate:
         return rho * radius + evaluate(rho)[0]
 
     def curve(self, radii: Any, *, all_mixtures: bool = False) -> Array:
-        """r ↦ certified worst-case risk."""
+        """Return the certified worst-case risk at each of some radii, see :meth:`at`."""
         return np.array([self.at(float(r), all_mixtures=all_mixtures) for r in np.ravel(radii)])
 
     def __str__(self) -> str:
@@ -125,7 +149,21 @@ class Certificate:
 
 
 def paper(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
-    """Proposition 2 for a model on clients' rows, at the mixture `lam` (or the fit's own).
+    """Return the certificate of Proposition 2 for a model.
+
+    Parameters
+    ----------
+    fit : Fit
+        A linear model, trained with a finite ρ.
+    clients : mapping or sequence of (X, y)
+        Labelled rows of each client.
+    lam : array-like of shape (clients,), optional
+        The mixture; that of the fit by default.
+
+    Raises
+    ------
+    ValueError
+        If the method has no transport, or rows do not fit the model.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
@@ -159,7 +197,24 @@ def paper(fit: Fit, clients: Any, *, lam: Any = None) -> Certificate:
 
 
 def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = None) -> WorstCase:
-    """The worst distribution of a model, for the mixture `lam` or for one `client` alone."""
+    """Return the worst distribution of a model.
+
+    Parameters
+    ----------
+    fit : Fit
+        A linear model.
+    clients : mapping or sequence of (X, y)
+        Labelled rows of each client.
+    lam : array-like of shape (clients,), optional
+        The mixture; that of the fit by default.
+    client : str, optional
+        A client's name: the worst distribution of its rows alone.
+
+    Raises
+    ------
+    ValueError
+        If there is no such client, or rows do not fit the model.
+    """
     group = group_of(fit, clients)
     if client is not None:
         if client not in group.names:
@@ -175,11 +230,19 @@ def worst_case(fit: Fit, clients: Any, *, lam: Any = None, client: str | None = 
 
 
 def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) -> float:
-    """gap(θ, λ) = max_i F_i(θ) − min_θ' ρβ log Σ λ_i exp(F_i(θ')/ρβ), by solving the minimum.
+    """Return max_i F_i(θ) − min_θ' ρβ log Σ λ_i exp(F_i(θ')/ρβ), by solving for the minimum.
 
-    The gap of the fit itself, or of any θ and λ for its problem; for a mixture other than
-    "agnostic" it is the gap of the agnostic problem. The estimate `fit.gap` needs no more rounds,
-    this one is exact up to how well the minimum is known, which is added.
+    This is the gap of the agnostic problem. The gap of the minimisation is added, so that the
+    result is an upper bound if that gap is one.
+
+    Parameters
+    ----------
+    fit : Fit
+        A linear model.
+    clients : mapping or sequence of (X, y)
+        Labelled rows of each client.
+    theta, lam : array-like, optional
+        The point; that of the fit by default.
     """
     group = group_of(fit, clients)
     method = group.problem.method
@@ -189,7 +252,7 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
         "pooled", method.rho, method.cost, method.temperature, method.score, fixed(mixture)
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # short of 1e-10 its own gap tells by how much
+        warnings.simplefilter("ignore", UserWarning)  # short of 1e-10: its gap is added
         best = train(
             clients, pooled, loss=group.problem.loss, intercept=group.problem.intercept, tol=1e-10,
             start=fit.theta, l2=fit.l2, theta_radius=fit.theta_radius,
@@ -199,7 +262,7 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
 
 
 def group_of(fit: Fit, clients: Any) -> Group:
-    """Clients' rows as the fit sees them: its problem, its centres."""
+    """Return clients' rows as a group with the problem and the centres of the fit."""
     checked = validation.clients(clients)
     problem = fit.problem
     problem.split(fit.theta)  # raises for what is no linear model
@@ -220,7 +283,7 @@ def group_of(fit: Fit, clients: Any) -> Group:
 
 
 def _mixture_of(fit: Fit, group: Group, lam: Any) -> Array:
-    """`lam` as given, or the fit's own by the clients' names, scaled to those that are there."""
+    """Return `lam`, or the mixture of the fit restricted to these clients, scaled to sum to 1."""
     if lam is None:
         known = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
         strangers = [name for name in group.names if name not in known]
@@ -235,12 +298,12 @@ def _mixture_of(fit: Fit, group: Group, lam: Any) -> Array:
 
 
 class Part(NamedTuple):
-    """What one client adds to a certificate: four numbers, which hold no row."""
+    """A client's part of a certificate: four numbers, and no rows."""
 
     value: float  # F_i
-    spent: float  # r̂_i, how far its worst distribution is away
+    spent: float  # r̂_i, the distance of its worst distribution
     attained: float  # E_p[L] there
-    error: float | None  # the most its suprema miss; nothing: nobody knows
+    error: float | None  # upper bound of the error of its suprema; None: unknown
 
 
 class Bound(NamedTuple):
@@ -253,39 +316,39 @@ class Bound(NamedTuple):
 
 
 def parts(group: Group, theta: Array) -> list[Part]:
-    """Every client's part of the certificate at θ."""
+    """Return each client's part of the certificate at θ."""
     atoms = group.atoms(theta)
     weighted = atoms.weights * _losses(group, theta, atoms)
     attained = np.add.reduceat(weighted, group.bounds[:-1])
     error = float(atoms.error) if np.isfinite(atoms.error) else None
-    told = zip(group.average(atoms.value), group.spent(atoms), attained, strict=True)
-    return [Part(float(value), float(spent), float(cost), error) for value, spent, cost in told]
+    each = zip(group.average(atoms.value), group.spent(atoms), attained, strict=True)
+    return [Part(float(value), float(spent), float(cost), error) for value, spent, cost in each]
 
 
 def _losses(group: Group, theta: Array, atoms: Atoms) -> Array:
-    """L = l − h of every row at its worst."""
+    """Return L = l − h of every row at its maximiser."""
     outputs = group.problem.predict(theta, atoms.rows)
     return group.problem.loss.value(outputs, atoms.target) - group.scored(atoms.rows, atoms.target)
 
 
-def combine(told: Sequence[Part], lam: Array, method: Method) -> Bound:
-    """The certificate of the mixture λ from its clients' parts, without their rows.
+def combine(each: Sequence[Part], lam: Array, method: Method) -> Bound:
+    """Return the certificate of the mixture λ from its clients' parts, without their rows.
 
-    With the clients' posterior shares w ∝ λ_i exp(F_i/ρβ), the worst distribution is Σ w_i p_i, and
-    its distance the mean of the clients' own plus β KL(w‖λ).
+    With the clients' posterior shares w ∝ λ_i exp(F_i/ρβ), the worst distribution is Σ w_i p_i. Its
+    distance is the mean of the clients' distances plus β KL(w‖λ).
     """
     if np.isinf(method.rho):
         raise ValueError(f"method {method.name!r} has no transport: there is nothing to certify")
-    values, spent = np.array([(part.value, part.spent) for part in told]).T
+    values, spent = np.array([(part.value, part.spent) for part in each]).T
     level, radius, share = _mixed(values, spent, lam, method)
-    errors = [part.error for part in told]
+    errors = [part.error for part in each]
     error = None if None in errors else max(e for e in errors if e is not None)
-    attained = float(share @ np.array([part.attained for part in told]))
+    attained = float(share @ np.array([part.attained for part in each]))
     return Bound(radius, method.rho * radius + level + (error or 0.0), attained, error)
 
 
 def _mixed(values: Array, spent: Array, lam: Array, method: Method) -> tuple[float, float, Array]:
-    """ρβ log Σ λ_i exp(F_i/ρβ), r̂ of the worst distribution, and the clients' shares of it."""
+    """Return ρβ log Σ λ_i exp(F_i/ρβ), r̂ of the worst distribution, and the clients' shares."""
     share = fixed(lam).shares(values, lam, method.temperature)
     radius = float(share @ spent)
     if np.isfinite(method.beta):
@@ -295,10 +358,10 @@ def _mixed(values: Array, spent: Array, lam: Array, method: Method) -> tuple[flo
 
 
 def _evaluate(group: Group, theta: Array, lam: Array | None) -> tuple[float, float]:
-    """ρβ log E exp(f/ρβ) at a mixture, or its largest over mixtures, and r̂ there."""
+    """Return ρβ log E exp(f/ρβ) at a mixture, or its largest over mixtures, and r̂ there."""
     atoms = group.atoms(theta)
     values, spent = group.average(atoms.value), group.spent(atoms)
-    added = atoms.error if np.isfinite(atoms.error) else 0.0  # an estimate where nothing bounds it
+    added = atoms.error if np.isfinite(atoms.error) else 0.0  # if unbounded, this is an estimate
     if lam is None:
         worst = int(np.argmax(values))
         return float(values[worst] + added), float(spent[worst])
@@ -307,7 +370,7 @@ def _evaluate(group: Group, theta: Array, lam: Array | None) -> tuple[float, flo
 
 
 def _smallest_rho(group: Group, theta: Array) -> float:
-    """Just above the price from which the supremum is finite."""
+    """Return a price slightly above the least one with a finite supremum."""
     if np.isinf(group.problem.loss.finite_below):
         return float(np.finfo(float).tiny)
     high = group.problem.method.rho

@@ -152,7 +152,6 @@ class Certified(ABC):
     classifies: bool = True
     unit: float = 1.0
 
-    @abstractmethod
     def at(
         self,
         outliers: float | None = None,
@@ -173,7 +172,26 @@ class Certified(ABC):
         Returns
         -------
         Bounds
+
+        Raises
+        ------
+        ValueError
+            If the share or the drift is out of range, or, in the in-sample form, if clients did not
+            report on this share.
         """
+        share = self.outliers if outliers is None else float(outliers)
+        away = self.drift if drift is None else float(drift)
+        check(share, away)
+        loss, error = self._upper_bounds(share, away, who)
+        if not self.classifies:
+            return Bounds(loss, error * self.unit)
+        return Bounds(loss, min(error, 1.0), 1.0 - min(error, 1.0))
+
+    @abstractmethod
+    def _upper_bounds(
+        self, share: float, drift: float, who: str | Array | None
+    ) -> tuple[float | None, float]:
+        """Return upper bounds of loss and error, see :meth:`at`."""
 
     @property
     def loss(self) -> float | None:
@@ -226,11 +244,6 @@ class Certified(ABC):
     def __str__(self) -> str:
         return f"{self.words} {self.assumption}"
 
-    def _bounds(self, loss: float | None, error: float) -> Bounds:
-        if not self.classifies:
-            return Bounds(loss, error * self.unit)
-        return Bounds(loss, min(error, 1.0), 1.0 - min(error, 1.0))
-
     @property
     def _outliers(self) -> str:
         if not self.outliers > 0:
@@ -265,29 +278,20 @@ class Confident(Certified):
     lam: Array | None = None
     about: str = "the model"
 
-    def at(
-        self,
-        outliers: float | None = None,
-        drift: float | None = None,
-        *,
-        who: str | Array | None = "",
-    ) -> Bounds:
-        """Return the bounds at another share of outliers or another drift, see the base class."""
-        share = self.outliers if outliers is None else float(outliers)
-        away = self.drift if drift is None else float(drift)
-        check(share, away)
+    def _upper_bounds(
+        self, share: float, drift: float, who: str | Array | None
+    ) -> tuple[float | None, float]:
+        """Return no bound of the loss, and the confidence bound of the error."""
         alpha = 1.0 - self.confidence
         lam = self.lam if isinstance(who, str) and not who else who
         if isinstance(who, str) and who:
-            error = self._upper(self.held[self.names.index(who)], share, away, alpha)
-        elif isinstance(who, str) and lam is None:
-            error = self._upper(self._pooled, share, away, alpha)
-        else:
-            weights = np.ones(len(self.held)) if lam is None else np.asarray(lam, dtype=float)
-            used = [k for k, weight in enumerate(weights.tolist()) if weight > 0]
-            each = [self._upper(self.held[k], share, away, alpha / len(used)) for k in used]
-            error = max(each) if lam is None else float(weights[used] @ each)
-        return self._bounds(None, error)
+            return None, self._upper(self.held[self.names.index(who)], share, drift, alpha)
+        if isinstance(who, str) and lam is None:
+            return None, self._upper(self._pooled, share, drift, alpha)
+        weights = np.ones(len(self.held)) if lam is None else np.asarray(lam, dtype=float)
+        used = [k for k, weight in enumerate(weights.tolist()) if weight > 0]
+        each = [self._upper(self.held[k], share, drift, alpha / len(used)) for k in used]
+        return None, max(each) if lam is None else float(weights[used] @ each)
 
     @cached_property
     def _pooled(self) -> Held:
@@ -375,36 +379,31 @@ class InSample(Certified):
     ----------
     lam : array of shape (clients,)
         The mixture, by default every client by its rows.
-    told : tuple of Told
+    reports : tuple
         The clients' reports.
     asked : Question
         The prices and shares that the reports are for.
     """
 
     lam: Array
-    told: tuple[Told, ...]
+    reports: tuple[Told, ...]
     asked: Question
 
-    def at(
-        self,
-        outliers: float | None = None,
-        drift: float | None = None,
-        *,
-        who: str | Array | None = "",
-    ) -> Bounds:
-        """Return the bounds at another share of `asked.shares` or another drift."""
-        share = self.outliers if outliers is None else float(outliers)
-        away = self.drift if drift is None else float(drift)
+    def _upper_bounds(
+        self, share: float, drift: float, who: str | Array | None
+    ) -> tuple[float | None, float]:
+        """Return the least bounds of loss and error over the prices that clients reported on."""
         if share not in self.asked.shares:
             known = ", ".join(f"{one:g}" for one in self.asked.shares)
             raise ValueError(f"outliers={share}: not evaluated; known are {known}")
-        told, lam = self.told, self.lam if isinstance(who, str) else who
+        reports, lam = self.reports, self.lam if isinstance(who, str) else who
         if isinstance(who, str) and who:
-            told, lam = (told[self.names.index(who)],), np.ones(1)
+            reports, lam = (reports[self.names.index(who)],), np.ones(1)
         loss, error = (
-            bounding.bound(told, lam, self.asked, share, away, of=of) for of in ("loss", "error")
+            bounding.bound(reports, lam, self.asked, share, drift, of=of)
+            for of in ("loss", "error")
         )
-        return self._bounds(loss, error)
+        return loss, error
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -704,7 +703,7 @@ def _in_sample(
         names=group.names,
         classifies=problem.loss.classifies,
         lam=fixed(group.counts if lam is None else lam).start(group.names, group.counts),
-        told=tuple(bounding.tell(group, fit.theta, units, asked)),
+        reports=tuple(bounding.tell(group, fit.theta, units, asked)),
         asked=asked,
     )
 

@@ -51,7 +51,7 @@ class Transport:
 
     @property
     def relative_gap(self) -> float:
-        """The gap relative to |value|; it means little where the distance is itself nearly zero."""
+        """The gap relative to the value, which means little if the distance is nearly zero."""
         return self.gap / max(abs(self.value), np.finfo(float).tiny)
 
 

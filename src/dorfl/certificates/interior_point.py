@@ -27,7 +27,7 @@ Pair = tuple[Array, Array]
 def interior_point(
     cost: Array, p: Array, q: Array, beta: float, tol: float, max_iterations: int
 ) -> tuple[Array, Array, bool]:
-    """A plan with rows p, a potential, and whether their gap is within tol."""
+    """Return a plan with row sums p, a potential, and True if their gap is within tol."""
     nearest = cost.min(axis=1)
     cost, offset = cost - nearest[:, None], float(p @ nearest)
     # Rows that each go to their own soft minimum cost `scale` at most, since KL is convex.
@@ -63,7 +63,7 @@ def interior_point(
             except LinAlgError:  # singular, by rounding
                 break
             pull = marginal - curvature * mismatch
-            predictor = newton(p, pull)  # aims at γs = 0; how far it gets tells where to aim
+            predictor = newton(p, pull)  # for γs = 0; its step length determines μ
             reach, second_rows, second_columns = _predict(plan, inverse, *predictor)
             pairing = spent - p @ phi - marginal @ psi  # Σ γs
             mu = (1.0 - reach) ** 3 * pairing / plan.size
@@ -77,7 +77,7 @@ def interior_point(
 
 
 def _factor(weights: Array, rows: Array, columns: Array) -> Callable[[Array, Array], Pair]:
-    """Solver of [[diag(rows), W], [Wᵀ, diag(columns)]] (x, y) = (a, b); eliminates the larger."""
+    """Return a solver of [[diag(rows), W], [Wᵀ, diag(columns)]] (x, y) = (a, b)."""
     if len(rows) < len(columns):
         flipped = _factor(np.ascontiguousarray(weights.T), columns, rows)
         return lambda a, b: flipped(b, a)[::-1]
@@ -94,16 +94,16 @@ def _factor(weights: Array, rows: Array, columns: Array) -> Callable[[Array, Arr
     return solve
 
 
-# The passes over all pairs, fused because NumPy would read the matrices twenty times a step.
+# Fused passes over all pairs: NumPy would read the matrices twenty times in each step.
 # With u = (dφ_i + dψ_j)/s, and v the same of the predictor, ds = −s u and
 # dγ = μ/s + γ (v (v − 1) − 1 + u). There γ v (v − 1) = −dγ ds/s of the predictor: the corrector
-# makes up for what the predictor's linearisation left out.
+# adds the second-order term that the predictor's linearisation omits.
 _compile = njit(cache=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc", "contract"})
 
 
 @_compile
 def _predict(plan: Array, inverse: Array, dphi: Array, dpsi: Array) -> tuple[float, Array, Array]:
-    """How far the predictor may go, and the row and column sums of γ v (v − 1)."""
+    """Return the step length of the predictor, and row and column sums of γ v (v − 1)."""
     rows, columns = np.zeros(plan.shape[0]), np.zeros(plan.shape[1])
     limit = 1.0
     for i in range(plan.shape[0]):

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Screen
+from dorfl.cli.screen import Line, Screen
 
 if TYPE_CHECKING:
     from dorfl.certificates.certified import Certified
     from dorfl.tabular.model import Model
     from dorfl.tabular.model.facts import Promise
     from dorfl.tabular.rows import Rows
-
-_BAR = 30  # characters
 
 
 def certify(
@@ -28,18 +27,16 @@ def certify(
         float | None,
         typer.Option(
             "--outliers",
-            help="At most this share of every client's rows are outliers. By default the share "
+            help="The share of rows that may be outliers, at every client. By default the share "
             "that training assumed.",
         ),
     ] = None,
     drift: Annotated[
         float,
-        typer.Option(
-            "--drift", help="How far rows to come may differ from inliers: standard deviations."
-        ),
+        typer.Option("--drift", help="How far rows to come may drift, in standard deviations."),
     ] = 0.1,
     confidence: Annotated[
-        float, typer.Option("--confidence", help="That of the statement for rows to come.")
+        float, typer.Option("--confidence", help="Confidence of the bound for rows to come.")
     ] = 0.95,
     in_sample: Annotated[
         bool,
@@ -91,13 +88,15 @@ def certify(
     if beside is not None:
         name = beside.name if beside.name != model.name else str(beside)
         found[name] = promises.written(_certified(screen, load(beside), settings))
-    _show(screen, found)
+    saved = []
     if out is not None:
         from dorfl.report import page  # noqa: PLC0415
         from dorfl.tabular.promise_pages import of_promises  # noqa: PLC0415
 
         page.write(of_promises(found, loaded.label), out)
-        screen.say(f"the curves are in {out}")
+        saved = [Line("Saved", str(out))]
+    screen.lines(*_lines(found), *saved)
+    _explain(screen, found)
     first, *others = found.values()
     told = {"beside": [_plain(one) for one in others]} if others else {}
     screen.give({**_plain(first), **told})
@@ -134,8 +133,7 @@ def _certified(screen: Screen, loaded: Model, settings: _Settings) -> Certified:
 def _rows(screen: Screen, loaded: Model, data: Path, client: str | None, site: str | None) -> Rows:
     """Return the labelled rows of a table, and show what was noted while reading it."""
     rows = labelled_rows(loaded, data, client, site)
-    for note in rows.notes:
-        screen.note(note)
+    screen.notes(rows.notes)
     return rows
 
 
@@ -147,27 +145,37 @@ def _plain(promise: Promise) -> dict[str, Any]:
     }
 
 
-def _show(screen: Screen, found: dict[str, Promise]) -> None:
+def _lines(found: dict[str, Promise]) -> list[Line]:
+    """Return the bounds of every model: at the settings, of the worst client, at the corners."""
+    lines = []
+    for name, promise in found.items():
+        of = f"{name}: " if len(found) > 1 else ""
+        lines.append(Line("Guaranteed", of + summary.guaranteed(promise)))
+        own = [(one, summary.bounded(one)) for one in promise.clients if one.error is not None]
+        if len(own) > 1:
+            worst, bound = max(own, key=lambda pair: pair[0].error or 0.0)
+            every = summary.bounded(promise.overall[1])
+            lines.append(Line("Worst", f"{worst.name}: {bound}; every mixture of clients: {every}"))
+        for label, curve in (("No drift", "over_drift"), ("No outliers", "over_outliers")):
+            lines.append(Line(label, summary.bounded(getattr(promise, curve)[0])))
+    return lines
+
+
+def _explain(screen: Screen, found: dict[str, Promise]) -> None:
+    """Print the bounds by client and over drift and outliers, and the statements, if verbose."""
+    if not screen.verbose:
+        return
     from dorfl.tabular.promise_pages import bounds, by_client  # noqa: PLC0415
 
     first = next(iter(found.values()))
     named = found if len(found) > 1 else {"": first}
-    screen.table(by_client(named)._replace(note=""))
-    lists = {
-        f"drift, {100 * first.outliers:.3g} % outliers": {
-            n: p.over_drift for n, p in named.items()
-        },
-        f"share of outliers, drift {first.drift:.3g}": {
-            n: p.over_outliers for n, p in named.items()
-        },
-    }
-    for what, lines in lists.items():
-        table = bounds("over", f"Certified over the {what.split(',')[0]}", what, lines)
-        if len(found) == 1 and first.overall[0].accuracy is not None:
-            bars = ["█" * round(_BAR * (line.accuracy or 0.0)) for line in lines[""]]
-            rows = [(*row, bar) for row, bar in zip(table.rows, bars, strict=True)]
-            table = table._replace(columns=(*table.columns, ""), rows=rows)
-        screen.table(table)
+    screen.table(by_client(named))
+    for what, at, curve in (
+        ("drift", f"{100 * first.outliers:.3g} % outliers", "over_drift"),
+        ("share of outliers", f"drift {first.drift:.3g}", "over_outliers"),
+    ):
+        lines = {name: getattr(promise, curve) for name, promise in named.items()}
+        screen.table(bounds("over", f"Certified over the {what}", f"{what}, {at}", lines))
     for name, promise in found.items():
         screen.say(f"{name}: {promise.words}" if len(found) > 1 else promise.words)
         screen.say(promise.assumption)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.cli import options
-from dorfl.cli.screen import Screen
+from dorfl.cli import options, summary
+from dorfl.cli.screen import Line, Screen
 
 if TYPE_CHECKING:
     from dorfl.tabular.comparison import Comparison
@@ -29,7 +29,8 @@ def compare(
 
     Every client's rows are divided into folds; each fold in turn is left out of training and
     scored. Scores are given over inliers and over all rows, with standard errors. A best method is
-    named only if it beats another by more than two paired standard errors.
+    named only if it beats another by more than two paired standard errors. With --verbose: scores
+    by client.
 
     Examples:
       dorfl compare adult.csv --label income --client race --folds 5 --out comparison
@@ -42,17 +43,24 @@ def compare(
     screen = Screen()
     with screen.progress("reading", total=folds * len(comparison.compared(study))) as step:
         found = comparison.compare(study, folds, tick=step)
-    screen.table(compared(found))
-    if len(found.clients) > 1:
-        screen.table(compared_clients(found, most=_LISTED))
-    screen.say(found.verdict)
+    saved = []
     if out is not None:
         from dorfl.report import export, page  # noqa: PLC0415
 
         made = of_comparison(found, study)
         page.write(made, out / "index.html")
         export.export(made, out)
-        screen.say(f"page, tables and figure in {out}")
+        saved = [Line("Saved", f"{out}/index.html, tables and figures")]
+    inliers, rows = int(found.inlier.sum()), len(found.inlier)
+    screen.lines(
+        Line("Data", f"{summary.counted(rows, len(found.clients), study.data.client)}, "
+             f"{folds} folds; {rows - inliers:,} rows are outliers"),
+        Line("Best", found.verdict),
+        *saved,
+    )  # fmt: skip
+    screen.table(compared(found))
+    if len(found.clients) > 1 and screen.verbose:
+        screen.table(compared_clients(found, most=_LISTED))
     screen.give(_answer(found))
     for shortfall in found.shortfalls[:_LISTED]:
         screen.alarm(shortfall)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Screen
+from dorfl.cli.screen import Line, Screen
 from dorfl.support.text import percent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
     """Measure a model on rows with labels, client by client.
 
     Scores are given over inliers, which the model gives at least half of an ordinary row's weight,
-    and over all rows.
+    and over all rows. With --verbose: classes, confusion matrix and calibration.
 
     Example: dorfl evaluate model test.csv
     """
@@ -34,28 +35,47 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
-    for note in rows.notes:
-        screen.note(note)
+    screen.notes(rows.notes)
     answer = _measure(loaded, rows, _weights(screen, loaded, rows))
-    worst = answer["worst"]
-    screen.table(_table(loaded, answer, data.name))
-    if loaded.classifies:
-        found = by_class(loaded, rows)
+    several = len(rows.names) > 1
+    clients = {one["name"]: Estimate(**one["inliers"]) for one in answer["clients"]}
+    counted = summary.counted(len(rows.y), len(rows.names), None)
+    found = by_class(loaded, rows) if loaded.classifies else None
+    screen.lines(
+        Line("Data", f"{counted} of {data.name}, label {loaded.label}"),
+        Line("Outliers", f"{answer['down_weighted']:,} rows down-weighted"),
+        Line("Score", _score(loaded, answer)),
+        *([Line("Worst", summary.worst(loaded, clients, answer["worst"]))] if several else []),
+        *([Line("Calibration", _calibration(found))] if found else []),
+    )
+    if several:
+        screen.table(_table(loaded, answer, data.name))
+        screen.explain(few_rows(clients))
+    if found:
         _say_classes(screen, found)
         answer["classes"] = found._asdict()
-    if len(rows.names) > 1:
-        scores = {one["name"]: Estimate(**one["inliers"]) for one in answer["clients"]}
-        named = f"worst client over inliers: {worst or 'none is named'}. {few_rows(scores)}"
-        screen.say(named.rstrip())
-    constant = answer["constant"]
-    simple, own = (loaded.scored(found["score"]) for found in (constant, answer["overall"]))
-    screen.say(
-        f"always {constant['name']}: {loaded.measure} over all rows {simple}; the model {own}"
-    )
     screen.give(answer)
     for warning in rows.warnings:
         screen.alarm(warning)
     _compare_to_constant(screen, loaded, answer)
+
+
+def _score(model: Model, answer: dict[str, Any]) -> str:
+    """Return the score over inliers beside a constant's, and both with outliers."""
+    from dorfl.tabular.model.facts import Estimate  # noqa: PLC0415
+
+    own, constant = answer["overall"], answer["constant"]
+    inliers = Estimate(**own["inliers"])
+    words = f"{model.measure} {summary.scored(model, inliers)}"
+    words += f", constant {model.scored(constant['inliers'])}"
+    if answer["down_weighted"]:
+        pair = (model.scored(one["score"]).removesuffix(" %") for one in (own, constant))
+        words += f" (with outliers: {', '.join(pair)})"
+    return f"{words}; AUC {own['auc']:.3f}" if "auc" in own else words
+
+
+def _calibration(found: Classes) -> str:
+    return f"probability and accuracy differ by {percent(found.error)} on average"
 
 
 def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
@@ -110,7 +130,12 @@ def _measure(model: Model, rows: Rows, weights: Array | None) -> dict[str, Any]:
         "worst": _worst_first(model, known)[0]["name"] if known else None,
     }
     simple, brier = evaluation.constant_scores(model, rows.y, rows)
-    answer["constant"] = {"name": "the median", "score": float(simple.mean())}
+    used = inlier if inlier.any() else slice(None)
+    answer["constant"] = {
+        "name": "the median",
+        "score": float(simple.mean()),
+        "inliers": float(simple[used].mean()),
+    }
     if brier is not None:
         most = int(np.bincount(rows.y.astype(int), minlength=len(model.classes)).argmax())
         answer["constant"]["name"] = f"the most frequent class, {model.classes[most]!r}"
@@ -179,7 +204,13 @@ def _compare_to_constant(screen: Screen, model: Model, answer: dict[str, Any]) -
 
 
 def _say_classes(screen: Screen, found: Classes) -> None:
-    """Print recall and precision by class, the confusion matrix and the calibration."""
+    """Note classes that are missed; if verbose, print them, their confusion and calibration."""
+    for k, (name, recall) in enumerate(zip(found.names, found.recall, strict=True)):
+        if recall is not None and recall < 0.5:
+            total = sum(found.confusion[k])
+            screen.note(f"of {total:,} rows of class {name}, {found.confusion[k][k]:,} are found")
+    if not screen.verbose:
+        return
     from dorfl.report.content import Table  # noqa: PLC0415
 
     confused = len(found.names) <= _CLASSES
@@ -191,10 +222,6 @@ def _say_classes(screen: Screen, found: Classes) -> None:
     ]
     forms = {name: ".1%" if name in ("recall", "precision") else ",d" for name in columns}
     screen.table(Table("classes", "By class, over all rows", columns, rows, forms))
-    for k, (name, recall) in enumerate(zip(found.names, found.recall, strict=True)):
-        if recall is not None and recall < 0.5:
-            total = sum(found.confusion[k])
-            screen.note(f"of {total:,} rows of class {name}, {found.confusion[k][k]:,} are found")
     lines = [
         (f"{100 * line.low:.0f} to {100 * line.high:.0f} %", line.rows, line.said, line.right)
         for line in found.calibration
@@ -202,4 +229,3 @@ def _say_classes(screen: Screen, found: Classes) -> None:
     columns = ["probability", "rows", "mean probability", "accuracy"]
     forms = {"rows": ",d", "mean probability": ".1%", "accuracy": ".1%"}
     screen.table(Table("calibration", "Calibration, over all rows", columns, lines, forms))
-    screen.say(f"probability and accuracy differ by {percent(found.error)} (calibration error)")

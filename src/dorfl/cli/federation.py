@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.carriers import require
-from dorfl.cli import options
-from dorfl.cli.screen import Screen, refuse_useless, warn_shortfall
+from dorfl.cli import options, summary
+from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
 from dorfl.cli.server import Folder, opened
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ def _go(
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path} {name}".rstrip())
         raise typer.Exit(130) from None
-    made = results.model_of(end)
-    if made.shortfall is None:
-        screen.say(f"{made.fit.message}, in {made.fit.rounds} rounds")
-    screen.say(f"model: {folder / 'model'}")
-    if made.facts.promise is not None:
-        screen.say(made.facts.promised)
+    made, saved = results.model_of(end), folder / "model"
+    screen.lines(
+        *summary.of_model(made, "NEW.csv", str(saved)),
+        Line("Saved", f"{saved}/", f"dorfl report {saved}"),
+    )
+    summary.explain(screen, made)
     for line in uncertified(end):
         screen.note(line)
     screen.give(runs.read_record(folder))

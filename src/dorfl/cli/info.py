@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dorfl.cli import summary
 from dorfl.cli.options import ModelFolder
-from dorfl.cli.screen import Screen
-from dorfl.cli.train import tell_clients
+from dorfl.cli.screen import Line, Screen
 
 
 def info(model: ModelFolder) -> None:
@@ -16,16 +16,14 @@ def info(model: ModelFolder) -> None:
     from dorfl.tabular.model.folder import to_json  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
-    fit = loaded.fit
-    what = f"classes {', '.join(loaded.classes)}" if loaded.classifies else "a number"
-    screen.say(f"predicts {loaded.label!r}: {what}")
-    screen.say(f"method {fit.problem.method.name}; {fit.message}, in {fit.rounds} rounds")
-    if loaded.facts.clients:
-        tell_clients(screen, loaded)
+    screen.lines(
+        *summary.of_model(loaded, folder=str(model)),
+        Line("Method", loaded.fit.problem.method.name, f"dorfl report {model}"),
+    )
     screen.table(tables.columns(loaded))
-    for line in (*loaded.facts.choice, tables.down_weighted(loaded), *loaded.facts.notes):
-        if line:
-            screen.say(line)
+    summary.explain(screen, loaded)
+    for line in loaded.facts.notes:
+        screen.explain(line)
     screen.give(to_json(loaded))
     for words in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
         if words:

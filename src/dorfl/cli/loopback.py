@@ -1,4 +1,4 @@
-"""Stock Flower on this machine: a SuperLink, and for every site its process and its SuperNode."""
+"""Stock Flower on this machine: SuperLink, SuperExec, and for every site process and SuperNode."""
 
 from __future__ import annotations
 
@@ -74,9 +74,11 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
             f'root-certificates = "{keys / "ca.crt"}"\n'
         )
         (self.folder / "sockets").mkdir(exist_ok=True)
-        self.app = write_coordinator(self.federation, self.port) / "app"
+        written = write_coordinator(self.federation, self.port)
+        self.app, self._secret = written / "app", (written / "superexec.secret").resolve()
         try:
             self.start_superlink()
+            self.start_superexec()
             for home in self.sites:
                 if not self.simulation:
                     public = write_site(SiteFolder.open(home), keys / "ca.crt") / f"{home.name}.pub"
@@ -99,7 +101,8 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         keys = self.federation.keys.resolve()
         words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         words += ["--database", str(self.folder / "superlink.db")]
-        words += ["--disable-runtime-dependency-installation"]
+        words += ["--disable-runtime-dependency-installation", "--isolation", "process"]
+        words += ["--superexec-auth-secret-file", str(self._secret)]
         words += ["--simulation"] if self.simulation else ["--enable-supernode-auth"]
         for option, name in (("ca-certfile", "ca.crt"), ("certfile", "server.crt")):
             words += [f"--ssl-{option}", str(keys / name)]
@@ -113,6 +116,15 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
                 return
             time.sleep(0.2)
         raise ValueError(f"the SuperLink did not start; see {self.folder / 'superlink.log'}")
+
+    def start_superexec(self) -> None:
+        """Start the SuperExec, which starts ServerApps: as in the units, apart from the SuperLink.
+
+        A SuperExec that the SuperLink starts itself survives the kill of the SuperLink for a while.
+        """
+        words = ["flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"]
+        words += ["--root-certificates", str(self.federation.keys.resolve() / "ca.crt")]
+        self._start("superexec", [*words, "--superexec-auth-secret-file", str(self._secret)])
 
     def start_site(self, home: Path) -> None:
         """Start the process that has a site's rows."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dorfl.tabular.model import Model
     from dorfl.tabular.rows import Rows
 
+DATA, ROBUSTNESS, EXPERT = "Data", "Robustness", "Expert"  # panels of the help page
 Table = Annotated[
     Path,
     typer.Argument(help="A table (CSV, CSV.gz, Parquet) or a study (.toml).", show_default=False),
@@ -48,23 +49,40 @@ Folds = Annotated[int, typer.Option("--folds", min=2, help="Number of folds.")]
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Write over an older model, and even if a constant predicts as well."
+        "--force",
+        help="Write over an older model, and even if a constant predicts as well.",
+        rich_help_panel=EXPERT,
     ),
 ]
-_SETTINGS = {  # option → section and field of a study
-    "table": ("data", "file"),
-    "label": ("data", "label"),
-    "client": ("data", "client"),
-    "model": ("training", "model"),
-    "method": ("method", "name"),
-    "least": ("privacy", "minimum_rows"),
-    **{name: ("method", name) for name in ("outliers", "shift", "rho", "beta", "score_weight")},
-    "mixture": ("method", "mixture"),
-    **{name: ("data", name) for name in ("task", "small")},
-    **{name: ("columns", name) for name in ("scaling", "numeric", "category", "ignore", "missing")},
-    "frozen": ("columns", "frozen"),
-    **{name: ("training", name) for name in ("l2", "tol", "max_rounds", "solver", "seed", "batch")},
-    **{name: ("training", name) for name in ("curvature", "bytes_per_round")},
+_SETTINGS = {  # option → section and field of a study, and panel
+    "label": ("data", "label", DATA),
+    "client": ("data", "client", DATA),
+    "ignore": ("columns", "ignore", DATA),
+    "method": ("method", "name", ROBUSTNESS),
+    "outliers": ("method", "outliers", ROBUSTNESS),
+    "shift": ("method", "shift", ROBUSTNESS),
+    "mixture": ("method", "mixture", ROBUSTNESS),
+    "table": ("data", "file", EXPERT),
+    "task": ("data", "task", EXPERT),
+    "numeric": ("columns", "numeric", EXPERT),
+    "category": ("columns", "category", EXPERT),
+    "missing": ("columns", "missing", EXPERT),
+    "frozen": ("columns", "frozen", EXPERT),
+    "scaling": ("columns", "scaling", EXPERT),
+    "minimum_rows": ("privacy", "minimum_rows", EXPERT),
+    "small": ("data", "small", EXPERT),
+    "rho": ("method", "rho", EXPERT),
+    "beta": ("method", "beta", EXPERT),
+    "score_weight": ("method", "score_weight", EXPERT),
+    "model": ("training", "model", EXPERT),
+    "solver": ("training", "solver", EXPERT),
+    "l2": ("training", "l2", EXPERT),
+    "tol": ("training", "tol", EXPERT),
+    "max_rounds": ("training", "max_rounds", EXPERT),
+    "batch": ("training", "batch", EXPERT),
+    "curvature": ("training", "curvature", EXPERT),
+    "bytes_per_round": ("training", "bytes_per_round", EXPERT),
+    "seed": ("training", "seed", EXPERT),
 }
 _CHOICES = {
     "model": MODELS,
@@ -134,7 +152,7 @@ def changed(study: Study, words: dict[str, Any]) -> Study:
     """Return the study changed by the options in `words`."""
     from dorfl.protocol import checks  # noqa: PLC0415 - slow to import, and --help need not wait
 
-    given = {"_".join(_SETTINGS[n]): v for n, v in words.items() if v not in (None, [])}
+    given = {"_".join(_SETTINGS[n][:2]): v for n, v in words.items() if v not in (None, [])}
     study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
     checks.check(study)
     return study
@@ -142,7 +160,7 @@ def changed(study: Study, words: dict[str, Any]) -> Study:
 
 def _option(word: str) -> Any:
     """Return a setting of a study as an option that is None by default."""
-    section, name = _SETTINGS[word]
+    section, name, panel = _SETTINGS[word]
     record = get_type_hints(Study)[section]
     kind, about = get_args(get_type_hints(record, include_extras=True)[name])[:2]
     several = get_origin(kind) is tuple
@@ -150,14 +168,13 @@ def _option(word: str) -> Any:
     text = about[0].upper() + about[1:] + (" (repeatable)." if several else ".")
     if default not in (None, ()):
         text += f" Default: {default}."
-    flags = [f"--{word.replace('_', '-')}"] + (["--rounds"] if word == "max_rounds" else [])
+    flag = f"--{word.replace('_', '-')}"
     choice: Any = click.Choice(_CHOICES[word]) if word in _CHOICES else None
     if get_args(kind) == (float, str):
         choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
-    return Annotated[
-        (list[str] if several else plain) | None, typer.Option(*flags, help=text, click_type=choice)
-    ]
+    option = typer.Option(flag, help=text, click_type=choice, rich_help_panel=panel)
+    return Annotated[(list[str] if several else plain) | None, option]
 
 
 def labelled_rows(

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Screen
+from dorfl.cli.screen import Line, Screen
+from dorfl.support.text import percent
 
 if TYPE_CHECKING:
+    from dorfl.report.content import Table
     from dorfl.support.types import Array
     from dorfl.tabular.audit import Audit
     from dorfl.tabular.model import Model
@@ -38,66 +40,69 @@ def outliers(
     """
     import numpy as np  # noqa: PLC0415 - slow to import, and --help need not wait
 
+    from dorfl.report.figures import draw  # noqa: PLC0415
     from dorfl.tabular.audit import MIN_WEIGHT, audit, why_none  # noqa: PLC0415
     from dorfl.tabular.model import load  # noqa: PLC0415
+    from dorfl.tabular.pages import weights_by_distance  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
-    for note in rows.notes:
-        screen.note(note)
-    why, answer = why_none(loaded), dict[str, Any]()
+    screen.notes(rows.notes)
+    why, inliers = why_none(loaded), None
     if why and loaded.fit.problem.method.name == "dorfl":  # other methods have no score: an error
-        screen.say(why)
-        answer, inliers = {"down_weighted": 0, "top": [], "why": why}, None
+        answer, tables = {"down_weighted": 0, "top": [], "why": why}, []
+        lines = [Line("Outliers", why)]
     else:
         found = audit(loaded, rows)
-        answer = _rows(screen, found, top, out)
+        listed = _listed(found)
+        answer, tables = {"down_weighted": found.low, "top": listed[:top]}, [_weighed(listed, top)]
+        share = percent(found.low / len(listed))
+        lines = [Line("Outliers", f"{found.low:,} of {len(listed):,} rows ({share}) down-weighted")]
         inliers = np.isin(rows.order + 1, found.row[found.weight >= MIN_WEIGHT])
-    answer["labels"] = _labels(screen, loaded, rows, inliers, top, out)
-    screen.give({"rows": len(rows.y), **answer})
+        if out is not None:
+            _write(out / "outliers.csv", listed)
+            draw(weights_by_distance(found), out)
+    labels = _labels(loaded, rows, inliers)
+    if labels:
+        words = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
+        lines.append(Line("Labels", words))
+        tables.append(_labelled(labels, top))
+        if out is not None:
+            _write(out / "labels.csv", labels)
+    if out is not None and tables:
+        lines.append(Line("Saved", f"{out}/"))
+    screen.lines(*lines)
+    for table in tables:
+        screen.table(table)
+    screen.give({"rows": len(rows.y), **answer, "labels": labels})
 
 
-def _rows(screen: Screen, found: Audit, top: int, out: Path | None) -> dict[str, Any]:
-    """Print and write the rows by weight; return the answer for scripts."""
-    from dorfl.report.content import Table  # noqa: PLC0415
-
-    lines = zip(
-        found.row.tolist(),
-        found.client,
-        found.weight.tolist(),
-        found.distance.tolist(),
-        found.columns,
-        strict=True,
-    )
+def _listed(found: Audit) -> list[dict[str, Any]]:
+    """Return the rows by ascending weight."""
+    columns = (found.row, found.client, found.weight, found.distance, found.columns)
     names = ("row", "client", "weight", "distance", "columns")
-    listed = [dict(zip(names, line, strict=True)) for line in lines]
-    title = f"Rows with the lowest weight, of {len(listed):,}"
-    forms = {"row": "d", "weight": ".3g", "distance": ".3g"}
-    cells = [tuple(entry.values()) for entry in listed[:top]]
-    screen.table(Table("outliers", title, names, cells, forms))
-    screen.say(
-        "  A percentage is a column's share of the squared distance; usual is the middle 95 % of "
-        "the client's inliers."
-    )
-    screen.say(
-        f"{found.low:,} of {len(listed):,} rows are down-weighted: each has less than half of an "
-        "ordinary row's weight"
-    )
-    if out is not None:
-        from dorfl.report.figures import draw  # noqa: PLC0415
-        from dorfl.tabular.pages import weights_by_distance  # noqa: PLC0415
-
-        _write(out / "outliers.csv", names, listed)
-        draw(weights_by_distance(found), out)
-        screen.say(f"outliers.csv and the picture in {out}")
-    return {"down_weighted": found.low, "top": listed[:top]}
+    lines = zip(*(c if isinstance(c, list) else c.tolist() for c in columns), strict=True)
+    return [dict(zip(names, line, strict=True)) for line in lines]
 
 
-def _labels(
-    screen: Screen, model: Model, rows: Rows, inliers: Array | None, top: int, out: Path | None
-) -> list[dict[str, Any]]:
-    """Print and write the rows whose label does not fit, unless training down-weighted them."""
+def _weighed(listed: list[dict[str, Any]], top: int) -> Table:
+    """Return the table of the rows with the lowest weight."""
     from dorfl.report.content import Table  # noqa: PLC0415
+
+    return Table(
+        "outliers",
+        f"Rows with the lowest weight, of {len(listed):,}",
+        tuple(listed[0]),
+        [tuple(entry.values()) for entry in listed[:top]],
+        {"row": "d", "weight": ".3g", "distance": ".3g"},
+        note="Down-weighted rows have less than half of an ordinary row's weight, which is 1. A "
+        "percentage is a column's share of the squared distance; usual is the middle 95 % of the "
+        "client's inliers.",
+    )
+
+
+def _labels(model: Model, rows: Rows, inliers: Array | None) -> list[dict[str, Any]]:
+    """Return the rows whose label does not fit, unless training down-weighted them."""
     from dorfl.tabular import label_errors  # noqa: PLC0415
 
     if model.network or model.facts.reference:
@@ -105,28 +110,31 @@ def _labels(
     names = ("row", "client", "label", "rows like it")
     found = label_errors.find_label_errors(model, rows, inliers)
     lines = label_errors.describe(model, rows, found)
-    listed = [dict(zip(names, line, strict=True)) for line in lines]
-    if not lines:
-        return listed
-    title = f"Labels that do not fit, the most surprising of {len(lines):,}"
-    screen.table(Table("labels", title, names, lines[:top], {"row": "d"}))
-    screen.say(
-        f"{len(lines):,} row(s) have a label that does not fit, by models that were not trained "
-        "with them: check whether it is wrong; training gives these rows full weight"
+    return [dict(zip(names, line, strict=True)) for line in lines]
+
+
+def _labelled(labels: list[dict[str, Any]], top: int) -> Table:
+    """Return the table of labels that do not fit."""
+    from dorfl.report.content import Table  # noqa: PLC0415
+
+    return Table(
+        "labels",
+        f"Labels that do not fit, the most surprising of {len(labels):,}",
+        tuple(labels[0]),
+        [tuple(entry.values()) for entry in labels[:top]],
+        {"row": "d"},
+        note="By models that were not trained with these rows. Check whether the labels are wrong: "
+        "training gives these rows full weight.",
     )
-    if out is not None:
-        _write(out / "labels.csv", names, listed)
-        screen.say(f"labels.csv in {out}")
-    return listed
 
 
-def _write(path: Path, names: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
+def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     from dorfl.support import files  # noqa: PLC0415
 
     with (
         files.replacing(path) as draft,
         draft.open("w", newline="", encoding="utf-8") as file,
     ):
-        writer = csv.DictWriter(file, names)
+        writer = csv.DictWriter(file, lines[0])
         writer.writeheader()
         writer.writerows(lines)

@@ -8,19 +8,21 @@ study; 3 unusable data; 4 an unusable model folder, or training that ended far f
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import click
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 if TYPE_CHECKING:
     from dorfl.report.content import Table
@@ -34,11 +36,23 @@ EXPERIMENTS = ("reproduce", "theory", "benchmark")  # commands of the repository
 _NEAR = 1e-2  # share of the objective: a gap that hardly changes predictions
 _SILENCE = 15.0  # seconds between lines of progress that are not on a terminal
 _FLAGS = {
-    "json": (["--json"], "Print plain JSON for scripts."),
+    "verbose": (["-v", "--verbose"], "Also print what explains the result."),
     "quiet": (["-q", "--quiet"], "Print errors only."),
-    "verbose": (["-v", "--verbose"], "Print more."),
+    "json": (["--json"], "Print plain JSON for scripts."),
     "debug": (["--debug"], "Show where an error comes from."),
+    "help": (["-h", "--help"], "Show this message and exit."),
 }
+_PANEL = "Output"  # of the help page, for these options
+_LABEL = 12  # width of the labels of a result
+_NOTES = 8  # notes that are printed without --verbose
+
+
+class Line(NamedTuple):
+    """A line of a result: what it is about, the figures, and the command that shows more."""
+
+    label: str
+    text: str
+    command: str = ""
 
 
 class Commands(TyperGroup):
@@ -47,7 +61,9 @@ class Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for command in self.commands.values():
+            command.help = _flowed(command.help or "")
             if not isinstance(command, click.Group):
+                _describe_arguments(command)
                 command.params += [_flag(name, *how) for name, how in _FLAGS.items()]
 
     def resolve_command(
@@ -80,10 +96,31 @@ class Commands(TyperGroup):
 def _flag(name: str, names: list[str], about: str) -> click.Option:
     def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.meta[f"dorfl.{name}"] = value
+        if name == "help" and value:
+            ctx.get_help()  # Typer prints it
+            ctx.exit()
 
-    return click.Option(
-        names, is_flag=True, expose_value=False, is_eager=True, help=about, callback=keep
-    )
+    return TyperOption(
+        param_decls=names, is_flag=True, expose_value=False, is_eager=True, help=about,
+        callback=keep, rich_help_panel=_PANEL,
+    )  # fmt: skip
+
+
+def _flowed(text: str) -> str:
+    r"""Join the lines of each paragraph, which Typer does not; indented lines stay lines.
+
+    >>> _flowed("A\nb.\n\nExamples:\n  c\n  d")
+    'A b.\n\nExamples:\n  c\n  d'
+    """
+    return re.sub(r"(?<!\n)\n(?![\n ])", " ", text)
+
+
+def _describe_arguments(command: click.Command) -> None:
+    """Set the help of arguments, which Typer 0.20 loses with click 8.5 and later."""
+    hints = get_type_hints(command.callback, include_extras=True)
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument):
+            parameter.help = hints[str(parameter.name)].__metadata__[0].help
 
 
 def _report(error: Exception) -> int:
@@ -144,15 +181,39 @@ class Screen:
         self.out = Console(highlight=False, markup=False)  # names may look like markup
         self.err = Console(stderr=True, highlight=False)
 
+    def lines(self, *lines: Line) -> None:
+        """Print the labelled lines of a result; a terminal wraps them behind their labels."""
+        width = self.out.width - _LABEL if self.out.is_terminal else sys.maxsize
+        for line in lines:
+            words = f"{line.text}     {line.command}".rstrip()
+            text = textwrap.fill(
+                words, width=max(width, _LABEL), drop_whitespace=True, break_on_hyphens=False,
+                break_long_words=False, replace_whitespace=False,
+            )  # fmt: skip
+            self.say(textwrap.indent(f"{line.label:{_LABEL}}{text}", " " * _LABEL)[_LABEL:])
+
     def say(self, words: str) -> None:
         """Print a line of the result, unless quiet or JSON."""
         if not (self.quiet or self.json):
             self.out.print(_printable(words), soft_wrap=True)
 
+    def explain(self, words: str) -> None:
+        """Print a line that explains the result, with --verbose alone."""
+        if self.verbose:
+            self.say(words)
+
     def note(self, words: str) -> None:
         """Print a note that is not part of the result."""
         if not self.quiet:
             self.err.print(f"[yellow]note:[/] {_plain(words)}", soft_wrap=True)
+
+    def notes(self, words: Sequence[str]) -> None:
+        """Print notes; of many the first ones and their number, unless verbose."""
+        shown = words if self.verbose else words[:_NOTES]
+        for line in shown:
+            self.note(line)
+        if len(shown) < len(words):
+            self.note(f"{len(words) - len(shown)} more notes: --verbose shows them")
 
     def alarm(self, words: str) -> None:
         """Print a warning, even if quiet."""
@@ -165,11 +226,13 @@ class Screen:
             self.err.print(_plain(words), soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """Print a table of results."""
+        """Print a table of results, with its note if verbose."""
         if not (self.quiet or self.json):
             from dorfl.report.tables import as_rich  # noqa: PLC0415 - slow to import
 
             self.out.print(as_rich(table))
+            if self.verbose and table.note:
+                self.say(table.note)
 
     def give(self, answer: Any) -> None:
         """Print the result as JSON, for scripts."""

@@ -11,31 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.cli import options
-from dorfl.cli.screen import Screen, refuse_useless, warn_shortfall
+from dorfl.cli import options, summary
+from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
 
 if TYPE_CHECKING:
     from dorfl.protocol.settings import Study
-    from dorfl.report.content import Table
     from dorfl.tabular.model import Model
     from dorfl.tabular.rows import Rows
 
-_FEW = 12  # clients that are listed one by one
-_LISTED = 8  # unused columns that are listed
 _LARGE = 100_000_000  # bytes of a table above which the time to read it is announced
 _HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's curve has the rest
-_LOSS = 3  # place of the loss in the table of clients
-GAP = (
-    "  The gap is by how much further training could lower the objective; training stops "
-    "when it is within the tolerance (--tol), a share of the objective."
-)
 
 
 @options.takes(*options.TABLE)
 def train(
     data: options.Table,
     words: dict[str, Any],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model's folder.")] = Path("model"),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The model's folder.", rich_help_panel=options.DATA),
+    ] = Path("model"),
     budget: Annotated[
         float,
         typer.Option(
@@ -43,6 +38,7 @@ def train(
             min=0.0,
             help="Seconds for what follows once the model is saved: accuracy and certificate on "
             "rows held out, and the curve of the paper's certificate. 0: none of them.",
+            rich_help_panel=options.EXPERT,
         ),
     ] = 60.0,
     force: options.Force = False,
@@ -93,15 +89,14 @@ def train(
         # The certificate from held-out rows, if there is time for it, takes the place of this one.
         model, rows = run(study, tell, keep, certify=not budget)
     model = _framed(study, model, rows)
-    for note in (*model.facts.notes, *not_used(model)):
-        screen.note(note)
+    screen.notes([*model.facts.notes, *summary.not_used(model)])
     model = _measured(screen, study, model, rows, budget)
     save_evaluation(model, out)
-    _say(screen, model)
-    screen.say(f"model, card and scorer in {out}; next: dorfl report {out}")
-    if model.facts.promise is not None:
-        screen.say(f"dorfl certify {out} NEW.csv certifies this model on rows it has not seen")
-        screen.say(f"{model.facts.promise.words} {model.facts.promise.assumption}")
+    table = study.data.file or str(data)
+    screen.lines(
+        *summary.of_model(model, table, str(out)), Line("Saved", f"{out}/", f"dorfl report {out}")
+    )
+    summary.explain(screen, model)
     screen.give(
         {
             "model": str(out),
@@ -146,17 +141,20 @@ def _overwrites(out: Path) -> bool:
 
 
 def _framed(study: Study, model: Model, rows: Rows) -> Model:
-    """Return the model with what later certificates need of its training rows."""
+    """Return the model with what certificates and reports need of its training rows."""
     from dataclasses import replace  # noqa: PLC0415
 
     from dorfl.protocol import meaning  # noqa: PLC0415 - slow to import
     from dorfl.tabular import promises  # noqa: PLC0415 - slow to import
+    from dorfl.tabular.uncertainty import coefficient_errors  # noqa: PLC0415 - slow to import
 
     if study.privacy.epsilon is not None:
         return model
     frame = promises.frame_of(model, rows) if meaning.certifies(study) else None
     table = promises.fingerprint(Path(study.data.file or ""))
-    return replace(model, facts=model.facts._replace(frame=frame, table=table))
+    found = coefficient_errors(model, rows)
+    errors = () if found is None else tuple(map(tuple, found.tolist()))
+    return replace(model, facts=model.facts._replace(frame=frame, table=table, errors=errors))
 
 
 def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: float) -> Model:
@@ -165,7 +163,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
     from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
     from dorfl.protocol import meaning  # noqa: PLC0415
-    from dorfl.tabular import comparison, promises, table  # noqa: PLC0415
+    from dorfl.tabular import held_out, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
@@ -192,7 +190,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
                 promise = promises.written(found)
                 model = replace(model, facts=model.facts._replace(promise=promise))
 
-            found = comparison.held_out(study, model, rows, tick, certify)
+            found = held_out.evaluate_methods(study, model, rows, tick, certify)
             model = replace(model, facts=model.facts._replace(held_out=found))
         except TimeoutError:
             screen.note(
@@ -206,55 +204,3 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
         except TimeoutError:
             screen.note("the certificate's curve takes longer than --budget allows: left out")
     return model
-
-
-def _say(screen: Screen, model: Model) -> None:
-    """Print the choice of the method, the training, and the scores."""
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
-    for line in (*model.facts.choice, tables.down_weighted(model)):
-        if line:
-            screen.say(line)
-    if model.shortfall is None:
-        before = model.fit.history[0].round - 1 if model.fit.history else 0
-        extra = f", after {before} that compared outlier shares" if before else ""
-        screen.say(f"{model.fit.message}, in {model.fit.rounds} rounds{extra}")
-        if not model.network:
-            screen.say(GAP)
-    tell_clients(screen, model)
-
-
-def tell_clients(screen: Screen, model: Model) -> None:
-    """Print the scores by client, and those of the method, ERM and a constant."""
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
-    screen.table(clients_listed(model))
-    if model.facts.held_out:
-        screen.table(tables.held_out(model))
-
-
-def not_used(model: Model) -> list[str]:
-    """Return the columns that dorfl does not use, and why."""
-    ignored = {n: why for n, why in model.transform.ignored.items() if why != "as the study says"}
-    lines = [f"column {name!r} is not used: {why}" for name, why in ignored.items()]
-    more = len(lines) - _LISTED
-    return lines[:_LISTED] + ([f"{more} more columns are not used: see the card"] * (more > 0))
-
-
-def clients_listed(model: Model) -> Table:
-    """Return the table of clients; of many, the worst, the median and the best one."""
-    from dorfl.report.content import finite  # noqa: PLC0415
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
-    table = tables.clients(model)
-    if len(table.rows) <= _FEW:
-        return table
-    sign = 1.0 if model.classifies else -1.0
-    order = sorted(
-        (row for row in table.rows if row[-1] is not None),
-        key=lambda row: (sign * (finite(row[-1]) or 0.0), -(finite(row[_LOSS]) or 0.0)),
-    )
-    middle = len(order) // 2
-    more = f": the worst three of {len(order)}, the middle one, the best"
-    rows = (*order[:3], *order[middle : middle + 1], *order[-1:])
-    return table._replace(title=table.title + more, rows=rows)

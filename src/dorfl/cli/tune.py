@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorfl.cli import options
-from dorfl.cli.screen import Screen
+from dorfl.cli import options, summary
+from dorfl.cli.screen import Line, Screen
+
+if TYPE_CHECKING:
+    from dorfl.report.content import Table
+    from dorfl.tabular.tuning import Trial
 
 
 @options.takes(*(word for word in options.ANY_METHOD if word != "model"))
@@ -25,6 +29,7 @@ def tune(
 
     Twenty combinations are trained at the same time on two thirds of the rows. The plainest one
     that no other beats significantly is chosen; outliers among the held-out rows do not decide.
+    With --verbose: all combinations.
 
     Examples:
       dorfl tune adult.csv --label income --client race --out study.toml
@@ -38,46 +43,60 @@ def tune(
             "training.model: settings are tuned with linear models; tune without it, and train the "
             "network with what was found: dorfl train study.toml --model mlp"
         )
-    from dorfl.protocol.toml import to_toml  # noqa: PLC0415
-    from dorfl.report.content import Table  # noqa: PLC0415 - slow to import: --help need not wait
+    from dorfl.protocol.toml import to_toml  # noqa: PLC0415 - slow to import: --help need not wait
     from dorfl.support import files  # noqa: PLC0415
-    from dorfl.tabular import table, tuning  # noqa: PLC0415
-    from dorfl.tabular.rows import open_split  # noqa: PLC0415
+    from dorfl.tabular import tuning  # noqa: PLC0415
+    from dorfl.tabular.rows import open_split, prepare  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=2) as step:
-        prepared = table.prepare(study, open_split(study))
+        prepared = prepare(study, open_split(study))
         rows = prepared.rows
         step("training all candidates")
         found = tuning.tune_study(study, prepared)
-    listed = [
-        (
-            trial.settings["outliers"],
-            trial.settings["shift"],
-            trial.loss,
-            "" if trial is found.trials[0] else f"{trial.difference:+.4f} ± {trial.error:.4f}",
-        )
-        for trial in found.trials
-    ]
-    columns = ("outliers", "shift", "loss", "difference")
-    forms = {"outliers": "g", "shift": "g", "loss": ".4f"}
-    screen.table(Table("trials", "Trials, the chosen one first", columns, listed, forms))
-    screen.say(
-        "  Loss on held-out rows (trimmed mean), and its paired difference from the selected "
-        "candidate ± one standard error. Selected is the plainest that no other beats: at 5 %, and "
-        "by more than a standard error of its loss."
-    )
-    for line in (*rows.notes, *found.words):
-        screen.say(line)
-    chosen = found.trials[0].settings
+    best, plain = found.trials[0], found.trials[0]
+    for trial in found.trials:
+        if not trial.settings["outliers"] and not trial.settings["shift"]:
+            plain = trial
+    chosen = best.settings
+    flags = f"--outliers {chosen['outliers']:g} --shift {chosen['shift']:g}"
+    last = Line("Train with", flags)
     if out is not None:
         place = study.data.file and os.path.relpath(study.data.file, out.parent)
         kept = study.changed(
             method_outliers=chosen["outliers"], method_shift=chosen["shift"], data_file=place
         )
         files.write_whole(out, to_toml(kept).encode())
-        screen.say(f"the study is {out}; next: dorfl train {out}")
-    else:
-        screen.say(f"train with: --outliers {chosen['outliers']:g} --shift {chosen['shift']:g}")
+        last = Line("Saved", str(out), f"dorfl train {out}")
+    screen.notes(rows.notes)
+    screen.lines(
+        Line("Data", f"{summary.counted(len(rows.y), len(rows.names), study.data.client)}, "
+             f"{found.rows:,} rows held out"),
+        Line("Chosen", f"{flags}, of {len(found.trials)} combinations"),
+        Line("Held-out", f"loss {best.loss:.3g}; without outliers and drift {plain.loss:.3g}"),
+        last,
+    )  # fmt: skip
+    if screen.verbose:
+        screen.table(_table(found.trials))
     trials = [trial._asdict() for trial in found.trials]
     screen.give({"chosen": chosen, "trials": trials})
+
+
+def _table(trials: tuple[Trial, ...]) -> Table:
+    """Return the table of all combinations, the chosen one first."""
+    from dorfl.report.content import Measured, Table  # noqa: PLC0415
+
+    listed = [
+        (t.settings["outliers"], t.settings["shift"], t.loss, Measured(t.difference, t.error))
+        for t in trials
+    ]
+    return Table(
+        "trials",
+        "Trials, the chosen one first",
+        ("outliers", "shift", "loss", "difference"),
+        [(*listed[0][:3], None), *listed[1:]],
+        {"outliers": "g", "shift": "g", "loss": ".4f", "difference": ".4f"},
+        note="Loss on held-out rows (trimmed mean), and its paired difference from the chosen "
+        "combination ± one standard error. Chosen is the plainest that no other beats: at 5 %, "
+        "and by more than a standard error of its loss.",
+    )

@@ -44,7 +44,7 @@ _MAX_CURVATURE = 3.0  # times the curvature of a client that must be honest
 _STARTS = 32  # clients around which candidate sets are formed
 
 
-class Doubt(NamedTuple):
+class Detection(NamedTuple):
     """State of the detection.
 
     Attributes
@@ -53,7 +53,7 @@ class Doubt(NamedTuple):
         Largest number of Byzantine clients.
     leave : bool
         Whether training goes on without them, or only names them at the end.
-    aside : dict
+    outlying : dict
         Clients that are outliers at present, with the reason.
     cleared : tuple
         Sets of clients that were tested and are no outliers.
@@ -61,11 +61,15 @@ class Doubt(NamedTuple):
 
     most: int = 0
     leave: bool = False
-    aside: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed in place
+    outlying: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed in place
     cleared: tuple[tuple[str, ...], ...] = ()
 
+    def clear(self) -> Detection:
+        """Return the detection without outlying clients; those there were are not tested again."""
+        return self._replace(outlying={}, cleared=(*self.cleared, tuple(self.outlying)))
 
-def detection(options: Options, mixture: Mixture, count: int) -> Doubt:
+
+def plan_exclusion(options: Options, mixture: Mixture, count: int) -> Detection:
     """Return the detection that the options ask for; raise a ValueError if it is impossible."""
     if options.liars > 0.0 and mixture.adversarial:
         raise ValueError(
@@ -74,13 +78,13 @@ def detection(options: Options, mixture: Mixture, count: int) -> Doubt:
         )
     if options.liars > 0.0 and not _comparable(options):
         raise ValueError("liars: detection needs reports of all clients on all rows, without noise")
-    return Doubt(int(options.liars * count + 1e-9), leave=True)
+    return Detection(int(options.liars * count + 1e-9), leave=True)
 
 
-def detection_only(options: Options, mixture: Mixture, count: int) -> Doubt:
+def plan_naming(options: Options, mixture: Mixture, count: int) -> Detection:
     """Return a detection that names up to a quarter of the clients, if possible."""
     can = _comparable(options) and not mixture.adversarial
-    return Doubt(count // 4 if can else 0)
+    return Detection(count // 4 if can else 0)
 
 
 def _comparable(options: Options) -> bool:

@@ -1,22 +1,27 @@
-"""What can be learnt from sums over clients alone: their pooled risk, as if it were one client's.
+"""Train from sums over clients alone: the pooled risk Φ of all clients, as if it were one client's.
 
-A client of weight w_i answers with numbers that only their sum over clients is looked at of
+A client with weight w_i reports these numbers, of which the server sees only the sum over clients:
 
     a_i,   a_i (F_i − c),   a_i ∇F_i,   a_i (∇²F_i + ∇F_i ∇F_iᵀ / τ),    a_i = w_i exp((F_i − c)/τ)
 
-and these sums give value, gradient and curvature of Φ(θ) = τ log Σ w_i exp(F_i/τ), for τ = ∞ of
-Σ w_i F_i. Whatever solver can train one client can minimise Φ. The level c is the same for all and
-changes nothing but the size of the numbers.
+The sums give value, gradient and curvature of Φ(θ) = τ log Σ w_i exp(F_i/τ), or of Σ w_i F_i if
+τ = ∞. Any solver that trains one client can minimise Φ. The level c is the same for all clients and
+only changes the size of the numbers.
 
-**A fixed mixture** is that with w_i = n_i/n. **The worst mixture** min_θ max_i F_i is found by the
-exponential method of multipliers (P. Tseng and D. Bertsekas, *On the convergence of the exponential
-multiplier method for convex programming*, 1993), which is multiplicative ascent: each client keeps
-its own weight λ_i. A stage minimises Φ for the present λ; then
+**A fixed mixture** has w_i = n_i/n. **The worst mixture** min_θ max_i F_i is found by the
+exponential method of multipliers [1]_, which is multiplicative ascent: each client keeps its own
+weight λ_i. A stage minimises Φ for the present λ. Then
 
-    λ_i ← λ_i exp((F_i − Φ)/τ),    which adds up to 1 again: Φ is the normaliser, and a sum
+    λ_i ← λ_i exp((F_i − Φ)/τ),
 
-As Φ ≤ max_i F_i for every λ, min Φ is a lower bound; and max_i F_i ≤ c + s log Σ exp((F_i − c)/s)
-for every s > 0 is an upper one, from sums too. Their difference is the gap.
+which adds up to 1 again, because Φ is the normaliser. Since Φ ≤ max_i F_i for every λ, min Φ is a
+lower bound. For every s > 0, max_i F_i ≤ c + s log Σ exp((F_i − c)/s) is an upper bound, and a sum
+too. Their difference is the optimality gap.
+
+References
+----------
+.. [1] P. Tseng and D. Bertsekas, *On the convergence of the exponential multiplier method for
+   convex programming*, 1993.
 """
 
 from __future__ import annotations
@@ -33,14 +38,14 @@ from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
 _LADDER = 7  # temperatures s, each eight times the one before
-_MOST = 2.0**12  # what a client adds to a sum for the upper bound at most; as much says nothing
-_LEAST = 2.0**-20  # … and in all at least; of less, rounding is too much
-_HEAD = 4 + _LADDER
-_FAINT = 2.0**-10  # sums that are smaller have lost digits
+_MAX_TERM = 2.0**12  # largest term of a client in a sum for the upper bound; it bounds nothing then
+_MIN_SUM = 2.0**-20  # smallest sum for the upper bound: rounding spoils smaller ones
+_HEAD = 4 + _LADDER  # numbers before the gradient
+_MIN_WEIGHT = 2.0**-10  # smallest Σ a_i: smaller sums have lost digits
 
 
 class Stage(NamedTuple):
-    """Where the multipliers moved: λ_i was multiplied by exp((F_i(θ) − level)/τ)."""
+    """A step of the multipliers: λ_i was multiplied by exp((F_i(θ) − level)/τ)."""
 
     theta: Array
     level: float
@@ -48,10 +53,18 @@ class Stage(NamedTuple):
 
 
 class Tilt(NamedTuple):
-    """How a round's sum is asked for: the same for all clients.
+    """Settings of a round's sum, the same for all clients.
 
-    `tau` is None where there is no tilt; `finest` is the least temperature s of the upper bound,
-    None where none is needed.
+    Attributes
+    ----------
+    level : float
+        The level c.
+    tau : float, optional
+        The temperature τ; None if there is no tilt.
+    finest : float, optional
+        Smallest temperature s of the upper bound; None if no bound is needed.
+    stages : tuple of Stage
+        Steps of the multipliers so far.
     """
 
     level: float = 0.0
@@ -61,21 +74,33 @@ class Tilt(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """What a sum says."""
+    """Content of a sum.
+
+    Attributes
+    ----------
+    report : Report
+        Φ with its gradient and curvature, as the report of one client.
+    upper : float
+        Upper bound of all clients' risks; infinite if the sum gives none.
+    weight : float
+        Σ a_i, for :func:`relevel`.
+    stands : bool
+        Whether some curvature is imputed.
+    """
 
     report: Report
-    upper: float  # no client's risk is above; infinite where the sum does not tell
-    weight: float  # Σ a_i: see :func:`relevel`
-    stands: bool = False  # whether some clients told no curvature
+    upper: float
+    weight: float
+    stands: bool = False
 
 
 def size(task: Task, shape: Shape) -> int:
-    """How many numbers a client adds for a task."""
+    """Return how many numbers a client adds to the sum."""
     return _HEAD + shape.size + shape.numbers(task.curvature)
 
 
 def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -> float:
-    """log λ_i after the stages, from the client's own F_i at each of them.
+    """Return log λ_i after the stages, from the client's F_i at each of them.
 
     >>> stage = Stage(np.zeros(1), level=0.5, tau=0.1)
     >>> round(float(np.exp(multiplier(0.5, [0.6], [stage]))), 6)     # 0.5 e
@@ -91,7 +116,7 @@ def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shap
     Raises
     ------
     OverflowError
-        Where the level is far too low for the client's value.
+        If the level is far too low for the client's value.
     """
     up = report.value - tilt.level
     scaled = 0.0 if tilt.tau is None else up / tilt.tau
@@ -104,12 +129,12 @@ def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shap
     numbers[2:4] = a, a * up
     if tilt.finest is not None:
         steps = up / _ladder(tilt.finest)
-        numbers[4:_HEAD] = np.exp(np.minimum(steps, np.log(_MOST)))
+        numbers[4:_HEAD] = np.exp(np.minimum(steps, np.log(_MAX_TERM)))
     numbers[_HEAD : _HEAD + shape.size] = a * report.vector
     if task.curvature != "none":
         bent, sizes = report.curvature, shape.sizes(task.curvature)
         if bent is None or bent.size != shape.numbers(task.curvature):
-            numbers[1] = 1.0  # how many are without: the others' mean stands for theirs
+            numbers[1] = 1.0  # counts missing curvatures, for which the mean of the others is used
         else:
             whole = bent.astype(np.float64)
             if tilt.tau is not None:
@@ -120,14 +145,14 @@ def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shap
 
 
 def beyond(task: Task, shape: Shape) -> Array:
-    """Return what a client adds whose numbers are out of range: a flag, and zeros."""
+    """Return the numbers of a client that are out of range: a flag, and zeros."""
     numbers = np.zeros(size(task, shape))
     numbers[0] = 1.0
     return numbers
 
 
 def is_beyond(total: Array) -> bool:
-    """Whether some client's numbers were out of range: the sum is none."""
+    """Return whether some client's numbers were out of range; the sum is not usable then."""
     return bool(total[0] != 0.0)
 
 
@@ -153,7 +178,7 @@ def combine(
         bent = bent.astype(packing.precision(bent.size))
     upper = np.inf
     if tilt.finest is not None:
-        usable = (total[4:_HEAD] >= _LEAST) & (total[4:_HEAD] < 0.5 * _MOST)
+        usable = (total[4:_HEAD] >= _MIN_SUM) & (total[4:_HEAD] < 0.5 * _MAX_TERM)
         most = total[4:_HEAD][usable] * (1.0 + 1e-4)  # rounding, for up to 200 clients
         bounds = tilt.level + _ladder(tilt.finest)[usable] * np.log(most)
         upper = float(bounds.min(initial=np.inf))
@@ -170,11 +195,20 @@ class Levels(NamedTuple):
 
 
 def relevel(tilt: Tilt, weight: float | None, tried: Levels) -> tuple[Tilt, Levels] | None:
-    """How to ask again where the level was off; `weight` None: some clients were out of range.
+    """Return another level if the level was unsuitable, else None.
 
-    A level too high leaves few digits, one too low goes beyond what a sum can hold.
+    With a level that is too high few digits are left; with one that is too low numbers overflow.
+
+    Parameters
+    ----------
+    tilt
+        Settings of the sum.
+    weight
+        Σ a_i; None if some clients were out of range.
+    tried
+        Levels tried so far.
     """
-    if tilt.tau is None or (weight is not None and weight >= _FAINT):
+    if tilt.tau is None or (weight is not None and weight >= _MIN_WEIGHT):
         return None
     if weight:
         level = tilt.level + tilt.tau * float(np.log(weight))

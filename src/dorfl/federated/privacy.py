@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.linear.base import Agreed
 from dorfl.linear.problem import Problem
 from dorfl.solvers.noisy import Noisy
 from dorfl.support import lazy
@@ -221,7 +222,7 @@ def composed(runs: list[dict[str, float]], delta: float) -> float:
     return float(optimize.brentq(over, 0.0, high, rtol=1e-9)) if over(0.0) > 0.0 else 0.0
 
 
-def check(problem: Problem) -> None:
+def check(problem: Agreed) -> None:
     """Raise where a row could show in other ways than those the sensitivity counts."""
     method = problem.method
     if method.score is not None and isinstance(method.score.center, str):

@@ -1,4 +1,4 @@
-"""Bounds of an honest report, for clipping, and a convexity test for contradictions.
+"""ClientBounds of an honest report, for clipping, and a convexity test for contradictions.
 
 Let ‖x‖ ≤ R for every scaled row, and ω = ‖θ‖. With G the largest slope of the loss in the model's
 output, κ the smallest eigenvalue of the Hessian of cost plus score, and r ≥ ‖(m, 1)‖ for every
@@ -39,14 +39,14 @@ class Limits(NamedTuple):
     row : float
         Largest ‖x‖ of a scaled row.
     target : float
-        Largest |y| of a regression.
+        Largest absolute label of a regression.
     """
 
     row: float
     target: float = np.inf
 
 
-class Defence(NamedTuple):
+class ReportBounds(NamedTuple):
     """Parameters of the bounds.
 
     Attributes
@@ -68,8 +68,8 @@ class Defence(NamedTuple):
     convex: bool = True
 
 
-class Bounds(NamedTuple):
-    """Bounds of an honest report.
+class ClientBounds(NamedTuple):
+    """ClientBounds of an honest report.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Bounds(NamedTuple):
 
 def defend(
     problem: Problem, limits: Limits, center: Mapping[str, Array], *, convex: bool = True
-) -> Defence:
+) -> ReportBounds:
     """Return the parameters of the bounds of a study.
 
     Parameters
@@ -127,14 +127,14 @@ def defend(
         raise ValueError("defence: reports have no bounds if their scale is unknown; give delta")
     if not problem.loss.classifies and np.isinf(limits.target):
         raise ValueError(f"Limits(target=…): {problem.loss.name} loss needs a bound on targets")
-    defence = Defence(problem, limits, dict(center), convex and not problem.approximate)
+    defence = ReportBounds(problem, limits, dict(center), convex and not problem.approximate)
     middle = np.zeros(problem.dims)  # raises if there are no bounds
     _loss(defence, _sizes(defence, middle), 0.0)
     _penalties(defence, middle)
     return defence
 
 
-def bounds(defence: Defence, client: str, task: Task) -> Bounds:
+def bounds(defence: ReportBounds, client: str, task: Task) -> ClientBounds:
     """Return the bounds of an honest report of `client` on `task`; see the module."""
     problem, theta = defence.problem, task.theta
     sizes = _sizes(defence, defence.center[client])
@@ -160,10 +160,10 @@ def bounds(defence: Defence, client: str, task: Task) -> Bounds:
             low, high = (float(np.exp(min(bound / tau, 700.0))) for bound in (low, high))
             reach *= high / tau
     bend = _curvature(problem, sizes, steep, omega)
-    return Bounds(low, high, middle, reach, bend, problem.layout)
+    return ClientBounds(low, high, middle, reach, bend, problem.layout)
 
 
-def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
+def clip(limit: ClientBounds, report: Report) -> tuple[Report, str]:
     """Return the report clipped to its bounds, and what was clipped, or an empty text."""
     beyond = []
     value = float(np.clip(report.value, limit.low, limit.high))
@@ -188,7 +188,9 @@ def clip(limit: Bounds, report: Report) -> tuple[Report, str]:
     return report._replace(value=value, vector=vector, curvature=packed), reason * bool(beyond)
 
 
-def contradicts(defence: Defence, before: tuple[Task, Report], now: tuple[Task, Report]) -> bool:
+def contradicts(
+    defence: ReportBounds, before: tuple[Task, Report], now: tuple[Task, Report]
+) -> bool:
     """Return whether two reports of one client cannot be of one convex risk."""
     (asked, first), (asks, second) = before, now
     if not defence.convex or {asked.kind, asks.kind} != {"evaluate"}:
@@ -211,7 +213,7 @@ class _Sizes(NamedTuple):
         return steep * (self.reach + self.push + steep * self.soft * omega)
 
 
-def _sizes(defence: Defence, center: Array) -> _Sizes:
+def _sizes(defence: ReportBounds, center: Array) -> _Sizes:
     problem, shape = defence.problem, defence.problem.geometry
     anchor = np.linalg.norm(shape.anchor(center), axis=-1)  # of one centre, or one per class
     length = _norm(shape.shrink) * defence.limits.row + float(anchor.max())
@@ -234,7 +236,7 @@ def _curvature(problem: Problem, sizes: _Sizes, steep: float, omega: float) -> f
     return (pull * far**2 + steep**2 * sizes.soft) * (1.0 + (classes > 1) / classes)
 
 
-def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
+def _loss(defence: ReportBounds, sizes: _Sizes, omega: float) -> tuple[float, float]:
     """Return the largest supremum of the loss and its largest slope over ‖θ‖ = ω."""
     problem, most = defence.problem, defence.limits.target
     every = problem.classes if problem.loss.classifies else np.array([-most, most])
@@ -242,7 +244,7 @@ def _loss(defence: Defence, sizes: _Sizes, omega: float) -> tuple[float, float]:
     return problem.loss.bounds(output, spread, problem.encode(every), problem.outputs)
 
 
-def _penalties(defence: Defence, center: Array) -> tuple[float, float]:
+def _penalties(defence: ReportBounds, center: Array) -> tuple[float, float]:
     """Return the smallest and the largest score of a row."""
     away, row = np.linalg.norm(center, axis=-1), defence.limits.row
     return defence.problem.score.bounds(

@@ -5,7 +5,7 @@ invalid, the rest is used. For a client that does not reply, or whose report is 
 valid report is extrapolated along its gradient to the new θ, which by convexity is a lower bound of
 its risk.
 
-With a :class:`~dorfl.federated.report_bounds.Defence`, reports are also clipped to the bounds of
+With :class:`~dorfl.federated.report_bounds.ReportBounds`, reports are also clipped to the bounds of
 honest ones, and clients whose reports contradict each other are left out. The mean of the others
 replaces them, which does not change the worst mixture. Clients with outlying gradients are treated
 alike (:mod:`~dorfl.federated.byzantine`).
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.federated import byzantine, report_bounds
-from dorfl.federated.byzantine import Doubt
+from dorfl.federated.byzantine import Detection
 from dorfl.federated.curvature_imputation import impute
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.federated.report_bounds import Defence
+from dorfl.federated.report_bounds import ReportBounds
 from dorfl.linear import curvature
 from dorfl.linear.curvature import RESOLUTIONS, Shape
 from dorfl.solvers.base import Answers, Info, Solver, Task
@@ -55,7 +55,7 @@ class Server(NamedTuple):
         Number of the next round.
     last : dict
         Last valid report of every client, with its task.
-    defence : Defence, optional
+    defence : ReportBounds, optional
         Parameters of the bounds of reports.
     exposed : tuple of str
         Clients whose reports contradict each other.
@@ -63,7 +63,7 @@ class Server(NamedTuple):
         Largest plausible entry of the diagonal of a curvature.
     budget : int, optional
         Last round.
-    doubt : Doubt
+    detection : Detection
         Detection of Byzantine clients.
     shown : Info, optional
         Results of the last round in which a client replied.
@@ -76,11 +76,11 @@ class Server(NamedTuple):
     solving: Any
     round: int = 1
     last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
-    defence: Defence | None = None
+    defence: ReportBounds | None = None
     exposed: tuple[str, ...] = ()
     stiffest: float = np.inf
     budget: int | None = None
-    doubt: Doubt = Doubt()
+    detection: Detection = Detection()
     shown: Info | None = None
     bent: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
 
@@ -186,9 +186,9 @@ def receive(
     if caught:  # the solver's model includes false reports: it starts again from here
         solving = server.solver.init(server.solving.setting, info.theta, info.lam)
         info = info._replace(done="")
-    if server.doubt.most and (info.done or (sent.round == 1 and server.doubt.leave)):
-        server, solving, info = _doubted(server, solving, info, sent.task)
-    clipped.update({name: why for name, why in server.doubt.aside.items() if name in good})
+    if server.detection.most and (info.done or (sent.round == 1 and server.detection.leave)):
+        server, solving, info = _detect(server, solving, info, sent.task)
+    clipped.update({name: why for name, why in server.detection.outlying.items() if name in good})
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and away:
         info = info._replace(
@@ -203,20 +203,20 @@ def receive(
     return server, info, Receipt(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
 
 
-def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
+def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
     """Detect clients with outlying gradients where training would end, and maybe leave them out.
 
     The solver then starts again from there, a few times at most. θ is "contested" if clients with
     outlying gradients are not to be left out and cost the others too much.
     """
-    doubt, setting = server.doubt, server.solving.setting
+    detection, setting = server.detection, server.solving.setting
     names = [name for name in server.roster if name not in server.exposed]
-    most = min(doubt.most - len(server.exposed), len(names) - 3)
-    if len(doubt.aside) > max(most, 0):  # an exposed client counts as Byzantine
-        doubt = doubt._replace(aside={}, cleared=(*doubt.cleared, tuple(doubt.aside)))
+    most = min(detection.most - len(server.exposed), len(names) - 3)
+    if len(detection.outlying) > max(most, 0):  # an exposed client counts as Byzantine
+        detection = detection.clear()
         solving = server.solver.init(setting, info.theta, info.lam)
-        return server._replace(doubt=doubt), solving, info._replace(done="")
-    if most < 1 or (not doubt.aside and len(doubt.cleared) >= _MAX_TESTS):
+        return server._replace(detection=detection), solving, info._replace(done="")
+    if most < 1 or (not detection.outlying and len(detection.cleared) >= _MAX_TESTS):
         return server, solving, info
     reports = [server.last[name][1] for name in names]
     bends, _ = impute(setting.shape, [report.curvature for report in reports])
@@ -225,30 +225,30 @@ def _doubted(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serv
     _, vectors, bends = setting.regularised(task.theta, plain)[:3]
     rows = np.array([server.rows[name] for name in names])
     gradients = byzantine.gradients_of(vectors, bends, setting.shape, rows, most)
-    trying = tuple(names.index(name) for name in doubt.aside if name in names)
-    cleared = [tuple(names.index(n) for n in some if n in names) for some in doubt.cleared]
+    trying = tuple(names.index(name) for name in detection.outlying if name in names)
+    cleared = [tuple(names.index(n) for n in some if n in names) for some in detection.cleared]
     found = gradients.without(trying) if trying else byzantine.find(gradients, most, cleared)
     if trying and found.sure:  # unless other clients are farther out
         other = byzantine.find(gradients, most, [*cleared, trying])
         if other.sure and min(other.times) > min(found.times):
-            doubt = doubt._replace(cleared=(*doubt.cleared, tuple(doubt.aside)), aside={})
+            detection = detection.clear()
             found, trying = other, ()
-    action = "left out: gradient" if doubt.leave else "has a gradient"
-    aside = {
+    action = "left out: gradient" if detection.leave else "has a gradient"
+    outlying = {
         names[i]: f"{action} {times:.0f} times as far from the others' as theirs vary"
         for i, times in zip(found.who, found.times, strict=True)
     }
-    if not doubt.leave:
+    if not detection.leave:
         if not found.sure or found.harm < _HARM * abs(info.objective):
             return server, solving, info
-        server = server._replace(doubt=doubt._replace(aside=aside))
+        server = server._replace(detection=detection._replace(outlying=outlying))
         return server, solving, info._replace(done="contested")
-    if found.sure if trying else not aside:
-        return server._replace(doubt=doubt._replace(aside=aside)), solving, info
+    if found.sure if trying else not outlying:
+        return server._replace(detection=detection._replace(outlying=outlying)), solving, info
     if trying:
-        doubt = doubt._replace(cleared=(*doubt.cleared, tuple(doubt.aside)))
-        aside = {}
-    server = server._replace(doubt=doubt._replace(aside=aside))
+        detection = detection.clear()
+        outlying = {}
+    server = server._replace(detection=detection._replace(outlying=outlying))
     solving = server.solver.init(setting, info.theta, info.lam)
     return server, solving, info._replace(done="")
 
@@ -418,8 +418,8 @@ def _largest_plausible(shape: Shape, reports: Iterable[Report]) -> float:
 
 def _without(server: Server, answers: Answers) -> Answers:
     """Replace every client left out by the mean of the others."""
-    doubt = server.doubt
-    gone = (*server.exposed, *(doubt.aside if doubt.leave else ()))
+    detection = server.detection
+    gone = (*server.exposed, *(detection.outlying if detection.leave else ()))
     if not gone:
         return answers
     out = np.isin(server.roster, gone)

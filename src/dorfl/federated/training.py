@@ -16,7 +16,7 @@ from dorfl.data.validation import Clients, Weighted
 from dorfl.federated import privacy as keeping
 from dorfl.federated import regret, simulation
 from dorfl.federated import scale as scaling
-from dorfl.federated.byzantine import detection
+from dorfl.federated.byzantine import plan_exclusion
 from dorfl.federated.diagnostics import FitWarning, diagnose
 from dorfl.federated.fit import Fit, describe
 from dorfl.federated.messages import Broadcast, Report
@@ -223,8 +223,10 @@ def serve(
         defence = defend(problem, options.limits, known, convex=steady)
     rows = dict(zip(names, counts.tolist(), strict=True))
     state = solver.init(setting, setting.project(theta), lam)
-    doubt = detection(options, method.mixture, len(names))
-    return Server(rows, solver, state, defence=defence, budget=rounds + needs.closing, doubt=doubt)
+    detection = plan_exclusion(options, method.mixture, len(names))
+    return Server(
+        rows, solver, state, defence=defence, budget=rounds + needs.closing, detection=detection
+    )
 
 
 def _solver_for(problem: Problem, counts: Array, lam: Array, options: Options) -> Solver:

@@ -7,6 +7,9 @@
 The server uses :class:`dorfl.flower.strategy.RobustStrategy`. A client computes in a round what
 it computes in `dorfl.train` (:mod:`dorfl.networks.client`). Between rounds the running mean of its
 tilt and the residual of its compression are in `context.state`, which Flower keeps on the node.
+
+With `Plan(privacy=…)` a client clips the gradients of its rows and adds noise, and it does not
+answer more rounds in a run than the noise is for.
 """
 
 from __future__ import annotations
@@ -30,11 +33,12 @@ from dorfl.networks.device import array
 from dorfl.networks.identity import differing
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import RowLoss
+from dorfl.networks.supremum import RowLoss
 from dorfl.networks.training import check, prepare, takes_integers, terms
 from dorfl.objective.methods import Method
 
 _OWN, _RESIDUAL, _AGREED = "dorfl.own", "dorfl.residual", "dorfl.agreed"  # in context.state
+_SPENT = "dorfl.spent"  # in context.state; no message resets it
 
 
 class Refusal(Exception):  # noqa: N818 - not a fault: the server receives it
@@ -142,6 +146,7 @@ def _report_statistics(message: Message, seeking: Search | None, rows: Rows) -> 
 def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
     """Return a round's update θ − θ_i, compressed, and the risk F_i at the server's θ."""
     state, theta = context.state, fleet.network.start()
+    _spend(context, fleet.plan)
     fleet = replace(fleet, first=read_header(message.content, ConfigRecord, "stream", int))
     number = read_header(message.content, ConfigRecord, "number", int)
     like = {"values": Form((len(theta),), array(theta).dtype)}
@@ -162,6 +167,18 @@ def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
     count = int(fleet.rows.counts[0])
     figures = MetricRecord({"risk": float(answer.risks[0]), "num-examples": count})
     return RecordDict({"ways": pack({k: v[0] for k, v in answer.parts.items()}), HEADER: figures})
+
+
+def _spend(context: Context, plan: Plan) -> None:
+    """Count a private round; a `Refusal` if the budget is for no more."""
+    if plan.privacy is None:
+        return
+    before = context.state.get(_SPENT, MetricRecord({"rounds": 0}))
+    assert isinstance(before, MetricRecord)
+    rounds = int(before["rounds"])  # type: ignore[arg-type]
+    if rounds >= plan.privacy.rounds:
+        raise Refusal(f"the privacy budget is for {plan.privacy.rounds} rounds and is spent")
+    context.state[_SPENT] = MetricRecord({"rounds": rounds + 1})
 
 
 def _agreed(message: Message, context: Context) -> Agreed:

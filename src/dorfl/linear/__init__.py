@@ -1,4 +1,4 @@
-"""What a client answers with: F_i, its gradient, its curvature and the weights of its rows."""
+"""Exact robust risks of linear models: F_i, its gradient, its curvature and the weights of rows."""
 
 from dorfl.support.lazy import LazyModule
 

@@ -1,9 +1,9 @@
-"""What a federation asks of its clients, whatever their model is: an oracle.
+"""The interface of an oracle: the clients in one process, which evaluate F_i and ∇F_i at any θ.
 
-An oracle stands for the clients that live in one process. Its `problem` is what server and clients
-agree on before the first round, and has no data in it. Linear models are
-:class:`dorfl.linear.group.Group`. Solvers, server and engines know only what is written here, and
-`dorfl.train(oracle)` trains whatever has it: `tests/linear/test_own_oracle.py` has a whole one.
+The `problem` of an oracle is what server and clients agree on before the first round; it holds no
+data. The oracle of linear models is :class:`dorfl.linear.group.Group`. Solvers, server and engines
+use this interface alone, and `dorfl.train(oracle)` trains any object that has it.
+`tests/linear/test_own_oracle.py` has a complete example.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dorfl.linear.curvature import RESOLUTIONS, Shape, coarser
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
 
-_MORE = 1e-6  # of ρ: what it is changed by to see what that does
+_RELATIVE_STEP = 1e-6  # of ρ, for forward differences of the gradient
 
 
 class Kept(NamedTuple):
-    """What a pass keeps of every row at its worst: its f, ∂l/∂t there, its label."""
+    """The maximiser of each row as a pass over the rows keeps it: f, ∂l/∂t and the label there."""
 
     value: Array
     slope: Array
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What clients have to say of a θ: their robust risks, and what was asked for beside them."""
+    """The clients' robust risks at a θ, and what was requested with them."""
 
     values: Array  # (clients,) F_i
     gradients: Array  # (clients, parameters) ∇F_i
@@ -40,12 +40,12 @@ class Evaluation(NamedTuple):
     curvature: Array | None = None  # (clients, numbers) ∇²F_i, as oracle.curvature packs it
     weights: list[Array] | None = None  # p of every client's rows
     heaviest: Array | None = None  # (clients,) the largest share of one row in ∇²F_i
-    spent: Array | None = None  # (clients,) r̂_i = −∂F_i/∂ρ, where the method has a radius
-    kept: Kept | None = None  # of every row, where its place is not needed
+    spent: Array | None = None  # (clients,) r̂_i = −∂F_i/∂ρ, if the method has a radius
+    kept: Kept | None = None  # of every row, if requested
 
 
 class ChunkSums(NamedTuple):
-    """What a pass sums up in every chunk of rows; see :func:`dorfl.linear.kernels.one_pass`."""
+    """Sums over the rows of each chunk; see :func:`dorfl.linear.kernels.one_pass`."""
 
     level: Array  # (chunks, 3): the top of f/ρβ, Σ (w − 1) or Σ f, Σ w g · shift
     moment: Array
@@ -54,7 +54,7 @@ class ChunkSums(NamedTuple):
 
 
 def room(n: int, outputs: int) -> tuple[Array, ...]:
-    """Where a pass keeps f, g, labels and shifts of n rows."""
+    """Return empty arrays for f, g, labels and shifts of n rows."""
     return np.empty(n), np.empty((n, outputs)), np.empty(n), np.empty(n)
 
 
@@ -62,7 +62,7 @@ NO_ROOM = room(0, 1)
 
 
 class Ready(NamedTuple):
-    """θ as the rows meet it."""
+    """θ in the form that a pass over the rows needs."""
 
     effective: Array  # W A, in the rows' precision
     weights: Array  # W
@@ -72,7 +72,7 @@ class Ready(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """Every row at its worst: where it went, with which label, its f, and its sample weight."""
+    """The worst-case distribution: each row at its maximiser, its label, f and sample weight."""
 
     rows: Array
     target: Array
@@ -83,13 +83,13 @@ class Atoms(NamedTuple):
 
 
 class Agreed:
-    """What server and clients agree on; the answers here hold for a plain vector of parameters."""
+    """What server and clients agree on; the defaults are those of a plain parameter vector."""
 
     method: Method
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """The number of parameters."""
         raise NotImplementedError
 
     @property
@@ -99,12 +99,12 @@ class Agreed:
 
     @cached_property
     def layout(self) -> Shape:
-        """How parameters are laid out in a curvature: as one block, or one for each output."""
+        """The layout of the parameters in a curvature: one block, or one for each output."""
         return Shape(1, self.size, self.others)
 
     @property
     def finest(self) -> str:
-        """The finest curvature that clients can make, whatever bytes it takes."""
+        """The finest curvature that clients can compute, whatever its size in bytes."""
         return RESOLUTIONS[-1]
 
     @property
@@ -119,46 +119,46 @@ class Agreed:
 
     @property
     def unbounded(self) -> bool:
-        """Whether separable rows would leave the objective without a finite minimiser."""
+        """True if the objective has no finite minimiser for separable rows."""
         return False
 
     @property
     def smooth(self) -> bool:
-        """Whether it is known that no risk has a kink."""
+        """True if no risk has a non-smooth point."""
         return False
 
     @property
     def covered(self) -> bool:
-        """Whether a curvature may be that of a parabola above the risk and not the risk's own."""
+        """True if the reported curvature may be that of a parabola above the risk."""
         return False
 
     @property
     def constrained(self) -> bool:
-        """Whether ρ is an unknown too: the last entry of what server and clients exchange."""
+        """True if ρ is an unknown too, the last entry of θ in messages."""
         return self.method.radius is not None
 
     @property
     def estimates_scale(self) -> bool:
-        """Whether the scale σ of residuals is an unknown too, the last entry that is exchanged."""
+        """True if the scale σ of residuals is an unknown too, the last entry of θ in messages."""
         return False
 
     @property
     def others(self) -> int:
-        """How many unknowns follow θ in what server and clients exchange."""
+        """The number of unknowns that follow θ in messages."""
         return int(self.constrained or self.estimates_scale)
 
     def is_finite(self, theta: Array) -> bool:
-        """Whether every risk is finite at θ."""
+        """Return True if every risk is finite at θ."""
         return True
 
     def predict(self, theta: Array, rows: Array) -> Array:
-        """The model's outputs for rows."""
+        """Return the model's outputs for rows."""
         raise NotImplementedError("this model's outputs are known to its oracle alone")
 
 
 @dataclass(frozen=True, eq=False)
 class Terms(Agreed):
-    """A method and where θ starts: all there is to agree on for most oracles.
+    """A method and the first θ, which is all that most oracles need.
 
     >>> from dorfl import methods
     >>> Terms(methods.afl(), np.zeros(3)).size
@@ -170,7 +170,7 @@ class Terms(Agreed):
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """The number of parameters."""
         return len(self.initial)
 
     @property
@@ -180,7 +180,7 @@ class Terms(Agreed):
 
 
 class Oracle(Protocol):
-    """Clients that answer together, in one pass over their rows."""
+    """Clients that are evaluated together, in one pass over their rows."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -198,27 +198,34 @@ class Oracle(Protocol):
         ...
 
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
-        """F_i and ∇F_i of every client at θ.
+        """Return F_i and ∇F_i of every client at θ.
 
-        `curvature` is one of :data:`~dorfl.linear.curvature.RESOLUTIONS`: ∇²F_i as fine as that, or
-        none where there is none to tell. With `rows` also the weights p of the rows and, with a
-        curvature, the largest share that one row has in it.
+        Parameters
+        ----------
+        theta : array
+            θ, followed by ρ or σ if that is an unknown too.
+        curvature : str
+            Resolution of ∇²F_i, one of :data:`~dorfl.linear.curvature.RESOLUTIONS`. Ignored if the
+            loss has no Hessian.
+        rows : bool
+            Also return the weights p of the rows and, with a curvature, the largest share of one
+            row in it.
         """
         ...
 
     def take(self, indices: Sequence[Array]) -> Oracle:
-        """The same clients with only the given rows of each (minibatches)."""
+        """Return the clients with only the given rows of each (minibatches)."""
         ...
 
     def select(self, clients: Sequence[int]) -> Oracle:
-        """Only some of the clients (partial participation)."""
+        """Return only some of the clients (partial participation)."""
         ...
 
 
 class Priced:
-    """Clients that are asked at (θ, ρ): the price of transport is one more unknown, the last.
+    """Clients that are evaluated at (θ, ρ): the price of transport is the last unknown.
 
-    It needs of an oracle that it has `priced(rho)` and tells r̂_i, which is −∂F_i/∂ρ.
+    The oracle needs a method `priced(rho)`, and its evaluations r̂_i = −∂F_i/∂ρ.
     """
 
     def __init__(self, oracle: Any) -> None:
@@ -226,11 +233,10 @@ class Priced:
         self.names, self.counts, self.problem = oracle.names, oracle.counts, oracle.problem
 
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
-        """F_i, its gradient in (θ, ρ) and its curvature, where ρ is counted in units of itself.
+        """Return F_i, its gradient in (θ, ρ) and its curvature, with ρ in units of itself.
 
-        How the gradient changes with ρ is found by a little more of it, in another pass over the
-        rows. It may rest on few of them: with `rows`, which is how a site looks after its own,
-        nothing is told of it.
+        Forward differences give the change of the gradient with ρ, by another pass over the rows.
+        A single row may dominate that change, so it is zero with `rows`, as sites ask for it.
         """
         point, rho = theta[:-1], float(theta[-1])
         clients = self.oracle.priced(rho)
@@ -241,20 +247,20 @@ class Priced:
             return found
         change = np.zeros_like(found.gradients)
         if not rows:
-            more: Evaluation = self.oracle.priced(rho * (1.0 + _MORE)).evaluate(point)
+            more: Evaluation = self.oracle.priced(rho * (1.0 + _RELATIVE_STEP)).evaluate(point)
             assert more.spent is not None
             after = np.column_stack([more.gradients, -more.spent])
-            change = (after - found.gradients) / _MORE
+            change = (after - found.gradients) / _RELATIVE_STEP
             change[:, -1] *= rho
         shape = self.problem.layout._replace(others=0)
-        told = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
-        packed = packing.bordered(found.curvature, change, shape.sizes(told))
+        made = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
+        packed = packing.bordered(found.curvature, change, shape.sizes(made))
         return found._replace(curvature=packed)
 
     def take(self, indices: Sequence[Array]) -> Priced:
-        """The same clients with only the given rows of each."""
+        """Return the clients with only the given rows of each."""
         return Priced(self.oracle.take(indices))
 
     def select(self, clients: Sequence[int]) -> Priced:
-        """Only some of the clients."""
+        """Return only some of the clients."""
         return Priced(self.oracle.select(clients))

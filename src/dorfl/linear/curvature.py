@@ -1,11 +1,11 @@
-"""Curvature as a message: ∇²F_i at the resolution that a problem deserves and a budget admits.
+"""Curvature as a message: ∇²F_i at one of three resolutions, packed.
 
-    diagonal   one number a parameter
-    blocks     a symmetric matrix for each of the model's outputs (each class of softmax)
+    diagonal   one number for each parameter
+    blocks     a symmetric matrix for each output of the model (each class of softmax)
     full       the whole symmetric matrix
 
-All three are a row of symmetric blocks along the diagonal of ∇²F, of sizes 1, …, 1 or m, …, m or P,
-and travel as what :func:`pack` makes of them: every block's lower triangle, row by row.
+All three are symmetric blocks along the diagonal of ∇²F, of sizes 1, …, 1 or m, …, m or P. Messages
+hold them as :func:`pack` returns them: the lower triangle of every block, row by row.
 
 >>> pack(np.array([[1.0, 2.0], [2.0, 5.0]]), (2,))
 array([1., 2., 5.])
@@ -28,18 +28,18 @@ from dorfl.linear import kernels
 from dorfl.support.types import Array
 
 RESOLUTIONS = ("none", "diagonal", "blocks", "full")  # from coarse to fine
-BUDGET = 32 * 2**20  # bytes a client sends in a round, where nobody says otherwise
+BUDGET = 32 * 2**20  # bytes that a client sends in a round, by default
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
-_COLLINEAR = 1e-9  # of the diagonal
-_LEAST = 1e-280  # curvature that can be divided by
-_ROUGH = 1e-4  # squared, what single precision may lose of a solution before double has to do
-_DOUBLE = 2**17  # numbers up to which they travel in double precision
+_COLLINEAR = 1e-9  # ridge against collinear columns, as a share of the diagonal
+_LEAST = 1e-280  # least curvature, so that it can be divided by
+_ROUGH = 1e-4  # squared relative error from which on single precision is replaced by double
+_DOUBLE = 2**17  # numbers up to which they are sent in double precision
 
 Sizes = tuple[int, ...]
 
 
 class Shape(NamedTuple):
-    """How a model's parameters are laid out: `outputs` rows of `width`, then any others."""
+    """The layout of a model's parameters: `outputs` rows of `width`, then any others."""
 
     outputs: int
     width: int
@@ -47,11 +47,11 @@ class Shape(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """The number of parameters."""
         return self.outputs * self.width + self.others
 
     def sizes(self, resolution: str) -> Sizes:
-        """The blocks of that resolution."""
+        """Return the sizes of the blocks of a resolution."""
         if resolution == "diagonal":
             return (1,) * self.size
         if resolution == "blocks":
@@ -61,24 +61,38 @@ class Shape(NamedTuple):
         raise ValueError(f"curvature={resolution!r}: choose one of {', '.join(RESOLUTIONS)}")
 
     def numbers(self, resolution: str) -> int:
-        """How many numbers a curvature of that resolution has."""
+        """Return the number of numbers in a curvature of a resolution."""
         blocks = self.outputs * self.width * (self.width + 1) // 2 + self.others
         full = self.size * (self.size + 1) // 2
         return {"none": 0, "diagonal": self.size, "blocks": blocks, "full": full}[resolution]
 
     def bytes(self, resolution: str) -> int:
-        """How many bytes it takes to send one."""
+        """Return the bytes of a message with a curvature of a resolution."""
         numbers = self.numbers(resolution)
         return numbers * precision(numbers).itemsize
 
     def finest(self, budget: float, clients: int = 1, wish: str = "auto") -> str:
-        """The finest resolution whose bytes fit the budget of a client and a round.
+        """Return the finest resolution within a budget.
+
+        Parameters
+        ----------
+        budget : float
+            Bytes that a client may send in a round.
+        clients : int
+            The number of clients; together at most 1 GiB.
+        wish : str
+            The finest resolution wanted, or "auto".
+
+        Raises
+        ------
+        ValueError
+            If `wish` is no resolution.
 
         >>> Shape(1, 109).finest(2**20), Shape(10, 785).finest(2**25), Shape(10, 785).finest(2**20)
         ('full', 'blocks', 'diagonal')
         """
         if wish != "auto" and wish not in RESOLUTIONS:
-            self.sizes(wish)  # says what there is
+            self.sizes(wish)  # raises an error that lists the resolutions
         limit = min(budget, _MEMORY / clients)
         finest = RESOLUTIONS[-1] if wish == "auto" else wish
         for resolution in reversed(RESOLUTIONS[: RESOLUTIONS.index(finest) + 1]):
@@ -87,11 +101,11 @@ class Shape(NamedTuple):
         return "none"
 
     def resolution(self, numbers: int) -> str | None:
-        """Which resolution has so many numbers, the finest first; nothing if none has."""
+        """Return the finest resolution with so many numbers, or None."""
         return _resolution(self, numbers)
 
     def sizes_of(self, packed: Array) -> Sizes:
-        """The blocks of a packed curvature (…, numbers), from how many numbers it has."""
+        """Return the sizes of the blocks of a packed curvature (…, numbers)."""
         return self.sizes(self.resolution(packed.shape[-1]) or "")
 
 
@@ -101,7 +115,7 @@ def _resolution(shape: Shape, numbers: int) -> str | None:
 
 
 def coarser(one: str, other: str) -> str:
-    """The coarser of two resolutions.
+    """Return the coarser of two resolutions.
 
     >>> coarser("full", "diagonal")
     'diagonal'
@@ -110,19 +124,19 @@ def coarser(one: str, other: str) -> str:
 
 
 def count(sizes: Sizes) -> int:
-    """How many numbers packed blocks of these sizes have."""
+    """Return the number of numbers in packed blocks of these sizes."""
     return sum(n * (n + 1) // 2 for n in sizes)
 
 
 def precision(numbers: int) -> np.dtype[Any]:
-    """What so many numbers are kept and sent in: a model of F can do with single precision."""
+    """Return the precision of so many numbers in messages: single if there are many."""
     return np.dtype(np.float64 if numbers <= _DOUBLE else np.float32)
 
 
 def mix(packed: Array, lam: Array) -> Array:
-    """Σ_i λ_i H_i of packed curvatures (K, numbers), in double precision; one is not copied."""
+    """Return Σ_i λ_i H_i of packed curvatures (K, numbers), in double precision."""
     some = np.flatnonzero(lam)
-    if packed.dtype != np.float64 and len(some) > 1:  # one by one, for there may be many numbers
+    if packed.dtype != np.float64 and len(some) > 1:  # one by one, to save memory
         out = np.zeros(packed.shape[1])
         for i in some:
             out += lam[i] * packed[i]
@@ -133,14 +147,14 @@ def mix(packed: Array, lam: Array) -> Array:
 
 
 def pack(matrix: Array, sizes: Sizes) -> Array:
-    """The blocks along the diagonal of a (P, P) matrix."""
+    """Return the packed blocks along the diagonal of a (P, P) matrix."""
     return np.concatenate(
         [matrix[k, at.start : k + 1] for at in _slices(sizes) for k in range(at.start, at.stop)]
     )
 
 
 def outer(vectors: Array, weights: Array, sizes: Sizes) -> Array:
-    """The blocks of Σ_i weights_i v_i v_iᵀ, packed; vectors are (n, P)."""
+    """Return the packed blocks of Σ_i weights_i v_i v_iᵀ; vectors are (n, P)."""
     if max(sizes) == 1:
         return np.asarray(weights @ vectors**2)
     return np.concatenate(
@@ -152,12 +166,12 @@ def outer(vectors: Array, weights: Array, sizes: Sizes) -> Array:
 
 
 def diagonal(packed: Array, sizes: Sizes) -> Array:
-    """The diagonal (…, P) of packed blocks (…, numbers)."""
+    """Return the diagonal (…, P) of packed blocks (…, numbers)."""
     return np.asarray(packed[..., diagonal_places(sizes)])
 
 
 def coarsen(packed: Array, fine: Sizes, coarse: Sizes) -> Array:
-    """Packed blocks (…, numbers) at another resolution: what couples blocks apart is left out.
+    """Return packed blocks (…, numbers) at a coarser resolution.
 
     >>> coarsen(np.array([[1.0, 2.0]]), (1, 1), (2,))
     array([[1., 0., 2.]])
@@ -175,11 +189,11 @@ def coarsen(packed: Array, fine: Sizes, coarse: Sizes) -> Array:
 
 
 def bordered(packed: Array, columns: Array, sizes: Sizes) -> Array:
-    """Packed curvatures (K, numbers) with one more parameter, whose columns are (K, P + 1).
+    """Return packed curvatures (K, numbers) with one more parameter, whose columns are (K, P + 1).
 
-    Where there is one block, a matrix, it grows: positive semi-definite, since what a column says
-    beside its last entry is scaled down to what the matrix admits, hᵀH⁻¹h ≤ h_last. Otherwise the
-    new parameter is a block of its own.
+    A single block grows by a row and a column. It stays positive semi-definite: the entries h
+    beside the diagonal are scaled down to hᵀH⁻¹h ≤ h_last. With several blocks, the new parameter
+    is a block of its own.
 
     >>> bordered(np.array([[1.0, 0.0, 2.0]]), np.array([[0.0, 2.0, 0.5]]), (2,)).round(3)
     array([[1. , 0. , 2. , 0. , 1. , 0.5]])
@@ -188,7 +202,7 @@ def bordered(packed: Array, columns: Array, sizes: Sizes) -> Array:
     if len(sizes) == 1:
         beside = columns[:, :-1]
         each = zip(packed, beside, strict=True)
-        with np.errstate(over="ignore"):  # nothing is beside what does not bend
+        with np.errstate(over="ignore"):  # zero off-diagonals beside a zero diagonal
             needs = [float(h @ base(one, sizes, _LEAST).solve(h)) for one, h in each]
         room = np.minimum(last[:, 0] / np.maximum(needs, 1e-300), 1.0)
         last = np.column_stack([np.sqrt(room)[:, None] * beside, last])
@@ -197,10 +211,10 @@ def bordered(packed: Array, columns: Array, sizes: Sizes) -> Array:
 
 
 def is_plausible(packed: Array, sizes: Sizes) -> bool:
-    """Whether every block can be positive semi-definite: H_kl² ≤ H_kk H_ll, up to rounding.
+    """Return True if H_kl² ≤ H_kk H_ll for all entries of every block, up to rounding.
 
-    That bounds what a block can do by its diagonal. Blocks that pass and still have a negative
-    direction are mended where they are used (:meth:`Base.solve`).
+    That is necessary for a positive semi-definite matrix, not sufficient. Blocks with a negative
+    eigenvalue get a ridge when they are factorised (:meth:`Base.solve`).
     """
     bend = diagonal(packed, sizes)
     if (bend < 0.0).any():
@@ -215,10 +229,10 @@ def is_plausible(packed: Array, sizes: Sizes) -> bool:
 
 
 def limited(packed: Array, sizes: Sizes, limit: float | Array) -> Array:
-    """Packed blocks with no entry of their diagonal above the limit, or above its own.
+    """Return packed blocks with no diagonal entry above the limit (one for all, or for each).
 
-    Rows and columns are scaled alike, D H D: what is beyond the limit is cut to it, what is not
-    stays, and the blocks remain as definite as they were.
+    Rows and columns are scaled alike, D H D, so that blocks stay positive semi-definite. Rows with
+    a diagonal within the limit keep their scale.
 
     >>> limited(np.array([16.0, 2.0, 1.0]), (2,), 4.0)
     array([4., 1., 1.])
@@ -235,7 +249,7 @@ def limited(packed: Array, sizes: Sizes, limit: float | Array) -> Array:
 
 
 def multiply(packed: Array, sizes: Sizes, vectors: Array) -> Array:
-    """H v, for every row v where there are several."""
+    """Return H v for a vector, or for every row of a matrix."""
     if max(sizes) == 1:
         return np.asarray(packed * vectors)
     table = np.atleast_2d(vectors)
@@ -249,7 +263,7 @@ def multiply(packed: Array, sizes: Sizes, vectors: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """D = scale · (H + diag(extra)): a positive definite matrix of packed blocks."""
+    """D = scale · (H + diag(extra)), a positive definite matrix of packed blocks."""
 
     packed: Array
     sizes: Sizes
@@ -257,21 +271,21 @@ class Base:
     scale: float = 1.0
 
     def multiply(self, vectors: Array) -> Array:
-        """D v, for every row v where there are several."""
+        """Return D v for a vector, or for every row of a matrix."""
         product = multiply(self.packed, self.sizes, vectors) + self.extra * vectors
         return np.asarray(self.scale * product)
 
     def solve(self, vectors: Array) -> Array:
-        """D⁻¹ v, for every row v where there are several."""
+        """Return D⁻¹ v for a vector, or for every row of a matrix."""
         if max(self.sizes) == 1:
             return np.asarray(vectors / (self.scale * (self.packed + self.extra)))
         found = self._back(vectors)
         if self._factors[0][1].dtype == np.float64:
             return found
-        left = vectors - self.multiply(found)  # single precision lost some digits
+        left = vectors - self.multiply(found)  # iterative refinement of single precision
         more = self._back(left)
         if ((left * more).sum(axis=-1) > _ROUGH * (vectors * found).sum(axis=-1)).any():
-            vars(self)["_factors"] = _factors(self, np.dtype(np.float64))  # … or too many
+            vars(self)["_factors"] = _factors(self, np.dtype(np.float64))
             return self._back(vectors)
         return np.asarray(found + more)
 
@@ -288,13 +302,13 @@ class Base:
         return _remembered(self.packed, self.extra) or _factors(self, self.packed.dtype)
 
 
-_recent: tuple[Any, ...] = ()  # the last packed blocks factorised: whose, where, with what, factors
+_recent: tuple[Any, ...] = ()  # of the last factorisation: owner, address, `extra`, factors
 
 
 def _remembered(packed: Array, extra: Array) -> list[tuple[slice, Array]] | None:
-    """The factors of blocks that were the last to be factorised, if they are the same ones.
+    """Return the last factors if they are those of the same blocks, else None.
 
-    Rounds that get no new curvature ask for the old one's again. Arrays are never changed in place.
+    Rounds without new curvature need the same factors again. Arrays are never changed in place.
     """
     if not _recent:
         return None
@@ -317,22 +331,22 @@ def _factors(matrix: Base, precision: np.dtype[Any]) -> list[tuple[slice, Array]
 
 
 def _forget(owner: Any) -> None:
-    """No factors outlive their matrix."""
+    """Drop the factors of a matrix that is deleted."""
     global _recent
     if _recent and _recent[0] is owner:
         _recent = ()
 
 
 def _owner(packed: Array) -> Array:
-    """The array whose memory it is."""
+    """Return the array that owns the memory."""
     return packed if packed.base is None else packed.base
 
 
 def base(packed: Array, sizes: Sizes, floor: Array | float, scale: float = 1.0) -> Base:
-    """D = scale · H, with no entry of its diagonal below the floor, and a little added to all.
+    """Return D = scale · H, with a diagonal of at least the floor and a small ridge.
 
-    Where columns are collinear (all levels of a category and an intercept), H is zero along a
-    direction but for rounding, and so is a gradient: their quotient would be a step to anywhere.
+    If columns are collinear (all levels of a category and an intercept), H and the gradient vanish
+    along a direction up to rounding. Without the ridge, their quotient would be arbitrary.
     """
     bend = diagonal(packed, sizes)
     least = np.maximum(floor, bend)
@@ -340,10 +354,10 @@ def base(packed: Array, sizes: Sizes, floor: Array | float, scale: float = 1.0) 
 
 
 def _factor(block: Array) -> Array:
-    """The Cholesky factor of a block of which only what is above the diagonal is looked at.
+    """Return the Cholesky factor of a block, from its upper triangle.
 
-    A column that no row has, or two that are the same, leave it singular; what is added then is a
-    little of its diagonal, as little as makes the factorisation go through.
+    An empty column, or two equal ones, leave the block singular. Then the least share of its
+    diagonal, in powers of ten, is added that makes the factorisation succeed.
     """
     bend = np.diag(block).copy()
     ridge = 1e-13
@@ -353,12 +367,12 @@ def _factor(block: Array) -> Array:
             return np.asarray(cholesky(block, check_finite=False))
         except LinAlgError:
             if block.dtype != np.float64:
-                raise  # double precision may do
+                raise  # try double precision
             ridge *= 10.0
 
 
 def _back_through(root: Array, right: Array) -> Array:
-    """(RᵀR)⁻¹ of every column; LAPACK takes four times as long where there is one."""
+    """Return (RᵀR)⁻¹ of every column; for one column, LAPACK takes four times as long."""
     if right.size > len(root):
         return np.asarray(cho_solve((root, False), right, check_finite=False))
     solve = strsv if root.dtype == np.float32 else dtrsv
@@ -368,15 +382,15 @@ def _back_through(root: Array, right: Array) -> Array:
 def _lower_blocks(
     packed: Array, sizes: Sizes, precision: Any = np.float64
 ) -> Iterator[tuple[slice, Array]]:
-    """Every block with what is above its diagonal left zero: a factorisation needs no more."""
+    """Yield the place and the lower triangle of every block, as a matrix."""
     unpack = dtpttr if precision == np.float64 else stpttr
     for at, triangle in _triangles(packed, sizes):
-        # Row by row below the diagonal is column by column above it, which LAPACK unpacks.
+        # A lower triangle by rows is an upper triangle by columns, as LAPACK packs it.
         yield at, unpack(at.stop - at.start, triangle.astype(precision), uplo="U")[0].T
 
 
 def _triangles(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
-    """Every block's place along the diagonal, and its numbers."""
+    """Yield the place of every block along the diagonal, and its numbers."""
     first = 0
     for at, n in zip(_slices(sizes), sizes, strict=True):
         yield at, packed[first : first + n * (n + 1) // 2]
@@ -391,7 +405,7 @@ def _slices(sizes: Sizes) -> list[slice]:
 
 @cache
 def diagonal_places(sizes: Sizes) -> Array:
-    """Where the diagonal's entries are in packed blocks."""
+    """Return the indices of the diagonal's entries in packed blocks."""
     places, first = [], 0
     for n in sizes:
         rank = np.arange(1, n + 1)

@@ -1,11 +1,11 @@
 """The robust risk of a client, F_i(θ) = ρβ log mean_i exp(f(θ, ζ)/ρβ), its gradient, its weights.
 
-By Danskin ∇F_i(θ) = Σ_j p_j ∇_θ l(θ, z_j), with z_j the row at its worst and p = softmax(f/ρβ) the
-sample weights: 1/n for an ordinary row, nearly 0 for a suspected outlier. Everything stays in the
-log domain, so that nothing overflows.
+By Danskin's theorem ∇F_i(θ) = Σ_j p_j ∇_θ l(θ, z_j), with z_j the maximiser of row j and
+p = softmax(f/ρβ) the sample weights: 1/n for an ordinary row, nearly 0 for an outlier. Sums are in
+the log domain and cannot overflow.
 
-A :class:`Group` holds the rows of the clients that live in this process, stacked once. A site of
-its own is a group of one, and gets the same numbers to the last bit.
+A :class:`Group` holds the stacked rows of all clients in this process. A site is a group of one
+client, and its results are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dorfl.objective.mixture import tilted_mean
 from dorfl.support.threads import together
 from dorfl.support.types import Array
 
-_BATCH = 100_000  # rows, about; what is made of all of them at once would take much memory
+_BATCH = 100_000  # rows of clients that are processed together, about: limits the memory
 
 
 class Risk(NamedTuple):
@@ -43,7 +43,7 @@ class Risk(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Clients that live in one process: rows stacked, and what never changes computed once."""
+    """Clients in one process: their stacked rows, and all that does not depend on θ."""
 
     problem: Problem
     names: tuple[str, ...]
@@ -53,9 +53,9 @@ class Group:
     centers: Array  # ξ̄ of a quadratic score, else zeros: (clients, d), or (clients, classes, d)
     penalty: Array = field(init=False)
     chunks: Array = field(init=False)
-    tolerance: float = 0.0  # how far from its maximiser a row may be left (0: the exact solution)
-    mass: Array | None = None  # (n,) what each row counts in P̂_i, in any unit; none: all alike
-    own: Array | None = None  # (clients,) F_i*, where clients are compared by regret
+    tolerance: float = 0.0  # the largest distance of a row from its maximiser (0: exact)
+    mass: Array | None = None  # (n,) the weight of each row in P̂_i, in any unit; None: equal
+    own: Array | None = None  # (clients,) F_i*, if clients are compared by regret
 
     def __post_init__(self) -> None:
         if self.sparse and (self._ascends or any(self.problem.threshold)):
@@ -82,47 +82,47 @@ class Group:
 
     @cached_property
     def sizes(self) -> Array:
-        """What each client weighs among all: its rows, or their masses in units of the least."""
+        """The size of each client: its rows, or their masses in units of the smallest."""
         if self.mass is None:
             return self.counts
         return np.asarray(np.add.reduceat(self.mass, self.bounds[:-1]) / self.mass.min())
 
     @cached_property
     def lots(self) -> Array:
-        """1 / P̂_i of every row: n_i where all count alike."""
+        """1 / P̂_i of every row: n_i if all rows have the same mass."""
         if self.mass is None:
             return np.repeat(self.counts, self.counts)
         return np.repeat(np.add.reduceat(self.mass, self.bounds[:-1]), self.counts) / self.mass
 
     @cached_property
     def sparse(self) -> bool:
-        """Whether rows are sparse."""
+        """True if rows are sparse."""
         return bool(sparse.issparse(self.rows))
 
     @cached_property
     def _apart(self) -> bool:
-        """Whether rows are summed one by one rather than in the compiled pass."""
+        """True if sums over rows are computed outside the compiled pass."""
         return self.mass is not None or self.sparse
 
     @cached_property
     def anchors(self) -> Array:
-        """(I − A) ξ̄_i of each client, around which its `standing` rows are."""
+        """(I − A) ξ̄_i of each client; the centre m of a `standing` row ζ is A ζ plus this."""
         own = self.centers if self.centers.ndim == 2 else np.zeros_like(self.centers[:, 0])
         return self.problem.geometry.anchor(own)
 
     @cached_property
     def standing(self) -> Array:
-        """The rows as a pass reads them: as they are, or around 0 if classes have their own ξ̄."""
+        """The rows that a pass reads: ζ, or ζ shifted by ξ̄ of their class if classes have one."""
         one = self.centers.ndim == 2 or not self.problem.geometry.bowl.any()
         return self.rows if one else rowwise.standing(self)
 
     def center_of(self, client: int, at: slice) -> Array:
-        """ξ̄ of some rows of a client: one for all (d,), or each that of its class (n, d)."""
+        """Return ξ̄ of some rows of a client: (d,), or (n, d) if each class has its own."""
         own = self.centers[client]
         return own if own.ndim == 1 else np.asarray(own[self.problem.places(self.target[at])])
 
     def scored(self, rows: Array, target: Array) -> Array:
-        """h of rows that stand for those of the group, one for one."""
+        """Return h of rows that take the places of the group's rows, in their order."""
         labels, score = self.problem.decode(target), self.problem.score
         parts = [slice(first, stop) for first, stop in pairwise(self.bounds)]
         return np.concatenate(
@@ -131,7 +131,7 @@ class Group:
 
     @cached_property
     def offsets(self) -> Array:
-        """What is added to F_i so that mixtures compare losses alone, or regrets; else zero."""
+        """The terms added to F_i so that mixtures compare losses or regrets; zero by default."""
         method = self.problem.method
         if self.own is not None:
             return -self.own
@@ -142,14 +142,14 @@ class Group:
         return -self.average(-level)
 
     def average(self, f: Array) -> Array:
-        """ρβ log mean exp(f/ρβ) of each client."""
+        """Return ρβ log mean exp(f/ρβ) of each client."""
         tau, ends = self.problem.method.temperature, self.bounds[1:-1]
         parts = np.split(f, ends)
         each = repeat(None) if self.mass is None else np.split(self.mass, ends)
         return np.array([tilted_mean(part, tau, w) for part, w in zip(parts, each, strict=False)])
 
     def batches(self) -> Iterator[range]:
-        """Clients, in their order, some at a time: what is made of their rows need not be large."""
+        """Yield ranges of consecutive clients with about `_BATCH` rows each."""
         first, bounds = 0, self.bounds.tolist()
         for stop in range(1, len(bounds)):
             if bounds[stop] - bounds[first] >= _BATCH or stop == len(bounds) - 1:
@@ -157,7 +157,7 @@ class Group:
                 first = stop
 
     def take(self, indices: Sequence[Array]) -> Group:
-        """The group with only the given rows of each client (minibatches)."""
+        """Return the group with only the given rows of each client (minibatches)."""
         flat = np.concatenate(
             [first + part for first, part in zip(self.bounds, indices, strict=False)]
         )
@@ -165,7 +165,7 @@ class Group:
         return replace(self, **self._rows(flat), bounds=bounds)
 
     def select(self, clients: Sequence[int]) -> Group:
-        """The group with only some of its clients (partial participation)."""
+        """Return the group with only some of its clients (partial participation)."""
         if len(clients) == len(self.names):
             return self
         parts = [np.arange(self.bounds[i], self.bounds[i + 1]) for i in clients]
@@ -185,13 +185,13 @@ class Group:
         return {"rows": self.rows[flat], "target": self.target[flat], "mass": mass}
 
     def priced(self, rho: float) -> Group:
-        """The same clients at another price ρ."""
+        """Return the clients at another price ρ."""
         return replace(self, problem=self.problem.priced(rho))
 
     def at_scale(self, scale: float) -> Group:
         """Return the clients with Huber's loss for a fixed scale σ, labels in units of √σ.
 
-        See :mod:`dorfl.linear.scale`. What does not depend on loss or labels is computed once.
+        See :mod:`dorfl.linear.scale`. All that depends on neither loss nor labels is shared.
         """
         root = float(np.sqrt(scale))
         _ = self.anchors, self.standing, self.offsets, self.problem.geometry, self.problem.threshold
@@ -203,7 +203,7 @@ class Group:
         return group
 
     def spent(self, atoms: Atoms) -> Array:
-        """r̂_i = E_p[c(z, ζ)] + β KL(p‖P̂_i) = −∂F_i/∂ρ: how far each client's worst case is away."""
+        """Return r̂_i = E_p[c(z, ζ)] + β KL(p‖P̂_i) = −∂F_i/∂ρ, the distance of the worst case."""
         cost = np.add.reduceat(atoms.weights * self.moved(atoms), self.bounds[:-1])
         beta = self.problem.method.beta
         if np.isinf(beta):
@@ -212,7 +212,7 @@ class Group:
         return np.asarray(cost + beta * np.add.reduceat(relative, self.bounds[:-1]))
 
     def moved(self, atoms: Atoms) -> Array:
-        """c(z, ζ) of every row."""
+        """Return c(z, ζ) of every row."""
         method = self.problem.method
         weights = method.cost.weights(self.problem.dims)
         free = np.isfinite(weights)
@@ -224,9 +224,18 @@ class Group:
     def evaluate(
         self, theta: Array, curvature: str = "none", *, rows: bool = False, keep: bool = False
     ) -> Evaluation:
-        """F_i and ∇F_i of every client at θ, and what else is asked for, in one pass over the rows.
+        """Return F_i and ∇F_i of every client at θ, in one pass over the rows.
 
-        With `keep`, the evaluation has what the pass kept of every row.
+        Parameters
+        ----------
+        theta : array
+            θ, flat.
+        curvature : str
+            Resolution of ∇²F_i, one of :data:`~dorfl.linear.curvature.RESOLUTIONS`.
+        rows : bool
+            Also return the sample weights and, with a curvature, the largest share of one row.
+        keep : bool
+            Also return f, ∂l/∂t and the label of every row.
 
         >>> import dorfl
         >>> from dorfl.federated.training import prepare
@@ -259,7 +268,7 @@ class Group:
         return found
 
     def clipped(self, theta: Array, longest: float, values: tuple[float, float]) -> Evaluation:
-        """F_i and ∇F_i with every row's f kept in `values`, its gradient no longer than given."""
+        """Return F_i and ∇F_i with f of every row clipped to `values` and its gradient clipped."""
         atoms = self.atoms(theta)
         value = np.clip(atoms.value, *values)
         place = np.sqrt(np.einsum("ij,ij->i", atoms.rows, atoms.rows) + self.problem.intercept)
@@ -270,7 +279,7 @@ class Group:
         )
 
     def sample_weights(self, theta: Array) -> list[Array]:
-        """p of every client at θ."""
+        """Return p of every client at θ."""
         return np.split(self.weights_of(self.kept(theta).value), self.bounds[1:-1])
 
     # ── the exact path ──────────────────────────────────────────────────────────────────────────
@@ -303,7 +312,7 @@ class Group:
         return ready, sums, per_row
 
     def _ready(self, theta: Array) -> Ready:
-        """θ as the rows meet it: θᵀm = (Aᵀθ)ᵀζ + θᵀ(I − A)ξ̄."""
+        """Return θ in the form of a pass: θᵀm = (Aᵀθ)ᵀζ + θᵀ(I − A)ξ̄."""
         shape = self.problem.geometry
         weights, intercept = self.problem.split(theta)
         pulled = apply(shape.inverse, weights)
@@ -313,12 +322,12 @@ class Group:
 
     @cached_property
     def _method(self) -> tuple[float, float, tuple[float, ...]]:
-        """What every kernel is told of the method."""
+        """The arguments of every kernel that describe the method."""
         return 1.0 / self.problem.method.temperature, self._label_price, self.problem.threshold
 
     @cached_property
     def _closed(self) -> tuple[float, ...]:
-        """The closed form of a loss of one output, by the kernel's name for it."""
+        """The kernel's code of the loss with one output, and the parameter of the loss."""
         loss = self.problem.loss
         return getattr(kernels, loss.supremum.upper()), loss.parameter
 
@@ -339,7 +348,7 @@ class Group:
         return float(method.rho * price)
 
     def _combine(self, ready: Ready, sums: ChunkSums, per_row: tuple[Array, ...]) -> Evaluation:
-        """Chunks into clients, in the chunks' order; then the chain rule from ζ back to θ."""
+        """Combine chunks into clients, in their order, and apply the chain rule from ζ to θ."""
         problem, clients = self.problem, len(self.names)
         shrink, column = problem.geometry.shrink, int(problem.threshold[0])
         values = np.empty(clients)
@@ -356,29 +365,29 @@ class Group:
         else:
             tau = problem.method.temperature
             kernels.combine(self.chunks, self.counts, tau, *back, *sums, values, gradient)
-        return self._told(values, gradient)
+        return self._evaluation(values, gradient)
 
-    def _told(self, values: Array, gradient: Array, error: float = 0.0) -> Evaluation:
+    def _evaluation(self, values: Array, gradient: Array, error: float = 0.0) -> Evaluation:
         return Evaluation(values + self.offsets, gradient.reshape(len(self.names), -1), error)
 
     # ── row by row ──────────────────────────────────────────────────────────────────────────────
 
     def atoms(self, theta: Array) -> Atoms:
-        """Every row at its worst: the atoms of the worst-case distribution and their weights."""
+        """Return the atoms of the worst-case distribution and their weights."""
         if self._ascends:
             return self._ascend(theta)
         return self._placed(theta, *self._pass(theta, keep=True)[2])
 
     @cached_property
     def _ascends(self) -> bool:
-        """Whether rows climb to their worst place; where nothing moves, none is left on its way."""
+        """True if maximisers are found by ascent rather than in closed form."""
         moves = bool(np.isfinite(self.problem.method.rho))
         return self.problem.approximate or (moves and self.tolerance > 0)
 
     def _placed(
         self, theta: Array, value: Array, slope: Array, target: Array, shift: Array
     ) -> Atoms:
-        """Where a pass found the rows' worst places to be."""
+        """Return the maximisers of the rows from the results of a pass."""
         problem, shape = self.problem, self.problem.geometry
         if self.sparse:
             raise ValueError("sparse rows: where each goes is a dense table; give `.toarray()`")
@@ -391,7 +400,7 @@ class Group:
         return Atoms(rows, target, value, self.weights_of(value), slope, 0.0)
 
     def weights_of(self, value: Array) -> Array:
-        """p of every row from its f: softmax(f/ρβ) over its client's rows."""
+        """Return p of every row from its f: softmax(f/ρβ) over the rows of its client."""
         tau = self.problem.method.temperature
         if np.isinf(tau):
             return np.asarray(1.0 / self.lots)
@@ -403,7 +412,7 @@ class Group:
         return out
 
     def kept(self, theta: Array) -> Kept:
-        """f, ∂l/∂t and the label of every row at its worst, without its place."""
+        """Return f, ∂l/∂t and the label of every row at its maximiser."""
         if self._ascends:
             atoms = self._ascend(theta)
             return Kept(atoms.value, atoms.slope, atoms.target)
@@ -415,7 +424,7 @@ class Group:
         if self.problem.intercept:
             slope = np.add.reduceat(atoms.weights[:, None] * atoms.slope, self.bounds[:-1])
             gradient = np.concatenate([gradient, slope[:, :, None]], axis=2)
-        return self._told(self.average(atoms.value), gradient, atoms.error)
+        return self._evaluation(self.average(atoms.value), gradient, atoms.error)
 
     def _ascend(self, theta: Array) -> Atoms:
         self._check_finite(self.problem.split(theta)[0])

@@ -6,9 +6,9 @@ g = ∂l/∂t, D = ∂²l/∂t² there, Q = W K⁻¹ and S = Q Wᵀ (m, K: see :
     ∇²f = E ⊗ z zᵀ + (g ⊗ Qᵀ E)(· ⊗ zᵀ) + (· ⊗ z)(g ⊗ Qᵀ E)ᵀ + g gᵀ ⊗ (K⁻¹ + Qᵀ E Q),
     E = (D⁻¹ − S)⁻¹,
 
-in which the middle terms read g_c (Qᵀ E)_{k c'} z_l + g_c' (Qᵀ E)_{l c} z_k. The tilt adds how much
-the rows' gradients differ: ∇²F = E_p[∇²f] + Cov_p(g ⊗ z) / ρβ. So it takes weighted Gram matrices
-of the rows z and weighted sums of them.
+in which the middle terms read g_c (Qᵀ E)_{k c'} z_l + g_c' (Qᵀ E)_{l c} z_k. The tilt adds the
+covariance of the rows' gradients: ∇²F = E_p[∇²f] + Cov_p(g ⊗ z) / ρβ. So ∇²F consists of weighted
+Gram matrices of the rows z and of weighted sums of them.
 """
 
 from __future__ import annotations
@@ -30,32 +30,47 @@ if TYPE_CHECKING:
     from dorfl.linear.base import Kept
     from dorfl.linear.group import Group
 
-_PIECE = 4096  # rows moved and weighted at once …
-_NUMBERS = 16_000_000  # … and numbers in them
-_LEANING = 2_000_000  # numbers in what rows that move weigh, at once
+_PIECE = 4096  # rows that are moved and weighted together, at most …
+_NUMBERS = 16_000_000  # … and their numbers, at most
+_LEANING = 2_000_000  # numbers in the products g E of rows that are multiplied together
 _SMALL = 512  # parameters up to which double precision costs little
 
 
 class _Rows(NamedTuple):
     """Some rows of one client at θ."""
 
-    place: Array  # z, with a last 1 where there is an intercept (n, width)
+    place: Array  # z, with a last 1 for an intercept (n, width)
     share: Array  # p (n,)
     slope: Array  # g (n, outputs)
     bend: Array  # E (n, outputs, outputs)
 
 
 class _Model(NamedTuple):
-    """What the rows' curvature depends on besides the rows."""
+    """What the curvature depends on besides the rows."""
 
-    pull: Array  # Q, with a last 0 where there is an intercept (outputs, width)
+    pull: Array  # Q, with a last 0 for an intercept (outputs, width)
     spread: Array  # S (outputs, outputs)
     tau: float
-    moves: bool  # whether rows do
+    moves: bool  # whether rows move
 
 
 def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = None) -> Array:
-    """∇²F_i of every client at θ, packed: (clients, numbers); `kept` is what a pass there found.
+    """Return ∇²F_i of every client at θ, packed.
+
+    Parameters
+    ----------
+    group : Group
+        The clients.
+    theta : array
+        θ, flat.
+    resolution : str
+        "diagonal", "blocks" or "full".
+    kept : Kept, optional
+        f, ∂l/∂t and labels of the rows at θ; computed by a pass if not given.
+
+    Returns
+    -------
+    array of shape (clients, numbers)
 
     >>> import dorfl
     >>> from dorfl.federated.training import prepare
@@ -86,10 +101,11 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
 
 
 def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
-    """The largest share that one row has in some output's curvature, for every client.
+    """Return the largest share of one row in the curvature of an output, for every client.
 
-    A row's share is that of its weight p (E + g²/ρβ) in the sum that a Gram matrix is. Where that
-    is nearly one, ∇²F is that row times itself.
+    The share of a row is that of its weight p (E + g²/ρβ) in the sum over all rows. If it is nearly
+    one, ∇²F is the outer product of that row with itself. Parameters are those of
+    :func:`curvature`.
 
     >>> import dorfl
     >>> from dorfl.federated.training import prepare
@@ -125,12 +141,12 @@ def _model(group: Group, theta: Array) -> _Model:
 
 
 def _weight(p: Array, g: Array, bend: Array, tau: float) -> Array:
-    """What rows weigh in the Gram matrix of an output, with `bend` the diagonal of E."""
+    """Return the weights of rows in the Gram matrix of an output; `bend` is the diagonal of E."""
     return np.asarray(np.maximum(p * (bend + g * g / tau), 0.0))
 
 
 def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: Array) -> None:
-    """The whole matrix where there is one output, for all clients in one compiled loop."""
+    """Compute the full matrix of a model with one output, for all clients in one compiled loop."""
     precision, shape, dims = _precision(group), group.problem.geometry, group.problem.dims
     bend = _stretched(plain, model.spread)[:, 0, 0]
     root = np.sqrt(_weight(p, g, bend, model.tau)).astype(precision)
@@ -166,7 +182,7 @@ def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: 
 
 
 def _wide(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
-    """The whole matrix where there is one output, one triangle of it multiplied and packed."""
+    """Compute the full matrix of a wide model with one output: one triangle, by BLAS."""
     sums, total = _Sums(model), None
     for part in parts:
         root = np.sqrt(sums.add(part)).astype(part.place.dtype)
@@ -186,12 +202,12 @@ def _wide(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
 
 
 def _blas(name: str, like: Array) -> Any:
-    """A routine of BLAS in the precision of an array."""
+    """Return a routine of BLAS in the precision of an array."""
     return get_blas_funcs(name, (like,))
 
 
 def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
-    """The whole matrix."""
+    """Compute the full matrix of a model with several outputs."""
     outputs, width = model.pull.shape
     upper, lower = np.tril_indices(outputs)
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
@@ -226,7 +242,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
             leaning += lean.reshape(outputs, -1, width)[:, place_of.T]
         leaning = np.ascontiguousarray(leaning)
         kernels.lean_on(model.pull, leaning, pushed, 1.0 / model.tau, packed)
-    # The same added to all classes changes nothing: bent upwards there, the matrix is definite.
+    # F does not depend on a vector added to all classes: curvature there makes ∇²F definite.
     size, common = outputs * width, _pairs_of_outputs(outputs, width)
     places = packing.diagonal_places((size,))
     level = packed[places].reshape(outputs, width).sum(axis=0) / outputs**2
@@ -243,7 +259,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
 
 
 def _add_grams(place: Array, weight: Array, grams: Array) -> None:
-    """Σ_j w_jq z_j z_jᵀ for every q; at θ = 0 all rows weigh the same, and one product will do."""
+    """Add Σ_j w_jq z_j z_jᵀ for every q; one product if all rows have the same weights (θ = 0)."""
     if (weight == weight[0]).all():
         once = np.zeros((len(grams), 1))
         kernels.gram(place, np.ones((len(place), 1), dtype=place.dtype), once)
@@ -254,14 +270,14 @@ def _add_grams(place: Array, weight: Array, grams: Array) -> None:
 
 @cache
 def _pairs_of_outputs(outputs: int, width: int) -> Array:
-    """Where the packed matrix has (c, k) with (e, k), c ≥ e: (pairs, width)."""
+    """Return the indices of the entries ((c, k), (e, k)), c ≥ e, when packed: (pairs, width)."""
     upper, lower = np.tril_indices(outputs)
     rank = upper[:, None] * width + np.arange(width)
     return np.asarray(rank * (rank + 1) // 2 + lower[:, None] * width + np.arange(width))
 
 
 def _blocks(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
-    """One block an output."""
+    """Compute one block for each output."""
     outputs, width = model.pull.shape
     total, sums = np.zeros((outputs, width, width)), _Sums(model)
     for part in parts:
@@ -276,7 +292,7 @@ def _blocks(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) 
 
 
 def _diagonal(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
-    """One number a parameter."""
+    """Compute one number for each parameter."""
     total, sums = np.zeros(model.pull.shape), _Sums(model)
     for part in parts:
         total += sums.add(part).T @ np.square(part.place, dtype=np.float64)
@@ -287,7 +303,7 @@ def _diagonal(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array
 
 
 class _Sums:
-    """What one output's block has beside its Gram matrix."""
+    """The terms of one output's block beside its Gram matrix."""
 
     def __init__(self, model: _Model) -> None:
         outputs, width = model.pull.shape
@@ -297,7 +313,7 @@ class _Sums:
         self.pushed, self.turns = np.zeros((outputs, width)), np.zeros(outputs)
 
     def add(self, part: _Rows) -> Array:
-        """Take some rows in; returns their weights in the Gram matrices (n, outputs)."""
+        """Add some rows and return their weights in the Gram matrices (n, outputs)."""
         p, g = part.share[:, None], part.slope
         self.pushed += (p * g).T @ part.place
         self.turns += (p * g * g).sum(axis=0)
@@ -308,7 +324,7 @@ class _Sums:
         return _weight(p, g, np.einsum("ncc->nc", part.bend), self.model.tau)
 
     def rest(self, c: int, product: Callable[[Array, Array], Array]) -> Array:
-        """What the block of output c has beside the Gram matrix; `product` is outer, or plain."""
+        """Return the terms of output c beside the Gram matrix; `product` is outer, or plain."""
         pull, made = self.model.pull, -product(self.pushed[c], self.pushed[c]) / self.model.tau
         if self.model.moves:
             for b, q in enumerate(pull):
@@ -320,7 +336,7 @@ class _Sums:
 def _pieces(
     group: Group, i: int, model: _Model, share: Array, slope: Array, level: Array, target: Array
 ) -> Iterator[_Rows]:
-    """The client's rows, some at a time, where they are at their worst."""
+    """Yield the client's rows at their maximisers, some at a time."""
     problem = group.problem
     precision = _precision(group)
     shrink, pull = problem.geometry.shrink.astype(precision), model.pull.astype(precision)
@@ -339,7 +355,7 @@ def _pieces(
 
 
 def _step(group: Group) -> int:
-    """How many rows at once: none has more numbers than its columns, or every two outputs."""
+    """Return the number of rows of a piece, limited by their columns and pairs of outputs."""
     widest = max(group.problem.dims, group.problem.outputs**2)
     return max(min(_PIECE, _NUMBERS // widest), 1)
 
@@ -349,7 +365,7 @@ def _precision(group: Group) -> np.dtype[Any]:
 
 
 def _stretched(bend: Array, spread: Array) -> Array:
-    """E = D (I − S D)⁻¹; where that is nearly singular, no more than ten times D."""
+    """Return E = D (I − S D)⁻¹; if that is nearly singular, at most ten times D."""
     if not spread.any():
         return bend
     if len(spread) == 1:
@@ -358,13 +374,13 @@ def _stretched(bend: Array, spread: Array) -> Array:
 
 
 def _square(place: Array, weight: Array) -> Array:
-    """Σ_j w_j z_j z_jᵀ, for weights that are not negative."""
+    """Return Σ_j w_j z_j z_jᵀ, for weights of at least 0."""
     weighted = place * np.sqrt(np.maximum(weight, 0.0)).astype(place.dtype)[:, None]
     return np.asarray(weighted.T @ weighted)
 
 
 def _soften(group: Group, block: Array, amount: float) -> None:
-    """Add `amount` · K⁻¹ to a block, or to its diagonal: how far rows move grows with θ."""
+    """Add `amount` · K⁻¹, by which the move of rows grows with θ, to a block or its diagonal."""
     inverse, dims = group.problem.geometry.inverse, group.problem.dims
     if np.isinf(group.problem.method.rho):
         return

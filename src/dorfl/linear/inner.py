@@ -1,4 +1,4 @@
-"""The inner supremum f(θ, ζ) = sup_ξ L(θ, ξ) − ρ c(ξ, ζ): how bad may the row ζ become?
+"""The inner supremum f(θ, ζ) = sup_ξ L(θ, ξ) − ρ c(ξ, ζ) of a row ζ.
 
 Cost and quadratic score together are one quadratic in the row, −½ (x − m)ᵀ K (x − m) − penalty(ζ),
 with K = ρ W + 2ρ₂ V. Its centre m = A ζ + (I − A) ξ̄ is one affine map for every row, so neither
@@ -25,28 +25,28 @@ from dorfl.support.types import Array
 
 
 class Geometry(NamedTuple):
-    """Where rows are pulled to and how stiffly. Diagonals are (d,), full matrices (d, d)."""
+    """The quadratic form of cost and score. Diagonals are (d,), full matrices (d, d)."""
 
     shrink: Array  # A, with m = A ζ + (I − A) ξ̄
     inverse: Array  # K⁻¹, zero on frozen coordinates
     bowl: Array  # Q, with penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄)
 
     def spread(self, weights: Array) -> Array:
-        """S = W K⁻¹ Wᵀ: how far outputs move for a unit of slope; weights are (outputs, d)."""
+        """Return S = W K⁻¹ Wᵀ, the move of the outputs per unit of slope; W is (outputs, d)."""
         return np.asarray(apply(self.inverse, weights) @ weights.T)
 
     def anchor(self, center: Array) -> Array:
-        """(I − A) ξ̄, the part of every centre m that does not depend on the row."""
+        """Return (I − A) ξ̄, the part of every centre m that does not depend on the row."""
         return np.asarray(center - apply(self.shrink, center))
 
     def penalty(self, rows: Array, center: Array) -> Array:
-        """min_x h(x) + ρ c(x, ζ) of every row: what the score costs it before any loss."""
+        """Return min_x h(x) + ρ c(x, ζ) of every row: the least cost of the score, without loss."""
         offset = np.asarray(rows, dtype=np.float64) - center
         return np.asarray(np.einsum("ij,ij->i", offset, apply(self.bowl, offset)))
 
 
 def geometry(rho: float, cost_weights: Array, bend: Array | None = None) -> Geometry:
-    """The geometry of cost ρ·½Σ w_k (x_k − ζ_k)² and score ½ (x − ξ̄)ᵀ `bend` (x − ξ̄).
+    """Return the geometry of cost ρ·½Σ w_k (x_k − ζ_k)² and score ½ (x − ξ̄)ᵀ `bend` (x − ξ̄).
 
     >>> import numpy as np
     >>> geometry(2.0, np.ones(1), 2.0 * np.ones(1)).shrink      # m halfway between ζ and ξ̄
@@ -77,17 +77,17 @@ def geometry(rho: float, cost_weights: Array, bend: Array | None = None) -> Geom
 
 
 def apply(operator: Array, vectors: Array) -> Array:
-    """operator · v for every v in the last axis; a (d,) operator is a diagonal."""
+    """Return operator · v for every v in the last axis; a (d,) operator is a diagonal."""
     return np.asarray(vectors * operator if operator.ndim == 1 else vectors @ operator.T)
 
 
 def is_concave(loss: Loss, spread: Array) -> bool:
-    """Whether the supremum is strictly concave at this spread, so that its maximiser is unique."""
+    """Return True if the supremum is strictly concave at this spread: one maximiser."""
     return _stretch(loss, spread) < 1.0
 
 
 def _stretch(loss: Loss, spread: Array) -> float:
-    """How much of the cost's curvature the loss takes away: curvature · λ_max(S)."""
+    """Return curvature · λ_max(S): the curvature of the loss relative to that of the cost."""
     largest = _largest(spread, loss.invariant)
     return loss.curvature * largest if largest > 0 else 0.0
 
@@ -102,9 +102,9 @@ def _largest(spread: Array, invariant: bool) -> float:
 
 
 def check_finite(loss: Loss, rho: float, spread_at: Callable[[float], Array]) -> None:
-    """Raise if the supremum is infinite, naming the smallest ρ that would do.
+    """Raise ValueError if the supremum is infinite, and name the smallest ρ that is large enough.
 
-    `spread_at` gives S of the model's weights for a ρ.
+    `spread_at` returns S of the model's weights for a ρ.
     """
     if math.isinf(loss.finite_below):
         return
@@ -130,12 +130,12 @@ def _rounded_up(value: float) -> str:
 
 
 class Ascent(NamedTuple):
-    """What :func:`ascend` found: f and its maximisers, and how far off they may be."""
+    """Result of :func:`ascend`: f and its maximisers, with bounds on their errors."""
 
     value: Array
     atoms: Array
     slope: Array
-    error: Array  # a bound on f* − value; infinite where strong concavity cannot be shown
+    error: Array  # a bound on f* − value; infinite if strong concavity cannot be shown
     distance: Array  # a bound on the distance to the maximiser; likewise
 
 
@@ -156,11 +156,29 @@ def ascend(
 ) -> Ascent:
     """Maximise l − h − ½ Σ κ_k (x_k − ζ_k)² for every row by preconditioned gradient ascent.
 
-    `stiffness` is κ = ρ w (infinite: frozen). `dent` bounds how much h bends the wrong way,
-    ∇²h ⪰ −dent · diag(κ): 0 for a convex score, infinite when nothing is known. With
-    μ = 1 − curvature · λ_max(S) − dent > 0 the problem is strongly concave and ½‖∇‖²/μ bounds the
-    error; otherwise a maximiser found is only a local one, and a warning says so. A row is done
-    when its error is below `accuracy` or, where `distance` is given, its distance below that.
+    Step lengths are those of Barzilai and Borwein (*Two-point step size gradient methods*, IMA J.
+    Numer. Anal. 8, 1988), with Armijo's rule. With μ = 1 − curvature · λ_max(S) − dent > 0 the
+    problem is strongly concave and ½‖∇‖²/μ bounds the error. Otherwise the maximiser may be a local
+    one, and a warning says so.
+
+    Parameters
+    ----------
+    weights, intercept : arrays of shape (outputs, d) and (outputs,)
+        The model.
+    rows, target : arrays of shape (n, d) and (n,)
+        ζ and encoded labels.
+    loss : Loss
+        l.
+    stiffness : array of shape (d,)
+        κ = ρ w; infinite for frozen columns.
+    score, score_gradient : callable
+        h and ∇h of rows.
+    dent : float
+        A bound with ∇²h ⪰ −dent · diag(κ): 0 for a convex score, infinite if unknown.
+    accuracy, distance : float
+        A row is done if its error is below `accuracy`, or its distance below `distance` > 0.
+    max_steps : int
+        Maximum number of steps.
     """
     free = np.isfinite(stiffness)
     soft = np.where(free, 1.0 / stiffness, 0.0)
@@ -207,7 +225,7 @@ def ascend(
         slope, following, size = ascent_direction(trial)
         moved = np.einsum("ij,ij,j->i", trial - x, trial - x, stiff)
         bent = np.einsum("ij,ij->i", trial - x, gradient - following)
-        # The Barzilai–Borwein length: the curvature just seen along the step just taken.
+        # The Barzilai–Borwein length: one over the curvature along the last step.
         seen = np.clip(moved / np.where(bent > 0, bent, np.inf), 0.0, 1e3)
         length = np.where(better, np.where(seen > 0, seen, 2.0 * length), 0.5 * length)
         x, gradient, value = trial, following, np.where(better, reached, value)

@@ -1,4 +1,4 @@
-"""What clients and server agree on before the first round: method, loss, classes. No data."""
+"""The problem of a linear model, without data: method, loss, columns and classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dorfl.objective.scores import Nothing
 from dorfl.support.types import Array
 
 INTERCEPT_RIDGE = 1e-3  # of l2: changes no prediction that matters, and makes the gap a bound
-_COUPLED = 64  # outputs, of which any three are some 300,000
+_COUPLED = 64  # outputs up to which terms that couple any three of them (300,000) are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,57 +32,57 @@ class Problem(Agreed):
 
     @cached_property
     def outputs(self) -> int:
-        """How many numbers the model computes for a row."""
+        """The number of outputs of the model for a row."""
         return self.loss.outputs(len(self.classes))
 
     @cached_property
     def size(self) -> int:
-        """How many parameters the model has."""
+        """The number of parameters of the model."""
         return self.outputs * (self.dims + self.intercept)
 
     @cached_property
     def score(self) -> Score:
-        """The method's score; where it has none, one that is zero."""
+        """The outlier score of the method; zero if it has none."""
         return Nothing() if self.method.score is None else self.method.score
 
     @cached_property
     def stiffness(self) -> Array:
-        """ρ w: what it costs to move a row along each column (infinite: it cannot)."""
+        """ρ w, the cost of moving a row along each column; infinite for frozen columns."""
         return np.asarray(self.method.rho * self.method.cost.weights(self.dims))
 
     def priced(self, rho: float) -> Problem:
-        """The same problem with another price ρ."""
+        """Return the problem with another price ρ."""
         return replace(self, method=self.method.priced(rho))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape users see θ in: a vector, or for softmax one row per class."""
+        """The shape of θ for users: a vector, or for softmax one row per class."""
         row = self.dims + self.intercept
         return (row,) if self.outputs == 1 else (self.outputs, row)
 
     @cached_property
     def layout(self) -> Shape:
-        """How the parameters are laid out: a row of weights, intercept last, for every output."""
+        """The layout of the parameters: a row of weights, intercept last, for every output."""
         apart = self.outputs == 1 or self.loss.invariant
         rows = (self.outputs, self.dims + self.intercept) if apart else (1, self.size)
         return Shape(*rows, self.others)
 
     @property
     def finest(self) -> str:
-        """Blocks where rows move or are tilted, which couples any three of very many outputs."""
+        """The finest curvature: blocks if many outputs are coupled by transport or tilt."""
         coupled = np.isfinite([self.method.rho, self.method.temperature]).any()
         return "blocks" if coupled and self.outputs > _COUPLED else super().finest
 
     @property
     def estimates_scale(self) -> bool:
-        """Whether the scale σ of residuals is an unknown too; see `ConcomitantHuber`."""
+        """True if the scale σ of residuals is an unknown too; see `ConcomitantHuber`."""
         return self.loss.estimates_scale
 
     @property
     def penalised(self) -> Array:
-        """How much of `l2` each parameter gets: weights all of it, intercepts a thousandth.
+        """The share of `l2` of each parameter: 1 for weights, a thousandth for intercepts.
 
-        An intercept without any ridge would leave the lower bound on the optimum at −∞.
+        Without any ridge on the intercept, the lower bound on the optimum would be −∞.
         """
         share = np.ones((self.outputs, self.dims + self.intercept))
         share[:, self.dims :] = INTERCEPT_RIDGE
@@ -90,47 +90,47 @@ class Problem(Agreed):
 
     @property
     def bends(self) -> bool:
-        """Whether curvature can be told."""
+        """True if clients can report curvature."""
         return self.loss.has_hessian and (self.outputs == 1 or self.loss.invariant)
 
     @property
     def smooth(self) -> bool:
-        """Whether no risk has a kink: only a row that may move can have two worst places."""
+        """True if no risk has a non-smooth point: a row that cannot move has one maximiser."""
         return self.bends and bool(np.isinf(self.method.rho))
 
     @property
     def covered(self) -> bool:
-        """Whether curvature is that of a parabola above the risk and not the risk's own."""
+        """True if the reported curvature is that of a parabola above the risk."""
         return self.loss.majorizes
 
     def encode(self, labels: Array) -> Array:
-        """Labels as the loss takes them."""
+        """Return labels encoded for the loss."""
         return self.loss.encode(labels, self.classes)
 
     def decode(self, target: Array) -> Array:
-        """The labels behind encoded targets."""
+        """Return the labels of encoded targets."""
         return self.loss.decode(target, self.classes)
 
     def places(self, target: Array) -> Array:
-        """Which of the classes is behind every encoded target."""
+        """Return the index of the class of every encoded target."""
         return np.searchsorted(self.classes, self.decode(target))
 
     def split(self, theta: Array) -> tuple[Array, Array]:
-        """θ as weights (outputs, dims) and intercepts (outputs,)."""
+        """Return θ as weights (outputs, dims) and intercepts (outputs,)."""
         table = np.asarray(theta, dtype=np.float64).reshape(self.outputs, -1)
         if not self.intercept:
             return table, np.zeros(self.outputs)
         return np.ascontiguousarray(table[:, :-1]), table[:, -1].copy()
 
     def predict(self, theta: Array, rows: Array) -> Array:
-        """The model's outputs for rows: (n,), or (n, classes) for softmax."""
+        """Return the model's outputs for rows: (n,), or (n, classes) for softmax."""
         weights, intercept = self.split(theta)
         table = rows if sparse.issparse(rows) else np.asarray(rows)
         out = table @ weights.T + intercept
         return np.asarray(out if self.outputs > 1 else out[:, 0])
 
     def check(self) -> None:
-        """Raise where cost, score and loss do not fit together."""
+        """Raise ValueError if cost, score and loss do not fit together."""
         cost = self.method.cost
         cost.weights(self.dims)
         if np.isfinite(cost.label_price) and not self.loss.classifies:
@@ -149,18 +149,18 @@ class Problem(Agreed):
 
     @property
     def unbounded(self) -> bool:
-        """Whether separable rows would leave the objective without a finite minimiser."""
+        """True if the objective has no finite minimiser for separable rows."""
         still = bool(np.isinf(self.stiffness).any())
         return self.loss.unbounded and still and self.method.score is None
 
     @cached_property
     def geometry(self) -> Geometry:
-        """The quadratic that cost and score make; see :mod:`dorfl.linear.inner`."""
+        """The quadratic form of cost and score; see :mod:`dorfl.linear.inner`."""
         weights = self.method.cost.weights(self.dims)
         return geometry(self.method.rho, weights, self.score.hessian(self.dims))
 
     def is_finite(self, theta: Array) -> bool:
-        """Whether the supremum is finite at θ (always, except for the squared loss)."""
+        """Return True if the supremum is finite at θ (always, except for the squared loss)."""
         if self.constrained and theta.size > self.size:
             return bool(theta[-1] > 0) and self.priced(theta[-1]).is_finite(theta[:-1])
         if np.isinf(self.loss.finite_below):
@@ -170,7 +170,7 @@ class Problem(Agreed):
 
     @cached_property
     def threshold(self) -> tuple[float, ...]:
-        """The threshold score as the kernel takes it: all zero where there is none."""
+        """The threshold score as the arguments of the kernel; all zero if there is none."""
         found = self.score.threshold_form(self.stiffness)
         if found is None or self.approximate:
             return (0.0,) * 6
@@ -178,11 +178,11 @@ class Problem(Agreed):
 
     @cached_property
     def closed(self) -> bool:
-        """Whether the kernel takes the score into account; else its rows have to rest."""
+        """True if the kernel has a closed form for the score; else rows with it cannot move."""
         return self.score.has_closed_form(self.stiffness, self.outputs)
 
     @cached_property
     def approximate(self) -> bool:
-        """Whether the supremum has no closed form here and is found by ascent."""
+        """True if the supremum has no closed form and is found by ascent."""
         moves = bool(np.isfinite(self.method.rho))
         return not self.loss.supremum or (moves and not self.closed)

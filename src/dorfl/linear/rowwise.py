@@ -1,8 +1,8 @@
-"""Rows one by one: those that do not count alike, sparse ones, and those that have to climb.
+"""Sums over rows with unequal masses or sparse rows, and suprema that need numerical ascent.
 
-The compiled pass reads every row once and keeps no more than sums. Where P̂_i is not 1/n_i, or rows
-are sparse, it is used for the suprema alone: they need a row's outputs and nothing else of it, and
-m = A ζ + (I − A) ξ̄ is affine in the row, so that the sums are products with the rows as they are.
+The compiled pass reads every row once and keeps only sums. If rows have masses, or are sparse, it
+computes the suprema alone, which depend on a row's outputs only. Since m = A ζ + (I − A) ξ̄ is
+affine in the row, the sums are then matrix products with the rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dorfl.support.types import Array
 if TYPE_CHECKING:
     from dorfl.linear.group import Group
 
-_NUMBERS = 4_000_000  # made dense at once
+_NUMBERS = 4_000_000  # in a dense block of sparse rows
 
 
 class Sums(NamedTuple):
-    """By client: F_i, Σ p g ζᵀ, Σ p g, Σ p g gᵀ, Σ p g · shift."""
+    """F_i, Σ p g ζᵀ, Σ p g, Σ p g gᵀ and Σ p g · shift of each client."""
 
     values: Array
     moment: Array
@@ -36,7 +36,7 @@ class Sums(NamedTuple):
 
 
 def sums(group: Group, value: Array, slope: Array, shift: Array) -> Sums:
-    """The sums of a group from what a pass kept of every row."""
+    """Return the sums of a group from the results of a pass for every row."""
     push = group.weights_of(value)[:, None] * slope
     clients, outputs = len(group.names), slope.shape[1]
     moment = np.zeros((clients, outputs, group.problem.dims))
@@ -51,18 +51,18 @@ def sums(group: Group, value: Array, slope: Array, shift: Array) -> Sums:
 
 
 def dense(rows: Any) -> Array:
-    """Rows as an array, whether they are sparse or not."""
+    """Return rows as a dense array."""
     return np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
 
 
 def blocks(rows: Any, first: int, stop: int) -> list[slice]:
-    """Where rows are cut so that no block is large when it is dense."""
+    """Return slices of the rows such that a dense block has at most `_NUMBERS` numbers."""
     step = max(_NUMBERS // max(rows.shape[1], 1), 1)
     return [slice(start, min(start + step, stop)) for start in range(first, stop, step)]
 
 
 def penalty(group: Group) -> Array:
-    """What the score costs every row before any loss, where that can be told apart."""
+    """Return the least cost of the score of every row, without loss; zero if not separable."""
     problem, rows = group.problem, group.rows
     out = np.zeros(rows.shape[0])
     if problem.score.hessian(problem.dims) is not None:
@@ -83,7 +83,7 @@ def penalty(group: Group) -> Array:
 
 
 def centers_of(group: Group) -> Array:
-    """ξ̄ of every row (n, d)."""
+    """Return ξ̄ of every row (n, d)."""
     out = np.empty(group.rows.shape)
     for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
         out[first:stop] = group.center_of(i, slice(first, stop))
@@ -91,7 +91,7 @@ def centers_of(group: Group) -> Array:
 
 
 def standing(group: Group) -> Array:
-    """Rows ζ' with A ζ' = A ζ + (I − A) ξ̄: what stays of a row's own ξ̄ in a pass is its penalty."""
+    """Return rows ζ' with A ζ' = A ζ + (I − A) ξ̄, so that a pass needs ξ̄ for the penalty only."""
     shape, out = group.problem.geometry, np.empty_like(group.rows)
     for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
         for at in blocks(group.rows, first, stop):
@@ -103,7 +103,7 @@ def standing(group: Group) -> Array:
 
 
 def climb(group: Group, theta: Array, price: float) -> Atoms:
-    """The supremum by ascent, over the labels too where they have a finite `price`."""
+    """Return the supremum by ascent, over the labels too if they have a finite `price`."""
     problem, score = group.problem, group.problem.score
     weights, intercept = problem.split(theta)
     centers = centers_of(group)

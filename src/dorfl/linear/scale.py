@@ -1,4 +1,4 @@
-"""Clients that are asked at (θ, σ): the scale of residuals is one more unknown, the last.
+"""Clients that are evaluated at (θ, σ): the scale σ of residuals is the last unknown.
 
 With the loss l = huber_{εσ}(r)/σ of :class:`~dorfl.objective.losses.ConcomitantHuber`, a row's
 supremum is f(θ, σ) = sup_x l(y − θᵀx) − ρ c(x, ζ) − h(x). Since
@@ -42,7 +42,7 @@ _MOST = 10.0  # times D: the largest E, as in `hessian._stretched`
 
 
 class Bends(NamedTuple):
-    """How the clients' risks bend in σ.
+    """The clients' curvature in σ.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Bends(NamedTuple):
 
 
 class Scaled:
-    """Clients that answer at (θ, σ).
+    """Clients that are evaluated at (θ, σ).
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ class Scaled:
         columns[:, :-1] /= root * scale
         columns[:, -1] = (columns[:, -1] + least) / scale**2
         shape = self.problem.layout._replace(others=0)
-        told = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
-        packed = packing.bordered(found.curvature / scale, columns, shape.sizes(told))
+        made = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
+        packed = packing.bordered(found.curvature / scale, columns, shape.sizes(made))
         heaviest = found.heaviest
         if heaviest is not None:
             heaviest = np.maximum(heaviest, bends.heaviest)
@@ -155,7 +155,7 @@ def _bends(
 
 
 def _summed_places(group: Group, weights: Array) -> Array:
-    """Return Σ_j w_j m_j of every client (clients, d); m is the centre that rows are drawn to."""
+    """Return Σ_j w_j m_j of every client (clients, d), with the centres m of the rows."""
     out = np.zeros((len(group.names), group.problem.dims))
     with one_blas_thread():
         for i, (first, stop) in enumerate(pairwise(group.bounds.tolist())):
@@ -197,7 +197,7 @@ def fixed(problem: Problem, scale: float) -> Problem:
 
 
 def level(problem: Problem, scale: float) -> float:
-    """Return what every risk of `problem` has in it that is not loss: ½ b (σ + least²/σ)."""
+    """Return the part of every risk of `problem` that is not loss: ½ b (σ + least²/σ)."""
     loss = _loss(problem)
     return 0.5 * loss.consistency * (scale + loss.least**2 / scale)
 

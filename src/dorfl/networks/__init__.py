@@ -17,23 +17,28 @@ from typing import Any
 from dorfl.support import lazy
 
 _PUBLIC = {
-    "NetworkFit": "training",
-    "Plan": "plan",
-    "Progress": "callbacks",
     "adam": "optimizers",
+    "by_column": "partition",
     "coordinate_median": "aggregation",
     "cosine": "optimizers",
+    "dirichlet": "partition",
     "distance": "scores",
     "eight_bits": "compression",
+    "from_flwr_datasets": "partition",
     "geometric_median": "aggregation",
+    "iid": "partition",
     "krum": "aggregation",
     "load": "saving",
     "mlflow": "callbacks",
     "mlp": "model",
+    "NetworkFit": "training",
     "oracle": "training",
+    "Plan": "plan",
+    "Progress": "callbacks",
     "reference": "scores",
     "save": "saving",
     "sgd": "optimizers",
+    "shards": "partition",
     "tensorboard": "callbacks",
     "top": "compression",
     "train": "training",
@@ -44,15 +49,16 @@ __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    """What is asked for, and torch with it: the rest of dorfl does without."""
+    """Import on first use what needs PyTorch; the rest of dorfl does without."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'dorfl.networks' has no attribute {name!r}")
-    require()
+    if _PUBLIC[name] != "partition":
+        require()
     return getattr(importlib.import_module(f"dorfl.networks.{_PUBLIC[name]}"), name)
 
 
 def require() -> None:
-    """Say what to install where PyTorch is missing."""
+    """Raise ModuleNotFoundError with what to install if PyTorch is missing."""
     try:
         importlib.import_module("torch")
     except ModuleNotFoundError:

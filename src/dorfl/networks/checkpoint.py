@@ -13,10 +13,10 @@ import torch
 
 from dorfl.federated.simulation import Round
 from dorfl.networks import tensors
-from dorfl.networks.callbacks import Evaluation, read_evaluations
 from dorfl.networks.client import Kept
 from dorfl.networks.device import array
 from dorfl.networks.device import tensor as placed
+from dorfl.networks.evaluation import RoundEvaluation, read_evaluations
 from dorfl.networks.identity import differing
 from dorfl.networks.server import State
 from dorfl.support import wire
@@ -45,11 +45,11 @@ class Course(NamedTuple):
     """
 
     history: list[Round]
-    evaluations: list[Evaluation]
+    evaluations: list[RoundEvaluation]
     best: torch.Tensor
 
     def after(
-        self, line: Round, found: Evaluation | None, theta: torch.Tensor, *, worst: bool
+        self, line: Round, found: RoundEvaluation | None, theta: torch.Tensor, *, worst: bool
     ) -> Course:
         """Return the course with one more round."""
         history = [*self.history, line]

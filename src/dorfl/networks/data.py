@@ -28,9 +28,11 @@ from torch.utils.data import (
 )  # fmt: skip
 
 from dorfl.data import validation
-from dorfl.networks.device import mapped
+from dorfl.networks.device import mapped, seeded
 from dorfl.support.types import Array
 
+BLOCK = 4096  # rows at a time when all are read
+LAZY_BLOCK = 8_000_000  # inputs of a data set at a time, 32 MB: a row may be large
 MAX_KNOWN = 5_000  # rows of a lazy client that centres and scores are found from, at most
 MAX_NUMBERS = 4_000_000  # inputs of these rows together, at most: 16 MB
 Collate: TypeAlias = Callable[[list[Any]], tuple[Any, Any]]  # rows → (x, y) of a batch
@@ -185,6 +187,15 @@ class Rows:
             yield part.batch([0], [np.zeros(1, dtype=int)])._replace(
                 who=who, there=torch.ones(1, len(own), dtype=self.dtype, device=self.device)
             )
+
+    def blocks(self, client: int, seed: int) -> Iterator[Batch]:
+        """Return all rows of a client, some at a time, with the same augmentation every time."""
+        count, size = int(self.counts[client]), BLOCK
+        if self.lazy:
+            size = int(np.clip(LAZY_BLOCK // self.dims, 1, BLOCK))
+        with seeded(seed, client):
+            for first in range(0, count, size):
+                yield self.batch([client], [np.arange(first, min(first + size, count))])
 
     def known(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's rows in memory, or a sample of those of a data set."""
@@ -353,8 +364,12 @@ def _source(name: str, given: Any, collate: Collate | None) -> tuple[Tensor, Arr
     if isinstance(given, IterableDataset):  # it has no length, but an end
         given = list(given)
         return Lazy(given, collate or pairs)
-    if isinstance(given, Dataset) or (collate is not None and not isinstance(given, tuple)):
+    readable = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+    arrays = isinstance(given, tuple | list | Mapping) or hasattr(given, "__array__")
+    if isinstance(given, Dataset) or (readable and not arrays):
         return Lazy(given, collate or pairs, workers)
+    if collate is not None and not isinstance(given, tuple):
+        return Lazy(given, collate, workers)
     try:
         X, y = given
     except (TypeError, ValueError):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from dorfl.federated.privacy import Gaussian
 from dorfl.networks.aggregation import Aggregator
 from dorfl.networks.compression import Compression
 from dorfl.networks.optimizers import SGD, Adam, Optimizer, adam, sgd
@@ -145,6 +146,7 @@ class Plan:
     l2: float = 0.0
     seed: int = 0
     max_parameters: int = 2_000_000
+    privacy: Gaussian | None = None
     device: str = "cpu"
 
     def __new__(cls, *_: Any, **given: Any) -> Plan:
@@ -182,6 +184,14 @@ class Plan:
                     f"{name}={given!r}: give networks.sgd(…), networks.adam(…) or an object with "
                     "lr, start and step"
                 )
+        for name in ("aggregator", "row_risk", "lr_schedule", "server_lr_schedule"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ValueError(
+                    f"{name}={given!r}: give a function, such as one of dorfl.networks"
+                )
+        if self.privacy is not None:
+            self._check_private(self.privacy)
         if self.lr is not None and self.optimizer and self.server_optimizer:
             raise ValueError("lr: both optimizers are given with a learning rate of their own")
         if self.scaffold and (not isinstance(local := self.used_optimizer, SGD) or local.momentum):
@@ -205,8 +215,26 @@ class Plan:
         handed = self.local_steps == 1 and isinstance(self.used_server_optimizer, Adam)
         return sgd(1.0) if handed else sgd(self.lr or 0.05)
 
+    def _check_private(self, privacy: Gaussian) -> None:
+        if self.rounds > privacy.rounds:
+            raise ValueError(
+                f"rounds={self.rounds}: the privacy budget is for {privacy.rounds} rounds; give "
+                "privacy.gaussian(…, rounds=) as many"
+            )
+        for name, given in (
+            ("local_epochs", self.local_epochs > 0), ("local_steps", self.local_steps > 1),
+            ("optimizer", self.optimizer is not None), ("scaffold", self.scaffold),
+            ("trim", self.trim > 0), ("row_risk", self.row_risk is not None),
+        ):  # fmt: skip
+            if given:
+                raise ValueError(
+                    f"{name}: not with privacy, whose bound is for one gradient of all rows"
+                )
+
     def changed(self, **given: Any) -> Plan:
         """Return the plan with other options. `local_epochs` or `local_steps` replaces both.
+
+        `privacy` sets the number of rounds, unless it is given.
 
         >>> Plan().changed(rounds=3).rounds
         3
@@ -217,6 +245,8 @@ class Plan:
         check_names(given)
         if given.keys() & {"local_epochs", "local_steps"}:
             given = {"local_epochs": 0, "local_steps": 0, **given}
+        if given.get("privacy") is not None:
+            given = {"rounds": given["privacy"].rounds, **given}
         return replace(self, **given)
 
 

@@ -43,7 +43,7 @@ def save(fit: NetworkFit, folder: str | Path) -> Path:
         "bytes_up": fit.bytes_up,
         "bytes_down": fit.bytes_down,
     }
-    scorer = resources.files("dorfl.networks").joinpath("score.py").read_bytes()
+    scorer = resources.files("dorfl.networks").joinpath("scorer.py").read_bytes()
     write_whole(place / "score.py", scorer)
     write_whole(place / "model.safetensors", tensors.pack(arrays, {"format": FORMAT}))
     write_whole(place / "model.json", f"{json.dumps(about, indent=1)}\n".encode())

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dorfl.networks.agreement import LEAST, Agreed, Told, find
 from dorfl.networks.data import Rows, gather  # noqa: F401 - for the example above
 from dorfl.networks.device import array, tensor
-from dorfl.networks.rows import RowScore
+from dorfl.networks.supremum import RowScore
 from dorfl.objective.base import Score
 from dorfl.support.types import Array
 

@@ -167,7 +167,13 @@ def step(
         order = np.argsort(heard.who)
         updates = torch.stack([heard.updates[k] for k in order])
         weights = asked.weights[np.array(heard.who)[order]]
-        way = there * plan.aggregator(updates, tensor(weights / there, updates))
+        way = plan.aggregator(updates, tensor(weights / there, updates))
+        if way.shape != state.theta.shape:
+            raise ValueError(
+                f"aggregator: must return one update {tuple(state.theta.shape)}, and returned "
+                f"{tuple(way.shape)}"
+            )
+        way = there * way
     if len(heard.who) < len(who) and there > 0.0:
         way = way * (float(asked.weights[who].sum()) / there)
     carried = [tensor.clone() for tensor in state.carried]

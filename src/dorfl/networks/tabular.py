@@ -28,13 +28,11 @@ from torch import Tensor, nn
 from dorfl.data.validation import Clients
 from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
-from dorfl.networks import oracle
-from dorfl.networks.client import Fleet
+from dorfl.networks.client import Fleet, RobustRisks
 from dorfl.networks.layered import Layered, layered
 from dorfl.networks.model import Network, make, mlp
-from dorfl.networks.oracle import Found
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import RowLoss
+from dorfl.networks.supremum import RowLoss
 from dorfl.networks.training import NetworkFit, prepare, train
 from dorfl.objective.methods import Method
 from dorfl.objective.scores import Quadratic
@@ -99,11 +97,11 @@ def start(problem: Layered, seed: int) -> Tensor:
     return Network(_mlp(problem, seed)).start()
 
 
-def evaluated(clients: Clients, problem: Layered, theta: Array, centers: Array) -> Found:
+def evaluated(clients: Clients, problem: Layered, theta: Array, centers: Array) -> RobustRisks:
     """F_i at θ, and how much every row counts, by client: 1/n for an ordinary one."""
     counts = np.array([len(y) for _, y in clients.values()])
     fleet = ready(clients, problem, centers, plan_for(counts, l2=None, rounds=1, seed=0))
-    return oracle.evaluate(fleet, torch.from_numpy(theta.astype(np.float32)))
+    return fleet.risks(torch.from_numpy(theta.astype(np.float32)))
 
 
 def _made(model: Any, problem: Problem, seed: int) -> nn.Module:

@@ -18,23 +18,23 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dorfl.data.robust import find_centers
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import HasHistory
+from dorfl.federated.privacy import check as check_privacy
 from dorfl.federated.simulation import Round
 from dorfl.networks import checkpoint as keeping
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
-from dorfl.networks.agreement import Agreed
-from dorfl.networks.callbacks import Callback, Evaluation, Progress, evaluate_rows
+from dorfl.networks.agreement import Agreed, search
+from dorfl.networks.callbacks import Callback, Progress
 from dorfl.networks.checkpoint import Course
-from dorfl.networks.client import Fleet
-from dorfl.networks.data import Collate, Rows, gather
+from dorfl.networks.client import Fleet, NetworkProblem
+from dorfl.networks.data import BLOCK, LAZY_BLOCK, Collate, Rows, gather
 from dorfl.networks.device import array, resolve, seeded
-from dorfl.networks.diagnostics import diagnose
+from dorfl.networks.evaluation import RoundEvaluation, diagnose, evaluate_rows
 from dorfl.networks.identity import describe
 from dorfl.networks.model import Network
-from dorfl.networks.oracle import BLOCK, LAZY_BLOCK, Agreement, NetworkOracle, evaluate
 from dorfl.networks.plan import Plan
-from dorfl.networks.rows import LOSSES, Robust, RowLoss, place
 from dorfl.networks.scores import row_score
+from dorfl.networks.supremum import LOSSES, Robust, RowLoss, place
 from dorfl.networks.tilt import Tilt
 from dorfl.objective import methods
 from dorfl.objective.methods import AutoMethod, Method
@@ -79,7 +79,7 @@ class NetworkFit(HasHistory):
     plan: Plan
     loss: str | RowLoss
     notes: tuple[str, ...] = ()
-    evaluations: Sequence[Evaluation] = ()
+    evaluations: Sequence[RoundEvaluation] = ()
 
     def decision(self, X: Any) -> Array:
         """What the model puts out: (n, outputs)."""
@@ -99,12 +99,13 @@ class NetworkFit(HasHistory):
 def decide(out: Array, classes: Array, loss: str | RowLoss) -> Array:
     """Return what outputs (n, …) mean: labels, or values of a regression.
 
-    The logistic loss has one output for each label, others have one for each class.
+    The logistic loss has one output for each label, others have one for each class. Outputs of
+    another number, by a loss of the user's own, are read as those of the logistic loss.
     """
     own = out[..., 0] if out.ndim == 2 and out.shape[1] == 1 else out
     if not len(classes):
         return np.asarray(own)
-    if loss == "logistic" or own.ndim < out.ndim:
+    if loss == "logistic" or own.ndim < out.ndim or out.shape[-1] != len(classes):
         return np.asarray(classes[(own > 0).astype(int)])
     return np.asarray(classes[out.argmax(-1)])
 
@@ -197,6 +198,8 @@ def train(
         inner_layer=inner_layer, collate=collate, validation=validation,
     )  # fmt: skip
     held = fleet.held
+    if plan.privacy is not None and patience is not None:
+        raise ValueError("patience: not with privacy, because held-out losses have no noise")
     if held is None and (patience is not None or evaluate_every):
         raise ValueError("evaluate_every, patience: give validation=, the rows that are evaluated")
     method, network = fleet.method, fleet.network
@@ -293,9 +296,10 @@ def terms(method: Method, plan: Plan, score: Any = None) -> dict[str, str]:
     >>> terms(methods.afl(), Plan(rounds=3)) == terms(methods.afl(), Plan())
     True
     """
+    privacy = plan.privacy and replace(plan.privacy, seed=0)  # the seed of the noise is secret
     return {
         "method": describe(replace(method, score=None)),
-        "plan": describe(replace(plan, rounds=1, device="cpu")),
+        "plan": describe(replace(plan, rounds=1, device="cpu", privacy=privacy)),
         "score": describe(method.score if score is None else score),
     }
 
@@ -355,10 +359,17 @@ def prepare(
     notes: tuple[str, ...] = ()
     given = methods.dorfl() if method is None else named(method)
     if isinstance(given, AutoMethod):
+        if plan.privacy is not None:
+            raise ValueError(
+                f"privacy: {given.name!r} is chosen from rows, without noise; give a method with "
+                "numbers, such as methods.erm() or methods.paper(rho=…)"
+            )
         _check_outputs(network, rows, loss, moving=False)
         given, notes = _resolve(given, network, rows, loss, score is not None)
     method = check(given)
     _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
+    if plan.privacy is not None:
+        _check_private(method, network, score)
     bend = None
     if score is None and method.score is not None:
         bend = method.score.hessian(rows.dims)
@@ -390,6 +401,13 @@ def prepare(
     return Fleet(
         network, rows, robust, tilt, plan, method, notes, centers, by_loss=by_loss, held=held
     )
+
+
+def _check_private(method: Method, network: Network, score: Any) -> None:
+    """Raise ValueError if clients would also report statistics of rows without noise."""
+    check_privacy(NetworkProblem(method, np.empty(0), network))
+    if score is not None and search(method, score) is not None:
+        raise ValueError("privacy: this score is found from rows, without noise; give a function")
 
 
 def takes_integers(module: nn.Module, rows: Rows) -> bool:
@@ -499,7 +517,7 @@ def oracle(
     model: nn.Module | Callable[[], nn.Module],
     plan: Plan | None = None,
     **given: Any,
-) -> NetworkOracle:
+) -> Fleet:
     """The clients as an oracle, for the solvers of linear models: `dorfl.train(oracle(…))`.
 
     For networks small enough to evaluate all rows in every round; words are those of :func:`train`.
@@ -515,16 +533,15 @@ def oracle(
         for word in ("loss", "score", "classes", "inner_layer", "collate")
         if word in given
     }
-    fleet = prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
-    theta = array(fleet.network.start()).astype(np.float64)
-    return NetworkOracle(Agreement(fleet.method, theta, fleet.network), fleet)
+    return prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
 
 
 def _fit(fleet: Fleet, state: server.State, course: Course, loss: str | RowLoss) -> NetworkFit:
     """Return the fit, with a warning for each defect of the trained network."""
-    found, rows, method = evaluate(fleet, state.mean), fleet.rows, fleet.method
-    risks = found.values
-    for defect in diagnose(fleet, method, state.mean, state.lam, found.sample_weights):
+    found, rows, method = fleet.risks(state.mean), fleet.rows, fleet.method
+    private = fleet.plan.privacy is not None  # then risks are as reported, with noise
+    risks = state.risks if private else found.values
+    for defect in [] if private else diagnose(fleet, state.mean, state.lam, found.sample_weights):
         warnings.warn(defect, FitWarning, stacklevel=4)
     objective, gap = server.standing(method, risks, state.lam)
     return NetworkFit(

@@ -59,7 +59,7 @@ from dorfl.protocol.messages import (
 from dorfl.protocol.secure import Sum
 from dorfl.protocol.settings import Study, linear
 from dorfl.protocol.settling import scale_label, settle_label
-from dorfl.selection import outliers
+from dorfl.selection import constants, outliers
 from dorfl.selection.defaults import cutoff_of
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.solvers.base import Info
@@ -268,9 +268,9 @@ def new_server(state: State) -> Server:
         options.changed(limits=bounds), state.centers,
     )  # fmt: skip
     counts = dict(zip(state.roster, told, strict=True))  # which reports have to repeat
-    if not (server.doubt.most or state.here):  # who pulls apart is named at least
-        doubt = byzantine.detection_only(options, problem.method.mixture, len(told))
-        server = server._replace(doubt=doubt)
+    if not (server.detection.most or state.here):  # who pulls apart is named at least
+        detection = byzantine.plan_naming(options, problem.method.mixture, len(told))
+        server = server._replace(detection=detection)
     last = (server.budget or 0) + state.spent  # rounds of trials have a budget of their own
     return server._replace(rows=counts, round=state.spent + len(state.history) + 1, budget=last)
 
@@ -360,7 +360,7 @@ def _begin_selection(state: State) -> State:
         return _start(state)
     scored = [c for c in state.candidates if c.share == 0 or state.cutoffs]
     least = state.study.privacy.least
-    if least > 1 and max(state.rows) < outliers.HELD_OUT * outliers.STRATUM:
+    if least > 1 and max(state.rows) < constants.HELD_OUT * outliers.STRATUM:
         return _start(
             state._replace(decision=Decision(0.0))
         )  # no client can report on held-out rows

@@ -66,7 +66,7 @@ def outcome(state: State, info: Info) -> Outcome:
     if problem.estimates_scale:
         problem, scale, info = scaling.settle(problem, info)
         l2 *= scale
-    rho, doubted = problem.method.rho, running(state).doubt.aside
+    rho, doubted = problem.method.rho, running(state).detection.outlying
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     # More rounds or other units are no help against a no.
     if info.done in ("budget", "stalled", "refused"):

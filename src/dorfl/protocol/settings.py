@@ -36,7 +36,7 @@ class Data(NamedTuple):
 
     label: Annotated[str, "the column to predict"]
     file: Annotated[str | None, "the table: CSV (also .gz) or Parquet; sites have their own"] = None
-    client: Annotated[str | None, "the column that says whose row it is"] = None
+    client: Annotated[str | None, "the column that names the client of each row"] = None
     task: Annotated[str, "what is learnt: auto, classification or regression"] = "auto"
     classes: Annotated[Names, "the label's values; none named: those that are found"] = ()
     small: Annotated[str, "clients with too few rows: refuse, drop or merge"] = "refuse"
@@ -61,15 +61,15 @@ class Words(NamedTuple):
 
     name: Annotated[str, "the method: dorfl, gdrfl, wafl, afl or erm"] = "dorfl"
     outliers: Annotated[
-        float | str, "the share of rows that may be wrong; auto: decided from rows"
+        float | str, "the share of rows that may be outliers; auto: decided on held-out rows"
     ] = "auto"
     shift: Annotated[
         float | str,
-        "how far rows may drift, in standard deviations; auto: 0.25, but 0 where dorfl trusts all",
+        "how far rows may drift, in standard deviations; auto: 0.25, or 0 if no row is an outlier",
     ] = "auto"
-    rho: Annotated[float | None, "the price of moving a row, instead of shift"] = None
-    beta: Annotated[float | None, "the price of reweighting rows"] = None
-    score_weight: Annotated[float | None, "the score ρ₂ of the outermost of the bulk"] = None
+    rho: Annotated[float | None, "the price ρ of moving a row, instead of shift"] = None
+    beta: Annotated[float | None, "the price β of reweighting rows"] = None
+    score_weight: Annotated[float | None, "the outlier score ρ₂ of a row at the cutoff"] = None
     center: Annotated[str, "the centre ξ̄: client (each its own) or auto (one for all)"] = "client"
     mixture: Annotated[str, "how clients count: auto, fixed (by size), agnostic (the worst)"] = (
         "auto"

@@ -149,11 +149,10 @@ def as_latex(table: Table) -> str:
 
 
 def as_rich(table: Table) -> rich.table.Table:
-    """Return a table for the terminal."""
+    """Return a table for the terminal, without its note."""
     found = rich.table.Table(
-        title=Text(table.title, style="bold"), title_justify="left", title_style="",
-        caption=Text(table.note) if table.note else None, caption_justify="left",
-    )  # fmt: skip
+        title=Text(table.title, style="bold"), title_justify="left", title_style=""
+    )
     for name, number in zip(table.columns, _is_numeric(table), strict=True):
         found.add_column(Text(name), justify="right" if number else "left")
     for line in lines(table):

@@ -21,7 +21,7 @@ a row. If `outliers` is 0 the method is plain training: without a score, a tilt 
 - **Centre.** Each client's own, unless most rows are with clients of fewer than 20 rows. If classes
   are far apart, each class has a centre.
 
-These constants are defaults measured on public tables (``benchmarks/defaults.py``), not derived.
+The numbers are those of :mod:`dorfl.selection.constants`.
 """
 
 from __future__ import annotations
@@ -33,22 +33,17 @@ from typing import Any
 import numpy as np
 
 from dorfl.data import robust
-from dorfl.data.robust import ColumnScales, row_centers
+from dorfl.data.robust import ColumnScales
 from dorfl.data.sketch import Sketch
 from dorfl.objective import costs, methods, mixture, scores
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO, Method
 from dorfl.objective.mixture import Mixture
-from dorfl.selection.outliers import SHARES, Decision, describe
+from dorfl.selection.constants import MAX_PULL, REFERENCE_NORM, SHARES, SHIFT, STEEPNESS
+from dorfl.selection.outliers import Decision, describe
 from dorfl.support.types import Array
 
-STEEPNESS = 0.3  # −log of a row's relative weight at the cutoff (benchmarks/defaults.py)
-REFERENCE_NORM = {True: 8.0, False: 40.0}  # ‖θ‖ that moves a row by `shift`: classifier, regression
-SHIFT = 0.25  # drift assumed if outliers are down-weighted, in robust standard deviations
 TEMPERATURE = REFERENCE_NORM[True] / SHIFT  # ρβ with β = 1 at the default shift
-MAX_PULL = 0.1  # largest ratio of the score's curvature 2ρ₂V to the price ρ
-
-INLIER_DISTANCE = np.log(2.0) / STEEPNESS  # squared, in cutoffs: where the weight is one half
 
 RULES = {"dorfl": "fixed", "erm": "fixed", "afl": "agnostic", "wafl": "fixed", "gdrfl": "agnostic"}
 _MIXTURE_WORDS = {
@@ -179,24 +174,6 @@ def shape_of(found: ColumnScales, frozen: Sequence[int]) -> Array:
     np.divide(1.0, found.units**2, where=found.units > 0, out=shape)
     shape[list(frozen)] = 0.0
     return shape
-
-
-def is_inlier(X: Array, codes: Array, center: Array, shape: Array) -> Array:
-    """Return which rows keep at least half of the weight of a row at the centre.
-
-    Parameters
-    ----------
-    X
-        (n, d) rows.
-    codes
-        (n,) class numbers, used if there is a centre for each class.
-    center
-        (d,) or (classes, d) centres ξ̄ of the rows' client.
-    shape
-        (d,) V divided by the cutoff.
-    """
-    offset = X.astype(np.float64, copy=False) - row_centers(center, codes)
-    return np.asarray(offset**2 @ shape <= INLIER_DISTANCE)
 
 
 def tilt(price: float, steepest: float, unit: float = 1.0) -> float:

@@ -43,14 +43,16 @@ from scipy.special import stdtr
 
 from dorfl.federated.fit import probabilities
 from dorfl.linear.problem import Problem
+from dorfl.selection.constants import (
+    COMPARED,
+    HELD_OUT,
+    LARGEST_ERROR,
+    SHARES,
+    SIGNIFICANCE,
+    TRIMMING,
+)
 from dorfl.support.types import Array
 
-SHARES = (0.0, 0.1, 0.25)  # candidate outlier shares, from plain to cautious
-TRIMMING = 0.1  # share of differences trimmed at each end (Wilcox 2012, 4.3: 10 to 20 %)
-SIGNIFICANCE = 0.05  # level of the one-sided test
-LARGEST_ERROR = 2.0  # label units: a larger absolute error counts as this one, as a Brier score
-COMPARED = 4.0  # squared distance of compared rows, in cutoffs of the most cautious candidate
-HELD_OUT = 3  # one row in three is held out
 SUPPORT = 5  # training rows of a class, if a client has as many
 MAX_ROWS = 20_000  # rows of all clients that candidates see; more change no decision, only time
 TOLERANCE = 1e-3  # relative optimality gap at which the training of a candidate ends

@@ -19,7 +19,7 @@ from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.protocol import constant, guard, labels, meaning
 from dorfl.protocol.messages import Agreement, Columns, Finished, Spreads
-from dorfl.selection import outliers
+from dorfl.selection import constants, outliers
 from dorfl.site.consent import Refused
 from dorfl.support.threads import each
 from dorfl.support.types import Array
@@ -200,7 +200,7 @@ def candidate_losses(
         held = held[outliers.compared_rows(away, max(agreed.cutoffs)[1], least)]
     if agreed.reference is not None:  # labels are compared: only rows whose label fits
         fitting = label_weights(problem, agreed.reference, X[held], y[held])
-        held = held[outliers.compared_rows(1.0 - fitting, 0.5 / outliers.COMPARED, least)]
+        held = held[outliers.compared_rows(1.0 - fitting, 0.5 / constants.COMPARED, least)]
     return [
         outliers.held_out_losses(problem, theta[: problem.size], X[held], y[held])
         for theta in models

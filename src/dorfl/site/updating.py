@@ -27,8 +27,7 @@ from dorfl.support.types import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dorfl.networks.client import Fleet
-    from dorfl.networks.oracle import Found
+    from dorfl.networks.client import Fleet, RobustRisks
     from dorfl.site.site import Site
 
 _REACH = 8.0  # rates; no step of Adam is longer than (1 − β₁) / √((1 − β₁²/β₂)(1 − β₂)) = 7.3
@@ -113,13 +112,11 @@ def _own(site: Site, agreement: Agreement) -> Own:
     return own
 
 
-def _found(site: Site, own: Own, theta: Array) -> Found:
+def _found(site: Site, own: Own, theta: Array) -> RobustRisks:
     """The risk and the weights of rows at θ; Refused where one row is too much of it."""
-    from dorfl.networks import oracle  # noqa: PLC0415 - brings in torch
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a supremum that may be a local one
-        found = oracle.evaluate(own.fleet, _tensor(theta))
+        found = own.fleet.risks(_tensor(theta))
     if found.sample_weights[0].max() * site.policy.least > 1.0 + 1e-9:
         raise Refused(
             f"fewer than {site.policy.least} rows stand behind the update; nothing is sent"

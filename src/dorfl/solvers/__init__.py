@@ -26,7 +26,7 @@ _NAMED: dict[str, Callable[[], Solver]] = {}
 
 
 def register(make: Callable[[], Solver]) -> None:
-    """Register the solver that `make()` returns under its name."""
+    """Register the solver that `make()` returns, under its name."""
     _NAMED[make().name] = make
 
 
@@ -36,11 +36,19 @@ def names() -> tuple[str, ...]:
 
 
 def resolve(solver: str | Solver, *, whole: bool = True) -> Solver:
-    """Return the solver itself, or the one of that name.
+    """Return a solver by its name; a solver is returned as it is.
 
-    Args:
-        solver: a solver, the name of one that is registered, or "auto".
-        whole: whether all clients answer every round with all rows; decides what "auto" is.
+    Parameters
+    ----------
+    solver : str or Solver
+        A solver, the name of a registered one, or "auto".
+    whole : bool
+        True if all clients reply in every round with all rows. Then "auto" is `sqp`.
+
+    Raises
+    ------
+    ValueError
+        If no solver of that name is registered.
 
     >>> resolve("auto").name, resolve("auto", whole=False).name
     ('sqp', 'optimistic')

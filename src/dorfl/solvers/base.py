@@ -28,17 +28,27 @@ from dorfl.support.types import Array
 class Needs(NamedTuple):
     """The requirements and abilities of a solver; by default there are none.
 
-    Attributes:
-        every_client: every client has to answer every round.
-        all_rows: clients have to use all their rows every round, no minibatches.
-        pools: for a fixed mixture it trains the pooled risk as if that were one client's.
-        trims: it takes `Setting.trim` into account.
-        radius: it can use a further unknown after θ: ρ (:class:`~dorfl.solvers.radius.Radius`) or
-            the scale σ (:class:`~dorfl.solvers.scale.Scale`).
-        curvature: it can ask for curvature.
-        reports_gap: it ends if its optimality gap is at most `Setting.tol`.
-        rounds: how many rounds it gets if the user does not say.
-        closing: further rounds that only evaluate the result.
+    Attributes
+    ----------
+    every_client : bool
+        Every client has to reply in every round.
+    all_rows : bool
+        Clients have to use all rows in every round, no minibatches.
+    pools : bool
+        For a fixed mixture the solver minimises the pooled risk, as if that were one client's.
+    trims : bool
+        The solver takes `Setting.trim` into account.
+    radius : bool
+        The solver can use a further unknown after θ: ρ (:class:`~dorfl.solvers.radius.Radius`) or
+        the scale σ (:class:`~dorfl.solvers.scale.Scale`).
+    curvature : bool
+        The solver can request curvature.
+    reports_gap : bool
+        The solver ends if its optimality gap is at most `Setting.tol`.
+    rounds : int
+        Maximum number of rounds by default.
+    closing : int
+        Further rounds that only evaluate the result.
     """
 
     every_client: bool = False
@@ -70,7 +80,7 @@ class Task(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The clients' reports of one round, in the roster's order."""
+    """The clients' reports of one round, in the order of the clients."""
 
     values: Array  # (N,) F_i, or for `paper` exp(F_i/ρβ)
     vectors: Array  # (N, P) ∇F_i, or θ_i
@@ -127,7 +137,7 @@ class Setting:
             return answers
         curvature = answers.curvature
         if curvature is not None:
-            curvature = self.bent(curvature)
+            curvature = self.with_penalty(curvature)
         value = 0.5 * float(self.penalty @ theta**2)
         return answers._replace(
             values=answers.values + value,
@@ -135,8 +145,8 @@ class Setting:
             curvature=curvature,
         )
 
-    def bent(self, curvature: Array) -> Array:
-        """Return packed curvatures with that of the penalty added."""
+    def with_penalty(self, curvature: Array) -> Array:
+        """Return packed curvatures with the curvature of the penalty added."""
         curvature = curvature.copy()
         places = packing.diagonal_places(self.shape.sizes_of(curvature))
         curvature[..., places] += self.penalty
@@ -197,14 +207,14 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
     """Return every client's risk for an adversarial mixture, the pooled risk for a fixed one."""
     if setting.mixture.adversarial:
         return Pieces(*setting.regularised(theta, answers)[:3])
-    told = answers.curvature  # of many clients: the penalty is added to their mixture alone
+    reported = answers.curvature  # may be large: the penalty is added to the mixture alone
     answers = setting.regularised(theta, answers._replace(curvature=None))
     tau = setting.temperature
     share = setting.mixture.shares(answers.values, lam, tau)
     gradient = trimmed_mean(answers.vectors, share, setting.trim)
     curvature = None
-    if told is not None:
-        curvature = setting.bent(packing.mix(told, share))
+    if reported is not None:
+        curvature = setting.with_penalty(packing.mix(reported, share))
         if np.isfinite(tau):  # the clients' gradients differ
             sizes = setting.shape.sizes_of(curvature)
             curvature = curvature + packing.outer(answers.vectors - gradient, share, sizes) / tau
@@ -214,21 +224,27 @@ def pieces(setting: Setting, theta: Array, answers: Answers, lam: Array) -> Piec
 
 
 def trimmed_mean(vectors: Array, weights: Array, trim: float) -> Array:
-    """Return Σ λ_i v_i, in each coordinate with the outer `trim` of the mixture clipped.
+    """Return the λ-weighted mean Σ λ_i v_i, winsorised in each coordinate.
 
-    What is below the λ-weighted quantile `trim` or above 1 − `trim` counts as being there. As long
-    as liars have less than `trim` of the mixture between them, they cannot take any coordinate
-    beyond what honest clients sent. No trim is the plain mean, one half the weighted median. After
+    Each coordinate is clipped to its λ-weighted quantiles `trim` and 1 − `trim`. If Byzantine
+    clients have less than `trim` of the mixture, every coordinate stays within the range of the
+    honest reports. No trim is the plain mean, one half the weighted median. After
     *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates* (D. Yin, Y. Chen,
     K. Ramchandran, P. Bartlett, 2018, arXiv 1803.01498), with weights.
 
-    Args:
-        vectors: (clients, parameters).
-        weights: (clients,) that add up to 1.
-        trim: from 0 to one half.
+    Parameters
+    ----------
+    vectors : array of shape (clients, parameters)
+        One vector for each client.
+    weights : array of shape (clients,)
+        λ, which adds up to 1.
+    trim : float
+        From 0 to one half.
 
-    Returns:
-        The mean, (parameters,).
+    Returns
+    -------
+    array of shape (parameters,)
+        The mean.
 
     >>> vectors = np.array([[1.0], [2.0], [3.0], [-1e6]])
     >>> trimmed_mean(vectors, np.full(4, 0.25), 0.3)
@@ -245,10 +261,10 @@ _TINY = float(np.finfo(float).tiny)
 
 
 def unit(objective: float, start: float) -> float:
-    """Return the unit of gaps: the objective, or 1e-7 of its decrease if that is more."""
+    """Return the unit of gaps: the objective, or 1e-7 of its decrease if that is larger."""
     return max(abs(objective), 1e-7 * (start - objective), _TINY)
 
 
 def relative(gap: float, objective: float, start: float) -> float:
-    """Return a gap in units of the objective, like a tolerance."""
+    """Return a gap relative to :func:`unit`, comparable with a tolerance."""
     return gap / unit(objective, start)

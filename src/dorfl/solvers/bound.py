@@ -39,7 +39,7 @@ def lower_bound(setting: Setting, center: Array, value: float, slope: Array) -> 
     slope : ndarray of shape (P,)
         Σ_j w_j a_j, the weighted slopes at the centre, ridge included.
 
-    Returns:
+    Returns
     -------
     float
         The bound; −∞ if :func:`is_bounded` is False.

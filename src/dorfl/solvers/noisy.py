@@ -3,11 +3,11 @@
     θ⁺ = Proj_Θ(θ − η Σ λ_i ∇F_i(θ)),      λ⁺ = Proj_Λ(λ + ν F(θ))
 
 As in *Private Empirical Risk Minimization* (R. Bassily, A. Smith, A. Thakurta, 2014, arXiv
-1405.7085), with a mixture. The result is the mean of the later half. With noise, the adaptive
-solvers would take the length of their steps, and their idea of convergence, from the noise. Here
-nothing is adapted, and averaging removes the noise. Differential privacy needs the number
-of rounds beforehand in any case, and one more to look at the result would cost privacy too: the
-risks reported are the means of what was seen, and no gap is claimed.
+1405.7085), with a mixture. The result is the mean of the later half of the iterates. Adaptive
+solvers would derive step lengths and convergence from the noise. Here step lengths are fixed, and
+averaging removes the noise. Differential privacy needs the number of rounds beforehand, and one
+more round to evaluate the result would cost privacy too. So the reported risks are means over the
+rounds, and no gap is reported.
 """
 
 from __future__ import annotations

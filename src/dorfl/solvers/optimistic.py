@@ -10,8 +10,8 @@ the next, which keeps descent–ascent from circling (C. Daskalakis, A. Ilyas, V
 M is the clients' mixed curvature, as finely as they may be asked for it. It is asked for anew now
 and then, since it falls as a classifier grows confident. η follows the Lipschitz constant seen
 between the last two points. In a ball Θ, and for clients with many columns, M is a diagonal. If
-columns go together, thousands of rounds may then leave a gap. The solver says so, and what to use
-instead.
+columns are correlated, a gap may remain after thousands of rounds. The message then names the
+solver to use instead.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Point(NamedTuple):
 
 
 class OptimisticState(NamedTuple):
-    """What is carried from round to round."""
+    """The state between rounds."""
 
     setting: Setting
     theta: Array
@@ -86,12 +86,12 @@ class OptimisticState(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimistic:
-    """See the module's text.
+    """Optimistic gradient descent–ascent, see the text of this module.
 
     Attributes
     ----------
     batch : int or None
-        Rows a client draws per round, unless the training's `batch` says.
+        Rows that a client draws per round, unless the training's `batch` is given.
     local_steps : int
         Gradient steps a client takes per round.
     """
@@ -102,7 +102,7 @@ class Optimistic:
 
     @property
     def needs(self) -> Needs:
-        """Neither all clients nor all rows; from less than that no gap can be computed."""
+        """Neither all clients nor all rows; a gap is computed only if all rows are used."""
         whole = self.batch is None and self.local_steps == 1
         return Needs(pools=True, trims=True, curvature=True, reports_gap=whole, rounds=5000)
 
@@ -158,7 +158,7 @@ class Optimistic:
 
 
 def _info(state: OptimisticState, here: Point) -> Info:
-    """Return what is known at a point; an estimated gap counts twice."""
+    """Return the result at a point; an estimated gap is doubled, to be on the safe side."""
     setting, values = state.setting, here.pieces.values
     height, mean = setting.mixture.height(values), float(here.lam @ values)
     lam = here.lam if setting.mixture.adversarial else state.lam
@@ -185,8 +185,8 @@ def _step(state: OptimisticState, here: Point, forecast: Array, rise: Array) -> 
 def _back(state: OptimisticState, here: Point) -> tuple[OptimisticState, Info]:
     """Return to the point before one that is worse than the first, and go on by a shorter step.
 
-    Columns that go together can have hundreds of times the curvature of the metric. Where such a
-    step leads, rows are certain and wrong, and the curvature seen there tells nothing.
+    Correlated columns can have hundreds of times the curvature of a diagonal metric. A step that is
+    too long ends where predictions are saturated, and curvature there is close to zero.
     """
     old = state.before
     assert old is not None
@@ -204,7 +204,7 @@ def _pace(state: OptimisticState, gradients: Array) -> float:
 
 
 def _repace(state: OptimisticState, here: Point) -> OptimisticState:
-    """Return the state with λ and θ as fast as the distances they turn out to have to cover."""
+    """Return the state with the pace of λ set to the ratio of the distances that λ and θ moved."""
     if state.round % LOOK:
         return state
     pace = state.pace

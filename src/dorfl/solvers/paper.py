@@ -33,12 +33,16 @@ class PaperState(NamedTuple):
 
 @dataclass(frozen=True)
 class Paper:
-    """See the module's text.
+    """Algorithm 1, see the text of this module.
 
-    Attributes:
-        rounds: T, unless the training's `max_rounds` says.
-        batch: rows a client draws per round, unless the training's `batch` says.
-        rate: η for θ and λ instead of 1/√T.
+    Attributes
+    ----------
+    rounds : int
+        T, unless `max_rounds` is given.
+    batch : int or None
+        Rows that a client draws per round, unless the training's `batch` is given.
+    rate : float or None
+        η for θ and λ; 1/√T by default.
     """
 
     rounds: int = 1000
@@ -76,7 +80,7 @@ class Paper:
             lam = task.lam if setting.mixture.adversarial else np.ones(1)
             push = lam @ seen.gradients
             height = setting.mixture.height(seen.values)
-            short = np.nan  # without curvature nothing tells how far the minimum is
+            short = np.nan  # without curvature the distance to the minimum is unknown
             if seen.curvature is not None:
                 short = 0.5 * float(push @ (push / np.maximum(lam @ seen.curvature, 1e-12)))
             gap = max(height - float(lam @ seen.values), 0.0) + short

@@ -9,8 +9,9 @@ those of earlier points) that share its curvature B_i. With λ_i = Σ_{j ∈ T_i
 q is concave and smooth, with ∂q/∂w_j the j-th model at the minimiser p(w). It is maximised by
 Newton's method on the simplex (sequential quadratic programming: J. Nocedal and S. Wright,
 *Numerical Optimization*, 2006, section 18.4). Each iteration factorises B(λ) once and solves a
-quadratic program (by Clarabel) in the weights near the maximum, at most `FREE` of them. Its work
-does not grow with the rounds, and with the number of clients only by one product with each B_i.
+quadratic program in the weights near the maximum, about `FREE` of them, by a primal active set
+method. Its work does not grow with the rounds, and grows with the number of clients only by one
+product with each B_i.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def solve(
     iterations : int
         At most so many factorisations of B(λ).
 
-    Returns:
+    Returns
     -------
     Step
         The move, the weights and what the model predicts.
@@ -99,7 +100,7 @@ def solve(
         move = -bend.solve(weights @ slopes)
         common, forms = bend.multiply(move), curvature.forms(move)
         plane, curved = values + slopes @ move, float(move @ common)
-        # What secants corrected of the mixture is corrected of every client in proportion.
+        # Secants correct B(λ) alone: each client's curvature is corrected in proportion.
         share = curved / max(float(lam @ forms), 1e-300)
         reached = plane + 0.5 * share * forms[owner]
         dual = float(weights @ reached)
@@ -108,7 +109,7 @@ def solve(
             shortened += 1
             if shortened > SHORTENED:
                 break
-            # The quadratic program went too far: the maximum of a parabola through what is known.
+            # The step was too long: take the maximum of the parabola through both ends.
             share = min(max(0.5 * rise / (rise - (dual - last_dual)), 0.1), 0.5)
             rise *= share
             weights = last + share * (weights - last)
@@ -183,7 +184,7 @@ def quadratic_program(
     >>> quadratic_program(np.eye(2), slope, np.array([1.0, 0.0]), 1.0, np.arange(2)).round(9)
     array([0.5, 0.5])
     """
-    # The sum is lost beside numbers that are much larger than one.
+    # The constraint on the sum would be lost to rounding beside much larger numbers.
     scale = max(float(np.diag(quadratic).max()), 1.0)
     bend, slope = quadratic / scale, slope / scale
     bend = bend + np.eye(len(slope)) * (PROXIMAL * float(np.diag(bend).max()))

@@ -43,7 +43,7 @@ def no_secants(count: int, size: int) -> Secants:
 
 
 class Model(NamedTuple):
-    """B = D + Σ_k c_k c_kᵀ − Σ_k p_k p_kᵀ, with the steps s_k that its inverse needs: s_kᵀc_k = 1.
+    """B = D + Σ_k c_k c_kᵀ − Σ_k p_k p_kᵀ and the steps s_k of its inverse, with s_kᵀc_k = 1.
 
     With B_k what B was at the pair (s, y): c = y/√yᵀs, p = B_k s/√sᵀB_k s and s_k = s/√yᵀs.
     """
@@ -87,7 +87,7 @@ def model(packed: Array, sizes: Sizes, floor: Array, steps: Array, changes: Arra
     """
     scale = 1.0
     if len(steps) and max(sizes) == 1:
-        # Curvature falls as a classifier grows confident: scale the guess to what was last seen.
+        # Curvature falls as a classifier grows confident: scale the guess to the last secant.
         guess = np.maximum(packed, floor)
         last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (guess * steps[-1]))
         scale = min(max(last, SLACK), 1.0)

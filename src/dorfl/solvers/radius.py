@@ -53,7 +53,7 @@ class RadiusState(NamedTuple):
 
 @dataclass(frozen=True)
 class Radius:
-    """See the module's text. θ has ρ as its last entry in everything that is sent and reported."""
+    """The solver in θ and ρ, see the text of this module. The last entry of θ is ρ in messages."""
 
     radius: float
     inner: Solver = field(default_factory=Sqp)
@@ -72,23 +72,23 @@ class Radius:
         return RadiusState(setting, self.inner.init(inner, theta, lam), float(theta[-1]))
 
     def ask(self, state: RadiusState) -> Task:
-        """Return what the inner solver asks, at (θ, ρ)."""
+        """Return the request of the inner solver, at (θ, ρ)."""
         return self.inner.ask(state.inner)
 
     def update(self, state: RadiusState, answers: Answers) -> tuple[RadiusState, Info]:
         """Take one round of the inner solver, with ρ r added to all risks."""
         inner, radius = state.inner, self.radius
-        rho, vectors, told = float(inner.trial[-1]), answers.vectors.copy(), answers.curvature
+        rho, vectors, reported = float(inner.trial[-1]), answers.vectors.copy(), answers.curvature
         vectors[:, -1] += radius
         fresh, edge = not len(inner.best.values), state.aside is not None
         share = math.sqrt(max(-float(inner.lam @ answers.vectors[:, -1]), 0.0) / radius)
-        if told is None and fresh:  # as the inner solver would guess it
-            told = np.full(vectors.shape, float(np.linalg.norm(vectors[:, :-1], axis=1).max()))
-            told[:, -1] = 0.0
-        if told is not None:
-            told = _bent(told, inner, radius, share, fixed=edge)
+        if reported is None and fresh:  # the guess of the inner solver
+            reported = np.full(vectors.shape, float(np.linalg.norm(vectors[:, :-1], axis=1).max()))
+            reported[:, -1] = 0.0
+        if reported is not None:
+            reported = _bent(reported, inner, radius, share, fixed=edge)
         values = answers.values + rho * radius
-        priced = answers._replace(values=values, vectors=vectors, curvature=told)
+        priced = answers._replace(values=values, vectors=vectors, curvature=reported)
         inner, info = self.inner.update(inner, priced)
         info = info._replace(risks=info.risks - info.theta[-1] * radius)
         state = state._replace(inner=inner)
@@ -137,19 +137,19 @@ def _at_edge(state: RadiusState, info: Info) -> tuple[RadiusState, Info]:
     if info.gap < _CLEAR * cost and info.objective <= before.objective:
         return state, info._replace(gap=info.gap + cost, done="converged", why="")
     if info.done or cost < 0.0 or info.objective > before.objective:
-        best = min(info, before, key=lambda told: told.objective)
+        best = min(info, before, key=lambda one: one.objective)
         state = state._replace(inner=state.aside, aside=None, seen=best)
         return state, best._replace(gap=_above(best, before), done="", why="")
     return state, info._replace(gap=max(info.gap, _above(info, before)))
 
 
 def _above(info: Info, other: Info) -> float:
-    """Return how far a point is above the lower end of another's gap."""
+    """Return how far a point is above the lower bound of another point."""
     return max(info.objective - other.objective + other.gap, 0.0)
 
 
 def _bent(packed: Array, state: SqpState, radius: float, share: float, fixed: bool) -> Array:
-    """Return clients' curvatures, with that in ρ changed as this module's text says."""
+    """Return clients' curvatures with the curvature in ρ raised, see the text of this module."""
     rho = float(state.trial[-1])
     share = 1.0 if state.failures > 1 else share
     extra = max((1.0 - share) * (1.0 + 2.0 * share), _FLAT) * radius / rho

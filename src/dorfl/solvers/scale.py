@@ -27,7 +27,7 @@ _LARGEST_RISE = 9.0  # times σ: the longest step upwards along σ alone
 
 
 class ScaleState(NamedTuple):
-    """What is carried from round to round."""
+    """The state between rounds."""
 
     setting: Setting
     inner: Any  # the inner solver's state
@@ -36,7 +36,7 @@ class ScaleState(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """Solve for θ and σ; see the module's text.
+    """The solver in θ and σ, see the text of this module.
 
     Attributes
     ----------
@@ -60,14 +60,14 @@ class Scale:
         return ScaleState(setting, self.inner.init(setting, theta, lam))
 
     def ask(self, state: ScaleState) -> Task:
-        """Return what the inner solver asks, at (θ, σ)."""
+        """Return the request of the inner solver, at (θ, σ)."""
         return self.inner.ask(state.inner)
 
     def update(self, state: ScaleState, answers: Answers) -> tuple[ScaleState, Info]:
         """Take one round of the inner solver, with curvatures changed in σ."""
         task, vectors = self.inner.ask(state.inner), answers.vectors
         curvature = answers.curvature
-        if curvature is None and state.is_first:  # as the inner solver would guess it
+        if curvature is None and state.is_first:  # the guess of the inner solver
             steepest = float(np.linalg.norm(vectors[:, :-1], axis=1).max())
             curvature = np.full(vectors.shape, steepest)
             curvature[:, -1] = 0.0

@@ -41,18 +41,16 @@ GOOD = 0.5  # share from which on u may fall (Kiwiel's m_R)
 FACTOR = 10.0  # u changes by at most this factor in a round (Kiwiel, procedure 2.2)
 SLOWER = 2.0  # u falls by at most this factor near Newton's step (Nocedal and Wright, alg. 4.1)
 FAR = 10.0  # linearisation error, in predicted decreases, of a tangent too far away (Kiwiel)
-PATIENCE = (
-    3  # rejected steps in a row after which u rises, serious ones after which it falls (ibid.)
-)
+PATIENCE = 3  # rejected (serious) steps in a row after which u rises (falls) (Kiwiel)
 CUTS = 300  # tangents kept: a non-smooth point in d columns takes d + 1 to describe
 EACH = 32  # clients whose tangents at one point are kept: those with the largest risks
 FLAT = 1e-9  # least curvature of a client, as a share of the largest of all in that parameter
 TRIALS = 60  # rejected steps in a row after which training ends
-SINGLE = 1e-7  # share of the objective that rounding may change with rows in single precision
-DOUBLE = 1e-12  # … and in double precision: more at a non-smooth point says nothing of rounding
-PARTIAL = 3  # requests for curvature that leaves something out: secants know the rest
+SINGLE = 1e-7  # relative rounding of a risk with rows in single precision (machine epsilon)
+DOUBLE = 1e-12  # the same in double precision, for sums over many rows
+PARTIAL = 3  # requests for curvature coarser than the full matrix; secants refine it afterwards
 DEAR = 100  # numbers of curvature per number of a gradient that cost as much as one more round
-USELESS = 0.01  # share of the objective from which on a bound says nothing, if rounding ends it
+USELESS = 0.01  # relative gap above which a stalled training reports an estimate, not its bound
 SMALL = 200  # parameters up to which B(λ) may be factorised often
 ITERATIONS = 20, 6  # of the program: up to `SMALL` parameters, and beyond
 
@@ -68,7 +66,7 @@ class Cuts(NamedTuple):
 
 
 class SqpState(NamedTuple):
-    """What is carried from round to round; before the first one `best` is empty."""
+    """The state between rounds; before the first round `best` is empty."""
 
     setting: Setting
     theta: Array  # the centre: the best point so far
@@ -101,7 +99,7 @@ class SqpState(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the curvature leaves nothing out."""
+        """True if the curvature is the full matrix."""
         return len(self.setting.shape.sizes_of(self.curvature)) == 1
 
     @property
@@ -112,13 +110,13 @@ class SqpState(NamedTuple):
 
 @dataclass(frozen=True)
 class Sqp:
-    """See the module's text."""
+    """The bundle method with Newton's curvature, see the text of this module."""
 
     name: str = "sqp"
 
     @property
     def needs(self) -> Needs:
-        """Every client's gradient over all rows, every round."""
+        """The gradient of every client over all rows, in every round."""
         return Needs(
             True, True, pools=True, radius=True, curvature=True, reports_gap=True, rounds=200
         )
@@ -148,16 +146,16 @@ class Sqp:
         """Move to the trial point or add its tangents; then solve for the next one."""
         setting = state.setting
         seen = pieces(setting, state.trial, answers, state.lam)
-        told, seen = seen.curvature, seen._replace(curvature=None)
+        reported, seen = seen.curvature, seen._replace(curvature=None)
         if not len(state.best.values):
-            state = _first(state, seen, answers, told)
+            state = _first(state, seen, answers, reported)
         else:
             decrease, noise = _decrease(state, seen)
             state = state._replace(noise=max(state.noise, noise))
             if answers.own and not state.own:  # extrapolated values were too low to compare with
                 decrease = state.predicted
             if decrease > 0.0 and decrease >= SERIOUS * state.plane:
-                state = _accept(state, seen, answers, told, decrease)
+                state = _accept(state, seen, answers, reported, decrease)
             else:
                 state = _reject(state, seen, decrease)
         step = _step(state, state.damping)
@@ -195,18 +193,18 @@ class Sqp:
         return state, info
 
 
-# ── what a round showed ─────────────────────────────────────────────────────────────────────────
+# ── serious and null steps ──────────────────────────────────────────────────────────────────────
 
 
-def _first(state: SqpState, seen: Pieces, answers: Answers, told: Array | None) -> SqpState:
+def _first(state: SqpState, seen: Pieces, answers: Answers, reported: Array | None) -> SqpState:
     """Return the state at the first point; without a curvature, a step of about unit length."""
-    if told is None or not told.any():
+    if reported is None or not reported.any():
         steep = float(np.linalg.norm(seen.gradients, axis=1).max())
-        told = np.full(seen.gradients.shape, max(steep, 1e-300))
+        reported = np.full(seen.gradients.shape, max(steep, 1e-300))
     state = state._replace(
         best=seen,
         risks=answers.values,
-        curvature=conditioned(state.setting, told),
+        curvature=conditioned(state.setting, reported),
         own=answers.own,
         asked=1,
         secants=no_secants(*seen.gradients.shape),
@@ -216,7 +214,7 @@ def _first(state: SqpState, seen: Pieces, answers: Answers, told: Array | None) 
 
 
 def _accept(
-    state: SqpState, seen: Pieces, answers: Answers, told: Array | None, decrease: float
+    state: SqpState, seen: Pieces, answers: Answers, reported: Array | None, decrease: float
 ) -> SqpState:
     """Return the state with the trial as centre."""
     damping = state.damping
@@ -228,8 +226,8 @@ def _accept(
     step = state.trial - state.theta
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked, exact = state.curvature, state.asked, state.exact
-    if told is not None:
-        curvature, asked = conditioned(state.setting, told), asked + 1
+    if reported is not None:
+        curvature, asked = conditioned(state.setting, reported), asked + 1
         if len(state.setting.shape.sizes_of(curvature)) == 1:
             doubtful = answers.stands or state.setting.covered
             exact = not doubtful or _explains(state, curvature, step, seen)
@@ -302,14 +300,14 @@ def _decrease(state: SqpState, seen: Pieces) -> tuple[float, float]:
     return height - state.setting.mixture.height(values), noise
 
 
-def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
+def _explains(state: SqpState, reported: Array, step: Array, seen: Pieces) -> bool:
     """Return True if a curvature accounts for the change of the gradient along the last step.
 
-    A curvature that is the mean of other clients', or that of a parabola above the loss, may not.
+    Not if the curvature is imputed from other clients, or that of a parabola above the loss.
     """
-    sizes, ends = state.setting.shape.sizes_of(told), []
-    for known in (state.curvature, told):
-        if known.shape == told.shape:
+    sizes, ends = state.setting.shape.sizes_of(reported), []
+    for known in (state.curvature, reported):
+        if known.shape == reported.shape:
             mixed = packing.mix(known, state.weights)
             ends.append(float(step @ packing.multiply(mixed, sizes, step)))
     change = float(state.weights @ (seen.gradients - state.best.gradients) @ step)
@@ -319,16 +317,16 @@ def _explains(state: SqpState, told: Array, step: Array, seen: Pieces) -> bool:
 # ── the model ───────────────────────────────────────────────────────────────────────────────────
 
 
-def conditioned(setting: Setting, told: Array) -> Array:
+def conditioned(setting: Setting, reported: Array) -> Array:
     """Return packed curvatures whose diagonals are at least `FLAT` of the largest client's.
 
     A column that only a client of little weight has would otherwise look flat to the others.
     """
-    sizes = setting.shape.sizes_of(told)
-    bends = packing.diagonal(told, sizes)
+    sizes = setting.shape.sizes_of(reported)
+    bends = packing.diagonal(reported, sizes)
     most = bends.max(axis=0)
     floor = np.where(most > 0.0, FLAT * most, max(float(most.max()), 1e-280))
-    out = told.copy()
+    out = reported.copy()
     out[:, packing.diagonal_places(sizes)] = np.maximum(bends, floor)
     return out
 
@@ -365,7 +363,7 @@ class _Bends:
         square[packing.diagonal_places(self.sizes)] *= 0.5
         if known.dtype == np.float64:
             return np.asarray(self.damping * (known @ square))
-        # Sums in single precision would hide the last digits of the program's value.
+        # Sums in single precision would lose the last digits of the program's value.
         return np.array([self.damping * float(one.astype(float) @ square) for one in known])
 
     def products(self, clients: Array, move: Array) -> Array:
@@ -413,7 +411,7 @@ def _shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     bends = _Bends(state, damping, shift)
     most = ITERATIONS[0 if state.theta.size <= SMALL else 1]
     step = program.solve(tangents, bends, state.setting.mixture, weights, most)
-    if shift:  # of the decrease, what the shift costs is none
+    if shift:  # the cost of the shift is not part of the objective
         extra = shift * float(state.theta @ step.move + 0.5 * (step.move @ step.move))
         step = step._replace(model=step.model - extra, dual=step.dual - extra)
     return step
@@ -439,7 +437,7 @@ def _moved(setting: Setting, cuts: Cuts, center: Array) -> tuple[Array, Array]:
 
 
 def _start(state: SqpState) -> Array:
-    """Return allowed weights of the tangents: those of the last step, as far as there are any."""
+    """Return feasible weights of the tangents to start from: those of the last step, if any."""
     lam, cuts, count = state.weights, state.cuts, len(state.best.values)
     if np.count_nonzero(lam) > program.FREE and state.setting.mixture.cap == 1.0:
         top = np.argsort(-state.best.values, kind="stable")[: program.FREE]
@@ -458,9 +456,9 @@ def no_cuts(size: int) -> Cuts:
 
 
 def _with_tangents(state: SqpState, point: Array, seen: Pieces) -> Cuts:
-    """Return the cuts with those of a point, of the clients with the largest risks there.
+    """Return the cuts with tangents at a point added, for the clients with the largest risks.
 
-    Of the others those with a weight are kept, then the latest.
+    Earlier cuts are kept in this order: those with a weight, then the latest.
     """
     cuts, mixture = state.cuts, state.setting.mixture
     order = np.argsort(-seen.values, kind="stable")
@@ -474,7 +472,7 @@ def _with_tangents(state: SqpState, point: Array, seen: Pieces) -> Cuts:
     return Cuts(*(np.concatenate([old[keep], more]) for old, more in zip(cuts, new, strict=True)))
 
 
-# ── when to end, and what to ask ────────────────────────────────────────────────────────────────
+# ── the gap, the next request and the end ───────────────────────────────────────────────────────
 
 
 def _lower(state: SqpState, step: Step) -> float:
@@ -491,7 +489,7 @@ def _lower(state: SqpState, step: Step) -> float:
 
 
 def _sharpest(state: SqpState, tangents: Tangents, weights: Array) -> Array:
-    """Return the weights whose lower bound is the largest, over the tangents that may matter."""
+    """Return the weights with the largest lower bound, over the tangents that can have one."""
     penalty, mixture = state.setting.penalty, state.setting.mixture
     if len(weights) == 1 or not (penalty > 0.0).all():
         return weights
@@ -516,7 +514,7 @@ def _gap(state: SqpState, full: Step) -> tuple[float, str]:
 
 
 def _estimate(state: SqpState, full: Step) -> float:
-    """Return what the model without damping predicts that a step can gain."""
+    """Return the decrease that the model without damping predicts."""
     gap = max(state.height - full.dual, 0.0)
     if state.exact and state.setting.smooth:
         return gap
@@ -524,10 +522,10 @@ def _estimate(state: SqpState, full: Step) -> float:
 
 
 def _is_due(state: SqpState, gap: float) -> bool:
-    """Return True if new curvature should be asked for: at first, after a failure, if slow.
+    """Return True if new curvature should be requested: at first, after a failure, if slow.
 
-    One more round with curvature costs as much as 1 + c without. It pays if the gap, falling at the
-    rate of the last round, would need more rounds than that to reach the tolerance.
+    One round with curvature costs as much as 1 + c rounds without. It pays if the gap, falling at
+    the rate of the last round, would need more rounds than that to reach the tolerance.
     """
     shape, resolution = state.setting.shape, state.setting.resolution
     if not state.is_whole and state.asked >= PARTIAL:
@@ -541,7 +539,7 @@ def _is_due(state: SqpState, gap: float) -> bool:
 
 
 def _done(state: SqpState, gap: float, slow: bool) -> tuple[str, str]:
-    """Return how training ends, if it does, and if it ends short of the tolerance, why."""
+    """Return the status if training ends here, and the reason if it has not converged."""
     if relative(gap, state.height, state.start) <= state.setting.tol:
         return "converged", ""
     if slow and state.predicted <= max(state.noise, 1e-16 * abs(state.height)):

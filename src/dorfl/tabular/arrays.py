@@ -39,9 +39,9 @@ from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
 from dorfl.selection.defaults import RULES, Choice
 from dorfl.support.types import Array
-from dorfl.tabular import given, results
+from dorfl.tabular import results
 from dorfl.tabular import table as engine
-from dorfl.tabular.table import Prepared
+from dorfl.tabular.rows import Prepared, prepare
 
 LABEL = "(label)"
 TOLERANCE = Training().tol  # relative optimality gap of an open method, as in a study
@@ -70,6 +70,12 @@ class Fitted:
     group: Group
     prepared: Prepared
     weights: Array
+
+    @property
+    def fit(self) -> Fit:
+        """The fit for standardised columns."""
+        group = self.group
+        return replace(results.fit_of(self.state), problem=group.problem, centers=group.centers)
 
     @property
     def defects(self) -> list[str]:
@@ -225,8 +231,8 @@ def table_of(
     plain
         Whether two-valued columns are read as numbers too.
     """
-    two = given.two_valued(X if weights is None else X[weights > 0])
-    places = given.frozen(np.flatnonzero(two) if frozen is None else frozen, list(names))
+    two = _has_two_values(X if weights is None else X[weights > 0])
+    places = frozen_columns(np.flatnonzero(two) if frozen is None else frozen, list(names))
     for place in places:
         if not 0 <= place < X.shape[1]:
             raise ValueError(f"frozen: there is no column {place}; X has {X.shape[1]} columns")
@@ -279,7 +285,7 @@ def _prepare(
 ) -> tuple[Prepared, Array | None]:
     """Return standardised rows, and their weights unless all are equal."""
     count = table.num_rows
-    owners, places = given.owners(clients, count)
+    owners, places = rows_by_client(clients, count)
     copies = None
     if weights is not None:  # copies stand for weights where quantiles are taken
         places = [rows[weights[rows] > 0] for rows in places]
@@ -294,7 +300,8 @@ def _prepare(
     checks.check(study)
     order = np.concatenate(places)
     bounds = np.concatenate([[0], np.cumsum([len(rows) for rows in places])])
-    prepared = engine.prepare(study, Split(table, tuple(owners), bounds, order))
+    split = Split(table, tuple(owners), bounds, order)
+    prepared = prepare(study, split, with_notes=False)
     if weights is None or copies is None:
         return prepared, None
     mass = (weights / np.maximum(copies, 1))[prepared.rows.order]  # copies share the row's weight
@@ -315,10 +322,8 @@ def in_given_units(fitted: Fitted, classes: Array, dims: int) -> Fit:
     dims
         Number of columns of the given rows.
     """
-    state = fitted.state
-    fit = results.model_of(state).fit
-    fit = replace(fit, problem=fitted.group.problem, centers=fitted.group.centers)
-    units, old = _Units(state, dims), fit.problem
+    fit = fitted.fit
+    units, old = _Units(fitted.state, dims), fit.problem
     theta = units.theta(fit.theta)
     loss = old.loss if old.loss.classifies else old.loss.scaled(old.loss.max_slope * units.label)
     problem = Problem(units.method(old.method, fit.centers), loss, dims, classes, True)
@@ -333,6 +338,63 @@ def in_given_units(fitted: Fitted, classes: Array, dims: int) -> Fit:
         rho=problem.method.rho,
         scales=units.scales,
     )
+
+
+def frozen_columns(asked: Sequence[int | str] | Array, names: list[str]) -> list[int]:
+    """Return the indices of columns that are given by index or by name."""
+    for column in asked:
+        if isinstance(column, str) and column not in names:
+            raise ValueError(
+                f"frozen: there is no column {column!r}; "
+                + (f"the columns are {', '.join(names)}" if names else "X has no column names")
+            )
+    return [names.index(c) if isinstance(c, str) else int(c) for c in asked]
+
+
+def number(value: Any) -> float | str:
+    """Return "auto", or a number as a Python float, which a study can hold."""
+    return value if isinstance(value, str) else float(value)
+
+
+def mixture_settings(rule: str | Mixture | None) -> dict[str, Any]:
+    """Return the settings of a study for a mixture."""
+    if not isinstance(rule, Mixture):
+        return {"method_mixture": rule}
+    if rule.weights is not None:
+        raise ValueError(
+            "mixture: weights of your own are for dorfl.train; here clients count by size"
+        )
+    kind = "agnostic" if rule.adversarial else "fixed"
+    return {"method_mixture": kind, "method_cap": rule.cap, "method_by": rule.by}
+
+
+def rows_by_client(clients: Any, count: int) -> tuple[list[str], list[Array]]:
+    """Return the names of the clients, and the indices of each client's rows.
+
+    Parameters
+    ----------
+    clients
+        (n,) the client of each row, or None for one client.
+    count
+        Number of rows.
+    """
+    if clients is None:
+        return ["all"], [np.arange(count)]
+    listed = np.asarray(clients)
+    if listed.shape != (count,):
+        raise ValueError(
+            f"clients: X has {count} rows, so give {count} names, not shape {listed.shape}"
+        )
+    import pandas as pd  # noqa: PLC0415 - half a second that a site can do without
+
+    owner, found = pd.factorize(listed)
+    if owner.min() < 0:
+        raise ValueError(
+            f"clients: row {int(owner.argmin())} has no client; name its client or drop it"
+        )
+    places = {str(name): np.flatnonzero(owner == k) for k, name in enumerate(found)}
+    names = sorted(places)
+    return names, [places[name] for name in names]
 
 
 def coefficients(theta: Array, transform: Transform, dims: int) -> tuple[Array, Array]:
@@ -472,12 +534,12 @@ def _study(method: AutoMethod, options: Options, loss: Loss, l2: float | None) -
         np.isfinite(loss.max_slope) and not loss.classifies and not isinstance(options.loss, str)
     )
     delta = loss.max_slope if chosen else Training().delta
-    rule = given.mixture(method.mixture) if not _has_weights(method.mixture) else {}
+    rule = mixture_settings(method.mixture) if not _has_weights(method.mixture) else {}
     share = 0.0 if method.score is None else method.outliers
     return Study(
         Data(LABEL, task=task),
         method=Words(
-            name=method.name, outliers=given.number(share), shift=given.number(method.shift),
+            name=method.name, outliers=number(share), shift=number(method.shift),
             rho=numbers["rho"], beta=numbers["beta"],
         ),
         training=Training(
@@ -487,6 +549,11 @@ def _study(method: AutoMethod, options: Options, loss: Loss, l2: float | None) -
         ),
         defence=Defence(liars=options.liars, trim=options.trim),
     ).changed(**rule)  # fmt: skip
+
+
+def _has_two_values(X: Array) -> Array:
+    """Return (d,) which columns have at most two values."""
+    return np.asarray(((X.min(axis=0) == X) | (X.max(axis=0) == X)).all(axis=0))
 
 
 def _solver_name(options: Options) -> str:

@@ -71,7 +71,7 @@ def why_none(model: Model) -> str | None:
         return None
     hint = "train with --method dorfl"
     if name == "dorfl" and len(problem.method.cost.frozen) == problem.dims:
-        hint = "its columns are all categories or flags, in which no row lies far out"
+        hint = "its columns are all categories or flags, which have no outlying values"
         hint += "; name numeric columns (--numeric)" * (not scaled)
     elif name == "dorfl":
         decided = model.facts.settings.get("method", {}).get("outliers") != 0

@@ -1,7 +1,7 @@
-"""A study's network: trained on the rows and by the method that its linear model has settled.
+"""Train a study's neural network, by the method that was resolved for its linear model.
 
-Where rows lie, whether those far out are wrong and how far residuals scatter is found by training a
-linear model first; the network takes the place of that model.
+Locations, the outlier share and the scale of residuals come from a linear model that is trained
+first. The network replaces that model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dorfl.site import serving
 from dorfl.support.types import Array
 from dorfl.tabular import results
 from dorfl.tabular.model import Model
-from dorfl.tabular.model.facts import Learnt, Served
+from dorfl.tabular.model.facts import ClientStatistics, LossComparison
 from dorfl.tabular.rows import Rows
 
 if TYPE_CHECKING:
@@ -35,13 +35,27 @@ def train(
     progress: Callable[[Round], object] | None = None,
     model: object = "mlp",
 ) -> NetworkFit:
-    """A network in the place of the linear model `fit`, on the same rows."""
+    """Train a network on the rows of a linear model, by the same method.
+
+    Parameters
+    ----------
+    study
+        The settings.
+    fit
+        The linear model.
+    rows
+        Its rows.
+    progress
+        Called with every round.
+    model
+        As :func:`dorfl.networks.tabular.fit` takes it.
+    """
     from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
 
-    words = study.training
+    options = study.training
     plan = tabular.plan_for(
-        np.diff(rows.bounds), l2=words.l2, rounds=words.max_rounds, seed=words.seed,
-        batch=words.batch,
+        np.diff(rows.bounds), l2=options.l2, rounds=options.max_rounds, seed=options.seed,
+        batch=options.batch,
     )  # fmt: skip
     return tabular.fit(rows.clients, fit.problem, fit.centers, plan, model, progress)
 
@@ -49,7 +63,7 @@ def train(
 def model_of(
     study: Study, made: Model, rows: Rows, progress: Callable[[Round], object] | None = None
 ) -> Model:
-    """The model of a study that asks for a network; `made` is its linear model."""
+    """Return the model of a study with a network; `made` is its linear model."""
     trained = train(study, made.fit, rows, progress)
     old = made.fit.problem
     problem = layered(old)
@@ -85,12 +99,12 @@ def model_of(
 
 def _served(
     made: Model, problem: Layered, fit: Fit, rows: Rows, weights: list[Array]
-) -> tuple[tuple[Served, ...], list[tuple[int, ...]], Learnt]:
-    """How each client is served, rows by their weight, and whether anything was learnt."""
+) -> tuple[tuple[ClientStatistics, ...], list[tuple[int, ...]], LossComparison]:
+    """Return the statistics of clients, rows by weight, and the loss beside a constant's."""
     served, counts, parts = [], [], []
     for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
-        told = serving.served(problem, fit.theta, X, problem.encode(y), p, made.target, least=1)
-        served.append(Served(name, len(y), told.learnt.loss, told.score))
-        counts.append(told.weights)
-        parts.append(told.learnt)
-    return tuple(served), counts, Learnt(*constant.against(parts, fit.lam))
+        own = serving.served(problem, fit.theta, X, problem.encode(y), p, made.target, least=1)
+        served.append(ClientStatistics(name, len(y), own.learnt.loss, own.score))
+        counts.append(own.weights)
+        parts.append(own.learnt)
+    return tuple(served), counts, LossComparison(*constant.against(parts, fit.lam))

@@ -10,7 +10,6 @@ import numpy as np
 
 from dorfl.protocol.settings import Study
 from dorfl.report.content import (
-    Beside,
     Block,
     Cell,
     Details,
@@ -22,14 +21,15 @@ from dorfl.report.content import (
     Table,
     Text,
 )
+from dorfl.support.text import percent
 from dorfl.tabular import promise_pages
 from dorfl.tabular.audit import Audit
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.model import Model, tables
 from dorfl.tabular.model.facts import (
+    ClientStatistics,
     Estimate,
-    Guarantee,
-    Served,
+    PaperCertificate,
     Weights,
     worst_client,
 )
@@ -44,24 +44,7 @@ _LONG = 16  # letters of a name below a figure
 def of_model(model: Model) -> Page:
     """Return the page of a model."""
     facts, fit = model.facts, model.fit
-    cards = [Finding(words, "rows left out", False) for words in facts.warnings]
-    for words, verdict in (
-        (model.shortfall, "not converged"),
-        (model.useless, "no better than a constant"),
-        (model.idle, "no better than a constant"),
-    ):
-        if words:
-            cards.append(Finding(words, verdict, False))
-    sound = not cards
-    if sound:
-        tick = "✓ " * (fit.status == "converged")
-        cards.append(Finding(f"in {fit.rounds} exchanges of messages", tick + fit.status))
-    cards.append(Finding("method", fit.problem.method.name))
-    cards += _score_cards(model)
     certificate, promise = facts.certificate, facts.promise
-    if promise:
-        card = promise_pages.promised(promise)
-        cards.append(card if sound else card._replace(holds=None))
     sections = []
     if facts.held_out:
         sections.append(Section("Held-out rows", [tables.held_out(model)]))
@@ -81,12 +64,39 @@ def of_model(model: Model) -> Page:
     sections.append(Section("How it was made", _making(model)))
     what = f"tells apart {_few(model.classes)}" if model.classifies else "estimates a number"
     kind = "network" if model.network else "linear model"
-    lead = f"A {kind} that {what}, trained over {len(fit.clients)} client(s)."
-    return Page(f"A model of {model.label}", lead, cards, sections)
+    lead = (
+        f"A {kind} that {what}, trained over {len(fit.clients)} "
+        f"client{'s' * (len(fit.clients) > 1)} with the method {fit.problem.method.name}."
+    )
+    return Page(f"A model of {model.label}", lead, _cards(model), sections)
+
+
+def _cards(model: Model) -> list[Finding]:
+    """Return what is wrong, then the scores, the outliers, the certificate and the training."""
+    facts, fit = model.facts, model.fit
+    cards = [Finding(words, "rows left out", False) for words in facts.warnings]
+    for words, verdict in (
+        (model.shortfall, "not converged"),
+        (model.useless, "no better than a constant"),
+        (model.idle, "no better than a constant"),
+    ):
+        if words:
+            cards.append(Finding(words, verdict, False))
+    sound = not cards
+    cards += _score_cards(model)
+    if facts.weights and facts.weights.low is not None:
+        share = percent(facts.weights.low / max(facts.rows, 1))
+        claim = f"of {facts.rows:,} rows are down-weighted as outliers ({share})"
+        cards.append(Finding(claim, f"{facts.weights.low:,}"))
+    if facts.promise:
+        cards.append(promise_pages.promised(facts.promise))
+    if sound:
+        cards.append(Finding(f"in {fit.rounds} exchanges of messages", fit.status))
+    return cards
 
 
 def _score_cards(model: Model) -> list[Finding]:
-    """Return the score on held-out rows, or on the rows trained with, and that of the worst."""
+    """Return the score beside plain training and a constant, and that of the worst client."""
     facts, classifies = model.facts, model.classifies
     if not facts.held_out:
         known = [served.score for served in facts.clients if served.score is not None]
@@ -95,22 +105,27 @@ def _score_cards(model: Model) -> list[Finding]:
         worst = (min if classifies else max)(known)
         claim = f"{model.measure} of the worst client, over all rows trained with"
         return [Finding(claim, model.scored(worst))]
-    own = facts.held_out[0]
+    own, *others = facts.held_out
     rows = "inliers" if own.all_rows else "rows"
-    cards = [Finding(f"{model.measure} over held-out {rows}", _with_error(model, own.overall))]
-    if own.all_rows:
-        claim = f"{model.measure} over all held-out rows"
-        cards.append(Finding(claim, _with_error(model, own.all_rows)))
+    names = [one.method.replace("erm", "plain training") for one in others]
+    means = [model.scored(one.overall.mean) for one in others]
+    beside = "".join(f"; {name} {mean}" for name, mean in zip(names, means, strict=True))
+    claim = f"{model.measure}{_error(model, own.overall)} on held-out {rows}{beside}"
+    cards = [Finding(claim, model.scored(own.overall.mean))]
     client = worst_client(own.clients, classifies)
     if client is not None:
-        claim = f"… of the worst client, {client}, over {own.clients[client].rows} held-out {rows}"
-        cards.append(Finding(claim, _with_error(model, own.clients[client])))
+        found = own.clients[client]
+        claim = (
+            f"{model.measure}{_error(model, found)} of the worst client, {client}, on "
+            f"{found.rows} held-out {rows}"
+        )
+        cards.append(Finding(claim, model.scored(found.mean)))
     return cards
 
 
-def _with_error(model: Model, found: Estimate) -> str:
-    error = "" if found.error is None else f" ± {model.scored(found.error)}"
-    return model.scored(found.mean) + error
+def _error(model: Model, found: Estimate) -> str:
+    """Return a standard error in brackets, if it is known."""
+    return "" if found.error is None else f" (± {model.scored(found.error)})"
 
 
 def _clients(model: Model) -> list[Block]:
@@ -120,28 +135,12 @@ def _clients(model: Model) -> list[Block]:
     table = table._replace(note=f"λ is the weight of a client in training. {table.note}")
     if len(shares) > _ROOM:
         return _many(table, shares, served)
-    losses = {name: one.loss for name, one in served.items() if one.loss is not None}
-    drawn = [
-        Figure(
-            name,
-            title,
-            "",
-            axis,
-            [Series(axis, list(heights), list(heights.values()))],
-            "dots",
-            alt=f"A dot for every client's {axis}.",
-            y_range=(0.0, 1.05 * max(heights.values()) or 1.0),
-        )
-        for name, title, axis, heights in (
-            ("mixture", "Weight of each client", "λ", shares),
-            ("losses", "Loss of each client, rows weighed as in training", "loss", losses),
-        )
-        if heights
-    ]
-    return [*([table] if served else []), Beside(drawn)]
+    return [table] if served else []
 
 
-def _many(table: Table, shares: dict[str, float], served: dict[str, Served]) -> list[Block]:
+def _many(
+    table: Table, shares: dict[str, float], served: dict[str, ClientStatistics]
+) -> list[Block]:
     """Return the clients with the largest loss, a figure of all, and all others folded."""
     known = [name for name in shares if name in served and served[name].loss is not None]
     worst = sorted(known, key=lambda name: -(served[name].loss or 0.0))[:_ROOM]
@@ -195,10 +194,14 @@ def _coefficients(model: Model) -> Figure:
     names = [model.transform.names[k] for k in top]
     towards = model.classes[-1] if model.classifies else f"more {model.label}"
     labels = model.classes if problem.outputs > 1 else (f"towards {towards}",)
-    series = [Series(label, names, row[top]) for label, row in zip(labels, weights, strict=True)]
-    many = len(series) > _COLOURS
-    if many:  # features across, a class a line
+    if len(labels) > _COLOURS:  # features across, a class a line
         names = [name if len(name) < _LONG else f"{name[: _LONG - 1]}…" for name in names]
+    errors = np.array(model.facts.errors) if model.facts.errors else None
+    many = len(labels) > _COLOURS
+    series = [
+        Series(label, names, row[top], None if many or errors is None else errors[k, top])
+        for k, (label, row) in enumerate(zip(labels, weights, strict=True))
+    ]
     return Figure(
         "coefficients",
         "What pushes the answer",
@@ -206,7 +209,8 @@ def _coefficients(model: Model) -> Figure:
         "coefficient",
         series,
         "heat" if many else "dots",
-        note="Per robust standard deviation of a number, or for having a level; the largest first.",
+        note="Per robust standard deviation of a number, or for having a level; the largest first."
+        + " ± is a standard error over rows, weighed as in training." * (errors is not None),
         alt=f"{'A heat map' if many else 'Dots'} of the {len(names)} largest coefficients.",
     )
 
@@ -232,7 +236,7 @@ def _rows(model: Model, histogram: Weights) -> list[Block]:
     return [*([Text([low])] if low else []), figure]
 
 
-def _guarantee(certificate: Guarantee) -> list[Block]:
+def _guarantee(certificate: PaperCertificate) -> list[Block]:
     curve = np.array(certificate.curve, dtype=float).reshape(-1, 2)
     blocks: list[Block] = [Text([certificate.words])]
     if len(curve):

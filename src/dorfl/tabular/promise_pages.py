@@ -41,16 +41,24 @@ def of_promises(found: dict[str, Promise], label: str) -> Page:
 def promised(promise: Promise, name: str = "") -> Finding:
     """Return the headline: the bound, with its confidence, share of outliers and drift."""
     at, of = promise.overall[0], f"{name}: " if name else ""
-    form = "in sample" if promise.confidence is None else _confidence(promise)
-    terms = f"{form}, {100 * promise.outliers:.3g} % outliers, drift {promise.drift:.3g}"
+    form = "on the rows trained with" if promise.confidence is None else _confidence(promise)
+    measure = "accuracy" if at.accuracy is not None else "mean absolute error"
+    claim = f"{of}{measure} guaranteed {form}, {conditions(promise)}"
     if at.accuracy is not None:
-        return Finding(f"{of}certified accuracy, {terms}", f"≥ {floored(at.accuracy)}", True)
-    error = "no bound" if at.error is None else f"≤ {ceiled(at.error)}"
-    return Finding(f"{of}certified mean absolute error, {terms}", error, at.error is not None)
+        return Finding(claim, f"≥ {floored(at.accuracy)}")
+    return Finding(claim, "no bound" if at.error is None else f"≤ {ceiled(at.error)}")
+
+
+def conditions(promise: Promise) -> str:
+    """Return under which outliers and drift a certificate holds."""
+    return (
+        f"if up to {100 * promise.outliers:.3g} % of rows are outliers and inputs drift by up to "
+        f"{promise.drift:.3g} sd"
+    )
 
 
 def _confidence(promise: Promise) -> str:
-    return f"{100 * (promise.confidence or 0.0):.4g} % confidence"
+    return f"with {100 * (promise.confidence or 0.0):.4g} % confidence"
 
 
 def curves(found: dict[str, Promise]) -> list[Block]:
@@ -120,7 +128,7 @@ def by_client(found: dict[str, Promise]) -> Table:
     note += (
         "In sample: about the rows at hand, not about rows to come."
         if first.confidence is None
-        else f"For rows to come, with {_confidence(first)}; each line by itself."
+        else f"For rows to come, {_confidence(first)}; each line by itself."
     )
     lines = {name: (*promise.clients, *promise.overall) for name, promise in found.items()}
     table = bounds("certified", "What is certified, by client", "client", lines)

@@ -49,7 +49,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
         classifies=meaning.problem_of(state).loss.classifies,
         unit=1.0 if state.target is None else state.target.spread,
         lam=rows / rows.sum(),
-        told=told,
+        reports=told,
         asked=asked,
     )
     return written(found, summed=state.study.privacy.summed)
@@ -118,10 +118,10 @@ def of_table(
 
     A model is trained on four fifths of the rows, as in `dorfl train`, and certified on the rest.
     """
-    from dorfl.tabular import comparison  # noqa: PLC0415 - it needs this module, through the table
+    from dorfl.tabular import held_out  # noqa: PLC0415 - it needs this module, through the table
 
     study = wire.read(model.facts.settings, Study, "settings", True).changed(data_file=str(table))
-    models, prepared, rest = comparison.trained_apart(study, model, tick)
+    models, prepared, rest = held_out.train_models(study, model, tick)
     own = next(iter(models.values()))
     return of_held_out(own, prepared.rows, rows_for(own, rest), outliers, drift, confidence)
 

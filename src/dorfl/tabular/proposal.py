@@ -1,4 +1,4 @@
-"""A study proposed for a table nobody has described yet."""
+"""Propose a study for a table by guessing its label and its clients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,33 @@ from dorfl.protocol.settings import Data, Study
 
 _LABELS = ("label", "target", "class", "outcome", "y")
 _CLIENTS = ("client", "site", "hospital", "centre", "center", "group", "region", "country", "ward")
-_MOST_CLIENTS = 50
+_MAX_CLIENTS = 50  # values of a column that may be a label or a client
 
 
 def propose(
     data: Path, label: str | None, client: str | None, home: Path
 ) -> tuple[Study, dict[str, str]]:
-    """The study, and what to say of entries that were guessed; `home` is where it will be kept."""
+    """Return a study of a table.
+
+    Parameters
+    ----------
+    data
+        The table.
+    label, client
+        Columns with the label and the client; None to guess.
+    home
+        Folder that the study will be in; the path of the table is relative to it.
+
+    Returns
+    -------
+    study, notes
+        The study, and comments on its entries by name: which are guessed, and alternatives.
+
+    Raises
+    ------
+    DataError
+        If a column does not exist, or label and client are the same.
+    """
     table = tables.read(data)
     names = table.column_names
     notes: dict[str, str] = {}
@@ -31,7 +51,7 @@ def propose(
         if columns.kind_of(column) in ("numeric", "category"):
             found = columns.levels(column, name)
             counts = np.bincount(found.codes[found.codes >= 0])
-            if 2 <= len(counts) <= _MOST_CLIENTS:
+            if 2 <= len(counts) <= _MAX_CLIENTS:
                 few[name] = (len(counts), int(counts.min()), columns.kind_of(column))
     if label is None:
         label = _guess(list(few), _LABELS) or next(reversed(few), names[-1])
@@ -57,14 +77,12 @@ def propose(
 
 
 def _candidates(names: list[str], few: dict[str, tuple[int, int, str]]) -> str:
-    """What else it could be, with how many values each has."""
+    """List other candidates with their numbers of values, to append to a comment."""
     listed = ", ".join(f"{name} ({few[name][0]} values)" for name in names[:5])
     return f"; it could also be {listed}" if names else ""
 
 
-def _guess(names: list[str], words: tuple[str, ...]) -> str | None:
-    for word in words:
-        for name in names:
-            if name.casefold() == word:
-                return name
-    return None
+def _guess(names: list[str], usual: tuple[str, ...]) -> str | None:
+    """Return the column that has the first of the usual names; None if there is none."""
+    known = {name.casefold(): name for name in reversed(names)}
+    return next((known[name] for name in usual if name in known), None)

@@ -1,4 +1,4 @@
-"""Make the results of a finished study: the coordinator's model, and each site's own results.
+"""Make the results of a finished study: the coordinator's model, and the results of each site.
 
 A model holds no row. The weights of a site's rows stay in the site's folder.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
+from dorfl.linear.problem import Problem
 from dorfl.protocol import constant, coordinator, ending, learning, meaning
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.selection.outliers import Decision
 from dorfl.site import serving
 from dorfl.site.updating import risks_of
 from dorfl.support import files
@@ -24,33 +25,45 @@ from dorfl.support.types import Array
 from dorfl.tabular import model, promises
 from dorfl.tabular.audit import MIN_WEIGHT, audit
 from dorfl.tabular.model import Facts, Model
-from dorfl.tabular.model.facts import Guarantee, Learnt, Served, Weights
+from dorfl.tabular.model.facts import (
+    ClientStatistics,
+    LossComparison,
+    PaperCertificate,
+    Validation,
+    Weights,
+)
 from dorfl.tabular.rows import Rows
 
 _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
 _BELOW_HALF = serving.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
 
 
-def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
-    """Return the model of a finished study; statistics that no site reported are left out."""
-    outcome, transform, centers = state.outcome, state.transform, state.centers
+def fit_of(state: State) -> Fit:
+    """Return the fit of a finished study, for standardised columns."""
+    outcome, centers = state.outcome, state.centers
     assert outcome is not None
-    assert transform is not None
     problem = meaning.problem_of(state)
     if centers is None:
         centers = np.zeros((len(state.shown), problem.dims))
     fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
     fit.history.extend(state.history)
-    data = state.study.data
-    return Model(
-        fit,
-        transform,
-        data.label,
-        data.client,
-        state.classes,
-        state.target,
-        _facts(state, centers, notes)._replace(warnings=warnings),
-    )
+    return fit
+
+
+def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
+    """Return the model of a finished study; statistics that no site reported are left out.
+
+    Parameters
+    ----------
+    state
+        The coordinator's last state.
+    notes, warnings
+        Notes on the table, and what must not be missed.
+    """
+    assert state.transform is not None
+    fit, data = fit_of(state), state.study.data
+    facts = _facts(state, fit.centers, notes)._replace(warnings=warnings)
+    return Model(fit, state.transform, data.label, data.client, state.classes, state.target, facts)
 
 
 def write_site(
@@ -110,7 +123,12 @@ def write_site(
 
 
 def _fit(
-    outcome: Outcome, problem: Any, names: tuple[str, ...], lam: Array, risks: Array, centers: Array
+    outcome: Outcome,
+    problem: Problem,
+    names: tuple[str, ...],
+    lam: Array,
+    risks: Array,
+    centers: Array,
 ) -> Fit:
     return Fit(
         theta=outcome.theta.astype(np.float64).reshape(problem.shape),
@@ -134,13 +152,13 @@ def _fit(
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     reports, rows = state.finished, state.shown
-    stood_in = [line for line in state.history if len(line.answered) < len(state.roster)]
-    if stood_in and state.study.privacy.summed:
-        notes += (f"{len(stood_in)} rounds were sums without a site that did not answer",)
-    elif stood_in and state.learning is not None:
-        notes += (f"in {len(stood_in)} rounds the others stood in for a site",)
-    elif stood_in:
-        notes += (f"in {len(stood_in)} rounds the last report of a site stood in for it",)
+    incomplete = sum(len(line.answered) < len(state.roster) for line in state.history)
+    if incomplete and state.study.privacy.summed:
+        notes += (f"{incomplete} rounds were sums without a site that did not reply",)
+    elif incomplete and state.learning is not None:
+        notes += (f"{incomplete} rounds were without a site that did not reply",)
+    elif incomplete:
+        notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
     notes += (
         meaning.unused(state.study)
         + _discounted(state)
@@ -152,25 +170,25 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     if dates:
         notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
     served = [
-        Served(name, rows[name], reports[name].learnt.loss, reports[name].score)
+        ClientStatistics(name, rows[name], reports[name].learnt.loss, reports[name].score)
         if name in reports
-        else Served(name, rows[name])
+        else ClientStatistics(name, rows[name])
         for name in rows
     ]
     count = dict(zip(state.roster, state.rows, strict=True))
     served += [  # in a summed study: each site's own figures, rounded, if it releases them
-        Served(name, count[name], told.loss, told.score)
-        for name, told in state.released.items()
-        if told.score is not None
+        ClientStatistics(name, count[name], own.loss, own.score)
+        for name, own in state.released.items()
+        if own.score is not None
     ]
     if state.released:
-        notes += ("sites' own figures are as they released them, rounded",)
+        notes += ("figures of single sites are as the sites released them, rounded",)
     weights = learnt = None
     if set(reports) == set(state.roster):
         assert state.outcome is not None
         weights = histogram([reports[name].weights for name in state.roster])
         parts = [reports[name].learnt for name in state.roster]
-        learnt = Learnt(*constant.against(parts, state.outcome.lam))
+        learnt = LossComparison(*constant.against(parts, state.outcome.lam))
         if weights.low and not state.here:
             notes += (
                 f"sites report weights in blocks of at least {state.study.privacy.least} rows, so "
@@ -190,7 +208,14 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         promise=promises.of_study(state),
         reference=_plain(state.reference),
         outliers=meaning.share_of(state),
+        validation=_validation(state.decision),
     )
+
+
+def _validation(decision: Decision | None) -> Validation | None:
+    if decision is None or not decision.rows or not (decision.share or decision.labels):
+        return None
+    return Validation(decision.loss, decision.plain)
 
 
 def _plain(theta: Array | None) -> tuple[float, ...]:
@@ -202,8 +227,8 @@ def _discounted(state: State) -> tuple[str, ...]:
     if state.sizes or state.study.defence.most_rows is not None:
         return ()
     return tuple(
-        f"site {name!r} counts as {most:,} of the {own:,} rows that it says it has, four times the "
-        "median site's; [defence] most_rows names the most that counts"
+        f"site {name!r} counts as {most:,} of the {own:,} rows that it reports, four times the "
+        "median site's; [defence] most_rows sets the limit"
         for name, own, most in zip(state.roster, state.rows, state.believed, strict=True)
         if most < own
     )
@@ -216,7 +241,7 @@ def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
     return Weights(serving.EDGES, shown, int(sum(total[:_BELOW_HALF])))
 
 
-def _guarantee(state: State) -> Guarantee | None:
+def _guarantee(state: State) -> PaperCertificate | None:
     bound = coordinator.certificate(state)
     if bound is None:
         return None
@@ -227,4 +252,4 @@ def _guarantee(state: State) -> Guarantee | None:
         f"distribution attains {bound.attained:.6g}. Bounded is L = l − h, the loss less the "
         "outlier score."
     )
-    return Guarantee(bound.radius, bound.bound, bound.attained, firm, words)
+    return PaperCertificate(bound.radius, bound.bound, bound.attained, firm, words)

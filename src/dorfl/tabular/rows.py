@@ -1,31 +1,63 @@
-"""From a table to what a model sees: clients' rows as numbers, in one float32 array."""
+"""Turn a table into the rows that a model sees: clients' rows as numbers, in one array.
+
+Columns and label go through the steps of a study (:mod:`dorfl.protocol.coordinator`), so that a
+table and the sites of a federation are standardised alike.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from dorfl.data import tables
-from dorfl.data.preprocessing import columns
+import dorfl
+from dorfl import networks
+from dorfl.data import preprocessing, tables
+from dorfl.data.preprocessing import Plan, columns, summaries
+from dorfl.data.robust import LocationReport
 from dorfl.data.tables import DataError, Split
-from dorfl.protocol import labels, meaning
+from dorfl.data.tables.errors import need_memory
+from dorfl.federated.client import stream
+from dorfl.protocol import coordinator, guard, labels, meaning
+from dorfl.protocol.coordinator import State
+from dorfl.protocol.meaning import dtype_of, loss_of, plan_of
+from dorfl.protocol.messages import Enrolled
 from dorfl.protocol.settings import Study
+from dorfl.protocol.settling import scale_label, settle_label
+from dorfl.site import serving
 from dorfl.support.text import percent
 from dorfl.support.types import Array
+from dorfl.tabular import remarks
 from dorfl.tabular.model import Model
 
-_MANY = 0.05  # of a table's rows: so many are not left out quietly
+_MANY = 0.05  # share of a table's rows from which a warning says that rows are left out
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Clients' rows, one after the other: client i has bounds[i] … bounds[i + 1].
+    """Rows of clients as numbers, one client after the other.
 
-    `y` holds class numbers or, for a regression, scaled labels; `order` is each row's place in the
-    file, and `gaps` says of every client and column how many values are missing, if known. `split`
-    is the table that the rows are from, if it is still open.
+    Attributes
+    ----------
+    names
+        The clients.
+    bounds
+        (clients + 1,) client i has the rows bounds[i] … bounds[i + 1].
+    X
+        (n, features) standardised features.
+    y
+        (n,) class numbers, or scaled labels of a regression.
+    order
+        (n,) place of each row in the file.
+    notes, warnings
+        Notes on the table, and what must not be missed.
+    gaps
+        (clients, features) numbers of missing values, if they are known.
+    split
+        The table that the rows are from, if it is still open.
     """
 
     names: tuple[str, ...]
@@ -39,25 +71,53 @@ class Rows:
     split: Split | None = None
 
     def only(self, part: Rows) -> Rows:
-        """Return the rows that `part` has, in its order, as numbers of these columns."""
+        """Return the rows that `part` has, in its order, with the features of this table."""
         places = np.argsort(self.order)
         places = places[np.searchsorted(self.order[places], part.order)]
         return Rows(part.names, part.bounds, self.X[places], self.y[places], part.order)
 
     @property
     def places(self) -> list[slice]:
-        """Where the rows of every client are."""
+        """Return the place of every client's rows."""
         return [slice(a, b) for a, b in pairwise(self.bounds.tolist())]
 
     @property
     def clients(self) -> dict[str, tuple[Array, Array]]:
-        """As `dorfl.train` takes them: views, not copies."""
+        """Return (X, y) of every client by name, as views."""
         owned = zip(self.names, self.places, strict=True)
         return {name: (self.X[part], self.y[part]) for name, part in owned}
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A study after its steps about columns and label, and the rows as numbers.
+
+    Attributes
+    ----------
+    state
+        The coordinator's state.
+    rows
+        The rows.
+    locations
+        Reports of where rows lie, by client, number of classes, and whether clients have centres
+        of their own. Trainings on the same rows share them.
+    """
+
+    state: State
+    rows: Rows
+    locations: dict[tuple[str, int, bool], LocationReport] = field(default_factory=dict)
+
+
 def open_split(study: Study) -> Split:
-    """The table of a study, its rows in the clients' order."""
+    """Open the table of a study, with its rows in the order of the clients.
+
+    Raises
+    ------
+    ValueError
+        If the study names no table, or settings that are for sites.
+    DataError
+        If a column that the study names does not exist.
+    """
     if study.data.file is None:
         raise ValueError('[data] file is missing: which table? Or name it: --table "data.csv"')
     if study.privacy.summed:
@@ -85,15 +145,164 @@ def open_split(study: Study) -> Split:
     return split.only(study.sites) if study.sites else split
 
 
-def left_out(split: Split, used: Array, label: str, client: str | None) -> str | None:
-    """What to say where many of a table's rows are not used: whose they are, and of which class."""
-    total = split.table.num_rows
+def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
+    """Read labels, fit the transformation of columns, and turn all rows into numbers.
+
+    Parameters
+    ----------
+    study
+        The settings.
+    split
+        The table by client.
+    with_notes
+        Whether to look for what should be noted about columns, labels and rows left out.
+
+    Raises
+    ------
+    DataError
+        If the label or the columns cannot be used, or memory is short.
+    """
+    if study.training.model != "linear":
+        networks.require()
+        if study.defence.most_rows is not None:
+            raise ValueError(
+                "defence.most_rows: is for sites elsewhere; a table's rows are counted"
+            )
+    asked, whole = study, split
+    study, split, notes = settle_task(study, split)
+    skipped = (study.data.label, study.data.client)
+    names = tuple(name for name in split.column_names if name not in skipped)
+    study = study._replace(sites=split.names)
+    # Clients with too few rows were left out when the table was split.
+    state = coordinator.begin(study.changed(privacy_minimum_rows=1), "table")._replace(here=True)
+    split = split.only(state.roster)
+    counts = dict(zip(split.names, np.diff(split.bounds).tolist(), strict=True))
+    try:
+        state = coordinator.receive(
+            state, {name: Enrolled(n, names, dorfl.__version__) for name, n in counts.items()}
+        )
+        used = [name for name in state.columns if name not in study.columns.ignore]
+        transform = preprocessing.fit(split.clients(used), plan_of(study))
+        state = _settle_label(state._replace(study=study, transform=transform), split)
+        coordinator.prepared(state)
+        label = study.data.label
+        y, _ = labels.encode(split.column(label), label, state.classes, state.target)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    need_memory(
+        Path(study.data.file or "table"),
+        3 * split.num_rows * len(transform.names) * 4,
+        "use fewer columns or rows, or a larger machine",
+    )
+    warnings: tuple[str, ...] = ()
+    if with_notes:
+        notes += remarks.of_columns(split, transform)
+        notes += remarks.of_labels(split, transform, study, y)
+        if asked.data.task == "auto" and not study.data.classes:
+            notes += remarks.of_numbers(split, study.data.label)
+        state = state._replace(transform=remarks.explained(split, transform))
+        if not asked.sites:
+            warnings = left_out(split, study.data.label, study.data.client)
+    y = labels.for_training(y, loss_of(study, len(state.classes)))
+    X = transform.apply(split, dtype_of(study)).X
+    private = study.privacy.epsilon is not None  # then a row must not change others
+    places = [] if private else pairwise(split.bounds.tolist())
+    for first, stop in places:  # as a site does, or models would differ
+        settled = guard.settle(X[first:stop], study.privacy.least)
+        if settled.base is not X:
+            X[first:stop] = settled
+    pa.default_memory_pool().release_unused()  # what reading took, training may need
+    gaps = serving.gaps(split, transform, split.bounds)
+    notes = [*split.notes, *notes]
+    rows = Rows(split.names, split.bounds, X, y, split.order, tuple(notes), warnings, gaps, whole)
+    return Prepared(state, rows)
+
+
+def settle_task(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
+    """Read the task and the classes from the label, and leave out rows without a label.
+
+    Returns
+    -------
+    study, split, notes
+        The study with task and classes, the rows with a label, and a note on the others.
+
+    Raises
+    ------
+    DataError
+        If the label has no type, or no two values, that can be learnt.
+    """
+    name, column = study.data.label, split.column(study.data.label)
+    kind = columns.kind_of(column)
+    if columns.beyond(column) == len(column) - column.null_count > 0:
+        kind = "beyond"
+    if kind not in ("numeric", "category"):
+        what = {
+            "empty": "is empty; name the column to predict",
+            "date": "holds dates, which are not predicted; make them a number (of days, of years) "
+            "or classes (words), or name another column",
+            "beyond": "holds no number that is finite and below 1e100",
+        }.get(kind, f"holds {column.type}; name the column to predict")
+        raise DataError(f"label: column {name!r} {what}")
+    try:
+        task, known = labels.task_in(column, study), labels.known(column, study)
+    except ValueError as error:
+        raise DataError(f"label: {error}; classes need --task classification") from None
+    is_open = study.data.task == "auto" and not study.data.classes
+    study = study.changed(data_task=task)
+    notes: list[str] = []
+    if not known.all():
+        notes.append(f"{int((~known).sum())} row(s) without a label left out")
+        split = split.keep(known)
+    if task == "classification" and not study.data.classes:
+        study = study.changed(data_classes=tuple(columns.levels(column, name).names))
+    _check_label(study, column, is_open)
+    return study, split, notes
+
+
+def _check_label(study: Study, column: pa.Array, is_open: bool) -> None:
+    """Raise a DataError if the label has one value, or too many classes for an open task."""
+    name, classes = study.data.label, study.data.classes
+    if study.data.task == "regression":
+        present = columns.present(columns.numbers(column, name))
+        if not len(present) or present.min() == present.max():
+            raise DataError(f"label: column {name!r} has one value only; there is nothing to learn")
+    elif len(classes) < 2:
+        raise DataError(
+            f"label: column {name!r} has one value only ({classes[0]!r}); a classifier needs two"
+        )
+    elif len(classes) > labels.MOST_CLASSES and is_open:
+        number = "" if columns.kind_of(column) == "category" else "a number (--task regression), "
+        raise DataError(
+            f"label: column {name!r} has {len(classes):,} different values, more than "
+            f"{labels.MOST_CLASSES} classes; is it {number}so many classes (--task "
+            "classification), or another column?"
+        )
+
+
+def _settle_label(state: State, split: Split) -> State:
+    """Return the state with the classes, or the location and scale of the label."""
+    study, name = state.study, state.study.data.label
+    if study.data.task == "classification":
+        return settle_label(state, {})
+    own = {client: table.column(name) for client, table in split.clients([name]).items()}
+    state = settle_label(
+        state, {client: labels.summarise(column, study) for client, column in own.items()}
+    )
+    assert state.target is not None
+    plan = Plan(least=study.privacy.least)
+    far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
+    return scale_label(state, far)
+
+
+def left_out(split: Split, label: str, client: str | None) -> tuple[str, ...]:
+    """Return a warning if many of a table's rows are not used, with their classes and clients."""
+    total, used = split.table.num_rows, split.order
     if total - len(used) <= _MANY * total:
-        return None
+        return ()
     gone = np.ones(total, dtype=bool)
     gone[used] = False
     share = percent(1 - len(used) / total, 0)
-    said = [f"{total - len(used):,} of {total:,} rows ({share}) are not used"]
+    parts = [f"{total - len(used):,} of {total:,} rows ({share}) are not used"]
     for what, name in (("class", label), ("client", client)):
         if name is None or columns.kind_of(split.table.column(name)) not in ("numeric", "category"):
             continue
@@ -102,12 +311,27 @@ def left_out(split: Split, used: Array, label: str, client: str | None) -> str |
             counts = np.bincount(found.codes[gone] + 1, minlength=len(found.names) + 1)
             listed = sorted(zip(counts.tolist(), ["none", *found.names], strict=True), reverse=True)
             shown = [f"{level} {count:,}" for count, level in listed[:8] if count]
-            said.append(f"by {what}: {', '.join(shown)}{', …' if listed[8:9] > [(0, '')] else ''}")
-    return "; ".join(said)
+            more = ", …" if listed[8:9] > [(0, "")] else ""
+            parts.append(f"by {what}: {', '.join(shown)}{more}")
+    return ("; ".join(parts),)
+
+
+def split_folds(split: Split, folds: int, seed: int) -> Array:
+    """Return (n,) the fold of each row: equal shares of each client, from its own random stream."""
+    parts = []
+    for name, rows in zip(split.names, np.diff(split.bounds), strict=True):
+        parts.append(stream(seed, name, 0).permutation(np.arange(rows) % folds))
+    return np.concatenate(parts)
 
 
 def rows_for(model: Model, split: Split) -> Rows:
-    """Rows of another table as a model sees them, with its labels."""
+    """Return the labelled rows of another table as a model sees them.
+
+    Raises
+    ------
+    DataError
+        If the table lacks a column of the model, or has no label that the model knows.
+    """
     label = tables.find_column(split.column_names, model.label, "label")
     try:
         y, known = labels.encode(split.column(label), label, model.classes, model.target)
@@ -123,6 +347,5 @@ def rows_for(model: Model, split: Split) -> Rows:
         X = model.transform.apply(split, np.float32).X
     except ValueError as error:
         raise DataError(str(error)) from None
-    lost = left_out(split, split.order, label, None)
-    warnings = () if lost is None else (lost,)
+    warnings = left_out(split, label, None)
     return Rows(split.names, split.bounds, X, y, split.order, tuple(notes), warnings)

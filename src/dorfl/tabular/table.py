@@ -1,8 +1,8 @@
-"""The engine for rows that are all here: the coordinator's own steps, over a table's clients.
+"""Train on the rows of one table: the coordinator's own steps, over clients in this process.
 
-Nothing is decided here that a federation decides otherwise. What one process can do better is a
-matter of speed: columns are read once for both exchanges about them, rows are stacked once, and all
-clients answer a round in one pass.
+Nothing is decided here that a federation decides otherwise. A process that has all rows is faster:
+columns are read once for both exchanges about them, rows are stacked once, and all clients report
+in one pass.
 """
 
 from __future__ import annotations
@@ -10,21 +10,13 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
-import dorfl
-from dorfl import networks
 from dorfl.certificates.certificate import paper
-from dorfl.data import preprocessing, validation
-from dorfl.data.preprocessing import Plan, columns, summaries
+from dorfl.data import validation
 from dorfl.data.robust import LocationReport, find_centers
-from dorfl.data.tables import DataError, Split
-from dorfl.data.tables.errors import need_memory
 from dorfl.data.validation import Clients
 from dorfl.federated import server as federated
 from dorfl.federated import training
@@ -35,35 +27,24 @@ from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods
 from dorfl.objective.base import Score
-from dorfl.protocol import coordinator, guard, labels, meaning, settings
+from dorfl.protocol import coordinator, meaning, settings
 from dorfl.protocol.coordinator import State
-from dorfl.protocol.meaning import dtype_of, loss_of, mechanism_of, plan_of
-from dorfl.protocol.messages import Answer, Enrolled, Reports
+from dorfl.protocol.meaning import mechanism_of
+from dorfl.protocol.messages import Answer, Reports
 from dorfl.protocol.settings import Study
-from dorfl.protocol.settling import scale_label, settle_label
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
 from dorfl.site import serving
 from dorfl.support.threads import each
 from dorfl.support.types import Array
-from dorfl.tabular import network, promises, remarks, results
+from dorfl.tabular import network, promises, results
 from dorfl.tabular.model import Model
-from dorfl.tabular.rows import Rows, left_out, open_split
+from dorfl.tabular.rows import Prepared, Rows, open_split, prepare
 
 _CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
 _CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own
 
 Progress = Callable[[Round], object]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A study whose columns and label are agreed on, and its rows as numbers."""
-
-    state: State
-    rows: Rows
-    # as methods asked
-    places: dict[tuple[str, int, bool], LocationReport] = field(default_factory=dict)
 
 
 def run(
@@ -94,59 +75,51 @@ def run(
     loading = threading.Thread(target=_load_kernels)
     loading.start()
     try:
-        prepared = _opened(study)
+        prepared = prepare(study, open_split(study))
     finally:
         loading.join()  # a process that ends under a thread at work in compiled code is aborted
-    return model_of(study, prepared, progress, keep, certify=certify), prepared.rows
-
-
-def _opened(study: Study) -> Prepared:
-    """The study's table, prepared."""
-    split = open_split(study)
-    prepared = prepare(study, split)
-    rows, data = prepared.rows, study.data
-    lost = None if study.sites else left_out(split, rows.order, data.label, data.client)
-    warnings = () if lost is None else (lost,)
-    return replace(prepared, rows=replace(rows, warnings=warnings, split=split))
-
-
-def model_of(
-    study: Study,
-    prepared: Prepared,
-    progress: Progress | None = None,
-    keep: Callable[[Model], object] | None = None,
-    *,
-    certify: bool = True,
-) -> Model:
-    """The model of a study for rows that are ready, with all that is known of it."""
-    made, state, group = trained(study, prepared, progress)
+    model, state, group = trained(study, prepared, progress)
     if keep is not None:
-        keep(made)
-    if certify and state.step == "certify" and not made.network:
+        keep(model)
+    if certify and state.step == "certify" and not model.network:
         assert state.outcome is not None
-        told = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
-        state = coordinator.receive(state, dict(zip(group.names, told, strict=True)))
-    return replace(made, facts=made.facts._replace(promise=promises.of_study(state)))
+        parts = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
+        state = coordinator.receive(state, dict(zip(group.names, parts, strict=True)))
+    facts = model.facts._replace(promise=promises.of_study(state))
+    return replace(model, facts=facts), prepared.rows
 
 
 def trained(
     study: Study, prepared: Prepared, progress: Progress | None = None
 ) -> tuple[Model, State, Group]:
-    """The model without its certificate, and the state and rows of the linear model it is or has.
+    """Train without certifying.
 
-    A network takes the place of the linear model that settled what the study's words mean.
+    Parameters
+    ----------
+    study
+        The settings.
+    prepared
+        The rows.
+    progress
+        Called with every round of the final training.
+
+    Returns
+    -------
+    model, state, group
+        The model, and the state and rows of the linear model: a network is trained by the method
+        that is resolved for a linear model.
     """
     rows = prepared.rows
     if study.training.model == "linear":
         state, group = fit(study, prepared, progress)
         return results.model_of(state, rows.notes, rows.warnings), state, group
     state, group = fit(settings.linear(study), prepared)
-    made = results.model_of(state, rows.notes, rows.warnings)
-    return network.model_of(study, made, rows, progress), state, group
+    linear = results.model_of(state, rows.notes, rows.warnings)
+    return network.model_of(study, linear, rows, progress), state, group
 
 
 def curved(model: Model, rows: Rows, tick: Callable[[], object] = lambda: None) -> Model:
-    """The model with the paper's certificate at several radii; `tick` is called before each."""
+    """Add the paper's certificate at several radii to a model; `tick` is called before each."""
     found = model.facts.certificate
     if found is None or not found.radius > 0 or rows.X.size >= _CURVED:
         return model
@@ -209,8 +182,8 @@ def fit(
         if score is not None:
             fixed = scaling.fixed(group.problem, state.scatter)
         group = replace(group, problem=fixed)
-    told = serving.finish(group, state.outcome.theta, state.target, least=1)
-    return coordinator.receive(state, dict(zip(names, told, strict=True))), group
+    statistics = serving.finish(group, state.outcome.theta, state.target, least=1)
+    return coordinator.receive(state, dict(zip(names, statistics, strict=True))), group
 
 
 def resolve(
@@ -241,14 +214,14 @@ def resolve(
     if state.step == "center":
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
 
-        def place(name: str) -> LocationReport:
-            asked = name, meaning.centered_classes(state), state.apart
-            if asked not in prepared.places:
+        def location(name: str) -> LocationReport:
+            key = name, meaning.centered_classes(state), state.apart
+            if key not in prepared.locations:
                 found = serving.place(*clients[name], state, gaps.get(name))
-                prepared.places[asked] = found
-            return prepared.places[asked]
+                prepared.locations[key] = found
+            return prepared.locations[key]
 
-        state = answer(state, place)
+        state = answer(state, location)
     if state.step == "edge":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
@@ -334,125 +307,7 @@ def _group(
     return training.stack(problem, used, centers, mass=mass)
 
 
-def prepare(study: Study, split: Split, *, remark: bool = True) -> Prepared:
-    """Labels read, columns fitted federatedly, everything as numbers; with notes on the table."""
-    if study.training.model != "linear":
-        networks.require()
-        if study.defence.most_rows is not None:
-            raise ValueError(
-                "defence.most_rows: is for sites elsewhere; a table's rows are counted"
-            )
-    said = study.data.task != "auto"
-    study, split, notes = task_settled(study, split)
-    skipped = (study.data.label, study.data.client)
-    names = tuple(name for name in split.column_names if name not in skipped)
-    study = study._replace(sites=split.names)
-    # Who has too few rows was decided when the table was split.
-    state = coordinator.begin(study.changed(privacy_minimum_rows=1), "table")._replace(here=True)
-    split = split.only(state.roster)
-    counts = dict(zip(split.names, np.diff(split.bounds).tolist(), strict=True))
-    try:
-        state = coordinator.receive(
-            state, {name: Enrolled(n, names, dorfl.__version__) for name, n in counts.items()}
-        )
-        used = [name for name in state.columns if name not in study.columns.ignore]
-        transform = preprocessing.fit(split.clients(used), plan_of(study))
-        state = _label(state._replace(study=study, transform=transform), split)
-        coordinator.prepared(state)
-        label = study.data.label
-        y, _ = labels.encode(split.column(label), label, state.classes, state.target)
-    except ValueError as error:
-        raise DataError(str(error)) from None
-    need_memory(
-        Path(study.data.file or "table"),
-        3 * split.num_rows * len(transform.names) * 4,
-        "use fewer columns or rows, or a larger machine",
-    )
-    if remark:
-        notes += remarks.of_columns(split, transform)
-        notes += remarks.of_labels(split, transform, study, y)
-        if not (said or study.data.classes):
-            notes += remarks.of_numbers(split, study.data.label)
-    state = state._replace(transform=remarks.explained(split, transform))
-    y = labels.for_training(y, loss_of(study, len(state.classes)))
-    X = transform.apply(split, dtype_of(study)).X
-    private = study.privacy.epsilon is not None  # then a row must not change others
-    places = [] if private else pairwise(split.bounds.tolist())
-    for first, stop in places:  # as a site does, or models would differ
-        settled = guard.settle(X[first:stop], study.privacy.least)
-        if settled.base is not X:
-            X[first:stop] = settled
-    pa.default_memory_pool().release_unused()  # what reading took, training may need
-    gaps = serving.gaps(split, transform, split.bounds)
-    rows = Rows(split.names, split.bounds, X, y, split.order, (*split.notes, *notes), (), gaps)
-    return Prepared(state, rows)
-
-
-def task_settled(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
-    """The study with the task and the classes that the table shows; rows without a label go."""
-    name, column = study.data.label, split.column(study.data.label)
-    kind = columns.kind_of(column)
-    if columns.beyond(column) == len(column) - column.null_count > 0:
-        kind = "beyond"
-    if kind not in ("numeric", "category"):
-        what = {
-            "empty": "is empty; name the column to predict",
-            "date": "holds dates, which are not predicted; make them a number (of days, of years) "
-            "or classes (words), or name another column",
-            "beyond": "holds no number that is finite and below 1e100",
-        }.get(kind, f"holds {column.type}; name the column to predict")
-        raise DataError(f"label: column {name!r} {what}")
-    try:
-        task, known = labels.task_in(column, study), labels.known(column, study)
-    except ValueError as error:
-        raise DataError(f"label: {error}; classes need --task classification") from None
-    said = study.data.task != "auto" or bool(study.data.classes)
-    study = study.changed(data_task=task)
-    notes: list[str] = []
-    if not known.all():
-        notes.append(f"{int((~known).sum())} row(s) without a label left out")
-        split = split.keep(known)
-    if task == "classification" and not study.data.classes:
-        study = study.changed(data_classes=tuple(columns.levels(column, name).names))
-    _check_label(study, column, said)
-    return study, split, notes
-
-
-def _check_label(study: Study, column: pa.Array, said: bool) -> None:
-    name, classes = study.data.label, study.data.classes
-    if study.data.task == "regression":
-        present = columns.present(columns.numbers(column, name))
-        if not len(present) or present.min() == present.max():
-            raise DataError(f"label: column {name!r} has one value only; there is nothing to learn")
-    elif len(classes) < 2:
-        raise DataError(
-            f"label: column {name!r} has one value only ({classes[0]!r}); a classifier needs two"
-        )
-    elif len(classes) > labels.MOST_CLASSES and not said:
-        number = "" if columns.kind_of(column) == "category" else "a number (--task regression), "
-        raise DataError(
-            f"label: column {name!r} has {len(classes):,} different values, more than "
-            f"{labels.MOST_CLASSES} classes; is it {number}so many classes (--task "
-            "classification), or another column?"
-        )
-
-
-def _label(state: State, split: Split) -> State:
-    """Classes, or middle and spread of the label, from what each client would tell of it."""
-    study, name = state.study, state.study.data.label
-    if study.data.task == "classification":
-        return settle_label(state, {})
-    own = {client: table.column(name) for client, table in split.clients([name]).items()}
-    state = settle_label(
-        state, {client: labels.summarise(column, study) for client, column in own.items()}
-    )
-    assert state.target is not None
-    plan = Plan(least=study.privacy.least)
-    far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
-    return scale_label(state, far)
-
-
 def _load_kernels() -> None:
-    """A training of next to nothing: compiled code takes most of a second to load from disk."""
+    """Train on four rows: loading compiled code from disk takes most of a second."""
     rows, labels_ = np.eye(4, 2, dtype=np.float32), np.array([0, 1, 1, 0])
     training.train([(rows, labels_)], methods.erm(), l2=1.0)

@@ -23,7 +23,7 @@ from dorfl.selection import outliers as selection
 from dorfl.selection.outliers import Candidate
 from dorfl.tabular import arrays
 from dorfl.tabular import table as engine
-from dorfl.tabular.table import Prepared
+from dorfl.tabular.rows import Prepared
 
 GRID: dict[str, Sequence[float]] = {
     "outliers": (0.0, 0.05, 0.1, 0.2, 0.25),

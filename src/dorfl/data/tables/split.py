@@ -65,7 +65,7 @@ class Split:
     def clients(self, columns: Sequence[str]) -> dict[str, Table]:
         """Return the rows of each client as a table with these columns."""
         return {
-            name: _Rows(self, list(columns), int(self.bounds[i]), int(self.bounds[i + 1]))
+            name: _ClientRows(self, list(columns), int(self.bounds[i]), int(self.bounds[i + 1]))
             for i, name in enumerate(self.names)
         }
 
@@ -108,7 +108,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ClientRows:
     """Rows of one client of a split table."""
 
     split: Split
@@ -197,5 +197,5 @@ def _too_small(client: str, names: list[str], counts: Array, few: Array, least: 
     return (
         f"client {names[first]!r}{others} has {counts[first]} row(s), fewer than {least}: too few "
         "to train with or to keep private; merge such clients (--small merge), drop them (--small "
-        "drop), or lower the least number (--least)"
+        "drop), or allow fewer rows (--minimum-rows)"
     )

@@ -16,7 +16,7 @@ from dorfl.support import wire
 MIN_ROWS = 20  # rows below which no client is named the worst: 50 % ± 11 points at 20 rows
 
 
-class Served(NamedTuple):
+class ClientStatistics(NamedTuple):
     """A client's statistics on the rows trained with.
 
     Attributes
@@ -51,14 +51,21 @@ class Weights(NamedTuple):
     low: int | None = None
 
 
-class Learnt(NamedTuple):
+class Validation(NamedTuple):
+    """Held-out losses that decided on the share of outliers: the selected one's and share 0's."""
+
+    loss: float
+    plain: float
+
+
+class LossComparison(NamedTuple):
     """Loss of the model and of the best constant prediction, rows weighed as in training."""
 
     loss: float
     constant: float
 
 
-class Guarantee(NamedTuple):
+class PaperCertificate(NamedTuple):
     """The certificate: see :class:`dorfl.Certificate`; `firm` where it is more than an estimate."""
 
     radius: float
@@ -77,7 +84,7 @@ class Estimate(NamedTuple):
     rows: int
 
 
-class HeldOut(NamedTuple):
+class HeldOutScores(NamedTuple):
     """Scores of a method on rows it was not trained with.
 
     A score is the accuracy, or the mean absolute error. An inlier is a row that the saved model
@@ -151,19 +158,21 @@ class Facts(NamedTuple):
     rows: int = 0
     notes: tuple[str, ...] = ()
     choice: tuple[str, ...] = ()
-    clients: tuple[Served, ...] = ()
+    clients: tuple[ClientStatistics, ...] = ()
     center: tuple[float, ...] = ()
     weights: Weights | None = None
-    learnt: Learnt | None = None
-    certificate: Guarantee | None = None
+    learnt: LossComparison | None = None
+    certificate: PaperCertificate | None = None
     warnings: tuple[str, ...] = ()  # what must not be missed
-    held_out: tuple[HeldOut, ...] = ()
+    held_out: tuple[HeldOutScores, ...] = ()
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
     promise: Promise | None = None
     reference: tuple[float, ...] = ()  # (θ, σ) by which rows with outlying labels are down-weighted
     outliers: float | None = None  # share of outliers that training assumed, as given or decided
     frame: Frame | None = None  # units, centres and range of certificates, from the training rows
     table: str = ""  # fingerprint of the training table
+    validation: Validation | None = None  # if a share of outliers was selected on held-out rows
+    errors: tuple[tuple[float, ...], ...] = ()  # standard errors of coefficients, by output
 
     @property
     def promised(self) -> str:
@@ -182,9 +191,10 @@ class Facts(NamedTuple):
 
 _RECORDS: dict[str, Any] = {
     "weights": Weights,
-    "certificate": Guarantee,
-    "learnt": Learnt,
+    "certificate": PaperCertificate,
+    "learnt": LossComparison,
     "promise": Promise,
+    "validation": Validation,
 }
 
 
@@ -193,7 +203,7 @@ def from_json(written: Any) -> Facts:
     if not isinstance(written, dict):
         raise ValueError("its facts are damaged")
     plain = {**written, **_entry(written.get("data"))}
-    plain["clients"] = [_with(Served, entry) for entry in plain.get("clients") or []]
+    plain["clients"] = [_with(ClientStatistics, entry) for entry in plain.get("clients") or []]
     plain["held_out"] = [_held_out(entry) for entry in plain.get("held_out") or []]
     for name, kind in _RECORDS.items():
         plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
@@ -211,7 +221,7 @@ def _held_out(written: Any) -> dict[str, Any]:
     """Return scores as they are written now; older models have no standard errors."""
     entry = _entry(written)
     if not isinstance(entry.get("overall"), int | float):
-        return {**HeldOut._field_defaults, **entry}
+        return {**HeldOutScores._field_defaults, **entry}
 
     def known(mean: Any) -> dict[str, Any] | None:
         return None if mean is None else {"mean": mean, "error": None, "rows": 0}
@@ -228,7 +238,7 @@ def _held_out(written: Any) -> dict[str, Any]:
 def _with(kind: Any, written: Any) -> dict[str, Any]:
     """Return a record as it is written now; fields that older versions lack have defaults."""
     entry = _entry(written)
-    if kind is Guarantee:
+    if kind is PaperCertificate:
         entry = {"firm": entry.get("error") is not None, **entry}
     known = {name: entry[name] for name in kind._fields if name in entry}
     defaults = {n: list(v) if isinstance(v, tuple) else v for n, v in kind._field_defaults.items()}

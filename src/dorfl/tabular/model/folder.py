@@ -37,6 +37,7 @@ _LATER = (
     "certificate",
     "promise",
     "held_out",
+    "errors",
     "frame",
     "table",
 )  # facts that `evaluation.json` may hold
@@ -114,9 +115,17 @@ def save_evaluation(model: Model, folder: str | Path) -> None:
 
 
 def load(folder: str | Path) -> Model:
-    """The model in a folder, checked field by field: the folder may come from anywhere.
+    """Read a model; every field is checked, since the folder may come from anywhere.
 
-    The folder of a federation's run will do as well.
+    Parameters
+    ----------
+    folder
+        A folder that `dorfl train` wrote, or the folder of a federation's run.
+
+    Raises
+    ------
+    ModelError
+        If there is no model, or a field is damaged.
     """
     path = Path(folder)
     if path.is_dir():
@@ -146,7 +155,7 @@ def _evaluation(path: Path) -> dict[str, Any]:
 
 
 def to_json(model: Model) -> dict[str, Any]:
-    """A model as plain JSON, all but a network's θ; numbers come back to the last bit."""
+    """Return a model as JSON types without loss; the θ of a network is not among them."""
     write = serialization.without_theta if model.network else serialization.to_json
     fit = write(model.fit)
     return {
@@ -166,7 +175,7 @@ def to_json(model: Model) -> dict[str, Any]:
 
 
 def from_json(written: Any, folder: Path) -> Model:
-    """The model in that folder; raises ValueError, KeyError or TypeError where it is damaged."""
+    """Return the model of a folder; raise ValueError, KeyError or TypeError if it is damaged."""
     if not isinstance(written, dict) or written.get("format") != FORMAT:
         raise ValueError("is no model written by dorfl")
     if written.get("version") != VERSION:

@@ -31,7 +31,7 @@ LARGEST = 1e100
 
 
 def number(cell: str, comma: bool) -> float | None:
-    """A cell as a number ($1,234.50 or 12 % too), or None where it is missing."""
+    """Read a cell as a number ($1,234.50 or 12 % too); None if it is missing."""
     cell = cell.strip()
     if cell in MARKS:
         return None
@@ -45,7 +45,7 @@ def number(cell: str, comma: bool) -> float | None:
 
 
 def days(cell: str) -> float | None:
-    """A date as days since 1970, or None where it is missing."""
+    """Read a date as days since 1970; None if it is missing."""
     cell = cell.strip()
     if cell in MARKS:
         return None
@@ -58,7 +58,7 @@ def days(cell: str) -> float | None:
 
 
 def level(cell: str) -> str | None:
-    """A cell as a level, written plainly, or None where it is missing."""
+    """Read a cell as the level of a category; None if it is missing."""
     cell = cell.strip()
     if not cell:
         return None
@@ -73,7 +73,7 @@ def level(cell: str) -> str | None:
 
 
 def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
-    """The numbers the model sees of a row, a mapping of column to cell."""
+    """Return the features of a row, a mapping of column to cell."""
     out: list[float] = []
     missing = model["transform"].get("missing", MARKS)  # older models: in levels as among numbers
     numbers = [float(mark) for mark in missing if NUMBER.fullmatch(mark)]
@@ -95,7 +95,7 @@ def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
 
 
 def outputs(model: Any, x: list[float]) -> list[float]:
-    """What the model says of a row: one number, or one for every class."""
+    """Return the outputs of a model: one number, or one for every class."""
     if "network" in model:
         return through(model["layers"], x)
     inputs = [*x, 1.0] if model["intercept"] else x
@@ -103,14 +103,14 @@ def outputs(model: Any, x: list[float]) -> list[float]:
 
 
 def through(layers: list[Any], x: Any) -> list[float]:
-    """What comes out of a network's layers, with ReLU between them."""
+    """Return the outputs of a network's layers with ReLU between them."""
     for k, (weight, bias) in enumerate(layers):
         x = weight @ (x.clip(min=0.0) if k else x) + bias
     return [float(t) for t in x]
 
 
 def layers(path: str, expected: str) -> list[Any]:
-    """A network's numbers, (weight, bias) by layer, from a file in the safetensors format."""
+    """Read (weight, bias) of every layer from a file in the safetensors format."""
     try:
         import numpy as np  # noqa: PLC0415 - a linear model does without
     except ImportError:
@@ -131,7 +131,7 @@ def layers(path: str, expected: str) -> list[Any]:
 
 
 def probabilities(model: Any, x: list[float]) -> list[float]:
-    """The probability of every class."""
+    """Return the probability of every class."""
     out = outputs(model, x)
     if len(out) == 1:
         out = [0.0, out[0]]
@@ -141,19 +141,19 @@ def probabilities(model: Any, x: list[float]) -> list[float]:
 
 
 def value(model: Any, x: list[float]) -> float:
-    """The number a regression estimates, in the label's own unit."""
+    """Return the prediction of a regression in the unit of the label."""
     target = model["target"]
     return float(target["center"] + target["spread"] * outputs(model, x)[0])
 
 
-def dialect(lines: list[str], told: str = "") -> tuple[str, bool]:
-    """The delimiter (or the one told), and whether a comma is the decimal sign."""
+def dialect(lines: list[str], named: str = "") -> tuple[str, bool]:
+    """Return the delimiter, unless the file names it, and whether a comma is the decimal sign."""
 
     def cells(mark: str) -> float:
         rows = [row for row in csv.reader(lines, delimiter=mark) if row]
         return len(rows[0]) * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
 
-    best = told or max(",;\t|", key=cells)
+    best = named or max(",;\t|", key=cells)
     found = [cell.strip() for row in csv.reader(lines[1:], delimiter=best) for cell in row]
     commas = sum(bool(re.fullmatch(r"[-+]?\d+,\d+", cell)) for cell in found)
     points = sum(bool(re.fullmatch(r"[-+]?\d*\.\d+", cell)) for cell in found)
@@ -161,7 +161,7 @@ def dialect(lines: list[str], told: str = "") -> tuple[str, bool]:
 
 
 def main() -> None:
-    """Read rows, write what the model says of them."""
+    """Read rows and write predictions."""
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description="Score a CSV file with a dorfl model.")
     parser.add_argument("table", help="the CSV file")
@@ -176,10 +176,10 @@ def main() -> None:
         model["layers"] = layers(beside, model["network"]["sha256"])
     with open(given.table, encoding="utf-8-sig", newline="") as file:
         lines = list(islice(file, 200))
-        told = SEPARATOR.fullmatch(lines[0].rstrip()) if lines else None  # as Excel writes
-        mark, comma = dialect(lines[1:] if told else lines, told[1] if told else "")
+        named = SEPARATOR.fullmatch(lines[0].rstrip()) if lines else None  # as Excel writes
+        mark, comma = dialect(lines[1:] if named else lines, named[1] if named else "")
         file.seek(0)
-        if told:
+        if named:
             file.readline()
         rows = csv.DictReader(file, delimiter=mark)
         rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
@@ -201,7 +201,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except BrokenPipeError:  # whoever reads has read enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         sys.exit(f"score.py: {error.filename}: {error.strerror}")

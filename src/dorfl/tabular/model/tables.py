@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dorfl.report.content import Cell, Measured, Table
 from dorfl.support.text import percent
-from dorfl.tabular.model.facts import MIN_ROWS, Estimate, Served, worst_client
+from dorfl.tabular.model.facts import MIN_ROWS, ClientStatistics, Estimate, worst_client
 from dorfl.tabular.model.model import Model
 
 INLIERS = "Inliers have at least half of an ordinary row's weight in training."
@@ -73,7 +73,7 @@ def clients(model: Model) -> Table:
     served, held = {found.name: found for found in facts.clients}, facts.held_out
     rows: list[tuple[Cell, ...]] = []
     for client, share in zip(model.fit.clients, model.fit.lam.tolist(), strict=True):
-        of = served.get(client, Served(client, 0))
+        of = served.get(client, ClientStatistics(client, 0))
         score, count = None if of.score is None else Estimate(of.score, None, of.rows), []
         if held:
             score = held[0].clients.get(client)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dorfl.networks.model import Network, mlp
-from dorfl.networks.rows import Robust, place, softmax
+from dorfl.networks.supremum import Robust, place, softmax
 from dorfl.objective.costs import squared
 
 
