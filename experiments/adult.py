@@ -40,11 +40,11 @@ _TOLERANCE = 1e-5
 
 
 def grids(data: Dataset) -> dict[str, list[Candidate]]:
-    """Six settings for each method, the mildest first, none without a ridge of 1/n.
+    """Return six settings for each method, the mildest first, all with a ridge of at least 1/n.
 
-    Where λ is one group's, its risk hardly depends on columns that only the others have. Without
-    any ridge these are left wherever a solver stops, and test losses differ by 1 % between points
-    whose objectives agree to seven digits.
+    If λ is on one group, its risk hardly depends on columns that only other groups have. Without
+    a ridge their coefficients stay wherever a solver stops, and test losses differ by 1 % between
+    points whose objectives agree to seven digits.
     """
     least = _least(data)
     cost = costs.squared(frozen=data.frozen)
@@ -68,7 +68,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
 
 
 def method(seed: int, name: str) -> dict[str, Any]:
-    """One method on one split: tuned by either rule, to convergence and within the budget."""
+    """Train one method on one split, tuned by either rule, to convergence and within the budget."""
     data = adult("paper", seed=seed)
     kept, samples = validation(data, seed)
     chosen = choose(grids(data)[name], kept, samples, tol=1e-4, max_rounds=80)
@@ -116,7 +116,7 @@ def _within(candidate: Candidate, data: Dataset, kept: Clients, sample: Clients)
 
 
 def mixing(seed: int) -> dict[str, Any]:
-    """Plain losses on one split, clients weighed in three ways: by size, loss and regret."""
+    """Train on plain losses of one split with three mixtures: by size, by loss and by regret."""
     data = adult("paper", seed=seed)
     return {
         name: _measured(
@@ -132,7 +132,7 @@ def mixing(seed: int) -> dict[str, Any]:
 
 
 def best_linear(seed: int) -> list[float]:
-    """The least log loss a linear model can have on the test rows, overall and by group."""
+    """Return the least log loss of a linear model on the test rows, overall and by group."""
     test = adult("paper", seed=seed).test
     cases = [test, *({name: rows} for name, rows in test.items())]
     return [
@@ -142,7 +142,7 @@ def best_linear(seed: int) -> list[float]:
 
 
 def official(name: str) -> dict[str, Any]:
-    """One method at the mildest of its settings on the official split, to convergence."""
+    """Train one method at its mildest setting on the official split, to convergence."""
     data = adult("official")
     candidate = grids(data)[name][0]
     return _measured(fit(candidate, data.clients, tol=_TOLERANCE), data.test) | {
@@ -151,7 +151,7 @@ def official(name: str) -> dict[str, Any]:
 
 
 def _least(data: Dataset) -> float:
-    """The ridge that `dorfl train` puts in where nobody says otherwise."""
+    """Return the default ridge of `dorfl train`, 1/n."""
     return 1.0 / sum(len(y) for _, y in data.clients.values())
 
 

@@ -1,4 +1,4 @@
-"""The whole study: which cells each part needs, and the page they make together."""
+"""The whole study: the cells that each part needs, and the page made from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIRST = 3  # cards at the top; the rest is in a table
 
 
 class Made(NamedTuple):
-    """What a part adds to the page."""
+    """The contribution of a part to the page."""
 
     sections: list[Section]
     claims: list[Claim]
@@ -41,14 +41,14 @@ class Made(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The cells a part needs, and how their results are told."""
+    """The cells of a part, and the function that presents their results."""
 
     cells: list[Cell]
     tell: Callable[[list[Any]], Made]
 
 
 def plans(part: Part, seeds: int) -> list[Plan]:
-    """What is to be done."""
+    """Return the plans of a part, or of all parts."""
     chosen = list(_PLANS) if part is Part.all else [part]
     return [_PLANS[name](seeds) for name in chosen]
 
@@ -56,7 +56,7 @@ def plans(part: Part, seeds: int) -> list[Plan]:
 def reproduce(
     todo: Sequence[Plan], folder: Path, tick: Callable[[Cell, bool], object] | None = None
 ) -> Page:
-    """Run what has not been run yet, and say what was found.
+    """Run the cells that have no result yet, and make the page.
 
     >>> import tempfile
     >>> plan = plans(Part.sensitivity, seeds=1)
@@ -83,13 +83,13 @@ def reproduce(
 
 
 def _claims(every: Sequence[Claim], situations: Sequence[Situation]) -> Section:
-    """When it helps, and every claim; failures come first."""
+    """Return the summary and every claim, failures first."""
     helps = [claims.summary(situations)] if situations else []
     return Section("When it helps, and what does not hold", [*helps, *claims.tables(every)])
 
 
 def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
-    """One cell for every seed."""
+    """Return one cell for every seed."""
     return [Cell(part, function, {"seed": seed}) for seed in range(seeds)]
 
 
@@ -98,7 +98,7 @@ def _made(section: Section, found: list[Claim]) -> Made:
 
 
 def _left_out(title: str, reason: str) -> Plan:
-    """What the page says of a part that cannot be run here."""
+    """Return a plan that says why a part cannot be run here."""
     return Plan([], lambda _: _made(Section(title, [Text([reason])]), []))
 
 
@@ -200,7 +200,7 @@ def _fashion(_: int) -> Plan:
 
 
 def _networks(_: int) -> Plan:
-    """The benchmark of networks, much reduced; `python -m experiments benchmark` has all of it."""
+    """Plan a small part of the benchmark of networks; `experiments benchmark` has all of it."""
     reason = ""
     try:
         find_folder()
@@ -259,7 +259,7 @@ _PLANS: dict[Part, Callable[[int], Plan]] = {
 
 
 def _environment(todo: Sequence[Plan]) -> Section:
-    """What it ran on, so that anyone can run it again."""
+    """Return versions and seeds, which a repetition needs."""
     packages = ["numpy", "numba", "scipy", "clarabel", "scikit-learn", "pandas"]
     packages += ["POT"] * (find_spec("ot") is not None)
     rows = [
