@@ -51,9 +51,11 @@ def verdicts(table: str) -> str:
     lines = []
     for name, verdict, column in (
         ("Helps", "helps", 2), ("Does nothing", "nothing", 2), ("Hurts", "hurts", 2),
-        ("The paper's form hurts", "hurts", 3),
+        ("Undecided", "undecided", 2), ("The paper's form hurts", "hurts", 3),
     ):  # fmt: skip
         found = [row for row in rows if row[column].startswith(verdict)]
+        if name == "Undecided" and not found:
+            continue
         cases = [f"{row[1]} ({row[column].partition(': ')[2]})" for row in found]
         lines.append(f"- **{name}**: {'; '.join(cases) or 'none of these'}.")
     return "\n".join(lines).replace("synthetic: ", "")

@@ -19,7 +19,6 @@ from experiments.tuning import (
     OURS,
     RULES,
     Candidate,
-    accuracies,
     choose,
     constant,
     defaults,
@@ -31,7 +30,7 @@ from experiments.tuning import (
 )
 
 STEPS = 1000  # the paper's budget of gradient steps
-LENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # of a step, in units of 1/√T
+LENGTHS = (1.0, 3.0, 10.0, 30.0, 60.0, 100.0, 150.0, 200.0, 300.0, 1000.0)  # in units of 1/√T
 RULES_OF_MIXING = {
     "by size": mixture.fixed(),
     "worst by loss": mixture.agnostic(by="loss"),
@@ -41,11 +40,11 @@ _TOLERANCE = 1e-5
 
 
 def grids(data: Dataset) -> dict[str, list[Candidate]]:
-    """Six settings for each method, the mildest first, none without a ridge of 1/n.
+    """Return six settings for each method, the mildest first, all with a ridge of at least 1/n.
 
-    Where λ is one group's, its risk hardly depends on columns that only the others have. Without
-    any ridge these are left wherever a solver stops, and test losses differ by 1 % between points
-    whose objectives agree to seven digits.
+    If λ is on one group, its risk hardly depends on columns that only other groups have. Without
+    a ridge their coefficients stay wherever a solver stops, and test losses differ by 1 % between
+    points whose objectives agree to seven digits.
     """
     least = _least(data)
     cost = costs.squared(frozen=data.frozen)
@@ -69,7 +68,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
 
 
 def method(seed: int, name: str) -> dict[str, Any]:
-    """One method on one split: tuned by either rule, to convergence and within the budget."""
+    """Train one method on one split, tuned by either rule, to convergence and within the budget."""
     data = adult("paper", seed=seed)
     kept, samples = validation(data, seed)
     chosen = choose(grids(data)[name], kept, samples, tol=1e-4, max_rounds=80)
@@ -91,10 +90,11 @@ def baselines(seed: int) -> dict[str, Any]:
 
 
 def _within(candidate: Candidate, data: Dataset, kept: Clients, sample: Clients) -> dict[str, Any]:
-    """At the paper's budget: 1000 steps of Algorithm 1, on all rows, and no more.
+    """Train by 1000 steps of Algorithm 1 on all rows, the paper's budget.
 
-    With the step 1/√T of Theorem 1, and with the length that is best on the validation sample.
-    Algorithm 1's gradient carries a factor 1/ρβ where the method tilts, so lengths there are in
+    With the step 1/√T of Theorem 1, and with the length that has the least log loss on the
+    validation sample. Accuracy would choose by chance among steps so long that the loss diverges.
+    Algorithm 1's gradient carries a factor 1/ρβ if the method tilts, so lengths there are in
     units of ρβ: every method has the same lengths relative to its gradient.
     """
     tilt = candidate.method.temperature if np.isfinite(candidate.method.temperature) else 1.0
@@ -103,22 +103,20 @@ def _within(candidate: Candidate, data: Dataset, kept: Clients, sample: Clients)
         return fit(candidate, clients, solver=Paper(rounds=STEPS, batch=None, rate=length))
 
     unit = STEPS**-0.5
-    quality = dict[float, float]()
+    losses = dict[float, float]()
     for many in LENGTHS:
         with contextlib.suppress(OverflowError):  # of exp(f/ρβ): the steps are too long
-            quality[many] = accuracies(steps(many * tilt * unit, kept), sample)[0]
-    for many in sorted(quality, key=lambda one: -quality[one]):
-        with contextlib.suppress(OverflowError):
-            return {
-                "theorem": _measured(steps(unit, data.clients), data.test),
-                "tuned": _measured(steps(many * tilt * unit, data.clients), data.test),
-                "length": many,
-            }
-    raise OverflowError(f"{candidate.words}: Algorithm 1 overflows at every length of its steps")
+            losses[many] = log_losses(steps(many * tilt * unit, kept), sample)[0]
+    best = min(losses, key=losses.__getitem__)
+    return {
+        "theorem": _measured(steps(unit, data.clients), data.test),
+        "tuned": _measured(steps(best * tilt * unit, data.clients), data.test),
+        "length": best,
+    }
 
 
 def mixing(seed: int) -> dict[str, Any]:
-    """Plain losses on one split, clients weighed in three ways: by size, loss and regret."""
+    """Train on plain losses of one split with three mixtures: by size, by loss and by regret."""
     data = adult("paper", seed=seed)
     return {
         name: _measured(
@@ -134,7 +132,7 @@ def mixing(seed: int) -> dict[str, Any]:
 
 
 def best_linear(seed: int) -> list[float]:
-    """The least log loss a linear model can have on the test rows, overall and by group."""
+    """Return the least log loss of a linear model on the test rows, overall and by group."""
     test = adult("paper", seed=seed).test
     cases = [test, *({name: rows} for name, rows in test.items())]
     return [
@@ -144,7 +142,7 @@ def best_linear(seed: int) -> list[float]:
 
 
 def official(name: str) -> dict[str, Any]:
-    """One method at the mildest of its settings on the official split, to convergence."""
+    """Train one method at its mildest setting on the official split, to convergence."""
     data = adult("official")
     candidate = grids(data)[name][0]
     return _measured(fit(candidate, data.clients, tol=_TOLERANCE), data.test) | {
@@ -153,7 +151,7 @@ def official(name: str) -> dict[str, Any]:
 
 
 def _least(data: Dataset) -> float:
-    """The ridge that `dorfl train` puts in where nobody says otherwise."""
+    """Return the default ridge of `dorfl train`, 1/n."""
     return 1.0 / sum(len(y) for _, y in data.clients.values())
 
 

@@ -31,15 +31,16 @@ _PRICES = 1e-4, 1e4
 
 
 def clients() -> Array:
-    """(3, 4) how the clients' rows spread over the three kinds and the wrong place."""
+    """Return (3, 4) shares of each client's rows at the three kinds and the wrong place."""
     wrong = np.array([0.0, 0.0, SHARE])[:, None]
     return np.hstack([GOOD * (1.0 - wrong), wrong])
 
 
 def outline(weights: Array, beta: float, radius: float) -> Array | None:
-    """Corners (directions, 2) around all populations within `radius` of a mixture of `weights`.
+    """Return corners (directions, 2) around all populations within `radius` of a mixture.
 
-    `weights` (clients, 4): one row for the ball around one of them. Nothing if there are none.
+    `weights` (clients, 4) has one row for the ball around one client. None if no population is
+    that near.
     """
     angles = np.linspace(0.0, 2.0 * np.pi, DIRECTIONS, endpoint=False)
     directions = np.column_stack([np.cos(angles), np.sin(angles)])
@@ -68,13 +69,13 @@ def _reach(direction: Array, weights: Array, beta: float, radius: float) -> floa
 
 
 def costs() -> Array:
-    """½‖a − ζ‖² from the three kinds to the four places."""
+    """Return ½‖a − ζ‖² from the three kinds to the four places."""
     places = np.vstack([KINDS, WRONG])
     return np.asarray(0.5 * ((KINDS[:, None] - places[None]) ** 2).sum(axis=2))
 
 
 def drawn() -> dict[str, Any]:
-    """Return the outlines as the page shows them first, and the distances of client 3's inliers."""
+    """Return the outlines that the page shows first, and the distance of client 3's inliers."""
     q = clients()
     found = {"all": outline(q, BETA, RADIUS), "plain": outline(q, np.inf, RADIUS)}
     places, good = np.vstack([KINDS, WRONG]), (KINDS, GOOD[2])

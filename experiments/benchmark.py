@@ -1,6 +1,6 @@
-"""The benchmark of networks: its data, and its cells. `python -m experiments benchmark` runs them.
+"""Data sets and cells of the benchmark of networks, for `python -m experiments benchmark`.
 
-A cell tunes one method on one kind of training rows, or trains it there with what tuning chose.
+A cell tunes one method on one kind of training rows, or trains the setting that tuning chose.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVERY = (CONSTANT, *NAMES, CLEAN)
 
 
 class Loaded(NamedTuple):
-    """Clean clients, and what is known of their columns."""
+    """Clean clients, and the kinds of their columns."""
 
     clients: Clients
     test: Clients
@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Some data, and how networks are trained on them."""
+    """A data set, and the plan of training on it."""
 
     about: str
     load: Callable[[int], Loaded]
@@ -82,7 +82,7 @@ def _table(
     about: str, frame: Callable[[], pd.DataFrame], label: str, client: str,
     category: tuple[str, ...] = (),
 ) -> Data:  # fmt: skip
-    """A table whose clients are in a column; one row in five is a test row."""
+    """Return a table whose clients are in a column; one row in five is a test row."""
 
     def load(seed: int) -> Loaded:
         made = tables.numbers(frame(), label, client, category=category, seed=seed)
@@ -155,7 +155,7 @@ def _loaded(data: str, seed: int) -> Loaded:
 
 
 def task(data: str, kind: str, seed: int) -> Task:
-    """The rows of a cell."""
+    """Return the rows of a cell."""
     found = _loaded(data, seed)
     return corruption.make(
         found.clients, found.test, kind, seed, shift=data_set(data).shift, columns=found.columns
@@ -163,7 +163,7 @@ def task(data: str, kind: str, seed: int) -> Task:
 
 
 def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[str, Any]:
-    """Which candidate of a method is best on rows held out of those to train on."""
+    """Choose the candidate of a method that is best on held-out training rows."""
     if method == CONSTANT:
         return {"chosen": 0, "words": ""}
     with _quietly():
@@ -172,7 +172,7 @@ def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[
 
 
 def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int) -> dict[str, Any]:
-    """The chosen candidate on all training rows, measured on test rows."""
+    """Train the chosen candidate on all training rows, and measure it on test rows."""
     of, rows = data_set(data), task(data, kind, seed)
     if method == CONSTANT:
         return candidates.constant(rows)
@@ -185,13 +185,13 @@ def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int
 
 
 def both(data: str, kind: str, method: str, rounds: int, seed: int) -> dict[str, Any]:
-    """Tuned, then trained."""
+    """Tune a method, then train it."""
     chosen = tune(data, kind, method, rounds, seed)["chosen"]
     return train(data, kind, method, rounds, seed, chosen)
 
 
 class Asked(NamedTuple):
-    """What a benchmark is to compare."""
+    """The cells of a benchmark: data set, kinds of rows, methods and seeds."""
 
     data: str
     kinds: Sequence[str]
@@ -201,7 +201,7 @@ class Asked(NamedTuple):
     load: tuple[str, ...] = ()  # Python files that register methods or data sets
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Kinds of rows and methods; on rows of which none are wrong, none can be left out."""
+        """Return pairs of kind and method; without wrong rows none can be left out."""
         return [
             (kind, method)
             for kind in self.kinds
@@ -211,7 +211,7 @@ class Asked(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many cells it has."""
+        """Return the number of cells."""
         return len(self.pairs()) * (1 + self.seeds)
 
 
@@ -241,7 +241,7 @@ REDUCED = Asked("three", ("clean", "negate"), ("FedAvg", "AFL", "WAFL", "DOR-FL"
 
 
 def reduced() -> list[Cell]:
-    """The cells of the study's page, some two minutes on two cores: tuned and trained in one."""
+    """Return the cells of the study's page, which tune and train in one (two minutes)."""
     common = {"data": REDUCED.data, "rounds": REDUCED.rounds, "seed": 0}
     return [
         Cell("benchmark", "both", {**common, "kind": kind, "method": method})
@@ -258,7 +258,8 @@ def run(
 ) -> Results:  # fmt: skip
     """Tune every method on every kind of rows once, then train it with every seed.
 
-    What the folder has is not run again; a result is a list over seeds, by kind and method.
+    Cells with a result in the folder are not run again. Returns a list over seeds for each kind
+    and method.
     """
     pairs, common = asked.pairs(), {"data": asked.data, "rounds": asked.rounds}
     tuning = [
@@ -280,7 +281,7 @@ def run(
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """One thread, as there is a process for every core; nobody reads a process's warnings."""
+    """Use one thread, because there is a process for each core, and hide warnings."""
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

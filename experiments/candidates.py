@@ -1,8 +1,8 @@
-"""The methods of the field on the same network, rows, rounds and tuning: one cell at a time.
+"""Methods of the field on the same network, rows, rounds and tuning.
 
 Every method has the same number of candidates, :data:`TRIES`. Each is trained on four in five of
-the training rows, wrong ones included, and looked at on the fifth (:func:`held_out_score`); the
-best is trained again on all training rows and measured on test rows, which nothing else sees.
+the training rows, wrong ones included, and scored on the fifth (:func:`held_out_score`). The best
+is trained again on all training rows and measured on test rows, which nothing else sees.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CLEAN = "AFL, clean rows"  # trained without the wrong rows: what a perfect filt
 
 @dataclass(frozen=True)
 class Setup:
-    """How all methods train on some data: the network, and what a client does in a round."""
+    """The network, and the plan of a round, that all methods share on a data set."""
 
     hidden: tuple[int, ...] = (128,)
     rates: tuple[float, ...] = (3e-4, 6e-4, 1e-3, 2e-3, 3e-3, 6e-3)
@@ -68,7 +68,7 @@ class Setup:
     plan: dict[str, Any] = field(default_factory=dict)
 
     def base(self, rate: float) -> dict[str, Any]:
-        """The words of the plan that all methods share."""
+        """Return the options of the plan that all methods share."""
         if self.epochs:
             steps = {
                 "local_epochs": self.epochs,
@@ -94,7 +94,7 @@ class Setup:
 
     @property
     def pair(self) -> tuple[float, float]:
-        """The two rates of methods that have a setting of their own to choose."""
+        """Return the two learning rates of methods that also tune an option of their own."""
         return self.rates[2], self.rates[4]
 
 
@@ -109,7 +109,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candidate]:
-    """The settings of a method that are tried, as many for each.
+    """Return the settings of a method, as many for each method.
 
     >>> {len(candidates(name, Setup())) for name in (*NAMES, CLEAN)}
     {6}
@@ -198,7 +198,7 @@ def fitted(
     candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int,
     checkpoint: str | Path | None = None,
 ) -> NetworkFit:  # fmt: skip
-    """The network one candidate makes of the training rows."""
+    """Train a network on the training rows at one setting."""
     known = np.unique(np.concatenate([y for _, y in (*task.clients.values(), *task.test.values())]))
     columns = next(iter(task.clients.values()))[0].shape[1]
     method = candidate.method
@@ -218,7 +218,7 @@ def fitted(
 
 
 def tune(name: str, task: Task, setup: Setup, seed: int, rounds: int) -> dict[str, Any]:
-    """Every candidate of a method on rows held out of training: scores, and the best's number."""
+    """Score every candidate of a method on held-out training rows, and choose the best."""
     if name == CLEAN:
         task = without_wrong(task)
     kept, held = hold_out(task.clients, 0.2, seed)
@@ -248,11 +248,11 @@ def tune(name: str, task: Task, setup: Setup, seed: int, rounds: int) -> dict[st
 
 
 def choose(trusts: Sequence[bool], scores: Sequence[float], losses: Sequence[float]) -> int:
-    """The candidate with the best score; but one that sets rows aside has to show that it must.
+    """Return the candidate with the best score, of those that trust all rows if that costs little.
 
-    All rows are trusted unless that makes the bulk of the rows held out worse served, by more than
-    :data:`WORSE` of its loss: the rule of `outliers="auto"`. Accuracies alone would choose by
-    chance where both are right.
+    All rows are trusted unless that raises the loss on held-out inliers by more than :data:`WORSE`,
+    as `outliers="auto"` does for linear models. Accuracies alone would choose by chance if both
+    are right.
 
     >>> choose([False, False, True], [0.82, 0.83, 0.81], [0.44, 0.43, 0.45])
     2
@@ -266,10 +266,10 @@ def choose(trusts: Sequence[bool], scores: Sequence[float], losses: Sequence[flo
 
 
 def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
-    """The rows held out, without a fifth of each client's.
+    """Return the held-out rows without a fifth of each client's.
 
-    Those left out are furthest from the median of their class, whatever a model says of them: it
-    must not gain by having learnt outliers. Wrong labels stay in, and count as they are.
+    Those left out are furthest from the median of their class, whatever a model predicts, so that
+    no model gains by having learnt outliers. Wrong labels stay in, and count as they are.
     """
     rows = gather(held.test, torch.float32, classify=True)
     score = _distance(1.0, held.columns, slack=0.0, most=np.inf)
@@ -284,13 +284,13 @@ def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
 
 
 def held_out_score(fit: NetworkFit, judges: Clients) -> float:
-    """½ (mean + worst client) accuracy."""
+    """Return ½ (mean + worst client) accuracy."""
     right = [fit.score(X, y) for X, y in judges.values()]
     return 0.5 * float(np.mean(right) + min(right))
 
 
 def held_out_loss(fit: NetworkFit, judges: Clients) -> float:
-    """The mean over clients of their mean loss, no row's above what DOR-FL bounds it by."""
+    """Return the mean over clients of their mean loss, bounded by row as DOR-FL bounds it."""
     found = []
     for X, y in judges.values():
         target = torch.from_numpy(np.searchsorted(fit.classes, y))
@@ -303,9 +303,9 @@ def measure(
     candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int,
     *, clean: bool = False, curve: Sequence[int] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """One training on all training rows, and what it gives on test rows.
+    """Train once on all training rows, and measure the network on test rows.
 
-    `curve` are numbers of rounds after which test accuracy is measured on the way.
+    `curve` are numbers of rounds after which test accuracy is also measured.
     """
     given = without_wrong(task) if clean else task
     course = []
@@ -354,7 +354,7 @@ def constant(task: Task) -> dict[str, Any]:
 
 
 def without_wrong(task: Task) -> Task:
-    """The task without its wrong training rows."""
+    """Return the task without its wrong training rows."""
     right = {n: ~bad for n, bad in task.wrong.items()}
     clients = {n: (X[right[n]], y[right[n]]) for n, (X, y) in task.clients.items()}
     none = {n: np.zeros(len(y), dtype=bool) for n, (_, y) in clients.items()}
@@ -362,7 +362,7 @@ def without_wrong(task: Task) -> Task:
 
 
 def _accuracy(fit: NetworkFit, task: Task) -> tuple[float, float, dict[str, float]]:
-    """Mean and worst over clients, and each of them, of those with test rows enough to tell."""
+    """Return mean, worst and all accuracies of clients with at least `FEWEST` test rows."""
     by_client = {name: fit.score(X, y) for name, (X, y) in task.test.items() if len(y) >= FEWEST}
     return float(np.mean(list(by_client.values()))), min(by_client.values()), by_client
 
@@ -373,7 +373,7 @@ def _plain(setup: Setup, rate: float, words: str, method: Method | str, **plan: 
 
 
 def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
-    """Five local steps, two clients in three drawn by λ; or what the setup says of both."""
+    """Return DRFA: five local steps and two clients in three drawn by λ, unless the setup says."""
     plan = setup.base(rate)
     if not setup.epochs:
         plan |= {
@@ -393,7 +393,7 @@ def _local_rates(setup: Setup) -> tuple[float, float]:
 def _local(
     setup: Setup, rate: float, words: str, optimizer: Callable[[float], Optimizer]
 ) -> Candidate:
-    """Plain training with five local steps, or the local epochs that the setup says."""
+    """Return plain training with five local steps, or the setup's local epochs."""
     plan = setup.base(rate) | {"optimizer": optimizer(rate), "server_optimizer": sgd(1.0)}
     if not setup.epochs:
         plan |= {"local_steps": 5}
@@ -413,7 +413,7 @@ def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns, rule: Mixtur
 def _distance(
     weight: float, columns: Columns, slack: float = 2.5, most: float = 30.0
 ) -> Distance | None:
-    """How far a row is from the middle of its class, in the columns that show it, if any do."""
+    """Return the score of distance from the median of a row's class, or None without columns."""
     if columns.measured is None:
         return distance(weight, slack=slack, most=most)
     some = list(columns.measured)

@@ -32,7 +32,7 @@ _TOLERANCE = 1e-5
 
 
 def grids(data: Dataset) -> dict[str, list[Candidate]]:
-    """Six settings for each method, the mildest first."""
+    """Return six settings for each method, the mildest first."""
     cost = costs.squared(frozen=data.frozen)
     shape = np.ones(len(data.feature_names))
     shape[list(data.frozen)] = 0.0  # a category is never far out
@@ -55,7 +55,7 @@ def grids(data: Dataset) -> dict[str, list[Candidate]]:
 
 
 def table(seed: int) -> dict[str, Any]:
-    """Every method on one split, tuned by either rule; the oracle and the peers."""
+    """Train every method on one split, tuned by either rule, with the oracle and the peers."""
     data = cardio(seed)
     kept, samples = validation(data, seed)
     rows: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def table(seed: int) -> dict[str, Any]:
 
 
 def _recall(weights: dict[str, Any], data: Dataset) -> float:
-    """The share of implausible records among the 3 % of rows with the least weight."""
+    """Return the share of the implausible records that is among the 3 % lightest rows."""
     weight = np.concatenate([w * len(w) for w in weights.values()])
     wrong = np.concatenate(list(data.outliers.values()))
     lightest = np.argsort(weight, kind="stable")[: round(0.03 * len(weight))]

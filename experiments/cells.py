@@ -1,8 +1,8 @@
-"""A study is many small cells: each runs once, on any core, and is kept as a file.
+"""Cells of a study: each runs once, on any core, and its result is kept as a file.
 
-A cell is a function of a module of this package with plain arguments and a plain result. Its result
-is written as JSON under its name. It is read and not run again as long as neither its arguments
-nor the code it depends on have changed.
+A cell is a function of a module of this package with plain arguments and a plain result. The
+result is written as JSON. It is read instead of run again unless the arguments, or the code that
+it depends on, have changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import dorfl
 from dorfl.support.files import write_whole
 
 _ROOTS = {"dorfl": Path(dorfl.__file__).parent, "experiments": Path(__file__).parent}
-# they say what was found, not what is
+# code that presents results and does not change them
 _BESIDE = (
     *("dorfl/cli/", "dorfl/report/", "dorfl/tabular/pages.py", "dorfl/flower/"),
     *("experiments/commands/", "experiments/pages/", "experiments/study.py"),
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Unique in its part, and fit for a file."""
+        """Return a file name that is unique in the part."""
         values = [f"{key}={value}" for key, value in self.arguments.items()]
         return re.sub(r"[^A-Za-z0-9=.+-]+", "_", " ".join([self.function, *values]))
 
@@ -64,10 +64,10 @@ def run(
     tick: Callable[[Cell, bool], object] | None = None,
     workers: int | None = None,
 ) -> list[Any]:
-    """The results of all cells, in their order; `tick(cell, fresh)` tells of each as it is there.
+    """Return the results of all cells in order; `tick(cell, fresh)` is called for each.
 
-    Cells run in processes of their own, one to a core. When one fails its error is raised, and what
-    the others have found is kept.
+    Cells run in processes of their own, one for each core. If one fails, its error is raised, and
+    the results of others are kept.
     """
     found: dict[int, Any] = {}
     missing = []
@@ -96,7 +96,7 @@ def run(
 
 
 def compute(cell: Cell, folder: Path) -> Any:
-    """Run one cell here and now, and keep what it found."""
+    """Run one cell in this process, and keep its result."""
     register(cell.load)
     function = getattr(importlib.import_module(f"experiments.{cell.part}"), cell.function)
     result = json.loads(json.dumps(function(**cell.arguments)))  # as it will be read again
@@ -115,7 +115,7 @@ def register(files: tuple[str, ...]) -> None:
 
 @cache
 def fingerprint(part: str = "", load: tuple[str, ...] = ()) -> str:
-    """Changes whenever the code that results of a part of the study depend on does."""
+    """Return a hash of the code that results of a part of the study depend on."""
     digest = hashlib.sha256()
     files = {
         f"{name}/{path.relative_to(root).as_posix()}": path
@@ -136,7 +136,7 @@ def fingerprint(part: str = "", load: tuple[str, ...] = ()) -> str:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """There are as many processes as cores: let them start with one thread each."""
+    """Let processes start with one thread each, because there are as many as cores."""
     names = ("DORFL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))
@@ -155,7 +155,7 @@ def _path(cell: Cell, folder: Path) -> Path:
 
 
 def _read(cell: Cell, folder: Path) -> Any:
-    """What the cell found before, unless it is of other code or cannot be read."""
+    """Return the record of a cell, or None if it is of other code or cannot be read."""
     try:
         record = json.loads(_path(cell, folder).read_text(encoding="utf-8"))
         code = fingerprint(cell.part, cell.load)

@@ -1,4 +1,4 @@
-"""The benchmark's rows: what is done to training rows, and to test rows where those shift.
+"""Corruption of the benchmark's training rows, and noise on test rows.
 
 >>> rows = {"a": (np.ones((10, 4), np.float32), np.arange(10) % 2)}
 >>> made, wrong = spoil(rows, "negate", 0)
@@ -42,7 +42,7 @@ FACTOR, PATCH = 8.0, 4  # pixels along a side of the mark
 
 
 class Columns(NamedTuple):
-    """What is known of columns: those an outlier shows in (none: all), and those of categories."""
+    """Columns that show an outlier (None: all), and columns of categories."""
 
     measured: tuple[int, ...] | None = None
     frozen: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Task(NamedTuple):
     target: int | None = None  # the label a mark is to bring about
 
     def marked(self) -> Array:
-        """Test rows of all other labels with the mark: how many are taken for the target?"""
+        """Return test rows of all labels but the target's, with the mark."""
         X, y = pooled(self.test)
         return mark(X[y != self.target])
 
@@ -75,7 +75,7 @@ def make(
     shift: float = 0.2,
     columns: Columns = PLAIN,
 ) -> Task:
-    """A task whose training rows are wrong in one way; `shift` is the noise on test rows."""
+    """Return a task whose training rows are wrong in one way; `shift` is the noise on test rows."""
     made, wrong = spoil(clients, kind, seed)
     tested = dict(test)
     if kind == "shift":
@@ -91,7 +91,7 @@ def make(
 def spoil(
     clients: Clients, kind: str, seed: int
 ) -> tuple[dict[str, tuple[Array, Array]], dict[str, Array]]:
-    """Clients with some rows made wrong as :data:`ABOUT` says, and which those are."""
+    """Return clients with some rows made wrong as :data:`ABOUT` says, and which rows these are."""
     if kind not in SHARES:
         raise ValueError(f"{kind!r}: choose one of {', '.join(SHARES)}")
     known = np.unique(pooled(clients)[1])
@@ -121,7 +121,7 @@ def spoil(
 
 
 def mark(rows: Array) -> Array:
-    """Square pictures with a white corner."""
+    """Return square pictures with a white corner."""
     side = round(rows.shape[1] ** 0.5)
     pictures = np.array(rows, dtype=np.float32).reshape(len(rows), side, side)
     pictures[:, :PATCH, :PATCH] = 1.0
@@ -129,7 +129,7 @@ def mark(rows: Array) -> Array:
 
 
 def spread(clients: Clients, seed: int, count: int = 20, alpha: float = 0.3) -> Clients:
-    """The same rows in clients whose classes are mixed by a Dirichlet draw."""
+    """Return the same rows in clients whose classes are mixed by a Dirichlet draw."""
     X, y = pooled(clients)
     rng = np.random.default_rng([seed, 7])
     known = np.unique(y)
@@ -145,9 +145,9 @@ def spread(clients: Clients, seed: int, count: int = 20, alpha: float = 0.3) -> 
 
 
 def three_labels(clients: Clients, seed: int, count: int = 100) -> tuple[Clients, Clients]:
-    """Clients with three labels in a row each, their sizes log-normal; three in four rows train.
+    """Return clients with three consecutive labels and log-normal sizes; three in four rows train.
 
-    The shape of the clients that WAFL was shown on (Nguyen et al., 2022, and their code).
+    The clients are those that WAFL was shown on (Nguyen et al., 2022, and their code).
     """
     rng = np.random.default_rng([seed, 8])
     pictures = {k: rng.permutation(X) for k, (X, _) in enumerate(clients.values())}
@@ -172,6 +172,6 @@ def three_labels(clients: Clients, seed: int, count: int = 100) -> tuple[Clients
 
 
 def _target(clients: Clients) -> int:
-    """The commonest label of the second client."""
+    """Return the commonest label of the second client."""
     values, counts = np.unique(list(clients.values())[1][1], return_counts=True)
     return int(values[counts.argmax()])

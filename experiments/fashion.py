@@ -1,7 +1,7 @@
-"""Fashion-MNIST, one class per client: what the worst mixture is for, beside published figures.
+"""Fashion-MNIST with one class per client, for comparison with published figures.
 
-A client that has one class only is served as well as its class is told from the others: the mean
-loss gives up on shirts, the worst mixture does not.
+The accuracy on a client with one class is the recall of that class. The mean loss gives up on
+shirts, the worst mixture does not.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def method(name: str, classes: Sequence[int], tol: float) -> dict[str, Any]:
-    """One method to its optimum: accuracy by client on the test pictures, λ, loss and rounds."""
+    """Train one method to its optimum, and measure it on the test pictures."""
     data = fashion_mnist(classes)
     return measured(name, data.clients, data.test, tol)
 
 
 def measured(name: str, clients: Clients, test: Clients, tol: float) -> dict[str, Any]:
-    """The same for any clients."""
+    """Train one method to its optimum, and return accuracies by client, λ, loss and rounds."""
     made = {"erm": methods.erm, "afl": methods.afl}[name]()
     found = fit(Candidate(name, made, L2), clients, loss="softmax", tol=tol)
     overall, *by_client = accuracies(found, test)
@@ -53,7 +53,7 @@ def measured(name: str, clients: Clients, test: Clients, tol: float) -> dict[str
 
 
 def _log_loss(found: Fit, test: Clients) -> float:
-    """Mean softmax loss on the test rows."""
+    """Return the mean softmax loss on the test rows."""
     losses = []
     for X, y in test.values():
         scores, place = found.decision(X), np.searchsorted(found.problem.classes, y)

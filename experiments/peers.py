@@ -1,6 +1,6 @@
-"""What a user would otherwise pick: models from elsewhere, on all rows pooled into one table.
+"""Models of other libraries, trained on all rows pooled into one table.
 
-Each is a function from clients to (coefficients, intercept). They see what no federation may see.
+Each is a function from clients to θ. Pooled rows are what a federation may not see.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRO = "dro (Wasserstein), pooled"
 
 
 def logistic_regression(clients: Clients, intercept: bool = True) -> Array:
-    """scikit-learn's logistic regression as it comes; θ with the intercept last if there is one."""
+    """Train scikit-learn's logistic regression by default; θ has the intercept last, if any."""
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - only peers need it
 
     X, y = pooled(clients)
@@ -28,10 +28,10 @@ def logistic_regression(clients: Clients, intercept: bool = True) -> Array:
 
 
 def trimmed(clients: Clients, share: float, intercept: bool = True) -> Array:
-    """Logistic regression that leaves out the `share` of rows with the largest loss, as DORO does.
+    """Train logistic regression without the `share` of rows with the largest loss, as DORO does.
 
-    Fit, drop the worst rows, fit again, until the same rows are dropped. It is told the share of
-    outliers, which our methods are not.
+    Fit, drop the worst rows, and fit again, until the same rows are dropped. The share of outliers
+    is given, which our methods are not told.
     """
     X, y = pooled(clients)
     kept = np.ones(len(y), dtype=bool)
@@ -49,7 +49,7 @@ def trimmed(clients: Clients, share: float, intercept: bool = True) -> Array:
 
 
 def wasserstein(clients: Clients, intercept: bool = True) -> Array:
-    """The Wasserstein logistic regression of the package `dro`, as it comes (extra `bench`)."""
+    """Train the Wasserstein logistic regression of `dro` by default (extra `bench`)."""
     from dro.linear_model.wasserstein_dro import WassersteinDRO  # noqa: PLC0415 - an extra
 
     X, y = pooled(clients)
@@ -62,7 +62,7 @@ def wasserstein(clients: Clients, intercept: bool = True) -> Array:
 
 
 def everyone(clients: Clients, share: float, intercept: bool = True) -> dict[str, Array]:
-    """All peers that are installed."""
+    """Train all peers that are installed."""
     found = {
         POOLED: logistic_regression(clients, intercept),
         TRIMMED: trimmed(clients, share, intercept),
@@ -73,6 +73,6 @@ def everyone(clients: Clients, share: float, intercept: bool = True) -> dict[str
 
 
 def outputs(theta: Array, X: Array) -> Array:
-    """θᵀx, with the intercept if θ is one longer than a row."""
+    """Return θᵀx, with the intercept if θ is one longer than a row."""
     dims = X.shape[1]
     return np.asarray(X @ theta[:dims] + (theta[dims] if len(theta) > dims else 0.0))

@@ -1,4 +1,4 @@
-"""One training looked at closely: the rows, their weights, λ over the rounds, the certificate."""
+"""One training in detail: rows, their weights, λ over the rounds, and the certificate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 10_000  # of Algorithm 1: more than it is ever given, to see where it go
 
 
 def training(seed: int) -> dict[str, Any]:
-    """DOR-FL at the settings of the study on the synthetic data of one seed."""
+    """Train DOR-FL at the settings of the study on the synthetic data of one seed."""
     data = synthetic(seed)
     trained = train(data.clients, methods.paper(), intercept=False)
     rows = np.concatenate([X for X, _ in data.clients.values()])
@@ -93,7 +93,7 @@ def _both(sure: Curve, here: Curve) -> list[tuple[float, float | None, float | N
 
 
 def convergence(seed: int) -> dict[str, dict[str, list[float]]]:
-    """max_i F_i above its minimum, round by round, of the three solvers."""
+    """Return max_i F_i above its minimum by round, for the three solvers."""
     data, method = synthetic(seed), methods.paper()
     best = train(data.clients, method, tol=1e-9, intercept=False).objective
     found = {}

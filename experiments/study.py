@@ -1,4 +1,4 @@
-"""The whole study: which cells each part needs, and the page they make together."""
+"""The whole study: the cells that each part needs, and the page made from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIRST = 3  # cards at the top; the rest is in a table
 
 
 class Made(NamedTuple):
-    """What a part adds to the page."""
+    """The contribution of a part to the page."""
 
     sections: list[Section]
     claims: list[Claim]
@@ -42,14 +42,14 @@ class Made(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The cells a part needs, and how their results are told."""
+    """The cells of a part, and the function that presents their results."""
 
     cells: list[Cell]
     tell: Callable[[list[Any]], Made]
 
 
 def plans(part: Part, seeds: int) -> list[Plan]:
-    """What is to be done."""
+    """Return the plans of a part, or of all parts."""
     chosen = list(_PLANS) if part is Part.all else [part]
     return [_PLANS[name](seeds) for name in chosen]
 
@@ -57,7 +57,7 @@ def plans(part: Part, seeds: int) -> list[Plan]:
 def reproduce(
     todo: Sequence[Plan], folder: Path, tick: Callable[[Cell, bool], object] | None = None
 ) -> Page:
-    """Run what has not been run yet, and say what was found.
+    """Run the cells that have no result yet, and make the page.
 
     >>> import tempfile
     >>> plan = plans(Part.sensitivity, seeds=1)
@@ -90,7 +90,7 @@ def _claims(every: Sequence[Claim], situations: Sequence[Situation]) -> Section:
 
 
 def _seeded(part: str, function: str, seeds: int) -> list[Cell]:
-    """One cell for every seed."""
+    """Return one cell for every seed."""
     return [Cell(part, function, {"seed": seed}) for seed in range(seeds)]
 
 
@@ -201,7 +201,7 @@ def _fashion(_: int) -> Plan:
 
 
 def _networks(_: int) -> Plan:
-    """The benchmark of networks, much reduced; `python -m experiments benchmark` has all of it."""
+    """Plan a small part of the benchmark of networks; `experiments benchmark` has all of it."""
     reason = ""
     try:
         find_folder()

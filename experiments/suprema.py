@@ -1,7 +1,7 @@
-"""The paper's statements in a form that can be checked: its suprema over distributions, its rate.
+"""The paper's suprema over distributions, and its rate, in a form that can be checked.
 
-The suprema over distributions P are solved here as they stand, as conic programs over a finite
-support, and not through their duals: they are what the duals are compared with.
+The suprema over distributions P are solved as conic programs over a finite support, without
+duality. The duals are compared with them.
 """
 
 from __future__ import annotations

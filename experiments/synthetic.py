@@ -1,4 +1,4 @@
-"""The paper's synthetic study, and what lies beyond: every cell is a plain function of a seed.
+"""The paper's synthetic study and its extensions: every cell is a function of a seed.
 
 The main setting has an intercept, as a user has it. The paper's own setting is θᵀx without one,
 which keeps methods that trust every row from predicting the larger class always.
@@ -86,7 +86,7 @@ OPEN: dict[str, dict[str, Any]] = {  # what the paper leaves open, one choice at
 
 
 def five_methods() -> list[Method]:
-    """The five methods at the settings of the synthetic study."""
+    """Return the five methods at the settings of the synthetic study."""
     return [
         methods.erm(),
         methods.afl(),
@@ -97,7 +97,7 @@ def five_methods() -> list[Method]:
 
 
 def grids() -> dict[str, list[Candidate]]:
-    """Twelve settings for each method, the mildest first."""
+    """Return twelve settings for each method, the mildest first."""
     ridge = (0.0, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
     price = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
     return {
@@ -113,10 +113,10 @@ def grids() -> dict[str, list[Candidate]]:
 
 
 def table(seed: int, intercept: bool) -> dict[str, Any]:
-    """Table 1 for one seed: every method at the settings of the study, baselines and references.
+    """Return Table 1 for one seed: every method at the study's settings, baselines and references.
 
-    With an intercept also tuned by either rule; without one, as in the paper, also stopped after
-    the paper's number of steps.
+    With an intercept, methods are also tuned by either rule. Without one, as in the paper, they
+    are also stopped after the paper's number of steps.
     """
     data = synthetic(seed)
     rows: dict[str, Any] = {name: {"study": run} for name, run in _everyone(data, intercept)}
@@ -151,10 +151,10 @@ def _everyone(data: Dataset, intercept: bool = True) -> Iterator[tuple[str, Scor
 
 
 def sensitivity(seed: int) -> dict[str, list[float]]:
-    """Overall accuracy with ξ̄ at the clean mean plus each offset in every coordinate.
+    """Return overall accuracy with ξ̄ at the clean mean plus each offset in every coordinate.
 
-    Of DOR-FL, and of the same with clients compared in other ways and the ridge 1/n that dorfl
-    gives any table; by loss also with the wrong rows left out, which no method can better.
+    DOR-FL is in the paper's form, and with other mixtures and dorfl's default ridge 1/n. By loss
+    it is also trained without the wrong rows, as an upper limit.
     """
     data = synthetic(seed)
     clean = data.uncontaminated()
@@ -174,7 +174,7 @@ def sensitivity(seed: int) -> dict[str, list[float]]:
 
 
 def contamination(seed: int) -> dict[str, dict[str, list[Scores]]]:
-    """Everyone at the settings of the study, with an intercept, over four sweeps."""
+    """Score all methods at the settings of the study, with an intercept, over four sweeps."""
     return {
         "share": _sweep([{"contamination": (share,) * 3} for share in SHARES], seed),
         "factor": _sweep([{"factors": (factor,) * 3} for factor in FACTORS], seed),
@@ -192,7 +192,7 @@ def _sweep(cases: list[dict[str, Any]], seed: int) -> dict[str, list[Scores]]:
 
 
 def open_choices(seed: int) -> dict[str, dict[str, Any]]:
-    """What the paper leaves open, one choice at a time: every method's scores on clean rows."""
+    """Score all methods on clean rows, with each choice that the paper leaves open changed."""
     found: dict[str, dict[str, Any]] = {}
     for name, case in OPEN.items():
         data = synthetic(seed, **case)
@@ -208,7 +208,7 @@ def open_choices(seed: int) -> dict[str, dict[str, Any]]:
 
 
 def _references(data: Dataset, intercept: bool) -> dict[str, Array]:
-    """θ trained on the clean rows alone, the true θ, and the peers."""
+    """Return θ trained on the clean rows only, the true θ, and the peers."""
     clean = {name: rows for name, rows in data.uncontaminated().items() if len(rows[1])}
     bad = np.concatenate(list(data.outliers.values()))
     oracle = fit(Candidate("", methods.erm()), clean, intercept=intercept)
@@ -218,7 +218,7 @@ def _references(data: Dataset, intercept: bool) -> dict[str, Array]:
 
 
 def _validation(seed: int) -> dict[str, dict[str, tuple[Array, Array]]]:
-    """Rows of their own to tune on: one sample clean and unshifted, one like those to train on."""
+    """Return fresh rows to tune on: a clean, unshifted sample, and one like the training rows."""
     fresh = 1_000_000 + seed
     none = (0.0, 0.0, 0.0)
     clean = synthetic(fresh, contamination=none, shifts=none)

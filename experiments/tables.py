@@ -1,4 +1,4 @@
-"""A table with clients in a column as numbers: what `dorfl train` does with a file, rows held out.
+"""Read a table with clients in a column as `dorfl train` does, and hold out test rows.
 
 >>> import pandas as pd
 >>> frame = pd.DataFrame({"x": [1.5, 2, 7, 3], "site": list("abab"), "ill": list("nyny")})
@@ -48,9 +48,9 @@ def numbers(
     task: str = "auto",
     seed: int = 0,
 ) -> Table:
-    """Rows by client, columns scaled, filled and one-hot, classes numbered; one in five held out.
+    """Return rows by client, scaled, imputed and one-hot, classes numbered; one in five held out.
 
-    `category` names columns of numbers that are none. Clients with too few rows are left out.
+    `category` names numeric columns that are categories. Clients with too few rows are left out.
     """
     data = Data(label, client=client, task=task, small="drop")
     study = Study(data, columns=Used(category=category))

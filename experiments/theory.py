@@ -1,4 +1,4 @@
-"""Every statement of the paper on fresh random instances: does it hold, and how tightly?"""
+"""Checks of every statement of the paper on random instances."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSSES = ("logistic", "softmax", "squared")
 
 
 class Statement(NamedTuple):
-    """One line of the table: what is claimed, what was measured, and the limit it must keep."""
+    """One line of the table: the statement, the measured figure, and its limit."""
 
     name: str
     claim: str
@@ -33,12 +33,12 @@ class Statement(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the measured figure keeps its limit (not a number does not)."""
+        """Return whether the measured figure is within its limit; NaN is not."""
         return bool(self.measured <= self.limit)
 
 
 class Findings(NamedTuple):
-    """What one part of the study found."""
+    """The findings of one part of the study."""
 
     statements: list[Statement]
     figures: list[Figure]
@@ -255,14 +255,14 @@ PARTS: dict[str, Callable[[int], Findings]] = {
 
 
 def examine(seed: int, name: str) -> Findings:
-    """One part of the study."""
+    """Run one part of the checks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*no further progress")  # tight tolerances
         return PARTS[name](seed)
 
 
 def cell(seed: int, name: str) -> dict[str, Any]:
-    """One part's findings as plain lists; :func:`findings` reads them again."""
+    """Return one part's findings as plain lists, for :func:`findings`."""
     found = examine(seed, name)
     return {
         "statements": [list(statement) for statement in found.statements],
@@ -275,7 +275,7 @@ def cell(seed: int, name: str) -> dict[str, Any]:
 
 
 def findings(kept: dict[str, Any]) -> Findings:
-    """What :func:`cell` made plain, as it was."""
+    """Return findings from the plain lists of :func:`cell`."""
     figures = [
         Figure(**figure | {"series": [Series(*line) for line in figure["series"]]})
         for figure in kept["figures"]
@@ -284,7 +284,7 @@ def findings(kept: dict[str, Any]) -> Findings:
 
 
 def table(statements: Sequence[Statement]) -> Table:
-    """What was claimed, found and allowed, and whether it holds."""
+    """Return the table of statements, measured figures and limits."""
     return Table(
         "statements",
         "The paper's statements on random instances",
@@ -304,7 +304,7 @@ def _divergence(weights: Array, count: int) -> float:
 
 
 def _small_clients(seed: int, loss: str, rows: int = 7) -> Clients:
-    """Two clients with a gross outlier each, small enough to solve the primal outright."""
+    """Return two clients with an outlier each, small enough to solve the primal directly."""
     rng = np.random.default_rng([seed, 3])
     clients = {}
     for name, shift in (("north", 0.0), ("south", 0.7)):
@@ -321,7 +321,7 @@ def _small_clients(seed: int, loss: str, rows: int = 7) -> Clients:
 
 
 def _discretised(fit: Fit, clients: Clients, lam: Array, seed: int) -> tuple[Array, Array, Array]:
-    """A finite support: every row's worst place, the rows themselves, and random points."""
+    """Return a finite support: every row's worst place, the rows themselves, and random points."""
     rng = np.random.default_rng([seed, 4])
     group, worst = group_of(fit, clients), worst_case(fit, clients)
     noise = worst.rows + rng.normal(size=worst.rows.shape)

@@ -1,4 +1,4 @@
-"""Fair tuning: for every method as many settings to try, one rule to choose, no test data.
+"""Fair tuning: the same number of settings for every method, one rule, and no test rows.
 
 The rule is the accuracy on a validation sample. Two samples show how much it matters which: a clean
 one, as the paper's "tuned optimally" suggests, and one contaminated like the rows to train on,
@@ -41,9 +41,9 @@ class Candidate(NamedTuple):
 def plain_grids(
     ridge: Sequence[float], price: Sequence[float], cost: Cost | None = None, l2: float = 0.0
 ) -> dict[str, list[Candidate]]:
-    """The settings of the four methods without a score: a ridge, or a price of transport.
+    """Return settings of the four methods without a score: a ridge, or a price of transport.
 
-    `l2` is the ridge of those that are tuned by a price.
+    `l2` is the ridge of methods that are tuned by a price.
     """
     return {
         "erm": [Candidate(f"l2 = {one:.2g}", methods.erm(), one) for one in ridge],
@@ -54,7 +54,7 @@ def plain_grids(
 
 
 def fit(candidate: Candidate, clients: Clients, **options: Any) -> Fit:
-    """Train at these settings; a training that runs out of rounds is good enough to compare."""
+    """Train at these settings, without a warning if the rounds run out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return train(clients, candidate.method, l2=candidate.l2, **options)
@@ -74,7 +74,7 @@ def choose(
     samples: Mapping[str, Clients],
     **options: Any,
 ) -> dict[str, Candidate]:
-    """For each validation sample the candidate most accurate on it; the first of equals."""
+    """Return the most accurate candidate for each validation sample, the first of equals."""
     fits = [fit(candidate, clients, **options) for candidate in candidates]
     return {
         name: candidates[int(np.argmax([accuracies(fitted, sample)[0] for fitted in fits]))]
@@ -83,12 +83,12 @@ def choose(
 
 
 def accuracies(fitted: Fit, test: Clients) -> list[float]:
-    """Share of right predictions: overall, then client by client."""
+    """Return accuracy overall, then by client."""
     return by_client([fitted.predict(X) == y for X, y in test.values()])
 
 
 def log_losses(fitted: Fit, test: Clients) -> list[float]:
-    """Mean logistic loss (labels ±1): overall, then client by client."""
+    """Return the mean logistic loss (labels ±1) overall, then by client."""
     return by_client([np.logaddexp(0.0, -y * fitted.decision(X)) for X, y in test.values()])
 
 
@@ -129,12 +129,12 @@ def constant(clients: Clients) -> Callable[[Array], Array]:
 
 
 def by_client(parts: Sequence[Array]) -> list[float]:
-    """The mean of all rows, then of each client's."""
+    """Return the mean over all rows, then over each client's."""
     return [float(np.concatenate(parts).mean()), *(float(part.mean()) for part in parts)]
 
 
 def validation(data: Dataset, seed: int) -> tuple[Clients, dict[str, Clients]]:
-    """Every client's rows less a fifth, and that fifth: without the known outliers, and with."""
+    """Return four fifths of each client's rows, and the fifth without and with known outliers."""
     kept, held = hold_out(data.clients, 0.2, seed)
 
     def rows(places: Sequence[Array]) -> Clients:

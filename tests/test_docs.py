@@ -28,6 +28,7 @@ REASONS = {  # why a block is not run, and in how many blocks
     "docs/federation.md": {"needs MLflow and a run": 1},
     "docs/index.md": {"installs": 1},
     "docs/networks.md": {"needs PyTorch and a table": 1, "needs PyTorch and a study": 1},
+    "docs/own-method.md": {"needs PyTorch": 1},
     "docs/start.md": {"installs": 1},
     "docs/tutorial-research.md": {"takes minutes": 1},
     "examples/flower-app/README.md": {"installs": 1, "several terminals": 1},

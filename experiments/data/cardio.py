@@ -60,7 +60,7 @@ def cardio(seed: int = 0, *, by: str = "age") -> Dataset:
 
 
 def plausible(table: pd.DataFrame) -> Array:
-    """Which records a physician could believe: pressures, height and weight within human range."""
+    """Return which records have pressures, height and weight within human range."""
     high, low = table["ap_hi"].to_numpy(), table["ap_lo"].to_numpy()
     believable: Array = (high >= 70) & (high <= 250) & (low >= 40) & (low <= 150) & (low < high)
     for name, least, most in (("height", 130, 220), ("weight", 30, 200)):
@@ -70,7 +70,7 @@ def plausible(table: pd.DataFrame) -> Array:
 
 @cache
 def cardio_table() -> pd.DataFrame:
-    """The table as it is, with age in years and `male` for gender 2; fetched when first needed."""
+    """Return the table, with age in years and `male` for gender 2; fetch it at first use."""
     import pandas as pd  # noqa: PLC0415 - half a second that `import dorfl` can do without
 
     path = packages.cache_folder() / "cardio.csv"
@@ -81,7 +81,7 @@ def cardio_table() -> pd.DataFrame:
 
 
 def _fetch(path: Path) -> None:
-    """Take the one file out of the wheel, check it, put it in place."""
+    """Extract the file from the wheel, check it, and put it in place."""
     try:
         packed = packages.download(PACKAGE)
     except UnavailableError as error:

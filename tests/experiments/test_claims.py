@@ -10,7 +10,7 @@ from dorfl.report.content import Table, blocks
 from experiments import Part, adult, claims, study, synthetic
 from experiments.claims import Claim, Situation
 from experiments.pages import synthetic as synthetic_page
-from experiments.tuning import CONSTANT, OURS, constant, scored
+from experiments.tuning import CONSTANT, NAMES, OURS, constant, scored
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -103,10 +103,11 @@ def test_the_summary_says_helps_nothing_and_hurts():
 
 @pytest.mark.slow
 def test_every_method_has_a_step_length_that_suits_it():
-    for name in ("erm", "dorfl"):
+    for name in NAMES:
         found = adult.method(0, name)["budget"]
         assert min(adult.LENGTHS) < found["length"] < max(adult.LENGTHS)  # the grid does not end
         assert found["tuned"]["accuracy"][0] > max(0.845, found["theorem"]["accuracy"][0])
+        assert found["tuned"]["loss"][0] < 0.33  # the steps are not so long that it diverges
 
 
 def test_the_share_of_wrong_rows_is_what_is_said():

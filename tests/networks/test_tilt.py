@@ -72,3 +72,14 @@ def test_how_many_suspects_a_batch_has_does_not_move_the_risk_by_loss(tau):
         by_risk.append(float(tilt.risk(seen * torch.tensor([1.0, 0.0]))))
     assert np.mean(by_loss) == pytest.approx(0.5, abs=0.05)
     assert np.std(by_loss) < 0.25 * np.std(by_risk)
+
+
+def test_a_rule_of_ones_own_counts_also_if_one_client_is_trained_at_a_time():
+    f = torch.tensor([[0.0, 1.0, 9.0]])
+
+    def worst(f, there):
+        return f.max(1).values, torch.nn.functional.one_hot(f.argmax(1), f.shape[1])
+
+    seen, weights = Tilt(row_risk=worst).weigh(f, torch.ones(1, 3), FIRST)
+    assert weights.tolist() == [[0.0, 0.0, 1.0]]
+    assert float(seen[0, 0]) == 9.0

@@ -57,7 +57,8 @@ class Tilt:
         bare
             (clients, n) f without any loss, which is left out of the risk; None for 0.
         """
-        if math.isinf(self.temperature) and self.trim == 0.0 and len(f) == 1:  # no padding
+        plain = math.isinf(self.temperature) and self.trim == 0.0 and self.row_risk is None
+        if plain and len(f) == 1:  # no padding
             mean = f.mean(1)
             means = torch.stack([mean, torch.zeros_like(mean) if bare is None else bare.mean(1)], 1)
             return means.to(seen), torch.full_like(f, 1.0 / f.shape[1])
