@@ -124,12 +124,10 @@ def test_by_default_no_question_about_a_network_is_answered():
 
 
 def test_what_a_site_that_allows_networks_gives_to_a_hostile_coordinator():
-    """`| units that tell … | questions | answered | rows |` on the page, made by this attack."""
+    """What the page says of units that differ in their threshold."""
     attacker = trapped(Attacker(victim(ALLOWED)))
-    line = re.search(
-        r"\| units that tell rows apart by differences \| (\d+) \| (\d+) \| (\d+) \|",
-        PAGE.read_text(encoding="utf-8"),
-    )
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    line = re.search(r"(\d+) questions, (\d+) answers, (\d+) rows", page)
     asked, answered, rows = map(int, line.groups())
     assert (asked, answered) == (attacker.asked, attacker.asked - len(attacker.refused))
     assert abs(rows - attacker.recovered()) <= 3  # rounding decides at the edge of what counts
