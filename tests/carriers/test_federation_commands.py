@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import json
+import os
 import re
 import ssl
 import struct
@@ -136,6 +137,17 @@ def test_a_process_that_ends_slowly_is_noted_and_waited_for(fed):
     threading.Timer(0.2, slow.__exit__, (None, None, None)).start()
     with federation.holding("run", {"folder": "new"}, 60.0):
         assert federation.noted("run")["folder"] == "new"
+
+
+def test_a_process_that_goes_on_is_not_waited_for(fed):
+    """A ServerApp whose SuperLink is back goes on with its run, which no other may resume."""
+    federation = Federation.open(fed)
+    with federation.holding("run", {}):
+        os.utime(fed / "state" / "run.json", (0, 0))
+        threading.Timer(0.2, federation.touch, ("run",)).start()
+        message = rf"a run is going on already \(process {os.getpid()}\)"
+        with pytest.raises(ValueError, match=message), federation.holding("run", {}, 300.0):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import shutil
 import ssl
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REJOIN_SECONDS = 90.0  # a SuperNode that was killed is let in again after up to 60 s
 RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could not carry
 LOOK_SECONDS = 0.1  # between looks for replies; `Grid.send_and_receive` looks every 3 s
-ENDING_SECONDS = 30.0  # a ServerApp outlives a killed SuperLink by up to 20 s of retrying and 5 s
+ENDING_SECONDS = 600.0  # to wait for a ServerApp whose SuperLink was lost; it retries for ever
 MESSAGE_SECONDS = 600.0  # after which Flower drops a message
 PROTOBUF = "application/protobuf"
 SUPERLINK_PORT = 8000  # of the loopback, behind nginx
@@ -44,10 +44,17 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
 
     A node is known by the name under which its key was registered (`flwr supernode register
     --name`). In simulation nodes have no names, and any node carries a request to any site.
+
+    Parameters
+    ----------
+    grid
+        The grid of the ServerApp.
+    alive
+        Called whenever the SuperLink has answered.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, alive: Callable[[], object] = lambda: None) -> None:
+        self._grid, self._alive = grid, alive
         self._unsent: list[tuple[float, Outgoing]] = []  # with the time from which on to send it
         self._open: dict[str, tuple[Outgoing, int, float]] = {}  # by the id of Flower's message
 
@@ -79,6 +86,7 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
         if not any(due <= now for due, _ in self._unsent):
             return
         nodes = list(self._grid.get_nodes())
+        self._alive()
         named = {node.name: node.node_id for node in nodes if node.name}
         waiting, self._unsent = self._unsent, []
         for place, (due, sent) in enumerate(waiting):
@@ -98,7 +106,9 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
     def _pull(self, replies: list[Incoming], events: list[dict[str, str | int]]) -> None:
         if not self._open:
             return
-        for reply in self._grid.pull_messages(list(self._open)):
+        pulled = self._grid.pull_messages(list(self._open))
+        self._alive()
+        for reply in pulled:
             sent, node, when = self._open.pop(reply.metadata.reply_to_message_id)
             if reply.has_error() or reply.metadata.src_node_id != node:
                 # The node went away, or its app did not reach the site.
@@ -145,7 +155,7 @@ def run_study(grid: Grid, config: Mapping[str, Any]) -> State:
         The last state; model, record and log are in the run's folder.
     """
     federation = Federation.open(Path(str(config["federation"])))
-    carrier = GridCarrier(grid)
+    carrier = GridCarrier(grid, lambda: federation.touch("run"))
     if name := str(config["resume"]):
         folder = runs.unfinished(federation, None if name == "last" else name)
         state = runs.resume(

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -160,20 +160,30 @@ class Federation:
         what
             "server" or "run".
         content
-            What the note has beside the process id.
+            What the note has, besides the process id.
         patience
-            Seconds to wait for another process that has the lock.
+            Seconds to wait for another process that has the lock and does not :meth:`touch` it.
 
         Raises
         ------
         ValueError
-            If another process has the lock for longer.
+            If another process has the lock, and touches it or has it for longer.
         """
-        lock = self.path / "state" / f"{what}.lock"
-        with _locked(lock, f"{self.path}: a {what} is going on already", patience):
-            lock.with_suffix(".json").unlink(missing_ok=True)  # of a process that has ended
+        lock, note = (self.path / "state" / f"{what}.{kind}" for kind in ("lock", "json"))
+        before = _changed_at(note)
+
+        def refusal() -> str:
+            holder = (self.noted(what) or {}).get("pid", "unknown")
+            return f"{self.path}: a {what} is going on already (process {holder})"
+
+        with _locked(lock, refusal, patience, lambda: _changed_at(note) != before):
+            note.unlink(missing_ok=True)  # of a process that has ended
             self.note(what, content)
             yield
+
+    def touch(self, what: str) -> None:
+        """Show to processes that wait for the lock of "server" or "run" that its holder works."""
+        os.utime(self.path / "state" / f"{what}.json")
 
     def note(self, what: str, content: dict[str, Any]) -> None:
         """Write a note about the "server" or the "run" that this process is."""
@@ -225,7 +235,26 @@ class SiteFolder:
         approve: Sequence[str] = (),
         **rules: Any,
     ) -> SiteFolder:
-        """Create a folder with a key and a certificate of the site's own; `rules` of its policy."""
+        """Create a site's folder with a key, a certificate and a policy.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        name
+            The site's name.
+        released
+            The columns that studies may use.
+        approve
+            Names of studies that are approved in advance.
+        rules
+            Other fields of :class:`dorfl.site.policy.Policy`.
+
+        Raises
+        ------
+        ValueError
+            If `name` cannot be a file's name, or the folder has a site already.
+        """
         check_name(name)
         if (path / "site.toml").exists():
             raise ValueError(f"{path}: there is a site already; its key would be lost")
@@ -239,15 +268,17 @@ class SiteFolder:
     @classmethod
     def open(cls, path: Path) -> SiteFolder:
         """Open an existing folder."""
-        told = _read_toml(path / "site.toml", f"{path}: is no site's folder; see `dorfl site init`")
-        if not isinstance(told.get("name"), str):
+        found = _read_toml(
+            path / "site.toml", f"{path}: is no site's folder; see `dorfl site init`"
+        )
+        if not isinstance(found.get("name"), str):
             raise ValueError(f"{path / 'site.toml'}: needs a name")
-        policy = Policy.read(told, path / "site.toml")
-        return cls(path, check_name(told["name"]), policy)
+        policy = Policy.read(found, path / "site.toml")
+        return cls(path, check_name(found["name"]), policy)
 
     def attending(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of the one process that answers for this site."""
-        return _locked(self.path / "site.lock", f"{self.path}: the site is running already")
+        return _locked(self.path / "site.lock", lambda: f"{self.path}: the site is running already")
 
     def attended(self) -> bool:
         """Return whether a process answers for this site."""
@@ -260,7 +291,13 @@ class SiteFolder:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, taken: str, patience: float = LOCK_SECONDS) -> Iterator[None]:
+def _locked(
+    path: Path,
+    refusal: Callable[[], str],
+    patience: float = LOCK_SECONDS,
+    is_in_use: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
+    """Hold the lock of a file; ValueError if it is not free after `patience` or is in use."""
     end = time.monotonic() + patience
     with path.open("w") as lock:
         while True:
@@ -268,10 +305,18 @@ def _locked(path: Path, taken: str, patience: float = LOCK_SECONDS) -> Iterator[
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > end:
-                    raise ValueError(taken) from None
+                if time.monotonic() > end or is_in_use():
+                    raise ValueError(refusal()) from None
                 time.sleep(0.02)
         yield
+
+
+def _changed_at(path: Path) -> int | None:
+    """Return when a file was last changed, in nanoseconds, or None if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _taken(path: Path) -> bool:

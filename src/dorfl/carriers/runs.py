@@ -91,7 +91,7 @@ def resume(
     """Go on with a run from its last checkpoint; parameters as for :func:`begin`.
 
     A model that `vet` refuses can be written by another call with another `vet`. `patience` is how
-    many seconds to wait for a process that drove the run before and has not ended yet.
+    many seconds to wait for a process that drove the run before, and neither ends nor goes on.
     """
     connect = _prepared(federation, read_record(folder)["study"]["training"]["model"], connect)
     _check_keys(federation, folder)
