@@ -166,7 +166,7 @@ def test_forged_replayed_and_malformed_replies_are_refused_and_survived(deployed
     refused = [line.refused.get("site-2") for line in state.history]
     assert refused[0] is None and all(refused[1:]), refused
     assert all("signed" in reason for reason in refused[1:])
-    assert "answer refused" in events_of(folder)
+    assert "reply refused" in events_of(folder)
     assert all("site-1" in line.answered for line in state.history)
 
 
@@ -182,7 +182,7 @@ def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
 
     with deployed.hosting("site-2", flood):
         folder = deployed.run(study)
-    assert "answer too long" in events_of(folder)
+    assert "reply too long" in events_of(folder)
     record = deployed.record(folder)
     assert record["rounds"] >= 3
     assert record["extrapolated"] == {"site-2": [*range(2, record["rounds"] + 1)]}

@@ -122,7 +122,7 @@ def test_a_network_has_neither_gap_nor_certificate(run):
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
 def test_a_browser_sees_rounds_as_they_come(run):
-    refused = {"event": "answer refused", "step": "round", "site": "west", "reason": FORGED}
+    refused = {"event": "reply refused", "step": "round", "site": "west", "reason": FORGED}
     run.log({"event": "began", "step": "enrol", "round": 1}, a_round(1), refused, a_round(2))
     text = "document.body?.innerText"
     with Served(run.federation) as page, browser() as tab:

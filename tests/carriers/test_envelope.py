@@ -82,7 +82,7 @@ def test_a_reply_counts_for_its_request_and_its_site_alone(made):
     seal, public = CoordinatorSeal(made[0]), made[1].public_key()
     first, second = (seal.request("site-1", b"what") for _ in range(2))
     answer = endpoint(made).respond(first)
-    with pytest.raises(ValueError, match="as an answer to this request"):
+    with pytest.raises(ValueError, match="as a reply to this request"):
         seal.reply("site-1", public, second, answer)  # replayed, though the content is the same
     with pytest.raises(ValueError, match="signed"):
         seal.reply("site-2", public, first, answer)

@@ -245,7 +245,7 @@ def test_a_round_s_figures_reach_tensorboard(tmp_path):
         "sites": {"a": {"lambda": 0.25, "risk": 0.75}},
     }  # fmt: skip
     seen = []
-    with board.beside(lambda *told: seen.append(told), tmp_path / "board") as watch:
+    with board.with_tensorboard(lambda *told: seen.append(told), tmp_path / "board") as watch:
         watch(None, "round", line)
         watch(None, "done", {})
     assert [event for _, event, _ in seen] == ["round", "done"]
@@ -263,7 +263,7 @@ def test_a_round_s_figures_reach_tensorboard(tmp_path):
 
 
 def test_without_a_board_nothing_is_written(tmp_path):
-    with board.beside(print, None) as watch:
+    with board.with_tensorboard(print, None) as watch:
         assert watch is print
 
 

@@ -287,7 +287,7 @@ def test_a_request_is_fetched_answered_and_handed_over(served):
     found = served.exchange(run="one")
     (reply,) = found.replies
     assert reply[:3] == ("q1", "a", b"that") and reply.seconds >= 0
-    assert {"event": "asked again", "site": "a"} in found.events
+    assert {"event": "request repeated", "site": "a"} in found.events
     until(lambda: "a" not in served.mailbox.present)  # hanging up is noticed
 
 
@@ -353,7 +353,7 @@ def test_no_reply_is_longer_than_the_request_allows_nor_two_at_once():
         ):
             mailbox.upload("a", "a1", 1).__enter__()
         found = await mailbox.exchange(Turn("run", (), (), 0.0))
-        assert found.events == ({"event": "answer too long", "site": "a", "bytes": 1001},)
+        assert found.events == ({"event": "reply too long", "site": "a", "bytes": 1001},)
 
     asyncio.run(turns())
 
@@ -545,7 +545,7 @@ def test_a_slow_sites_late_answers_are_noted_and_it_is_back_afterwards(deployed)
     missed = deployed.record(folder)["extrapolated"]
     assert set(missed) == {"site-3"} and {3, 4} <= set(missed["site-3"])
     assert "site-3" in deployed.state(folder).history[-1].answered
-    assert "late answer" in events_of(folder)
+    assert "late reply" in events_of(folder)
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
     if ledger.private:
         spent = f"{ledger.spent(rules.delta):.3g} at δ = {rules.delta:g}"
         policy["ε spent"] = f"{spent}, in {len(ledger.private)} run(s)"
-    told = {
+    page = {
         "kind": "site",
         "title": site.name,
         "server": site.attended(),
@@ -108,7 +108,7 @@ def of_site(site: SiteFolder, run: str = "", after: int = 0) -> dict[str, Any]:
         "run": {"name": "log"},
         "runs": [],
     }
-    return told | _part(runs.read_lines(site.path / "site.log"), after if run == "log" else 0)
+    return page | _part(runs.read_lines(site.path / "site.log"), after if run == "log" else 0)
 
 
 def _approval(ledger: Ledger, mark: str, seen: dict[str, Any], site: SiteFolder) -> str:
@@ -143,14 +143,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a GET request."""
-        asked = urlsplit(self.path)
-        root, _, name = asked.path.rpartition("/")
+        address = urlsplit(self.path)
+        root, _, name = address.path.rpartition("/")
         # Another page in the browser could send requests here under a host name of its own.
         if self.headers.get("host") not in self.server.hosts or f"{root}/" != self.server.root:
             self.send_error(404)
             return
         if name == "data":
-            self._data(parse_qs(asked.query))
+            self._data(parse_qs(address.query))
             return
         if name not in ("", "watch.css", "watch.js"):
             self.send_error(404)

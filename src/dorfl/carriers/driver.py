@@ -1,8 +1,8 @@
 """Drive a study over any carrier: send each step's requests, collect replies, go on.
 
-The driver decides when to ask again and when to stop waiting. Which sites to ask, what to refuse
-and what comes next is decided by :mod:`dorfl.protocol.coordinator`. A carrier moves envelopes
-(:mod:`dorfl.carriers.envelope`) between the driver and the sites.
+The driver decides when to repeat a request and when to stop waiting. Which sites get a request,
+which replies are refused and what comes next is decided by :mod:`dorfl.protocol.coordinator`. A
+carrier moves envelopes (:mod:`dorfl.carriers.envelope`) between the driver and the sites.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dorfl.protocol.transcript import Step, Transcript
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`
-RETRY_SECONDS = 5.0  # pause before a site whose reply was unusable is asked again
+RETRY_SECONDS = 5.0  # pause before a request is repeated whose reply was unusable
 GIVE_UP_SECONDS = 600.0  # time without a carrier after which a run stops
 
 
@@ -139,12 +139,12 @@ def conduct(
             with connect() as carrier:
                 late = dict[str, str]()
                 while state.step != "done":
-                    exchange = Step(state, transcript)
-                    step = _Collecting(exchange, carrier, seal, registered, note, late)
-                    step.collect(resumed=lost is not None)
+                    step = Step(state, transcript)
+                    collection = _Collection(step, carrier, seal, registered, note, late)
+                    collection.collect(resumed=lost is not None)
                     lost = None
-                    state = exchange.close()
-                    keep(state, step.took)
+                    state = step.close()
+                    keep(state, collection.took)
         except CarrierLostError as error:
             if lost is None:
                 note("server lost", cause=one_line(str(error)))
@@ -156,8 +156,8 @@ def conduct(
 
 
 @dataclass
-class _Collecting:
-    """One request to every site that is asked, and the replies to it."""
+class _Collection:
+    """The requests of one step, and the replies to them."""
 
     step: Step
     carrier: Carrier
@@ -166,25 +166,25 @@ class _Collecting:
     note: Note
     late: dict[str, str]  # requests of earlier steps that are no longer awaited, and their sites
     took: dict[str, float] = field(default_factory=dict)  # seconds, by site
-    asked: dict[str, Outgoing] = field(default_factory=dict)  # open requests by id
-    again: dict[str, float] = field(default_factory=dict)  # site → when to ask it
+    open: dict[str, Outgoing] = field(default_factory=dict)  # requests without a reply, by id
+    due: dict[str, float] = field(default_factory=dict)  # site → when to send it a request
 
     @property
     def state(self) -> State:
-        """The state in which the step is asked."""
+        """The state before the step."""
         return self.step.state
 
     def collect(self, *, resumed: bool) -> None:
-        """Ask and wait until the step can end: all have answered, or time is up."""
+        """Send requests and wait until all sites have replied, or time is up and enough have."""
         began = time.monotonic()
         within = max(self.state.study.absent.answer_within, self.carrier.rejoin_seconds)
-        self.again = dict.fromkeys(coordinator.asked(self.state), began)
+        self.due = dict.fromkeys(coordinator.asked(self.state), began)
         noted: tuple[str, ...] = ()
         while True:
             now = time.monotonic()
             left = began + within - now
             patience = min(EXCHANGE_SECONDS, left) if left > 0 else EXCHANGE_SECONDS
-            found = self.carrier.exchange(self._requests(now), {*self.asked}, patience)
+            found = self.carrier.exchange(self._requests(now), {*self.open}, patience)
             if resumed:
                 self.note("server back")
                 resumed = False
@@ -198,7 +198,7 @@ class _Collecting:
             if not missing or left <= 0:
                 waiting = self._waiting()
                 if not waiting:
-                    self.late.update({id_: sent.site for id_, sent in self.asked.items()})
+                    self.late.update({id_: sent.site for id_, sent in self.open.items()})
                     return
                 if waiting != noted:
                     self.note("waiting", sites=list(waiting))
@@ -207,24 +207,27 @@ class _Collecting:
     def _requests(self, now: float) -> list[Outgoing]:
         """Return the requests that are due: to all sites, later to those with unusable replies."""
         found = []
-        for site in [site for site, when in self.again.items() if when <= now]:
+        for site in [site for site, when in self.due.items() if when <= now]:
             payload = self.step.payload(site)
             limit = vetting.longest(self.state) + envelope.OVERHEAD
             sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
             found.append(sent)
-            self.asked[sent.id] = sent
-            del self.again[site]
+            self.open[sent.id] = sent
+            del self.due[site]
         return found
 
     def _receive(self, reply: Incoming) -> None:
         if reply.id in self.late:
-            self.note("late answer", site=self.late.pop(reply.id))
+            self.note("late reply", site=self.late.pop(reply.id))
             return
-        sent = self.asked.get(reply.id)
+        sent = self.open.get(reply.id)
         if sent is None or sent.site != reply.site:  # not a reply to any request
             return
-        del self.asked[reply.id]
         site = sent.site
+        if len(reply.content) > sent.limit:
+            self.note("reply too long", site=site, bytes=len(reply.content))
+            return
+        del self.open[reply.id]
         try:
             known = self.registered().get(site)
             if known is None:
@@ -234,11 +237,11 @@ class _Collecting:
             if self.step.read(site, payload):
                 self.took[site] = reply.seconds
             else:  # the site needs earlier replies
-                self.again[site] = time.monotonic()
+                self.due[site] = time.monotonic()
         except ValueError as error:
             self.step.refused[site] = one_line(str(error))
-            self.again[site] = time.monotonic() + RETRY_SECONDS
-            self.note("answer refused", site=site, reason=self.step.refused[site])
+            self.due[site] = time.monotonic() + RETRY_SECONDS
+            self.note("reply refused", site=site, reason=self.step.refused[site])
 
     def _waiting(self) -> tuple[str, ...]:
         """Return the sites without which the step cannot end; ValueError if it never can."""

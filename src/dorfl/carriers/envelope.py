@@ -6,7 +6,7 @@ The coordinator signs each request for one site and encloses a certificate that 
 authority issued. The site signs its reply together with the SHA-256 digest of the request that it
 answers. What lies between the two (an HTTPS server, a SuperLink, a SuperNode) can therefore drop or
 delay a message, but neither forge nor alter one, nor pass an old reply off as a new one. A request
-that is sent twice has the same content, which a site answers in the same way.
+that is sent twice has the same content, and so has the reply to it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CoordinatorSeal:
         found = _unpacked(envelope)
         text = _reply_text(site, request, found.payload)
         if not _signed(public, found.signature, text):
-            raise ValueError("is not signed by the site as an answer to this request")
+            raise ValueError("is not signed by the site as a reply to this request")
         return found.payload
 
 
@@ -153,11 +153,12 @@ def _unpacked(envelope: bytes) -> Parts:
         raise ValueError("the message has no signed envelope")
     if len(envelope) > LIMIT:
         raise ValueError(f"the message has {len(envelope)} bytes, more than the {LIMIT} allowed")
-    first, second = _LENGTHS.unpack(envelope[len(_MAGIC) : start])
-    middle, end = start + first, start + first + second
-    if len(envelope) < end:
+    lengths = _LENGTHS.unpack(envelope[len(_MAGIC) : start])
+    signature = start + lengths[0]
+    payload = signature + lengths[1]
+    if len(envelope) < payload:
         raise ValueError("the message has no whole signed envelope")
-    return Parts(envelope[start:middle], envelope[middle:end], envelope[end:])
+    return Parts(envelope[start:signature], envelope[signature:payload], envelope[payload:])
 
 
 def _request_text(site: str, payload: bytes) -> bytes:

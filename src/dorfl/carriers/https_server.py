@@ -49,7 +49,7 @@ LOOK_SECONDS = 0.5  # between looks for changed certificates
 class Turn(NamedTuple):
     """What the coordinator hands to its server, for an :class:`Exchanged` in return."""
 
-    run: str  # another one than before clears what was left of that
+    run: str  # if it changes, requests and replies of the former run are dropped
     requests: tuple[Outgoing, ...]
     awaited: tuple[str, ...]
     patience: float
@@ -72,7 +72,7 @@ class Mailbox:
 
     All of it is in memory: after a restart the coordinator sends its requests again. A site gets
     its oldest open request at every poll, so nothing is lost with a connection or a process. A site
-    can answer only what it was asked, and only one process at a time answers for it.
+    can reply to its own requests only, and only one process at a time answers for it.
     """
 
     changed: Callable[[], object] = lambda: None  # called when a site connects or leaves
@@ -132,7 +132,7 @@ class Mailbox:
         found = next(iter(self._open[site].values()), None)
         if found is not None:  # None if another run has begun since the bell rang
             if found.id in self._given:
-                self._note("asked again", site)
+                self._note("request repeated", site)
             self._given[found.id] = time.monotonic()
         return found
 
@@ -141,22 +141,22 @@ class Mailbox:
         """Reserve the upload of a reply; an HTTP error if it is not wanted."""
         sent = self._open.get(site, {}).get(id_)
         if sent is None or id_ not in self._given:
-            raise _refusal(web.HTTPGone, "the coordinator does not wait for this answer")
+            raise _refusal(web.HTTPGone, "the coordinator does not wait for this reply")
         if size > sent.limit:
-            self._note("answer too long", site, bytes=size)
+            self._note("reply too long", site, bytes=size)
             raise web.HTTPRequestEntityTooLarge(sent.limit, size)
         if site in self._uploading:
-            raise _refusal(web.HTTPTooManyRequests, "another answer of this site is on its way")
+            raise _refusal(web.HTTPTooManyRequests, "another reply of this site is on its way")
         self._uploading.add(site)
         try:
             yield
         finally:
             self._uploading.discard(site)
 
-    def answer(self, site: str, id_: str, content: bytes) -> None:
-        """Take a reply in."""
+    def reply(self, site: str, id_: str, content: bytes) -> None:
+        """Accept a reply; an HTTP error if the coordinator does not wait for it."""
         if id_ not in self._open.get(site, {}):
-            raise _refusal(web.HTTPGone, "the coordinator does not wait for this answer")
+            raise _refusal(web.HTTPGone, "the coordinator does not wait for this reply")
         seconds = time.monotonic() - self._given[id_]
         self._close(site, id_)
         self._replies.append(Incoming(id_, site, content, seconds))
@@ -164,8 +164,8 @@ class Mailbox:
             self._complete.set()
 
     async def exchange(self, turn: Turn) -> Exchanged:
-        """Take requests in, and hand out replies; see :meth:`dorfl.carriers.driver.Carrier`."""
-        if turn.run != self._run:  # drop what was left of the last run
+        """Accept requests and return replies; see :meth:`dorfl.carriers.driver.Carrier`."""
+        if turn.run != self._run:  # drop requests and replies of the former run
             self._run = turn.run
             for site, waiting in self._open.items():
                 for old in list(waiting):
@@ -228,8 +228,8 @@ def public_app(federation: Federation, mailbox: Mailbox) -> web.Application:
                 async with asyncio.timeout(POLL_SECONDS + size / SLOWEST_UPLOAD):
                     content = await request.read()
             except TimeoutError:
-                raise _refusal(web.HTTPRequestTimeout, "the answer came too slowly") from None
-        mailbox.answer(site, id_, content)
+                raise _refusal(web.HTTPRequestTimeout, "the reply came too slowly") from None
+        mailbox.reply(site, id_, content)
         return web.Response(status=204)
 
     app = web.Application(client_max_size=envelope.LIMIT)
@@ -435,7 +435,7 @@ def _session(request: web.Request) -> str:
 
 def _size(request: web.Request) -> int:
     if request.content_length is None:
-        raise _refusal(web.HTTPLengthRequired, "the length of the answer is missing")
+        raise _refusal(web.HTTPLengthRequired, "the length of the reply is missing")
     return request.content_length
 
 

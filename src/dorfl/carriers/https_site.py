@@ -92,7 +92,7 @@ class Connection(contextlib.AbstractAsyncContextManager["Connection"]):
         await asyncio.sleep(TLS_CLOSE_SECONDS)
 
     async def hello(self) -> Hello:
-        """Ask whether the server knows this site, and what it runs; changes nothing."""
+        """Return whether the server knows this site, and the study that runs; changes nothing."""
         began = time.time()
         _, content = await self._post(HELLO)
         try:
@@ -144,12 +144,12 @@ class Connection(contextlib.AbstractAsyncContextManager["Connection"]):
             reason = one_line(str(json.loads(content)["error"]))
         except (ValueError, KeyError, TypeError):
             if status == 413:
-                raise RejectedError("this site's answer is longer than the server takes") from None
+                raise RejectedError("this site's reply is longer than the server accepts") from None
             raise self._no_dorfl() from None
         raise (DuplicateSiteError if status == 409 else RejectedError)(reason)
 
     def _no_dorfl(self) -> RejectedError:
-        return RejectedError(f"{self.server}: what answers there is no dorfl server")
+        return RejectedError(f"{self.server}: is not a dorfl server")
 
 
 class _GoneError(Exception):
@@ -193,7 +193,7 @@ async def attend(
             if request is None:
                 continue
             if not await connection.reply(request[0], respond(request[1])):
-                note("the coordinator no longer waits for an answer just given")
+                note("the coordinator no longer waits for the reply just sent")
             continue
         except DuplicateSiteError:
             duplicate = duplicate or time.monotonic()
@@ -227,21 +227,21 @@ def clocks(ahead: float) -> str | None:
     """
     if abs(ahead) < CLOCK_SECONDS:
         return None
-    way = "ahead of" if ahead > 0 else "behind"
+    direction = "ahead of" if ahead > 0 else "behind"
     return (
-        f"this machine's clock is {abs(ahead):.0f} s {way} the server's; set it: certificates "
-        "depend on it"
+        f"this machine's clock is {abs(ahead):.0f} s {direction} the server's; set it: "
+        "certificates depend on it"
     )
 
 
 def _address(server: str) -> str:
-    """Return host:port from what people type."""
+    """Return host:port without a scheme; an error if `server` is something else."""
     if server.startswith("http://"):
-        raise RejectedError(f"{server}: plaintext is refused; the server has TLS, give host:port")
+        raise RejectedError(f"{server}: plaintext is refused, as the server has TLS; use host:port")
     plain = server.removeprefix("https://").rstrip("/")
     host, _, port = plain.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"--server {server}: give it as host:port, such as fl.example.org:443")
+        raise ValueError(f"--server {server}: must be host:port, such as fl.example.org:443")
     return plain
 
 
@@ -269,5 +269,5 @@ def tls_failure(error: BaseException) -> str | None:
             "or not your coordinator's server"
         )
     if any(mark in text for mark in ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")):
-        return "what answers there does not have TLS; plaintext is refused"
+        return "the server does not use TLS; plaintext is refused"
     return None

@@ -31,7 +31,7 @@ class InProcess(AbstractContextManager["InProcess"]):
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Answer every open request whose site is there."""
         self._open.update({sent.id: sent for sent in requests})
-        replies, events = list[Incoming](), list[dict[str, str | int]]()
+        replies = list[Incoming]()
         for sent in list(self._open.values()):
             respond = self._endpoints.get(sent.site)
             if respond is None:
@@ -39,12 +39,7 @@ class InProcess(AbstractContextManager["InProcess"]):
             began = time.monotonic()
             content = respond(sent.content)
             del self._open[sent.id]
-            if len(content) <= sent.limit:
-                replies.append(Incoming(sent.id, sent.site, content, time.monotonic() - began))
-            else:
-                events.append(
-                    {"event": "answer too long", "site": sent.site, "bytes": len(content)}
-                )
+            replies.append(Incoming(sent.id, sent.site, content, time.monotonic() - began))
         if not awaited & {reply.id for reply in replies}:
             time.sleep(min(patience, 0.05))
-        return Exchanged(tuple(replies), tuple(events))
+        return Exchanged(tuple(replies), ())

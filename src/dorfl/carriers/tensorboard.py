@@ -13,7 +13,7 @@ from dorfl.support import lazy
 
 
 @contextmanager
-def beside(watch: Watch, folder: Path | None) -> Iterator[Watch]:
+def with_tensorboard(watch: Watch, folder: Path | None) -> Iterator[Watch]:
     """Extend a function that watches a run to write every round's figures as well.
 
     Parameters

@@ -150,7 +150,7 @@ def _go(
     force: bool,
 ) -> None:
     from dorfl.carriers import runs  # noqa: PLC0415
-    from dorfl.carriers.tensorboard import beside  # noqa: PLC0415
+    from dorfl.carriers.tensorboard import with_tensorboard  # noqa: PLC0415
     from dorfl.protocol.ending import uncertified  # noqa: PLC0415
     from dorfl.tabular import results  # noqa: PLC0415
 
@@ -165,7 +165,7 @@ def _go(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        with beside(show, tensorboard) as watch:
+        with with_tensorboard(show, tensorboard) as watch:
             end, folder = conduct(watch, (lambda _: None) if force else refuse_useless)
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path} {name}".rstrip())
