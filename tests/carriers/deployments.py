@@ -8,19 +8,22 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
 from dorfl.carriers import runs
+from dorfl.carriers.driver import Exchanged
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https_server import Link, free_port
 from dorfl.carriers.https_site import Connection, RejectedError, attend
 from dorfl.carriers.in_process import InProcess
 from dorfl.carriers.site_socket import attend_socket
@@ -33,7 +36,7 @@ from study_cases import ROOMY, make_sites, synthetic_tables
 DORFL = (sys.executable, "-m", "dorfl")
 CANARY = 31337.0625  # in the first row of each table; must not be found at the coordinator
 SECRET = "secret-folder-of"
-PATIENCE = 300.0  # seconds until a test gives up
+PATIENCE = 600.0  # seconds until a test gives up
 
 
 def _tables():
@@ -84,13 +87,38 @@ def events_of(folder):
     return [line["event"] for line in runs.read_log(folder)]
 
 
+class Unhurried(contextlib.AbstractContextManager):
+    """A carrier that waits for every site that is present, however slow the machine is.
+
+    So the seconds that a study gives its sites run out for those alone that a test sends away.
+    """
+
+    def __init__(self, carrier, away):
+        self.carrier, self.away, self.sites = carrier, away, {}
+        self.rejoin_seconds = carrier.rejoin_seconds
+
+    def __exit__(self, *error):
+        self.carrier.__exit__(*error)
+
+    def exchange(self, requests, awaited, patience):
+        self.sites |= {sent.id: sent.site for sent in requests}
+        replies, events, end = [], [], time.monotonic() + PATIENCE
+        while True:
+            found = self.carrier.exchange(requests, awaited, patience)
+            requests, awaited = [], awaited - {reply.id for reply in found.replies}
+            replies, events = [*replies, *found.replies], [*events, *found.events]
+            if {self.sites[id_] for id_ in awaited} <= self.away or time.monotonic() > end:
+                return Exchanged(tuple(replies), tuple(events))
+
+
 class Deployment(contextlib.AbstractContextManager):
     """Folders of a coordinator and its sites; subclasses connect them."""
 
-    cannot: dict[str, str] = {}  # noqa: RUF012 - scenario → reason
+    cannot: ClassVar[dict[str, str]] = {}  # scenario → reason
+    answer_within = 1  # seconds, for sites that a test sends away
 
     def __init__(self, root):
-        self.root = root
+        self.root, self.away = root, set()
         self.federation = Federation.create(root / "fed", "127.0.0.1", free_port())
         self.homes, self.hosts = {}, contextlib.ExitStack()
         for name, table in TABLES.items():
@@ -131,10 +159,42 @@ class Deployment(contextlib.AbstractContextManager):
         return folder
 
     def begin(self, study, watch):
-        runs.begin(self.federation, study, watch, connect=self.connect())
+        connect = self.connect() or (lambda: Link(self.federation))
+        runs.begin(self.federation, study, watch, connect=lambda: Unhurried(connect(), self.away))
 
     def connect(self):
         return None
+
+    def pause_site(self, name):
+        self.away.add(name)
+
+    def go_on_site(self, name):
+        self.away.discard(name)
+
+    @contextlib.contextmanager
+    def sent_away(self, name):
+        """Do not wait for the replies of a site."""
+        self.away.add(name)
+        try:
+            yield
+        finally:
+            self.away.discard(name)
+
+    @contextlib.contextmanager
+    def held(self, name, after):
+        """Host a site that answers no later round until the block ends, so that no run ends."""
+        respond, go_on = self.endpoint(name).respond, threading.Event()
+
+        def reply(request):
+            if (found := re.search(rb'"round":(\d+)', request)) and int(found[1]) > after:
+                go_on.wait(PATIENCE)
+            return respond(request)
+
+        with self.hosting(name, reply):
+            try:
+                yield
+            finally:
+                go_on.set()
 
     def resume(self, folder):
         runs.resume(self.federation, folder, lambda *_: None, connect=self.connect())
@@ -153,18 +213,19 @@ class Deployment(contextlib.AbstractContextManager):
         file = self.root / "study.toml"
         file.write_text(toml.to_toml(study))
         before = set(self.federation.runs())
-        child = subprocess.Popen(
-            [*DORFL, "run", str(self.federation.path), str(file)], stdout=subprocess.DEVNULL
-        )
 
         def far_enough():
             assert child.poll() is None
             made = set(self.federation.runs()) - before
             return made and rounds_of(next(iter(made))) >= after
 
-        until(far_enough)
-        child.kill()
-        child.wait()
+        with self.held("site-3", after):
+            child = subprocess.Popen(
+                [*DORFL, "run", str(self.federation.path), str(file)], stdout=subprocess.DEVNULL
+            )
+            until(far_enough)
+            child.kill()
+            child.wait()
         (folder,) = set(self.federation.runs()) - before
         return folder
 
@@ -173,7 +234,7 @@ class InOneProcess(Deployment):
     """Sites are endpoints in this process; a site that is stopped has none."""
 
     name = "in-process"
-    cannot = {"kill server": "there is no server"}  # noqa: RUF012
+    cannot: ClassVar = {"kill server": "there is no server"}
 
     def __enter__(self):
         self.endpoints = {}
@@ -190,7 +251,13 @@ class InOneProcess(Deployment):
     def stop_site(self, name, how=None):
         self.endpoints.pop(name, None)
 
-    pause_site, go_on_site = stop_site, start_site
+    def pause_site(self, name):
+        super().pause_site(name)
+        self.stop_site(name)
+
+    def go_on_site(self, name):
+        super().go_on_site(name)
+        self.start_site(name)
 
     def connect(self):
         return lambda: InProcess(self.endpoints)
@@ -261,9 +328,11 @@ class OverHttps(Deployment):
         self.sites[name].wait()
 
     def pause_site(self, name):
+        super().pause_site(name)
         self.sites[name].send_signal(signal.SIGSTOP)
 
     def go_on_site(self, name):
+        super().go_on_site(name)
         self.sites[name].send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
@@ -290,7 +359,7 @@ class OverFlower(Deployment):
 
     name = "flower"
     simulation = False
-    cannot = {  # noqa: RUF012 - each run takes a minute or two
+    cannot: ClassVar = {  # each run takes a minute or two
         "absent": "each step waits 90 s for a SuperNode; simulation has the same code without",
         "network": "carried as any other study, by the same code as in simulation",
         "secure sums": "carried as any other study, by the same code as in simulation",
@@ -322,19 +391,21 @@ class OverFlower(Deployment):
                 for number in [number for number in left if number <= passed]:
                     left.pop(number)()
         made = set(self.federation.runs()) - before
-        if made:  # the ServerApp outlives `flwr run` if the SuperLink was killed
-            until(lambda: not self.federation.noted("run"))
-        if not made or "ended" not in self.record(next(iter(made))):
-            raise ValueError(done[0].stdout + done[0].stderr)
+        self._check_ended(next(iter(made), None), done[0])
         return next(iter(made))
+
+    def _check_ended(self, folder, done):
+        """Wait for the ServerApp, which outlives `flwr run` if the SuperLink was killed."""
+        if folder is not None:
+            until(lambda: not self.federation.noted("run"))
+        if folder is None or "ended" not in self.record(folder):
+            raise ValueError(done.stdout + done.stderr)
 
     def begin(self, study, watch):
         self.run(study)
 
     def resume(self, folder):
-        done = self.flower.run(resume=folder.name)
-        if "ended" not in self.record(folder):
-            raise ValueError(done.stdout + done.stderr)
+        self._check_ended(folder, self.flower.run(resume=folder.name))
 
     def start_site(self, name):
         self.flower.start_site(self.homes[name])
@@ -357,7 +428,7 @@ class OverFlower(Deployment):
         def work():
             self.flower.run(study=toml.to_toml(study))
 
-        with in_background(work):
+        with self.held("site-3", after), in_background(work):
             until(lambda: any(rounds_of(f) >= after for f in set(self.federation.runs()) - before))
             self.kill_all_of_the_coordinator()
         (folder,) = set(self.federation.runs()) - before
@@ -379,15 +450,18 @@ class InSimulation(OverFlower):
 
     name = "simulation"
     simulation = True
-    cannot = {  # noqa: RUF012
+    answer_within = 20  # an exchange takes 0.1 to 0.3 s once nodes are up
+    cannot: ClassVar = {
         "kill server": "a simulation ends with its SuperLink",
         "kill coordinator": "a simulation ends with its SuperLink",
     }
 
     def pause_site(self, name):
+        super().pause_site(name)
         self.stop_site(name)
 
     def go_on_site(self, name):
+        super().go_on_site(name)
         self.start_site(name)
 
 

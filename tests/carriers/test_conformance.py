@@ -83,7 +83,7 @@ def test_a_site_killed_in_a_round_and_restarted_changes_nothing(deployed):
         deployed.stop_site("site-2")
         deployed.start_site("site-2")
 
-    study = study_for(deployed)
+    study = study_for(deployed, absent="answer_within = 600")
     folder = deployed.run(study, {1: restart})
     assert same(deployed.outcome(folder), alone(study))
     assert deployed.record(folder)["extrapolated"] == {}
@@ -111,7 +111,7 @@ def test_a_server_killed_in_a_round_comes_back_and_the_run_goes_on(deployed, abl
 
 def test_a_site_that_stays_away_is_extrapolated_and_on_record(deployed, able):
     able("absent")
-    absent = 'answer_within = 4\nstand_in = 1\nthen = "go on"'  # time enough for those present
+    absent = f'answer_within = {deployed.answer_within}\nstand_in = 1\nthen = "go on"'
     study = study_for(deployed, absent=absent, training=FEW)
     try:
         folder = deployed.run(study, {2: lambda: deployed.pause_site("site-3")})
@@ -172,7 +172,8 @@ def test_forged_replayed_and_malformed_replies_are_refused_and_survived(deployed
 
 def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
     able("absent")
-    study = study_for(deployed, absent='answer_within = 4\nthen = "go on"', training=FEW)
+    absent = f'answer_within = {deployed.answer_within}\nthen = "go on"'
+    study = study_for(deployed, absent=absent, training=FEW)
     hostile = Hostile(deployed, "site-2")
 
     def flood(request):
@@ -180,7 +181,7 @@ def test_a_reply_that_is_too_long_is_not_taken(deployed, able):
         hostile.rounds += b'"step":"round"' in request
         return honest if hostile.rounds < 2 else bytes(20 * 2**20)
 
-    with deployed.hosting("site-2", flood):
+    with deployed.hosting("site-2", flood), deployed.sent_away("site-2"):
         folder = deployed.run(study)
     assert "reply too long" in events_of(folder)
     record = deployed.record(folder)

@@ -44,7 +44,7 @@ def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path):
         if re.search(r"enrol: sent", line):
             break
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
+    child.communicate(timeout=600)
     assert not _processes_in(tmp_path) and not list(tmp_path.iterdir())
 
 

@@ -18,8 +18,9 @@ from study_cases import METHODS, make_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
-LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 12'
-SHORT = {"method": METHODS["erm"], "training": "rounds = 3"}
+RESTARTS = "answer_within = 600"  # seconds: sites are started again and again
+LONGER = {"training": 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 12', "absent": RESTARTS}
+SHORT = {"method": METHODS["erm"], "training": "rounds = 3", "absent": RESTARTS}
 WITHIN = {"in-process": 2.0, "https": 4.0, "flower": 40.0}  # seconds until the next kill, at most
 
 
@@ -34,7 +35,7 @@ def kills(name, default):
 @pytest.mark.parametrize("name", ["in-process", "https"])
 def test_processes_killed_at_random_moments_change_no_bit(tmp_path_factory, name):
     rng, left = random.Random(27), kills(name, 20)
-    study = make_study(TABLES, training=LONGER)
+    study = make_study(TABLES, **LONGER)
     with KINDS[name](tmp_path_factory.mktemp("k")) as deployed:
         while left > 0:
             left = _survive(deployed, study, rng, left)
