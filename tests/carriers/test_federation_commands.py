@@ -83,7 +83,7 @@ def test_a_site_renews_its_certificate_and_is_registered_again_under_its_key(fed
         (["server", "add-site", "{new}", "{fed}/none.crt", "--name", "s"], "is no federation"),
         (["site", "init", "{new}", "--name", "../s"], "a name has letters"),
         (["site", "start", "{fed}", "--data", "x", "--server", "h:1", "--ca", "c"], "no site's"),
-        (["site", "start", "{fed}", "--data", "x", "--ca", "c"], "one of them"),
+        (["site", "start", "{fed}", "--data", "x", "--ca", "c"], "either --server host:port"),
         (["flower", "init", "{new}"], "is no federation"),
         (["run", "{fed}", "{fed}/none.toml"], "No such file"),
         (["run", "{fed}", "{fed}/federation.toml"], "'host' is unknown"),

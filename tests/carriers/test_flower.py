@@ -250,7 +250,7 @@ def test_a_hostile_app_in_a_supernode_gets_no_row_and_nginx_keeps_control_inside
         place / "f",
         federation,
         {home: home / "records.csv"},
-        {"supernode": NO_CAPABILITIES, "site": ANOTHER_USER},
+        wrappers={"supernode": NO_CAPABILITIES, "site": ANOTHER_USER},
         gateway=federation.port,
     )
     sockets = place / "f" / "sockets"

@@ -67,14 +67,11 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
     name = run if run in found else list(found)[-1]
     after = after if name == run else 0
     record, lines = runs.read_record(found[name]), runs.read_log(found[name])
-    going = federation.noted("run") or {}
-    here = going.get("folder") == str(found[name])
-    state = "finished" if "ended" in record else "running" if here else "interrupted"
     shown = ("status", "message", "certificate", "rows", "began", "ended", "keys", "extrapolated")
     page["run"] = {
         "name": name,
         "study": record["study"]["name"],
-        "state": state,
+        "state": runs.progress(federation, found[name]),
         "network": record["study"].get("training", {}).get("model", "linear") != "linear",
         **{key.replace(" ", "_"): record.get(key) for key in shown},
     }

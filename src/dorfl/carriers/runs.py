@@ -130,6 +130,14 @@ def unfinished(federation: Federation, run: str | None = None) -> Path:
     return open_[-1]
 
 
+def progress(federation: Federation, folder: Path) -> str:
+    """Return whether a run is "finished", "running" or "interrupted"."""
+    if "ended" in read_record(folder):
+        return "finished"
+    running = (federation.noted("run") or {}).get("folder")
+    return "running" if running == str(folder) else "interrupted"
+
+
 def _new(federation: Federation, study: Study) -> Path:
     """Create the folder of a run; its sites are fixed now, and each name bound to its key."""
     known = federation.fingerprints()

@@ -19,9 +19,9 @@ from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.carriers.https_server import free_port
 
 START_SECONDS = 120.0  # until a SuperLink answers
-STOP_SECONDS = 10.0  # until a process that was asked to end is killed
+STOP_SECONDS = 10.0  # from the signal to end a process until it is killed
 
-Wrap = Mapping[str, Sequence[str]]  # what to put before the command of a "supernode" or a "site"
+Wrappers = Mapping[str, Sequence[str]]  # prefix of the command of a "supernode" or a "site"
 
 
 class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
@@ -35,8 +35,8 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         The coordinator's folder.
     sites
         The table of each site, by the site's folder.
-    before
-        Words to put before the commands of "supernode" or "site", such as those of `setpriv`.
+    wrappers
+        Prefixes of the commands of "supernode" or "site", such as `("setpriv", "--reuid=1")`.
     gateway
         The port that SuperNodes connect to, if it is not the SuperLink's own.
     simulation
@@ -48,14 +48,14 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         folder: Path,
         federation: Federation,
         sites: Mapping[Path, Path],
-        before: Wrap | None = None,
+        wrappers: Wrappers | None = None,
         *,
         gateway: int | None = None,
         simulation: bool = False,
     ) -> None:
         self.folder, self.federation, self.sites = folder, federation, dict(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port, self.simulation, self._before = free_port(), simulation, dict(before or {})
+        self.port, self.simulation, self._wrappers = free_port(), simulation, dict(wrappers or {})
         self._gateway = gateway or self.port
         self._env = os.environ | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -82,8 +82,8 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
             for home in self.sites:
                 if not self.simulation:
                     public = write_site(SiteFolder.open(home), keys / "ca.crt") / f"{home.name}.pub"
-                    words = ("supernode", "register", str(public), "here", "--name", home.name)
-                    self.flwr(*words, check=True)
+                    register = ("supernode", "register", str(public), "here")
+                    self.flwr(*register, "--name", home.name, check=True)
                 self.start_site(home)
                 if not self.simulation:
                     self.start_supernode(home)
@@ -99,14 +99,14 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers."""
         keys = self.federation.keys.resolve()
-        words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        words += ["--database", str(self.folder / "superlink.db")]
-        words += ["--disable-runtime-dependency-installation", "--isolation", "process"]
-        words += ["--superexec-auth-secret-file", str(self._secret)]
-        words += ["--simulation"] if self.simulation else ["--enable-supernode-auth"]
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--database", str(self.folder / "superlink.db")]
+        command += ["--disable-runtime-dependency-installation", "--isolation", "process"]
+        command += ["--superexec-auth-secret-file", str(self._secret)]
+        command += ["--simulation"] if self.simulation else ["--enable-supernode-auth"]
         for option, name in (("ca-certfile", "ca.crt"), ("certfile", "server.crt")):
-            words += [f"--ssl-{option}", str(keys / name)]
-        self._start("superlink", [*words, "--ssl-keyfile", str(keys / "server.key")])
+            command += [f"--ssl-{option}", str(keys / name)]
+        self._start("superlink", [*command, "--ssl-keyfile", str(keys / "server.key")])
         context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
         end = time.monotonic() + START_SECONDS
         while self.processes["superlink"].poll() is None and time.monotonic() < end:
@@ -122,18 +122,18 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
 
         A SuperExec that the SuperLink starts itself survives the kill of the SuperLink for a while.
         """
-        words = ["flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"]
-        words += ["--root-certificates", str(self.federation.keys.resolve() / "ca.crt")]
-        self._start("superexec", [*words, "--superexec-auth-secret-file", str(self._secret)])
+        command = ["flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"]
+        command += ["--root-certificates", str(self.federation.keys.resolve() / "ca.crt")]
+        self._start("superexec", [*command, "--superexec-auth-secret-file", str(self._secret)])
 
     def start_site(self, home: Path) -> None:
         """Start the process that has a site's rows."""
         own = home / "flower" / "ca.crt"
         ca = own if own.exists() else self.federation.keys / "ca.crt"
-        words = ["site", "start", str(home), "--data", str(self.sites[home]), "--ca", str(ca)]
-        words += ["--socket", str(self.socket(home))]
-        command = [sys.executable, "-m", "dorfl", *words]
-        self._start(f"{home.name}-site", [*self._before.get("site", ()), *command])
+        command = [sys.executable, "-m", "dorfl", "site", "start", str(home)]
+        command += ["--data", str(self.sites[home]), "--ca", str(ca)]
+        command += ["--socket", str(self.socket(home))]
+        self._start(f"{home.name}-site", [*self._wrappers.get("site", ()), *command])
 
     def start_supernode(self, home: Path) -> None:
         """Start a site's SuperNode, which has neither the site's folder nor its table."""
@@ -142,23 +142,23 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         for name in ("supernode.key", "ca.crt"):
             if not (node / name).exists():
                 shutil.copy(home / "flower" / name, node / name)
-        words = ["flower-supernode", "--superlink", f"127.0.0.1:{self._gateway}"]
-        words += ["--root-certificates", str(node / "ca.crt")]
-        words += ["--auth-supernode-private-key", str(node / "supernode.key")]
-        words += ["--host", "127.0.0.1", "--port", str(free_port())]
-        words += ["--node-config", f'socket="{self.socket(home)}"']
-        before = self._before.get("supernode", ())
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self._gateway}"]
+        command += ["--root-certificates", str(node / "ca.crt")]
+        command += ["--auth-supernode-private-key", str(node / "supernode.key")]
+        command += ["--host", "127.0.0.1", "--port", str(free_port())]
+        command += ["--node-config", f'socket="{self.socket(home)}"']
+        prefix = self._wrappers.get("supernode", ())
         env = {"FLWR_HOME": str(node), "HOME": str(node)}
-        self._start(f"{home.name}-supernode", [*before, *words], env)
+        self._start(f"{home.name}-supernode", [*prefix, *command], env)
 
     def socket(self, home: Path) -> Path:
         """Return where a site answers."""
         return self.folder / "sockets" / f"{home.name}.sock"
 
-    def flwr(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    def flwr(self, *arguments: str, check: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command of `flwr` to its end."""
         done = subprocess.run(
-            [*self._command("flwr"), *words],
+            [*self._command("flwr"), *arguments],
             env=self._env,
             cwd=self.folder,
             capture_output=True,
@@ -166,18 +166,18 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
             check=False,
         )
         if check and done.returncode:
-            raise ValueError(f"flwr {words[0]}: {done.stdout}{done.stderr}")
+            raise ValueError(f"flwr {arguments[0]}: {done.stdout}{done.stderr}")
         return done
 
-    def run(self, *words: str, **config: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **config: str) -> subprocess.CompletedProcess[str]:
         """Run the app with a configuration, to the end of the run."""
         file = self.folder / f"config-{time.monotonic_ns()}.toml"
         if self.simulation:
             config = {"sockets": str(self.folder / "sockets"), **config}
-            words = (*words, "--federation-config", f"num-supernodes={len(self.sites)}")
+            arguments = (*arguments, "--federation-config", f"num-supernodes={len(self.sites)}")
         file.write_text("".join(f"{name} = '''{text}'''\n" for name, text in config.items()))
         return self.flwr(
-            "run", str(self.app), "here", "--stream", "--run-config", str(file), *words
+            "run", str(self.app), "here", "--stream", "--run-config", str(file), *arguments
         )
 
     def stop(self, name: str, how: int = signal.SIGTERM) -> None:
@@ -197,10 +197,10 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
             raise ValueError(f"{name}: there is no such command; install the extra 'flower'")
         return [found]
 
-    def _start(self, name: str, words: list[str], env: Mapping[str, str] | None = None) -> None:
+    def _start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                words,
+                command,
                 env=self._env | dict(env or {}),
                 cwd=self.folder,
                 stdout=log,

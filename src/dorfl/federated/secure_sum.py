@@ -1,4 +1,4 @@
-"""Secure sums: whoever adds up what sites send learns the sum, and nothing else of what they sent.
+"""Secure sums: the coordinator that adds up the numbers of sites learns their sum alone.
 
 Every number x_u of a site u is sent with two masks, modulo 2⁶⁴:
 
@@ -10,9 +10,9 @@ Every number x_u of a site u is sent with two masks, modulo 2⁶⁴:
 2. *masked*: the site sends y_u and SHA-256 of its own seed b_u.
 3. *open*: the sites whose y_u arrived send b_u, and for every site v that is gone, s_uv.
 
-A site either opens its own seed or is gone. Somebody who says that a site is gone although its y_v
-arrived learns the pairwise masks on y_v but not PRG(b_v): that is the double mask of [2]_. If a
-site drops out between the two exchanges, the sum cannot be opened and the step is asked again
+A site either opens its own seed or is gone. A coordinator that claims that a site is gone although
+its y_v arrived learns the pairwise masks on y_v but not PRG(b_v): that is the double mask of [2]_.
+If a site drops out between the two exchanges, the sum cannot be opened and the step is repeated
 without it. Seeds are not shared with other sites, so a coordinator with any number of sites on its
 side learns the sum over the other sites, and nothing about its parts.
 
@@ -134,21 +134,19 @@ def total(
 
 
 def encode(numbers: Array, bits: int, sites: int) -> Array:
-    """Return numbers as integers modulo 2⁶⁴, in units of 2^−bits.
-
-    ValueError if a sum could overflow.
+    """Return numbers as integers modulo 2⁶⁴, in units of 2^−bits; ValueError if too large.
 
     >>> encode(np.array([1.5, -0.25]), 2, 3)
     array([                   6, 18446744073709551615], dtype=uint64)
     """
     scaled = np.rint(np.ldexp(np.asarray(numbers, dtype=np.float64), bits))
-    if not (np.abs(scaled) < _MOST / sites).all():  # also where it is not a number
+    if not (np.abs(scaled) < _MOST / sites).all():  # false for NaN
         raise ValueError("a number is too large for a secure sum")
     return scaled.astype(np.int64).view(np.uint64)
 
 
 def decode(total: Array, bits: int) -> Array:
-    """Return the sum that integers modulo 2⁶⁴ stand for.
+    """Return the numbers that integers modulo 2⁶⁴ encode; the inverse of :func:`encode`.
 
     >>> three = [encode(np.array([x]), 40, 3) for x in (0.1, 0.2, -0.7)]
     >>> decode(sum(three), 40).round(11)
@@ -158,7 +156,7 @@ def decode(total: Array, bits: int) -> Array:
 
 
 def impossible(total: Array) -> bool:
-    """Whether a sum has a number that no sites' numbers within range add up to.
+    """Return whether a sum is out of the range that the sites' numbers can add up to.
 
     >>> impossible(np.array([1, 2**62], dtype=np.uint64)), impossible(encode(np.ones(2), 40, 3))
     (True, False)
@@ -172,8 +170,8 @@ def rounding(bits: int, sites: int) -> float:
     return float(np.ldexp(0.5 * sites, -bits))
 
 
-def _derive(secret: bytes, word: bytes, context: bytes) -> bytes:
-    info = b"dorfl secure sum " + len(word).to_bytes(2, "big") + word + context
+def _derive(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+    info = b"dorfl secure sum " + len(purpose).to_bytes(2, "big") + purpose + context
     return HKDF(hashes.SHA256(), KEY, salt=None, info=info).derive(secret)
 
 
