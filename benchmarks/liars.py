@@ -1,11 +1,11 @@
-"""A quarter of the sites lie, together and knowing everything. What becomes of the model?
+"""Measure the accuracy that is lost if a quarter of the sites lie, together and knowing everything.
 
-    python benchmarks/liars.py [seeds] [first]          prints the table of docs/threat-model.md
+    python benchmarks/liars.py [seeds] [first]          prints the table of docs/attacks.md
 
-Four sites with one liar and eight with two. Test accuracy on the honest sites' test rows, in points
-lost against the same training in which everybody is honest and nobody is suspected: the mean over
-the seeds and, in brackets, the worst. Without and with `liars = 0.25`; bounds are on in both, as in
-every study. The settings of the defence were chosen on seeds 0 to 19.
+Four sites with one liar and eight with two. The table has the points of accuracy on the honest
+sites' test rows that are lost against the same training without liars and without `liars`: the mean
+over the seeds and, in brackets, the worst. Bounds are on, as in every study. The settings of the
+defence were chosen on seeds 0 to 19.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MEANS = np.array([[0.0] * 5, [1.0, 1.0, 0.0, 0.0, 0.0], [2.0, 2.0, 0.5, 1.0, 2.0
 
 
 class Case(NamedTuple):
-    """Sites, who lies among them, and rows to test on."""
+    """Clients, the names of the liars, and rows to test on."""
 
     clients: dict[str, Any]
     liars: tuple[str, ...]
@@ -40,26 +40,28 @@ class Case(NamedTuple):
 
 
 def case(seed: int, sites: int, rows: int = 300) -> Case:
-    """Sites around other means, of other sizes; as in the paper's synthetic study."""
+    """Return sites with means and sizes of their own, as in the paper's synthetic study."""
     rng = np.random.default_rng([seed, sites])
     sizes = rng.integers(rows // 2, 2 * rows, sites)
     means = MEANS[np.arange(sites) % 3] * rng.uniform(0.5, 1.0, (sites, 1))
     drift = rng.uniform(-0.5, 0.8, sites)
     bad = rng.uniform(0.0, 0.1, sites)
     data = dorfl.datasets.synthetic(
-        seed, sizes=sizes, means=means, contamination=bad, factors=np.full(sites, 8.0),
-        shifts=drift, test_rows=8000,
-    )  # fmt: skip
+        seed,
+        sizes=sizes,
+        means=means,
+        contamination=bad,
+        factors=np.full(sites, 8.0),
+        shifts=drift,
+        test_rows=8000,
+    )
     liars = tuple(list(data.clients)[: sites // 4])
     honest = [name for name in data.clients if name not in liars]
-    return Case(
-        data.clients, liars,
-        np.concatenate([data.test[name][0] for name in honest]),
-        np.concatenate([data.test[name][1] for name in honest]),
-    )  # fmt: skip
+    X, y = (np.concatenate([data.test[name][part] for name in honest]) for part in (0, 1))
+    return Case(data.clients, liars, X, y)
 
 
-# ── lies: each is made of the whole group, and tells one liar's report ──────────────────────────
+# ── lies: made from the rows of all clients, they replace the report of a liar ──────────────────
 
 
 def _others(group: Group, liars: tuple[str, ...]) -> Group:
@@ -67,7 +69,7 @@ def _others(group: Group, liars: tuple[str, ...]) -> Group:
 
 
 def _as_if(own: Group) -> Lie:
-    """Honest about other rows than one has."""
+    """Return the lie that is an honest report on other rows."""
 
     def lie(sent: Broadcast, report: Report) -> Report:
         at = own.names.index(report.client)
@@ -81,12 +83,12 @@ def _as_if(own: Group) -> Lie:
 
 
 def flipped(group: Group, _: tuple[str, ...]) -> Lie:
-    """All labels wrong."""
+    """Report on rows whose labels are all flipped."""
     return _as_if(replace(group, target=-group.target))
 
 
 def other_rule(group: Group, liars: tuple[str, ...], turn: float = 90.0) -> Lie:
-    """Labels by another θ, turned by so many degrees in a direction all liars share."""
+    """Report on rows with labels by θ turned by so many degrees, the same for all liars."""
     rng = np.random.default_rng(0)
     honest = _honest(group, liars)
     side = rng.normal(size=honest.size)
@@ -100,7 +102,7 @@ def other_rule(group: Group, liars: tuple[str, ...], turn: float = 90.0) -> Lie:
 
 
 def leverage(group: Group, _: tuple[str, ...]) -> Lie:
-    """One row in five is far out and on the wrong side."""
+    """Report on rows of which one in five is an outlier on the wrong side."""
     rows, target = group.rows.copy(), group.target.copy()
     for _, a, b in _pieces(group):
         rows[a:b:5] = -8.0 * np.sign(group.rows[a:b:5]) - 1.0
@@ -109,7 +111,7 @@ def leverage(group: Group, _: tuple[str, ...]) -> Lie:
 
 
 def takeover(group: Group, _: tuple[str, ...]) -> Lie:
-    """The largest risk that passes, with the gradient that belongs to it."""
+    """Report the largest risk within the bounds, with its gradient."""
     limits = limits_of(group)
     defence = defend(group.problem, limits, dict(zip(group.names, group.centers, strict=True)))
 
@@ -123,7 +125,7 @@ def takeover(group: Group, _: tuple[str, ...]) -> Lie:
 
 
 def _together(make: Callable[[Any, Report], dict[str, Any]]) -> Attack:
-    """Lies made of what the honest sites report, all by the same rule."""
+    """Return the attack in which liars make their reports from the honest ones by a rule."""
 
     def attack(group: Group, liars: tuple[str, ...]) -> Lie:
         others = _others(group, liars)
@@ -137,7 +139,7 @@ def _together(make: Callable[[Any, Report], dict[str, Any]]) -> Attack:
 
 
 def pulled(size: float, worst: bool = False) -> Attack:
-    """The honest sites' mean risk and a slope added to it: convex, and as strong as one likes."""
+    """Report the honest sites' mean risk with a slope of this size added, which is convex."""
 
     def attack(group: Group, liars: tuple[str, ...]) -> Lie:
         others = _others(group, liars)
@@ -161,10 +163,10 @@ def pulled(size: float, worst: bool = False) -> Attack:
 
 
 def steered(size: float, softest: bool = False, opposite: bool = False) -> Attack:
-    """A slope on the honest mean that is chosen for what it does to the honest sites' model.
+    """Report the honest mean with a slope that changes the honest sites' model most.
 
-    It lengthens that model, or pulls where the others curve least, at one place all liars share;
-    `opposite`: half of them the other way.
+    The slope lengthens that model, or (`softest`) has the direction of the smallest curvature. With
+    `opposite`, half of the liars have the opposite slope.
     """
 
     def attack(group: Group, liars: tuple[str, ...]) -> Lie:
@@ -192,7 +194,7 @@ def steered(size: float, softest: bool = False, opposite: bool = False) -> Attac
 
 
 def _honest(group: Group, liars: tuple[str, ...]) -> Any:
-    """The model of the honest sites alone."""
+    """Return θ of the honest sites alone."""
     rows = {n: (group.rows[a:b], group.target[a:b]) for n, a, b in _pieces(group) if n not in liars}
     return dorfl.train(rows, group.problem.method, l2=1e-3).theta.ravel()
 
@@ -203,7 +205,7 @@ def _pieces(group: Group) -> list[tuple[str, int, int]]:
 
 
 def _spread(seen: Any, z: float) -> dict[str, Any]:
-    """As far from the mean as z standard deviations of the honest, coordinate by coordinate."""
+    """Return the honest mean less z standard deviations, coordinate by coordinate."""
     slopes = seen.gradients
     return {
         "value": float(seen.values.mean()),
@@ -219,7 +221,7 @@ def _reversed(seen: Any, times: float) -> dict[str, Any]:
 
 
 def _no_farther(seen: Any) -> dict[str, Any]:
-    """Against the mean in every coordinate, but no farther from it than an honest site is."""
+    """Return a gradient against the mean that is as far from it as an honest site's."""
     mean = seen.gradients.mean(axis=0)
     far = np.linalg.norm(seen.gradients - mean, axis=1).max() / np.sqrt(len(mean))
     return {"value": float(seen.values.mean()), "vector": mean - far * np.sign(mean)}
@@ -240,8 +242,8 @@ ATTACKS: dict[str, Attack] = {
     "a slope of 0.1 on the honest mean": pulled(0.1),
     "a slope of 0.2 on the honest mean": pulled(0.2),
     "a slope of 0.5 on the honest mean": pulled(0.5),
-    "a slope of 0.1 on the worst site's risk": pulled(0.1, worst=True),
-    "a slope of 0.3 on the worst site's risk": pulled(0.3, worst=True),
+    "a slope of 0.1 on the largest risk of a site": pulled(0.1, worst=True),
+    "a slope of 0.3 on the largest risk of a site": pulled(0.3, worst=True),
     "a slope of 0.1 that lengthens the honest model": steered(0.1),
     "a slope of 0.4 where the others curve least": steered(0.4, softest=True),
     "slopes of 0.2 that lengthen and shorten it": steered(0.2, opposite=True),
@@ -250,12 +252,12 @@ METHOD = dorfl.methods.paper(32.0, 1.0, mixture=dorfl.mixture.fixed(by="loss"))
 
 
 def limits_of(group: Group) -> Limits:
-    """What a study takes for granted of scaled rows."""
+    """Return the bounds that a study sets by default."""
     return Limits(30.0 * float(np.sqrt(group.problem.dims)), 30.0)
 
 
 def train(case: Case, attack: Attack | None = None, liars: float = 0.0) -> Any:
-    """A training in which liars attack, or not."""
+    """Train, with liars if `attack` is given."""
     group = prepare(case.clients, METHOD)
     tamper: Lie | None = None
     if attack is not None:
@@ -265,15 +267,21 @@ def train(case: Case, attack: Attack | None = None, liars: float = 0.0) -> Any:
             return lie(sent, report) if report.client in case.liars else report
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not to have converged is part of the story
+        warnings.simplefilter("ignore")  # a training that is attacked may not converge
         return dorfl.train(
-            case.clients, METHOD, l2=1.0 / len(group.rows), tol=1e-4, limits=limits_of(group),
-            liars=liars, tamper=tamper, max_rounds=100,
-        )  # fmt: skip
+            case.clients,
+            METHOD,
+            l2=1.0 / len(group.rows),
+            tol=1e-4,
+            limits=limits_of(group),
+            liars=liars,
+            tamper=tamper,
+            max_rounds=100,
+        )
 
 
 def lost(case: Case, attack: Attack | None, liars: float) -> float:
-    """Points of accuracy on the honest sites' test rows, against an honest training."""
+    """Return the points of accuracy lost on the honest sites' test rows."""
     honest, found = train(case), train(case, attack, liars)
     return 100.0 * float(honest.score(case.X, case.y) - found.score(case.X, case.y))
 
@@ -282,13 +290,13 @@ def main(count: int = 20, first: int = 100) -> None:
     """Print the table in Markdown."""
     print("| lie of a quarter of the sites | 4 sites | … `liars` | 8 sites | … `liars` |")
     print("| --- | --- | --- | --- | --- |")
-    for words, attack in {"nobody lies": None, **ATTACKS}.items():
+    for name, attack in {"no site lies": None, **ATTACKS}.items():
         cells = []
         for sites in (4, 8):
             for liars in (0.0, 0.25):
                 points = [lost(case(first + k, sites), attack, liars) for k in range(count)]
                 cells.append(f"{np.mean(points) + 0.0:.1f} ({np.max(points) + 0.0:.1f})")
-        print(f"| {words} | " + " | ".join(cells) + " |", flush=True)
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

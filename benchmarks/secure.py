@@ -1,9 +1,9 @@
-"""What secure sums cost against reports in the open: `python benchmarks/secure.py 3 10 30`.
+"""Measure what secure sums cost against open reports: `python benchmarks/secure.py 3 10 30`.
 
-The same study, in process: all its bytes on the wire (requests down, replies up) and processor time
-of the sites and of the coordinator, divided by the rounds, and where a site's own by the sites. For
-a fixed mixture (erm), for the worst one (afl), and for DOR-FL as it is by default: medians, where
-rows lie and a trial before training count too.
+The same study, in process: bytes of all requests (down) and replies (up), and processor time of the
+sites and of the coordinator, per round. Figures of sites are per site. Methods are a fixed mixture
+(erm), the worst one (afl), and DOR-FL by its defaults. The latter's steps before training (medians,
+locations of rows, a comparison of candidates) are included.
 """
 
 import sys
@@ -25,7 +25,7 @@ STUDY = (
 
 
 def table(k, rows=200, dims=20):
-    """A site's rows."""
+    """Return the rows of a site."""
     rng = np.random.default_rng(k)
     X = rng.normal(0.1 * (k % 7), 1.0, (rows, dims))
     y = (X @ np.linspace(-1, 1, dims) + rng.normal(0, 1.0 + 0.3 * (k % 5), rows) > 0).astype(int)
@@ -33,7 +33,7 @@ def table(k, rows=200, dims=20):
 
 
 def measured(study, sites):
-    """The end of a study, and what it took: bytes down and up, seconds of sites and coordinator."""
+    """Run a study; return its end, bytes down and up, and seconds of sites and coordinator."""
     state, down, up, there, here = coordinator.begin(study, "run"), 0, 0, 0.0, 0.0
     log = Transcript()
     while state.step != "done":
@@ -57,7 +57,7 @@ def measured(study, sites):
 
 
 def run(count, method, mode):
-    """One row of the table."""
+    """Print a row of the table."""
     names = [f"site-{k:02d}" for k in range(count)]
     listed = ", ".join(f'"{name}"' for name in names)
     scaling = "robust" if method == "dorfl" else "standard"

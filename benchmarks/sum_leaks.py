@@ -1,8 +1,8 @@
-"""Which rows can be computed from the honest reports of a study, in the open and as sums?
+"""Compute rows from the honest reports of a study, in the open and as sums.
 
     python benchmarks/sum_leaks.py [iris] [wine]
 
-A coordinator that asks only the study's own questions knows θ of every round, and value, gradient
+A coordinator that sends only the study's own requests knows θ of every round, and value, gradient
 and Hessian of the loss at it: of each site in an open study, their sums over all sites in a summed
 one. It looks for rows that would have given these numbers, by the method of Levenberg and
 Marquardt. It is given more than it has: the Hessian of every round, the number of rows of each
@@ -38,21 +38,21 @@ STARTS = {"1 sd away": True, "none": False}
 
 def course(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return θ of every round of an honest training (rounds, classes, columns + 1)."""
-    asked: list[np.ndarray] = []
+    thetas: list[np.ndarray] = []
 
     def note(sent, report):
-        asked.append(sent.task.theta)
+        thetas.append(sent.task.theta)
         return report
 
     options = Options(loss="logistic" if y.max() == 1 else "softmax")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         training.train({"all": (X, y)}, dorfl.methods.erm(), options, tamper=note)
-    return np.array(asked).reshape(len(asked), -1, X.shape[1] + 1)
+    return np.array(thetas).reshape(len(thetas), -1, X.shape[1] + 1)
 
 
 def reports(thetas: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return (rows, numbers): what each row adds to value, gradient and Hessian of all rounds."""
+    """Return each row's part of value, gradient and Hessian of all rounds, (rows, numbers)."""
     ones = np.ones((len(X), 1))
     rows = np.hstack([X, ones])
     low = np.tril_indices(thetas.shape[1] * rows.shape[1])

@@ -1,4 +1,4 @@
-"""What one lying site can do in a summed study: `python benchmarks/sum_liar.py 3 6 10`.
+"""Measure what one lying site can do in a summed study: `python benchmarks/sum_liar.py 3 6 10`.
 
 The liar adds gradient and curvature of a steep paraboloid to its masked numbers. Its minimum is the
 θ that the liar wants. The other sites' reports hardly count beside it, so the next θ is there, and
@@ -51,7 +51,7 @@ class Liar:
         self.lies: list[np.ndarray] = []
 
     def respond(self, data: bytes) -> bytes:
-        """Answer as an honest site does, but for the numbers of a round."""
+        """Reply as an honest site does, except for the numbers of a round."""
         said, request = wire.decode(self.site.respond(data), Said), wire.decode(data, Relay).request
         if not said.signature or request.step != "sum masked" or request.broadcast is None:
             return wire.encode(said)
@@ -67,7 +67,7 @@ class Liar:
     def _lie(self, task) -> np.ndarray:
         shape, gap = Shape(1, task.theta.size), task.theta - self.aim
         lie = np.zeros(pooled.size(task, shape))
-        lie[_VALUE] = 1e3 if not self.lies else 0.0  # the loss fell, it says
+        lie[_VALUE] = 1e3 if not self.lies else 0.0  # claims that the loss has fallen
         lie[_GRADIENT : _GRADIENT + gap.size] = STEEP * gap
         if task.curvature != "none":
             places = diagonal_places(shape.sizes(task.curvature))
@@ -104,8 +104,8 @@ def attack(X: np.ndarray, y: np.ndarray, sites: int, column: int) -> tuple[float
     combine = pooled.combine
     with mock.patch.object(pooled, "combine", note):
         local.run(coordinator.begin(study, "run"), hosted)
-    told = [total - lie for total, lie in zip(opened, liar.lies, strict=True)]
-    slopes = [sums[_GRADIENT : _GRADIENT + aim.size] for sums in told]
+    others = [total - lie for total, lie in zip(opened, liar.lies, strict=True)]
+    slopes = [sums[_GRADIENT : _GRADIENT + aim.size] for sums in others]
     moved = (slopes[1] - slopes[0]) * len(y)  # the row, and half of Σx = 0 and of the rows
     moved[-1] += len(y) / 2
     read = np.abs(X - moved[:-1] / moved[-1]).max(axis=1).min()
