@@ -257,14 +257,14 @@ def test_plaintext_is_refused(served):
         served.connection(server=f"http://127.0.0.1:{served.port}")
     with socket.create_connection(("127.0.0.1", served.port), 20) as line:
         assert b"HTTP/1.1 2" not in spoken(line, _post(HELLO))
-    with tls_server() as port, pytest.raises(RejectedError, match="does not have TLS"):
+    with tls_server() as port, pytest.raises(RejectedError, match="does not use TLS"):
         hello(served.connection(server=f"127.0.0.1:{port}"))
 
 
 def test_what_is_no_dorfl_server_is_named(served):
     context = server_context(served.federation.keys)
     said = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-    with tls_server(context, said) as port, pytest.raises(RejectedError, match="no dorfl server"):
+    with tls_server(context, said) as port, pytest.raises(RejectedError, match="is not a dorfl server"):
         hello(served.connection(server=f"127.0.0.1:{port}"))
 
 
