@@ -21,11 +21,23 @@ FORGED = "<img src=x onerror=alert(1)>\u001b[2J\nround 9"
 def a_round(number, **changed):
     figures = {s: {"lambda": (k + 1) / 6, "risk": 1 / number + k} for k, s in enumerate(SITES)}
     return {
-        "time": f"2026-11-17T11:00:{number:02d}.000+00:00", "event": "round", "step": "round",
-        "round": number, "objective": 1.0, "gap": 10.0**-number, "bytes_up": 1000,
-        "bytes_down": 2000, "sites": figures, "answered": list(SITES), "extrapolated": [],
-        "refused": {}, "clipped": [], "seconds": 0.5, "took": dict.fromkeys(SITES, 0.25), **changed,
-    }  # fmt: skip
+        "time": f"2026-11-17T11:00:{number:02d}.000+00:00",
+        "event": "round",
+        "step": "round",
+        "round": number,
+        "objective": 1.0,
+        "gap": 10.0**-number,
+        "bytes_up": 1000,
+        "bytes_down": 2000,
+        "sites": figures,
+        "answered": list(SITES),
+        "extrapolated": [],
+        "refused": {},
+        "clipped": [],
+        "seconds": 0.5,
+        "took": dict.fromkeys(SITES, 0.25),
+        **changed,
+    }
 
 
 class Run:
@@ -138,8 +150,13 @@ def test_a_browser_sees_rounds_as_they_come(run):
         tab.wait_for("document.getElementById('chosen').textContent === '3'")  # without a reload
         assert "refused: no risk" in tab.evaluate(text)
         tab.evaluate("document.getElementById('round').focus()")
-        tab.send("Input.dispatchKeyEvent", type="keyDown", key="ArrowLeft", code="ArrowLeft",
-                 windowsVirtualKeyCode=37)  # fmt: skip
+        tab.send(
+            "Input.dispatchKeyEvent",
+            type="keyDown",
+            key="ArrowLeft",
+            code="ArrowLeft",
+            windowsVirtualKeyCode=37,
+        )
         tab.wait_for("document.getElementById('chosen').textContent === '2'")
         assert "refused: no risk" not in tab.evaluate(text)
         run.log(a_round(4))
@@ -149,9 +166,12 @@ def test_a_browser_sees_rounds_as_they_come(run):
         tab.press("Enter")  # "Latest"
         tab.wait_for("document.getElementById('chosen').textContent === '4'")
         run.end(
-            ended="2026-11-17T11:01:00", status="converged", message="converged",
-            certificate={"radius": 0.25, "bound": 0.5}, rows=dict.fromkeys(SITES, 77),
-        )  # fmt: skip
+            ended="2026-11-17T11:01:00",
+            status="converged",
+            message="converged",
+            certificate={"radius": 0.25, "bound": 0.5},
+            rows=dict.fromkeys(SITES, 77),
+        )
         tab.wait_for(f"{text}.includes('finished: converged') && {text}.includes('radius 0.25')")
         assert "77" in tab.evaluate("document.querySelector('#sites tbody').innerText")
         unnamed = "[...document.querySelectorAll('svg')].filter(s => !s.getAttribute('aria-label'))"
@@ -168,12 +188,18 @@ def test_a_site_sees_what_it_has_sent(run, tmp_path):
     lines = [
         {"time": "2026-11-17T11:00:00", "note": "connected to h:1 as north"},
         {
-            "time": "2026-11-17T11:00:01", "note": "stroke, round 1: sent a risk", "run": RUN,
-            "event": "answered", "study": "stroke", "step": "round", "round": 1, "bytes": 512,
+            "time": "2026-11-17T11:00:01",
+            "note": "stroke, round 1: sent a risk",
+            "run": RUN,
+            "event": "answered",
+            "study": "stroke",
+            "step": "round",
+            "round": 1,
+            "bytes": 512,
             "what": "a risk and its slope",
         },
         {"time": "2026-11-17T11:00:02", "note": f"refused round: {FORGED}"},
-    ]  # fmt: skip
+    ]
     (home / "site.log").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Served(home) as page, browser() as tab:
         tab.resize(390, 800)

@@ -36,9 +36,13 @@ def test_over_stock_flower_they_train_it_too(tmp_path):
 def test_a_demo_that_is_ended_leaves_nothing_running(tmp_path):
     child = subprocess.Popen(
         [sys.executable, "-m", "dorfl", "demo", "federation"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)}, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if re.search(r"enrol: sent", line):

@@ -241,9 +241,13 @@ def test_without_the_extra_it_says_what_to_install(fed, monkeypatch):
 
 def test_a_round_s_figures_reach_tensorboard(tmp_path):
     line = {
-        "round": 3, "objective": 0.5, "gap": None, "seconds": 1.5, "answered": ["a"],
+        "round": 3,
+        "objective": 0.5,
+        "gap": None,
+        "seconds": 1.5,
+        "answered": ["a"],
         "sites": {"a": {"lambda": 0.25, "risk": 0.75}},
-    }  # fmt: skip
+    }
     seen = []
     with board.with_tensorboard(lambda *told: seen.append(told), tmp_path / "board") as watch:
         watch(None, "round", line)
@@ -257,9 +261,12 @@ def test_a_round_s_figures_reach_tensorboard(tmp_path):
         told |= {value.tag: (event.step, value.simple_value) for value in event.summary.value}
         place += 16 + length
     assert told == {
-        "objective": (3, 0.5), "seconds": (3, 1.5), "answered": (3, 1.0),
-        "lambda/a": (3, 0.25), "risk/a": (3, 0.75),
-    }  # fmt: skip
+        "objective": (3, 0.5),
+        "seconds": (3, 1.5),
+        "answered": (3, 1.0),
+        "lambda/a": (3, 0.25),
+        "risk/a": (3, 0.75),
+    }
 
 
 def test_without_a_board_nothing_is_written(tmp_path):

@@ -171,9 +171,13 @@ def main(grid, context):
 NO_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--groups=65534")
 # Python may lie in a folder of root; reading files of root is all that the site may do beside.
 ANOTHER_USER = (
-    "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-    "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
-)  # fmt: skip
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+)
 
 
 def hostile_app(folder):
@@ -276,9 +280,13 @@ def test_a_hostile_app_in_a_supernode_gets_no_row_and_nginx_keeps_control_inside
         honest = loopback.run(study=study)  # through nginx, SuperNode and socket
         assert "waits for approval by a person" in honest.stdout
         done = loopback.flwr(
-            "run", str(hostile_app(place / "hostile")), "here", "--stream",
-            "--run-config", f'folder="{home}"',
-        )  # fmt: skip
+            "run",
+            str(hostile_app(place / "hostile")),
+            "here",
+            "--stream",
+            "--run-config",
+            f'folder="{home}"',
+        )
     (line,) = re.findall(r"ATTACK (\{.*\})", done.stdout)
     found = json.loads(line)
     assert found["uid"] != 65534 and found["pids"] >= 1  # it ran, and saw the site's process

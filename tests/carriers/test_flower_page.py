@@ -89,10 +89,17 @@ def unit(file, **places):
     with file.with_suffix(".log").open("ab") as log:
         child = subprocess.Popen(
             [*sandboxed(text, places), *words],
-            env={**os.environ, "HOME": "/nonexistent", "TMPDIR": str(places["tmp"]),
-                 "PATH": path_of(), **env},
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            env={
+                **os.environ,
+                "HOME": "/nonexistent",
+                "TMPDIR": str(places["tmp"]),
+                "PATH": path_of(),
+                **env,
+            },
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         yield child
     finally:
@@ -130,9 +137,12 @@ def test_the_page_as_it_is_written(place):
     assert "systemctl enable" in put and "sockets=" in simulated and 'resume="last"' in resuming
     port = free_port()
     env = {
-        **os.environ, "FLWR_HOME": str(place / "home"), "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1", "PATH": path_of(),
-    }  # fmt: skip
+        **os.environ,
+        "FLWR_HOME": str(place / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": path_of(),
+    }
 
     def run(script):
         named = f'dorfl() {{ "{sys.executable}" -m dorfl "$@"; }}\n{script}'
@@ -160,8 +170,11 @@ def test_the_page_as_it_is_written(place):
     superlink = free_port()
     for file in (place / "fed" / "flower").glob("*"):
         if file.is_file():  # another port than 8000, which may be taken
-            file.write_text(file.read_text().replace(":8000", f":{superlink}").replace(
-                "--port 8000", f"--port {superlink}"))  # fmt: skip
+            file.write_text(
+                file.read_text()
+                .replace(":8000", f":{superlink}")
+                .replace("--port 8000", f"--port {superlink}")
+            )
     (place / "home").mkdir()
     (place / "home" / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{superlink}"\n'
@@ -185,9 +198,13 @@ def test_the_page_as_it_is_written(place):
             )
             until((here["run"] / "site.sock").exists)
             stack.enter_context(
-                unit(own / "flower-supernode.service", host=f"127.0.0.1:{port}",
-                     state=place / f"{name}-node", **here)
-            )  # fmt: skip
+                unit(
+                    own / "flower-supernode.service",
+                    host=f"127.0.0.1:{port}",
+                    state=place / f"{name}-node",
+                    **here,
+                )
+            )
             text = (own / "flower-supernode.service").read_text()
             assert "User=flower" in text and "SupplementaryGroups=dorfl-socket" in text
         first = subprocess.Popen(["bash", "-ec", running], cwd=place, env=env)
@@ -212,9 +229,13 @@ def test_the_page_as_it_is_written(place):
 def test_systemd_understands_every_line_of_the_units(place):
     def run(*words):
         done = subprocess.run(
-            [*words], cwd=place, env={**os.environ, "PATH": path_of()}, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+            [*words],
+            cwd=place,
+            env={**os.environ, "PATH": path_of()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

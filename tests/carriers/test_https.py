@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 from deployments import (
+    DORFL,
     PATIENCE,
     SECRET,
     TABLES,
@@ -264,7 +266,10 @@ def test_plaintext_is_refused(served):
 def test_what_is_no_dorfl_server_is_named(served):
     context = server_context(served.federation.keys)
     said = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-    with tls_server(context, said) as port, pytest.raises(RejectedError, match="is not a dorfl server"):
+    with (
+        tls_server(context, said) as port,
+        pytest.raises(RejectedError, match="is not a dorfl server"),
+    ):
         hello(served.connection(server=f"127.0.0.1:{port}"))
 
 
@@ -571,10 +576,6 @@ def test_ctrl_c_is_safe_and_a_run_is_resumed_by_its_name(deployed, tmp_path):
 
 
 def _interrupted(deployed, study, stack):
-    import subprocess  # noqa: PLC0415
-
-    from deployments import DORFL  # noqa: PLC0415
-
     file = deployed.root / "stopped.toml"
     file.write_text(toml.to_toml(study))
     before = set(deployed.federation.runs())

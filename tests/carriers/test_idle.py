@@ -9,9 +9,21 @@ import pytest
 pytest.importorskip("cryptography")
 
 HEAVY = (
-    "numba", "llvmlite", "clarabel", "sklearn", "pandas", "flwr", "grpc", "uvicorn", "torch",
-    "matplotlib", "plotly", "scipy.optimize", "scipy.stats", "dp_accounting",
-)  # fmt: skip
+    "numba",
+    "llvmlite",
+    "clarabel",
+    "sklearn",
+    "pandas",
+    "flwr",
+    "grpc",
+    "uvicorn",
+    "torch",
+    "matplotlib",
+    "plotly",
+    "scipy.optimize",
+    "scipy.stats",
+    "dp_accounting",
+)
 WAITING = f"""
 import json, sys
 from pathlib import Path

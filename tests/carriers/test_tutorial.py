@@ -26,9 +26,13 @@ def test_the_tutorial_of_sites_as_the_page_has_it(tmp_path):
     def run(script, code=0):
         named = f'dorfl() {{ "{sys.executable}" -m dorfl "$@"; }}\n{script}'
         done = subprocess.run(
-            ["bash", "-c", named], cwd=tmp_path, capture_output=True, text=True, timeout=600,
+            ["bash", "-c", named],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == code, (script, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
