@@ -291,6 +291,7 @@ class OverHttps(Deployment):
     """A server and sites as processes, with mutual TLS."""
 
     name = "https"
+    environments: ClassVar = {}  # of a site's process, by name
 
     def __enter__(self):
         self.sites = {}
@@ -321,7 +322,12 @@ class OverHttps(Deployment):
         words = ["site", "start", home, "--data", home / "records.csv"]
         words += ["--server", self.server, "--ca", self.ca]
         with (home / "output.log").open("ab") as log:
-            self.sites[name] = subprocess.Popen([*DORFL, *map(str, words)], stdout=log, stderr=log)
+            self.sites[name] = subprocess.Popen(
+                [*DORFL, *map(str, words)],
+                stdout=log,
+                stderr=log,
+                env=self.environments.get(name),
+            )
 
     def stop_site(self, name, how=signal.SIGKILL):
         self.sites[name].send_signal(how)
