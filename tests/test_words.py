@@ -57,7 +57,7 @@ def texts(tree):
             yield node.lineno, node.value
 
 
-@pytest.mark.parametrize("place", (*FINISHED, "experiments", "examples"))
+@pytest.mark.parametrize("place", [*FINISHED, "experiments", "examples"])
 def test_docstrings_and_messages_use_plain_words(place):
     found = []
     root = (SOURCE if place in FINISHED else pages.ROOT) / place
