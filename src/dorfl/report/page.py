@@ -119,10 +119,10 @@ def _unbreakable(text: str) -> str:
 
 
 def _keep_together(text: str) -> str:
-    """Keep a standard error and a percent sign on the line of their number.
+    r"""Keep a standard error and a percent sign on the line of their number.
 
     >>> _keep_together("94.7 ± 0.1 % of 8 rows")
-    '94.7 ±\\xa00.1\\xa0% of 8 rows'
+    '94.7 ±\xa00.1\xa0% of 8 rows'
     """
     return re.sub(r"(?<=±) | (?=%)", "\N{NO-BREAK SPACE}", text)
 
