@@ -12,11 +12,11 @@ from typing import Any
 
 from refresh import DOCS, fill
 
-from dorfl.report.content import Table, measured
+from dorfl.report.content import Table
 from dorfl.report.tables import as_markdown
 from experiments import benchmark
 from experiments.candidates import CLEAN, NAMES
-from experiments.claims import signed, verdict
+from experiments.claims import effect
 from experiments.pages.common import percent
 
 KEPT = ("worst", "mean", "attack", "weight_of_wrong_rows", "rounds", "bytes", "words", "curve")
@@ -73,13 +73,11 @@ def complete(cells: dict[str, list[dict[str, Any]]]) -> dict[tuple[str, str], li
 
 
 def _against(found: dict[tuple[str, str], list[dict[str, Any]]], kind: str) -> list[str]:
-    """Return whether DOR-FL helps, paired by seed, beyond two standard errors."""
-    words = {"holds": "helps", "tie": "nothing", "fails": "hurts"}
+    """Return whether DOR-FL helps, paired by seed, by the rule of the whole study."""
     cells = []
     for other in ("FedAvg", "AFL"):
         pairs = zip(found[kind, "DOR-FL"], found[kind, other], strict=False)
-        gain = measured([100.0 * (one["worst"] - two["worst"]) for one, two in pairs])
-        cells.append(f"{words[verdict(gain)]}: {signed(gain, '', 1)}")
+        cells.append(effect([100.0 * (one["worst"] - two["worst"]) for one, two in pairs]))
     return cells
 
 

@@ -137,7 +137,7 @@ def main(count: int = 20, first: int = 100) -> None:
     }
     print("| attack | " + " | ".join(DEFENCES) + " |")
     print("| --- " * (1 + len(DEFENCES)) + "|")
-    print("| nobody lies | " + " | ".join(f"{honest[n].mean():.1f}" for n in DEFENCES) + " |")
+    print("| no site lies | " + " | ".join(f"{honest[n].mean():.1f}" for n in DEFENCES) + " |")
     for words, attack in ATTACKS.items():
         cells = []
         for name, options in DEFENCES.items():

@@ -100,7 +100,7 @@ def study(data: Dataset, words: str, draw: int) -> float:
 
 
 def end_to_end(seeds: int = 5, draws: int = 2) -> None:
-    """Print what it costs that columns are scaled in private too: no wrong rows, even classes."""
+    """Print the cost of private scaling too, without outliers and with even classes."""
     print("\n| ERM, a study among sites | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |")
     print("| --- " * (1 + len(EPSILONS)) + "|")
     none = {"contamination": (0.0,) * 3, "means": ((0.0,) * 5,) * 3, "shifts": (0.0,) * 3}

@@ -1,7 +1,7 @@
 """The paper's first figure from numbers: which populations are near the clients' mixtures.
 
 Rows are of three kinds, at the corners of a triangle, so a population is a point of it: its mean.
-Client 3 has wrong rows too, far outside. All P with UW(P‖P̂_λ) ≤ r for some λ are a convex set; how
+Client 3 has distant outliers too. All P with UW(P‖P̂_λ) ≤ r for some λ are a convex set; how
 far it goes in a direction u is the paper's own duality (Proposition 2) with u·ζ in place of a loss:
 
     sup u·E_P[ζ] = min over ρ ≥ 0 of ρ r + max_i ρβ log E_i exp(f_ρ/ρβ)

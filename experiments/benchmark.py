@@ -201,7 +201,7 @@ class Asked(NamedTuple):
     load: tuple[str, ...] = ()  # Python files that register methods or data sets
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return pairs of kind and method; without wrong rows none can be left out."""
+        """Return pairs of kind and method; clean rows have no outliers to leave out."""
         return [
             (kind, method)
             for kind in self.kinds

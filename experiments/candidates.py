@@ -54,7 +54,7 @@ MIXTURES = {  # how DOR-FL weighs clients: the paper's worst mixture first
     "DOR-FL, by size": mixture.fixed(by="loss"),
 }
 CONSTANT = "constant"  # predicts the commonest label of the training rows
-CLEAN = "AFL, clean rows"  # trained without the wrong rows: what a perfect filter would give
+CLEAN = "AFL, clean rows"  # trained without the outliers: what a perfect filter would give
 
 
 @dataclass(frozen=True)

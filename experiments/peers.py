@@ -31,7 +31,7 @@ def trimmed(clients: Clients, share: float, intercept: bool = True) -> Array:
     """Train logistic regression without the `share` of rows with the largest loss, as DORO does.
 
     Fit, drop the worst rows, and fit again, until the same rows are dropped. The share of outliers
-    is given, which our methods are not told.
+    is given, which our methods do not know.
     """
     X, y = pooled(clients)
     kept = np.ones(len(y), dtype=bool)

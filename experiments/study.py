@@ -72,7 +72,7 @@ def reproduce(
         "Federated learning that holds up",
         "dorfl trains one model across clients that cannot pool their rows. The model stays "
         "accurate when clients differ, when data drift, and when some rows are outliers. This is "
-        "the paper's study, run again.",
+        f"the paper's study, run again.{_counts(every)}",
         [claim.finding for claim in first[:_FIRST]],
         [
             *([_claims(every, situations)] if every else []),
@@ -80,6 +80,17 @@ def reproduce(
             _environment(todo, [one.left_out for one in made if one.left_out]),
         ],
         [block for one in made for block in one.opening],
+    )
+
+
+def _counts(every: Sequence[Claim]) -> str:
+    """Return how many claims fail, tie and hold, as a sentence."""
+    if not every:
+        return ""
+    count = claims.counted(every)
+    return (
+        f" Of {len(every)} claims {count['fails']} fail, {count['tie']} tie and "
+        f"{count['holds']} hold."
     )
 
 

@@ -45,7 +45,7 @@ FORMS: dict[str, str | Mixture] = {  # how clients are compared: the paper's own
     "DOR-FL, clients by regret": mixture.agnostic(by="regret"),
     "DOR-FL, clients by size": "fixed",
 }
-TOLD = "clients by loss, wrong rows left out"
+WITHOUT = "clients by loss, outliers left out"
 OFFSETS = tuple(range(-5, 6))
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -68,12 +68,12 @@ OPEN: dict[str, dict[str, Any]] = {  # what the paper leaves open, one choice at
     "θ* × 2": {"theta": (4.0, 4.0, 2.0, -2.0, 1.0)},
     "θ* = (1, 1, 1, 1, 1)": {"theta": (1.0,) * 5},
     "θ* = (2, −2, 1, 1, ½)": {"theta": (2.0, -2.0, 1.0, 1.0, 0.5)},
-    "wrong rows × −2": {"factors": (2.0,) * 3},
-    "wrong rows × −4": {"factors": (4.0,) * 3},
-    "wrong rows × −16": {"factors": (16.0,) * 3},
-    "wrong rows × 4": {"factors": (4.0,) * 3, "kind": "scale"},
-    "wrong rows × 7, 8, 9": {"kind": "scale"},
-    "no wrong row": {"contamination": (0.0,) * 3},
+    "outliers × −2": {"factors": (2.0,) * 3},
+    "outliers × −4": {"factors": (4.0,) * 3},
+    "outliers × −16": {"factors": (16.0,) * 3},
+    "outliers × 4": {"factors": (4.0,) * 3, "kind": "scale"},
+    "outliers × 7, 8, 9": {"kind": "scale"},
+    "no outlier": {"contamination": (0.0,) * 3},
     "20 % wrong": {"contamination": (0.2,) * 3},
     "30 % wrong": {"contamination": (0.3,) * 3},
     "wrong: 70 of client 1": {"contamination": (0.7, 0.0, 0.0)},
@@ -154,20 +154,20 @@ def sensitivity(seed: int) -> dict[str, list[float]]:
     """Return overall accuracy with ξ̄ at the clean mean plus each offset in every coordinate.
 
     DOR-FL is in the paper's form, and with other mixtures and dorfl's default ridge 1/n. By loss
-    it is also trained without the wrong rows, as an upper limit.
+    it is also trained without the outliers, as an upper limit.
     """
     data = synthetic(seed)
     clean = data.uncontaminated()
     sizes = [len(y) for _, y in data.clients.values()]
     mean = np.average(MEANS, axis=0, weights=sizes)
-    forms = FORMS | {TOLD: mixture.agnostic(by="loss")}
+    forms = FORMS | {WITHOUT: mixture.agnostic(by="loss")}
     found: dict[str, list[float]] = {name: [] for name in forms}
     for offset in OFFSETS:
         score = scores.quadratic(0.5, center=mean + offset)
         for name, rule in forms.items():
             method = methods.paper(score=score, mixture=rule)
             l2 = 0.0 if name == PAPERS else 1.0 / sum(sizes)
-            rows = clean if name == TOLD else data.clients
+            rows = clean if name == WITHOUT else data.clients
             fitted = fit(Candidate("", method, l2), rows, intercept=False)
             found[name].append(accuracies(fitted, data.test)[0])
     return found

@@ -22,7 +22,6 @@ ELSEWHERE = {  # pages that another test follows literally, with servers and sit
 }
 LANGUAGES = {"python", "sh", "text", "toml", "bibtex", "diff", "nginx", "none", "ini"}
 REASONS = {  # why a block is not run, and in how many blocks
-    "README.md": {"sets up .venv": 1},
     "docs/benchmark.md": {"takes hours": 1},
     "docs/deployment.md": {"needs root": 1},
     "docs/federation.md": {"needs MLflow and a run": 1},
@@ -33,6 +32,16 @@ REASONS = {  # why a block is not run, and in how many blocks
     "docs/tutorial-research.md": {"takes minutes": 1},
     "examples/flower-app/README.md": {"installs": 1, "several terminals": 1},
 }
+
+
+WORDS = {  # pages that a busy reader has to get through: words, tables and code included
+    "README.md": 1100,
+    "docs/benchmark.md": 1200,
+    "docs/privacy.md": 1000,
+    "docs/threat-model.md": 1500,
+}
+README_LINES = 110
+BENCHMARK_WORDS = 900  # of benchmarks/README.md outside its tables
 
 
 def folders():
@@ -116,6 +125,18 @@ def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not broken
+
+
+@pytest.mark.parametrize(("page", "most"), WORDS.items())
+def test_a_page_is_short(page, most):
+    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= most
+
+
+def test_the_readme_and_the_list_of_benchmarks_are_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert len(" ".join(prose).split()) <= BENCHMARK_WORDS
 
 
 def test_every_folder_is_listed():

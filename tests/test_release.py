@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -67,6 +69,28 @@ def test_what_the_notice_and_the_changelog_name_is_there():
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     entries = [line for line in changes.splitlines()[4:] if line and line[0] != "#"]
     assert all(line.startswith("- ") for line in entries)  # one line for each change
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    listed = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
+    declared = {re.match(r"[\w-]+", line)[0].lower() for line in listed}
+    found = {
+        name.partition(".")[0]
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level
+            else []
+        )
+    }  # fmt: skip
+    ours = {"dorfl", "dorflapp", *sys.stdlib_module_names}
+    known = {"ot": "pot", "sklearn": "scikit-learn"}  # other names on the index
+    known |= {"llvmlite": "numba", "markupsafe": "jinja2"}  # required by these at any version
+    packages = {known.get(name, name.lower().replace("_", "-")) for name in found - ours}
+    assert packages <= declared, packages - declared
 
 
 def test_the_archive_has_what_its_users_and_packagers_need(released):

@@ -1,9 +1,8 @@
 """A solver of your own
 ====================
 
-A solver decides, from what clients answer, where they are asked next. It is three functions over a state:
-``init`` before the first round, ``ask`` for a round's question, ``update`` with the answers. What it needs it
-declares, and nothing in dorfl asks for its type.
+A solver computes the next θ and λ from the reports of the clients. It is three functions over a state: ``init`` before
+the first round, ``ask`` for the request of a round, and ``update`` with the reports. ``needs`` declares its requirements.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from dorfl.solvers.base import Info, Needs, Setting, Task, pieces
 
 
 class MomentumState(NamedTuple):
-    """What is carried from round to round."""
+    """The state between two rounds."""
 
     setting: Setting
     theta: np.ndarray
@@ -41,11 +40,11 @@ class Momentum:
     needs: Needs = NEEDS
 
     def init(self, setting, theta, lam):
-        """Before the first round."""
+        """Return the state before the first round."""
         return MomentumState(setting, theta, lam, np.zeros_like(theta))
 
     def ask(self, state):
-        """Where clients evaluate."""
+        """Return the θ and λ at which clients evaluate."""
         return Task(state.theta, state.lam)
 
     def update(self, state, answers):
@@ -61,7 +60,7 @@ class Momentum:
 
 
 # %%
-# It trains like the others, and users may call it by its name once it is registered.
+# Once registered, it is an option of ``dorfl.train`` by its name.
 
 solvers.register(Momentum)
 data = dorfl.datasets.synthetic(seed=0)
@@ -75,7 +74,7 @@ for name, fit in fits.items():
     )
 
 # %%
-# What curvature buys: the library's own solver asks for it, and needs a handful of rounds.
+# The default solver uses curvature as well, and needs a few rounds.
 
 fig, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
 best = min(fit.objective for fit in fits.values())

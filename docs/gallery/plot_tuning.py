@@ -1,10 +1,10 @@
 """Choosing how robust to be
 =========================
 
-Two numbers say how robust a model is to be: the assumed share of outliers, and how far rows may drift.
-``dorfl.tune`` compares a grid of them on held-out rows; ``dorfl tune records.csv --label … --client …`` does so for a
-table. Outliers are among the held-out rows too, so only rows that no candidate takes for outliers are compared, and the
-plainest candidate that no other beats is chosen.
+Two numbers set the robustness of a model: the assumed share of outliers, and how far rows may drift. ``dorfl.tune``
+compares a grid of them on held-out rows; ``dorfl tune records.csv --label … --client …`` does so for a table. Held-out
+rows contain outliers too, so only rows that are inliers for every candidate are compared. The simplest candidate that no
+other beats is chosen.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ for trial in found.trials[:4]:
     print(trial.settings, f"loss {trial.loss:.4f}, {trial.difference:+.4f} ± {trial.error:.4f}")
 
 # %%
-# What it buys on rows that are right.
+# Its gain on clean test rows.
 
 tuned = dorfl.train(data.clients, found.method, l2=1e-3)
 plain = dorfl.train(data.clients, dorfl.methods.erm(), l2=1e-3)

@@ -14,11 +14,11 @@ import dorfl
 # Three clients whose rows overlap; the third is the smallest and the hardest.
 
 rng = np.random.default_rng(0)
-middles = {"north": (-2.0, 0.0), "south": (2.0, 0.5), "east": (0.3, 0.8)}
+centres = {"north": (-2.0, 0.0), "south": (2.0, 0.5), "east": (0.3, 0.8)}
 sizes = {"north": 600, "south": 500, "east": 150}
 clients = {
-    name: (rng.normal(middle, 1.0, (sizes[name], 2)), np.full(sizes[name], k))
-    for k, (name, middle) in enumerate(middles.items())
+    name: (rng.normal(centre, 1.0, (sizes[name], 2)), np.full(sizes[name], k))
+    for k, (name, centre) in enumerate(centres.items())
 }
 
 # %%
@@ -29,8 +29,8 @@ fits = {
     "worst mixture (AFL)": dorfl.train(clients, dorfl.methods.afl(), loss="softmax"),
 }
 for name, fit in fits.items():
-    served = {client: fit.score(*rows) for client, rows in clients.items()}
-    shown = ", ".join(f"{client} {accuracy:.2f}" for client, accuracy in served.items())
+    scores = {client: fit.score(*rows) for client, rows in clients.items()}
+    shown = ", ".join(f"{client} {accuracy:.2f}" for client, accuracy in scores.items())
     print(f"{name}: {fit.rounds} rounds; accuracy {shown}")
 
 # %%

@@ -31,7 +31,7 @@ def fashion_mnist(
     """Which piece of clothing is it? Every client has the pictures of one class, and no other.
 
     `classes` are numbers from 0 to 9: the three of Mohri, Sivek and Suresh (T-shirt, pullover,
-    shirt) unless told otherwise, all ten with `range(10)`. Labels are these numbers, columns are
+    shirt) by default, all ten with `range(10)`. Labels are these numbers, columns are
     pixels from 0 to 1; test sets are by client, too. The idx files, gzipped or not, are looked for
     in `folder`, in $DORFL_FASHION_MNIST, or where Debian's package puts them.
     """

@@ -52,7 +52,7 @@ def section(
     official: Mapping[str, Any],
     baselines: Sequence[Mapping[str, Any]],
 ) -> tuple[Section, list[Claim], list[Situation]]:
-    """Tables, dots by group and what they say."""
+    """Return the section, its claims, and the comparison with ERM."""
     final = {name: [run[_RULE] for run in runs] for name, runs in found.items()}
     budget = {name: [run["budget"] for run in runs] for name, runs in found.items()}
     early = {name: [run["theorem"] for run in runs] for name, runs in budget.items()}
@@ -80,19 +80,17 @@ def section(
     }
     words = Text(
         [
-            "70 % of all 48,842 rows to train on (the paper's client sizes are such a split), the "
-            "rest to test; groups by race are the clients; 108 columns, categories one-hot and "
-            "frozen in the cost. DOR-FL has the paper's score on capital gains above $20,000 with "
-            "an income of at most $50K. Every setting has a ridge of 1/n at least, as dorfl train "
-            "has it: without any, columns that hardly matter to the group which has the mixture "
-            "are left wherever a solver stops, and test losses with them.",
+            "Training rows are 70 % of all 48,842 (the paper's client sizes are such a split), "
+            "test rows the rest. Clients are groups by race. There are 108 columns; categories are "
+            "one-hot and frozen in the cost. DOR-FL has the paper's score on capital gains above "
+            "$20,000 with an income of at most $50K. Every setting has a ridge of 1/n at least, as "
+            "in dorfl train, so that the optimum is unique.",
             _finding(final, early, tuned),
-            "The paper's “excess risk” of 0.34 to 0.64 is the size of a log loss on test rows, not "
-            "of an excess over the best model; both are given here, each by its name. Only 8 rows "
-            "of 32,561 in the official training file have the pattern the score is after, so it "
-            "cannot make much of a difference.",
-            "With the agnostic mixture λ settles on the group with the largest loss, here White, "
-            "by far the largest group: agnostic methods all but forget the others.",
+            "The paper's “excess risk” of 0.34 to 0.64 has the size of a log loss on test rows, "
+            "not of an excess over the best model; the table has both. Only 8 of 32,561 rows in "
+            "the official training file have the pattern of the score, so its effect is small.",
+            "The agnostic mixture has nearly all its weight on the group with the largest loss, "
+            "here White, by far the largest group.",
         ]
     )
     ours, erm = base[OURS], final["erm"]
@@ -154,11 +152,10 @@ def _finding(final: Methods, early: Methods, tuned: Methods) -> str:
         f"Plain ERM after {STEPS} steps of length 1/√T scores {mean(early, 'erm'):.1f} % at a log "
         f"loss of {loss:.2f}, near the paper's figures (83.1, 0.37). DOR-FL at the same steps "
         f"scores {mean(early, 'dorfl'):.1f} %, not the paper's 84.6: its gradient carries a factor "
-        f"1/ρβ. With the length that suits each method ERM reaches {mean(tuned, 'erm'):.2f} % and "
+        f"1/ρβ. With the length that suits each method ERM has {mean(tuned, 'erm'):.2f} % and "
         f"DOR-FL {mean(tuned, 'dorfl'):.2f} % in {STEPS} steps (longer steps diverge in log loss "
-        "and are chosen for none), and at convergence all five are "
-        f"between {min(spread):.2f} and {max(spread):.2f} %. Which lengths the paper used we do "
-        "not know."
+        "and are chosen for no method), and at convergence all five are "
+        f"between {min(spread):.2f} and {max(spread):.2f} %. The paper does not state its lengths."
     )
 
 
@@ -243,10 +240,10 @@ def _mixing(found: Sequence[dict[str, Any]]) -> list[Block]:
         f"Mean of {len(found)} splits ± standard error; a ridge of 1/n. ",
     )  # fmt: skip
     words = (
-        "By loss the worst mixture turns to the group whose labels are hardest to tell, whether "
-        "or not a model could do better there. By regret every group's loss is compared with what "
-        "a model of its own would give it on rows it has not seen, so λ goes to those who give up "
-        "most by sharing a model."
+        "By loss, the worst mixture has its weight on the group whose labels are hardest to "
+        "predict, even if no model could do better there. By regret, the loss of each group is "
+        "compared with the held-out loss of a model of its own, so λ is largest for groups that "
+        "lose most by sharing a model."
     )
     return [Text([words]), table]
 

@@ -155,7 +155,7 @@ def _accuracy(
         for one in shown
     ]
     sources = "; ".join(dict.fromkeys(one.source for one in shown))
-    note = f"“{CLEAN}” is AFL trained without the wrong rows, what a perfect filter would give."
+    note = f"“{CLEAN}” is AFL trained without the outliers, what a perfect filter would give."
     return Table(
         f"benchmark-{asked.data}-{what}",
         title,

@@ -52,11 +52,11 @@ def section(found: Sequence[dict[str, Any]]) -> tuple[Section, list[Claim], list
     )
     words = Text(
         [
-            "70,000 medical records with the typing errors they really have: pressures of 16,020, "
-            "negative ones, diastolic above systolic. Clients are bands of age. Everyone trains on "
-            "everything; tests are on plausible records.",
-            f"The 3 % of rows that DOR-FL gives the least weight hold {100 * recall:.0f} % of the "
-            "implausible records. Nobody told it what a blood pressure is.",
+            "70,000 medical records with real entry errors: pressures of 16,020, negative "
+            "pressures, diastolic above systolic. Clients are age groups. All methods train on all "
+            "training records; tests are on plausible records.",
+            f"The 3 % of rows with the smallest weights in DOR-FL contain {100 * recall:.0f} % of "
+            "the implausible records. The method has no rule for plausible blood pressures.",
         ]
     )
     claims = [

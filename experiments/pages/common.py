@@ -58,9 +58,9 @@ def small_multiples(figure: Figure, shared: Sequence[str]) -> Figure | Beside:
     room = MAX_SERIES - len(common)
     ends = figure.y_range
     if ends is None:
-        y = np.concatenate([np.asarray(one.y, dtype=float) for one in figure.series])
-        margin = 0.05 * float(np.ptp(y)) or 1.0
-        ends = (float(y.min()) - margin, float(y.max()) + margin)
+        low, high = np.concatenate([_extent(one) for one in figure.series], axis=1)
+        margin = 0.05 * float(high.max() - low.min()) or 1.0
+        ends = (float(low.min()) - margin, float(high.max()) + margin)
     panels = [others[start : start + room] for start in range(0, len(others), room)]
     return Beside(
         [
@@ -74,6 +74,13 @@ def small_multiples(figure: Figure, shared: Sequence[str]) -> Figure | Beside:
             for k, panel in enumerate(panels)
         ]
     )
+
+
+def _extent(series: Series) -> Array:
+    """Return the lower and upper ends of the points of a series, with their standard errors."""
+    y = np.asarray(series.y, dtype=float)
+    errors = 0.0 * y if series.error is None else np.nan_to_num(np.asarray(series.error, float))
+    return np.stack([y - errors, y + errors])
 
 
 MEASURES = ("accuracy", "balanced accuracy", "log loss")

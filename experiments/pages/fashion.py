@@ -1,4 +1,4 @@
-"""Fashion-MNIST on the page: the worst served client, beside what others published."""
+"""Fashion-MNIST on the page: accuracy of the worst client, beside published figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERM, _AFL, _TEN = "ERM, three classes", "AFL, three classes", "AFL, ten classes
 
 
 def section(found: Mapping[str, dict[str, Any]]) -> tuple[Section, list[Claim]]:
-    """The table, who is served how, and what it says; `found` is by the rows' names."""
+    """Return the section and its claim; `found` has the runs by the names of the rows."""
     rows: list[list[Cell]] = [
         [name, 100.0 * run["overall"], _worst(run), run["loss"], run["objective"], run["gap"],
          run["rounds"]]
@@ -59,16 +59,15 @@ def section(found: Mapping[str, dict[str, Any]]) -> tuple[Section, list[Claim]]:
     )
     words = Text(
         [
-            "The problem agnostic federated learning was introduced with: T-shirts, pullovers and "
-            "shirts look alike, and every client has one of them only. Published figures are of "
-            "stochastic methods and trained as their authors chose; ours are the optimum of the "
-            "problem as it stands, so nothing is left to a step size or to when one stops. What is "
-            "minimised is the worst loss, not the worst accuracy: a model that stops before the "
-            "optimum may have more of the one and less of the other.",
+            "The example of the paper on agnostic federated learning: T-shirts, pullovers and "
+            "shirts look alike, and every client has one of the three classes. Published figures "
+            "are from stochastic methods with their authors' settings. Ours are the optimum and do "
+            "not depend on a step size. The worst loss is minimised, not the worst accuracy, so a "
+            "model that stops before the optimum may have a higher worst accuracy.",
             f"AFL finds the mixture {lam}.",
             *(
-                f"{name}: not converged after {run['rounds']} rounds, so its row is not the "
-                "optimum's."
+                f"{name}: not converged after {run['rounds']} rounds, so its row is not "
+                "the optimum."
                 for name, run in found.items()
                 if not run["converged"]
             ),

@@ -44,7 +44,7 @@ from experiments.synthetic import (
     ORACLE,
     SHARES,
     STEPS,
-    TOLD,
+    WITHOUT,
 )
 from experiments.tuning import CONSTANT, NAMES, OURS
 
@@ -219,19 +219,19 @@ def section(main: Results, paper: Results) -> Section:
             f"Three clients with 100, 200 and 500 rows; 10, 5 and 10 % of them, {WRONG}, are "
             "multiplied by −7, −8 and −9, the others shifted. Tests are on clean, unshifted rows, "
             f"of which {positive:.1f} % have the larger class ({_list(by_client)} % by client). "
-            "Accuracy alone flatters a constant, so balanced accuracy (the mean over the two "
-            "classes of the share that is right) and log loss stand beside it.",
-            "The main table has an intercept, as a user has it. There, methods that trust every "
-            "row can do no better than the constant, or do worse.",
+            "A constant has a high accuracy here, so the tables also have balanced accuracy (the "
+            "mean of the two classes' accuracies) and log loss.",
+            "The main table has an intercept, which is the default. Methods without an outlier "
+            "score are then no more accurate than the constant.",
         ]
     )
     own = Text(
         [
             "The paper's model is θᵀx without an intercept: the labels are drawn without one, and "
-            "methods that trust every row cannot fall back on the larger class. The paper does "
-            "not say how a row is “multiplied by contamination factors”: with positive factors "
-            "nobody is harmed, with negative ones, as here, methods that trust every row end near "
-            "where the paper reports them.",
+            "methods without an outlier score cannot predict the larger class for every row. The "
+            "paper does not state the sign of its contamination factors. With positive factors no "
+            "method loses accuracy. With negative ones, as here, methods without an outlier score "
+            "are close to the paper's figures.",
             _why(paper),
         ]
     )
@@ -268,8 +268,9 @@ def _main_table(
         name, title, ("method", *MEASURES, *CLIENTS, gained), rows,
         FORMATS | dict.fromkeys((*CLIENTS, gained), ".1f"),
         f"Accuracies in %, the three clients' too. Mean of {len(found)} seeds ± standard error; "
-        "differences are paired by seed. All methods at convergence, nothing tuned. The pooled "
-        "ones see all rows in one table; “trimming” is told the share of wrong rows.",
+        "differences are paired by seed. All methods are trained to convergence and not tuned. "
+        "“Pooled” methods are trained on all rows in one table; “trimming” knows the share of "
+        "outliers.",
         MARKS | dict.fromkeys(CLIENTS, "max"),
         (*apart, *(f"{method} in the paper" for method in published)),
     )  # fmt: skip
@@ -311,9 +312,9 @@ def _why(paper: Results) -> str:
         published = PAPER[name][0]
         inside = low <= published <= high
         words.append(
-            f"{name} is at {low:.1f} to {high:.1f} %, depending on the length of {STEPS} steps or "
-            f"on going on to convergence; the paper's {published} % is "
-            + ("within that range." if inside else "outside, and we do not know how it came about.")
+            f"{name} has {low:.1f} to {high:.1f} %, depending on the length of {STEPS} steps or "
+            f"on training to convergence. The paper's {published} % is "
+            + ("within that range." if inside else "outside, for an unknown reason.")
         )
     return " ".join(words)
 
@@ -351,8 +352,8 @@ def open_choices(found: Results) -> tuple[Section, list[Claim]]:
     )  # fmt: skip
     forms = dict.fromkeys(columns, ".1f") | {c: ".3f" for c in columns if c.startswith("log")}
     table = Table(
-        "open-choices", "Every choice, and who is ahead", columns, rows, forms,
-        "With an intercept, nothing tuned; accuracies in %. The best other is the one of constant, "
+        "open-choices", "Every choice, and which method is ahead", columns, rows, forms,
+        "With an intercept, not tuned; accuracies in %. The best other is the one of constant, "
         "ERM, AFL, WAFL and GDRFL with the highest mean accuracy.",
     )  # fmt: skip
     series = [
@@ -382,9 +383,9 @@ def open_choices(found: Results) -> tuple[Section, list[Claim]]:
     }
     words = Text(
         [
-            "The paper does not say how labels are balanced, which θ* draws them, with which sign "
-            "rows are multiplied, whose rows they are, or how many seeds there were. Here each of "
-            "these is changed by itself.",
+            "The paper does not state the balance of the labels, the θ* that draws them, the sign "
+            "of the contamination, how it is shared among the clients, or the number of seeds. "
+            "Here each of these is changed by itself.",
             *(
                 f"{name} is ahead in {count['holds']} of {len(gains[name])} settings, level in "
                 f"{count['tie']} and behind in {count['fails']}."
@@ -401,22 +402,22 @@ _VERDICTS = {"holds": "ahead", "tie": "level", "fails": "behind"}
 
 
 def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
-    """Accuracy against the offset of ξ̄, and whether it holds up, clients compared in four ways."""
+    """Accuracy against the offset of ξ̄, and the claims on it, clients compared in four ways."""
     series = _curves(OFFSETS, found)
     worst = {one.label: min(one.y) for one in series}
-    paper, loss, regret, size, told = (worst[name] for name in (*FORMS, TOLD))
+    paper, loss, regret, size, clean = (worst[name] for name in (*FORMS, WITHOUT))
     words = Text(
         [
-            "How far may ξ̄ be from where the clean rows are? The paper reports that offsets of up "
-            "to 5 standard deviations in every coordinate do no harm. In the paper's own form the "
-            f"least accuracy is {paper:.1f} %. What is lost is not lost to outliers but to λ: "
-            "with one far-off ξ̄ for all, the mixture that maximises rests on the client nearest to "
-            "it, at one end on the smallest, and the model is trained on its hundred rows.",
-            f"With clients compared by loss the least accuracy is {loss:.1f} %: λ turns to the "
-            "client whose labels are the noisiest, the smallest again, whatever a model could do "
-            "there. That is the objective's own optimum and no wrong row's doing: with all of them "
-            f"left out it is {told:.1f} %. By regret, against what a client could have alone, it "
-            f"is {regret:.1f} %; weighed by size {size:.1f} %.{_decided(found)}",
+            "How far may ξ̄ be from the mean of the clean rows? The paper reports that offsets of "
+            "up to 5 standard deviations in every coordinate cost no accuracy. In the paper's own "
+            f"form the lowest accuracy is {paper:.1f} %. The loss comes from λ and not from "
+            "outliers: with one distant ξ̄ for all clients, the worst mixture has all its weight on "
+            "the client nearest to ξ̄. At one end that is the smallest client, with 100 rows.",
+            f"With clients compared by loss the lowest accuracy is {loss:.1f} %: λ has its weight "
+            "on the client with the noisiest labels, which is again the smallest. Outliers are not "
+            f"the cause: without them the lowest accuracy is {clean:.1f} %. With clients compared "
+            "by regret (their risk above the least that is possible for them alone) it is "
+            f"{regret:.1f} %, and with clients by size {size:.1f} %.{_decided(found)}",
         ]
     )
     figure = Figure(
@@ -425,8 +426,8 @@ def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
         "offset of ξ̄ in every coordinate, in standard deviations",
         "overall accuracy in %",
         series,
-        note="At (ρ, β, ρ₂) = (20, 1, 0.5), and but for the paper's own form with the ridge 1/n "
-        "that dorfl gives any table; zero is the mean of the clean rows.",
+        note="At (ρ, β, ρ₂) = (20, 1, 0.5); all but the paper's own form have dorfl's default "
+        "ridge 1/n. Offset zero is the mean of the clean rows.",
         y_range=(min(88.0, min(worst.values()) - 1.0), 98.0),
     )
     what = f"keeps at least {KEPT:g} % accuracy with ξ̄ up to 5 standard deviations off"
@@ -436,8 +437,9 @@ def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
         least = _at_worst(found, name)
         error = measured(least).error
         said = f"{worst[name]:.1f} ± {error:.1f} %" if len(found) > 1 else f"{worst[name]:.1f} %"
-        cards.append(Claim.paired(f"{name}, {what}", whose[name], least - KEPT, said))
-    panels = small_multiples(figure, (TOLD,))
+        who = f"{name}," if "," in name else name
+        cards.append(Claim.paired(f"{who} {what}", whose[name], least - KEPT, said))
+    panels = small_multiples(figure, (WITHOUT,))
     return Section("A wrong centre ξ̄, in the paper's own setting", [words, panels]), cards
 
 
@@ -454,27 +456,27 @@ def _decided(found: Results) -> str:
     if not there.min() < 93.0 <= np.median(there):
         return ""
     return (
-        f" By regret the median of the seeds is {np.median(there):.1f} % there, the least "
-        f"{there.min():.1f} %: so far off, ξ̄ may lie nearer to some wrong rows of a client than to "
-        "any right one, and no score that measures from it can tell them apart."
+        f" By regret the median of the seeds is {np.median(there):.1f} % there, the lowest "
+        f"{there.min():.1f} %: ξ̄ may then be nearer to some outliers of a client than to its "
+        "inliers, and no score by distance from ξ̄ can separate them."
     )
 
 
 def beyond(found: Results) -> Section:
-    """The four sweeps, everyone against everyone."""
+    """The four sweeps, with every method."""
     share = _curves([100 * s for s in SHARES], [r["share"] for r in found])
     factor = _curves(FACTORS, [r["factor"] for r in found])
     figures = [
         Figure(
             "contamination",
-            "More and more rows are wrong",
+            "Share of outliers",
             "rows multiplied by −7, −8, −9, in %",
             "overall accuracy in %",
             share,
         ),
         Figure(
             "factors",
-            "Rows further and further out",
+            "Factor of the contamination",
             "rows multiplied by minus",
             "overall accuracy in %",
             factor,
@@ -483,20 +485,19 @@ def beyond(found: Results) -> Section:
     ]
     kinds = _tables("kind", "kinds", "Four kinds of contamination", tuple(KINDS.values()), found)
     clients = _tables(
-        "client", "bad-client", "One wholly wrong client",
+        "client", "bad-client", "One client of which every row is an outlier",
         ("client 1 (100 rows)", "client 2 (200 rows)", "client 3 (500 rows)"), found,
     )  # fmt: skip
     words = Text(
         [
-            "Everyone at the settings of the study, with an intercept, nothing tuned; “dorfl's "
-            "defaults” are what dorfl finds in the rows. “Trimming” is told the true share of "
-            "wrong rows; DOR-FL is not.",
-            "Labels flipped inside the distribution are invisible to a score that looks at where a "
-            "row is, and the worst mixture turns to the client whose labels no model explains: "
-            "there DOR-FL, as the paper has it, loses to plain logistic regression. "
-            "The defaults weigh clients by size, find that no row lies far out, and then do not "
-            "tilt. When the largest client is wrong throughout, most rows are, and nobody can "
-            "tell.",
+            "All methods have the settings of the study and an intercept, and are not tuned. "
+            "“dorfl's defaults” are chosen on held-out rows. “Trimming” knows the share of "
+            "outliers; DOR-FL does not.",
+            "A score by distance cannot see labels flipped inside the distribution, and the worst "
+            "mixture has its weight on a client with such labels. There DOR-FL in the paper's form "
+            "is less accurate than plain logistic regression. The defaults weight clients by size "
+            "and do not down-weight such rows. If every row of the largest client is an outlier, "
+            "most rows are, and no method can identify them.",
         ]
     )
     panels = [small_multiples(figure, (OURS, ORACLE)) for figure in figures]
@@ -504,7 +505,7 @@ def beyond(found: Results) -> Section:
 
 
 def _curves(x: Sequence[float], found: Results) -> list[Series]:
-    """Accuracy of everyone, each a list in every seed."""
+    """Return the accuracy of every method, each a list in every seed."""
     return [
         curve(name, x, percents([_values(r[name], "accuracy") for r in found])) for name in found[0]
     ]

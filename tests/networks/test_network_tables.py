@@ -203,7 +203,7 @@ def test_the_folder_works_with_the_other_commands_and_without_torch(folder):
     assert "worst client" in dorfl("evaluate", made, rows, torch=False)
     dorfl("predict", made, rows, "-o", home / "scored.csv", torch=False)
     dorfl("report", made, torch=False)
-    assert "A network that tells apart ill, well" in (made / "report.html").read_text()
+    assert "(ill, well)" in (made / "report.html").read_text()
     assert "A network (logistic loss)" in (made / "card.md").read_text()
     assert "for linear models" in dorfl("certify", made, rows, torch=False, code=2)
 

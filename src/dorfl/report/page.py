@@ -110,8 +110,8 @@ def _policy(*scripts: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Escape text, and set words in `backticks` as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    """Escape text, and set words in `backticks` as code; numbers keep their units."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_keep_together(text)))))
 
 
 def _unbreakable(text: str) -> str:
@@ -119,9 +119,12 @@ def _unbreakable(text: str) -> str:
 
 
 def _keep_together(text: str) -> str:
-    """Keep a standard error and a percent sign on the line of their number."""
-    text = text.replace("± ", "±\N{NO-BREAK SPACE}")
-    return f"{text[:-2]}\N{NO-BREAK SPACE}%" if text.endswith(" %") else text
+    r"""Keep a standard error and a percent sign on the line of their number.
+
+    >>> _keep_together("94.7 ± 0.1 % of 8 rows")
+    '94.7 ±\xa00.1\xa0% of 8 rows'
+    """
+    return re.sub(r"(?<=±) | (?=%)", "\N{NO-BREAK SPACE}", text)
 
 
 def _drawing(figure: Figure) -> dict[str, Any]:

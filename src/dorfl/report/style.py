@@ -23,9 +23,10 @@ METHODS = {
     "afl": "#009e73",
     "wafl": "#cc79a7",
     "gdrfl": "#d55e00",
+    "dorflsdefaults": "#56b4e9",
 }
-REFERENCES = ("oracle", "bayesrule", "paper", "chance")
-_ALIASES = {"cleanrowsonly": "oracle"}
+REFERENCES = ("oracle", "bayesrule", "paper", "constant")
+_ALIASES = {"cleanrowsonly": "oracle", "chance": "constant"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5", "#117733", "#999933", "#aa4466", "#44555f")
 MARKED = 12  # most points of a line that have a marker
@@ -82,7 +83,7 @@ def looks(labels: Sequence[str]) -> list[Look]:
             colour, width, first = GREY, 1.6, 1 + REFERENCES.index(head)
         elif head in METHODS:
             colour, first = METHODS[head], list(METHODS).index(head)
-            width = 3.2 if head == "dorfl" else 2.0
+            width = 3.2 if head.startswith("dorfl") else 2.0
         else:
             first = others.index(head)
             colour = free[first]

@@ -62,10 +62,10 @@ def of_model(model: Model) -> Page:
     if bounds:
         sections.append(Section("What it guarantees", bounds))
     sections.append(Section("How it was made", _making(model)))
-    what = f"tells apart {_few(model.classes)}" if model.classifies else "estimates a number"
+    classes = f" ({_few(model.classes)})" if model.classifies else ""
     kind = "network" if model.network else "linear model"
     lead = (
-        f"A {kind} that {what}, trained over {len(fit.clients)} "
+        f"A {kind} that predicts {model.label}{classes}, trained over {len(fit.clients)} "
         f"client{'s' * (len(fit.clients) > 1)} with the method {fit.problem.method.name}."
     )
     return Page(f"A model of {model.label}", lead, _cards(model), sections)

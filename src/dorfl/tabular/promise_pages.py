@@ -31,11 +31,11 @@ def of_promises(found: dict[str, Promise], label: str) -> Page:
     ]
     sections = [
         Section("What is certified", [*words, *certified(found)]),
-        Section("How far it reaches", curves(found)),
+        Section("Over drift and outliers", curves(found)),
     ]
-    lead = "How bad it can get if some rows are outliers and others drift: bounds, not estimates."
+    lead = "Bounds, not estimates, if some rows are outliers and inliers drift."
     cards = [promised(promise, name) for name, promise in found.items()]
-    return Page(f"What is guaranteed for {label}", lead, cards, sections)
+    return Page(f"Certificates of {label}", lead, cards, sections)
 
 
 def promised(promise: Promise, name: str = "") -> Finding:

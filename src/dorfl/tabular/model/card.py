@@ -59,9 +59,9 @@ def write(model: Model) -> str:
 def _summary(model: Model) -> str:
     fit = model.fit
     if model.classifies:
-        what = f"tells apart {', '.join(map(_code, model.classes))}"
+        what = f"predicts {_code(model.label)} ({', '.join(map(_code, model.classes))})"
     else:
-        what = f"estimates {_code(model.label)}"
+        what = f"predicts {_code(model.label)}"
     split = f", trained over the clients named by {_code(model.client)}" if model.client else ""
     kind = "network" if model.network else "linear model"
     return (
