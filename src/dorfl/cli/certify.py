@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from dorfl.certificates.certificate import paper
+from dorfl.certificates.certified import Certified
 from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import Line, Screen
-
-if TYPE_CHECKING:
-    from dorfl.certificates.certified import Certified
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.model.facts import Promise
-    from dorfl.tabular.rows import Rows
+from dorfl.data.tables import DataError
+from dorfl.report.content import Table
+from dorfl.tabular import promises
+from dorfl.tabular.model import Model, load
+from dorfl.tabular.model.facts import Promise
+from dorfl.tabular.promise_pages import bounds, by_client, of_promises
+from dorfl.tabular.rows import Rows
 
 
 def certify(
@@ -69,8 +72,6 @@ def certify(
       dorfl certify model data.csv --in-sample
       dorfl certify model data.csv --paper --radius 0.5
     """
-    from dorfl.tabular.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-
     screen, loaded = Screen(), load(model)
     if radius and not paper:
         raise ValueError("--radius is for --paper; without it say --outliers and --drift")
@@ -79,7 +80,6 @@ def certify(
     if paper:
         _paper(screen, loaded, _rows(screen, loaded, data, client, site), radius or [])
         return
-    from dorfl.tabular import promises  # noqa: PLC0415
 
     assumed = loaded.facts.outliers if outliers is None else outliers
     share = 0.1 if assumed is None else assumed  # models of before do not say what they assumed
@@ -90,8 +90,7 @@ def certify(
         found[name] = promises.written(_certified(screen, load(beside), settings))
     saved = []
     if out is not None:
-        from dorfl.report import page  # noqa: PLC0415
-        from dorfl.tabular.promise_pages import of_promises  # noqa: PLC0415
+        from dorfl.report import page
 
         page.write(of_promises(found, loaded.label), out)
         saved = [Line("Saved", str(out))]
@@ -115,8 +114,6 @@ class _Settings(NamedTuple):
 
 def _certified(screen: Screen, loaded: Model, settings: _Settings) -> Certified:
     """Return the certificate of a model, retrained on four fifths if the rows are its own."""
-    from dorfl.tabular import promises  # noqa: PLC0415
-
     data, client, site, outliers, drift, confidence = settings
     own = loaded.facts.table and not loaded.network and client is None and site is None
     if own and confidence is not None and promises.fingerprint(data) == loaded.facts.table:
@@ -165,7 +162,6 @@ def _explain(screen: Screen, found: dict[str, Promise]) -> None:
     """Print the bounds by client and over drift and outliers, and the statements, if verbose."""
     if not screen.verbose:
         return
-    from dorfl.tabular.promise_pages import bounds, by_client  # noqa: PLC0415
 
     first = next(iter(found.values()))
     named = found if len(found) > 1 else {"": first}
@@ -183,10 +179,6 @@ def _explain(screen: Screen, found: dict[str, Promise]) -> None:
 
 def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> None:
     """Proposition 2 as the paper has it."""
-    from dorfl.certificates.certificate import paper  # noqa: PLC0415
-    from dorfl.data.tables import DataError  # noqa: PLC0415
-    from dorfl.report.content import Table  # noqa: PLC0415
-
     strange = [name for name in rows.names if name not in loaded.fit.clients]
     if strange:
         raise DataError(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dorfl.cli import options, summary
 from dorfl.cli.screen import Line, Screen
-
-if TYPE_CHECKING:
-    from dorfl.tabular.comparison import Comparison
+from dorfl.tabular import comparison
+from dorfl.tabular.comparison import Comparison
+from dorfl.tabular.pages import compared, compared_clients, of_comparison
 
 _LISTED = 10  # clients, and trainings that fell short, that are listed
 
@@ -37,15 +37,12 @@ def compare(
       dorfl compare study.toml
     """
     study = options.study_of(data, words)
-    from dorfl.tabular import comparison  # noqa: PLC0415
-    from dorfl.tabular.pages import compared, compared_clients, of_comparison  # noqa: PLC0415
-
     screen = Screen()
     with screen.progress("reading", total=folds * len(comparison.compared(study))) as step:
         found = comparison.compare(study, folds, tick=step)
     saved = []
     if out is not None:
-        from dorfl.report import export, page  # noqa: PLC0415
+        from dorfl.report import export, page
 
         made = of_comparison(found, study)
         page.write(made, out / "index.html")

@@ -62,7 +62,7 @@ def _over_https(folder: Path) -> None:
 
 def _over_flower(folder: Path) -> None:
     """Run the study over a stock SuperLink and SuperNodes."""
-    from dorfl.cli.loopback import FlowerLoopback  # noqa: PLC0415
+    from dorfl.cli.loopback import FlowerLoopback
 
     screen, sites = Screen(), {folder / name: folder / f"{name}.csv" for name in _SITES}
     screen.say("starting a SuperLink, and for each site its process and its SuperNode …")
@@ -88,9 +88,9 @@ def table(
 
     Example: dorfl demo table --out records.csv
     """
-    from pyarrow import csv  # noqa: PLC0415
+    from pyarrow import csv
 
-    from dorfl.data.datasets import clinics  # noqa: PLC0415
+    from dorfl.data.datasets import clinics
 
     coming = out.with_name(f"{out.stem}-new{out.suffix}")
     for path in (out, coming):
@@ -116,9 +116,9 @@ def _call(*words: str) -> None:
 
 def _tables(seed: int) -> dict[str, Any]:
     """Return the paper's three clients, one row in ten an outlier, as tables by name."""
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
-    from dorfl.data import datasets  # noqa: PLC0415
+    from dorfl.data import datasets
 
     clients = datasets.synthetic(seed=seed).clients
     return {
@@ -131,10 +131,10 @@ def _tables(seed: int) -> dict[str, Any]:
 
 def _prepare(folder: Path, seed: int) -> None:
     """Write three tables, a study, and the folders of coordinator and sites."""
-    from pyarrow import csv  # noqa: PLC0415
+    from pyarrow import csv
 
-    from dorfl.carriers.folders import Federation, SiteFolder  # noqa: PLC0415
-    from dorfl.carriers.https_server import free_port  # noqa: PLC0415
+    from dorfl.carriers.folders import Federation, SiteFolder
+    from dorfl.carriers.https_server import free_port
 
     fed = Federation.create(folder / "fed", "127.0.0.1", free_port())
     for name, rows in _tables(seed).items():
@@ -174,11 +174,11 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 
 def _in_process(folder: Path) -> Outcome:
     """Return the outcome of the study in this process."""
-    from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.protocol import coordinator, settings, toml  # noqa: PLC0415
-    from dorfl.site import local  # noqa: PLC0415
-    from dorfl.site.policy import Policy  # noqa: PLC0415
-    from dorfl.site.site import Site  # noqa: PLC0415
+    from dorfl.data import tables
+    from dorfl.protocol import coordinator, settings, toml
+    from dorfl.site import local
+    from dorfl.site.policy import Policy
+    from dorfl.site.site import Site
 
     asked = settings.among(toml.read(folder / "study.toml"), _SITES)
     given = {name: tables.read(folder / f"{name}.csv") for name in _SITES}
@@ -195,7 +195,7 @@ def _in_process(folder: Path) -> Outcome:
 
 def _compare(folder: Path, here: Outcome) -> None:
     """Compare the federation's model with the one made in this process."""
-    from dorfl.tabular import model  # noqa: PLC0415
+    from dorfl.tabular import model
 
     (run,) = opened(folder / "fed").runs()
     there = model.load(run / "model").fit

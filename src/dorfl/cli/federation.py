@@ -45,8 +45,8 @@ def run(
     Example: dorfl run fed/ study.toml
     """
     federation = opened(folder)
-    from dorfl.carriers import runs  # noqa: PLC0415
-    from dorfl.protocol import settings, toml  # noqa: PLC0415
+    from dorfl.carriers import runs
+    from dorfl.protocol import settings, toml
 
     named = settings.among(toml.read(study), tuple(federation.sites()))
     named = named._replace(data=named.data._replace(file=None))  # each site has its own table
@@ -67,7 +67,7 @@ def resume(
     Example: dorfl resume fed/
     """
     federation = opened(folder)
-    from dorfl.carriers import runs  # noqa: PLC0415
+    from dorfl.carriers import runs
 
     found = runs.unfinished(federation, run)
 
@@ -112,7 +112,7 @@ def watch(
     Example: dorfl watch fed/
     """
     require()
-    from dorfl.carriers import dashboard  # noqa: PLC0415
+    from dorfl.carriers import dashboard
 
     with dashboard.Page(dashboard.of_folder(folder), port) as page:
         screen = Screen()
@@ -149,10 +149,10 @@ def _go(
     tensorboard: Path | None,
     force: bool,
 ) -> None:
-    from dorfl.carriers import runs  # noqa: PLC0415
-    from dorfl.carriers.tensorboard import beside  # noqa: PLC0415
-    from dorfl.protocol.ending import uncertified  # noqa: PLC0415
-    from dorfl.tabular import results  # noqa: PLC0415
+    from dorfl.carriers import runs
+    from dorfl.carriers.tensorboard import beside
+    from dorfl.protocol.ending import uncertified
+    from dorfl.tabular import results
 
     screen, name = Screen(), ""
 
@@ -212,7 +212,7 @@ def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> Non
 
 
 def _status(federation: Federation) -> dict[str, Any]:
-    from dorfl.carriers import runs  # noqa: PLC0415
+    from dorfl.carriers import runs
 
     server, there = federation.noted("server"), federation.present()
     sites = dict.fromkeys(federation.sites(), "unknown, as the server is down")

@@ -32,8 +32,8 @@ def init(
     Example: dorfl flower init fed/
     """
     require("flower")
-    from dorfl.carriers import flower  # noqa: PLC0415
-    from dorfl.carriers.folders import Federation, SiteFolder  # noqa: PLC0415
+    from dorfl.carriers import flower
+    from dorfl.carriers.folders import Federation, SiteFolder
 
     screen = Screen()
     if (folder / "site.toml").exists():

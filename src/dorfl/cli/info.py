@@ -5,6 +5,8 @@ from __future__ import annotations
 from dorfl.cli import summary
 from dorfl.cli.options import ModelFolder
 from dorfl.cli.screen import Line, Screen
+from dorfl.tabular.model import load, tables
+from dorfl.tabular.model.folder import to_json
 
 
 def info(model: ModelFolder) -> None:
@@ -12,9 +14,6 @@ def info(model: ModelFolder) -> None:
 
     Example: dorfl info model
     """
-    from dorfl.tabular.model import load, tables  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.tabular.model.folder import to_json  # noqa: PLC0415
-
     screen, loaded = Screen(), load(model)
     screen.lines(
         *summary.of_model(loaded, folder=str(model)),

@@ -10,6 +10,9 @@ import typer
 from dorfl.cli import options
 from dorfl.cli.options import NewTable
 from dorfl.cli.screen import Screen
+from dorfl.protocol.toml import to_toml
+from dorfl.support import files
+from dorfl.tabular.proposal import propose
 
 
 @options.takes("label", "client")
@@ -32,9 +35,6 @@ def init(
     """
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
-    from dorfl.protocol.toml import to_toml  # noqa: PLC0415
-    from dorfl.support import files  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.tabular.proposal import propose  # noqa: PLC0415
 
     screen = Screen()
     study, notes = propose(data, words["label"], words["client"], out.parent)

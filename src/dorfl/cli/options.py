@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import click
 import typer
 
+from dorfl.data import tables
+from dorfl.protocol import checks, toml
 from dorfl.protocol.settings import (
     CURVATURES,
     METHODS,
@@ -24,10 +26,8 @@ from dorfl.protocol.settings import (
     Data,
     Study,
 )
-
-if TYPE_CHECKING:
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.rows import Rows
+from dorfl.tabular.model import Model
+from dorfl.tabular.rows import Rows, rows_for
 
 DATA, ROBUSTNESS, EXPERT = "Data", "Robustness", "Expert"  # panels of the help page
 Table = Annotated[
@@ -139,8 +139,6 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def study_of(data: Path, words: dict[str, Any]) -> Study:
     """Return the study of a file or a table, changed by the options in `words`."""
-    from dorfl.protocol import toml  # noqa: PLC0415 - slow to import, and --help need not wait
-
     if data.suffix == ".toml":
         return changed(toml.read(data), words)
     if words.get("label") is None:
@@ -150,8 +148,6 @@ def study_of(data: Path, words: dict[str, Any]) -> Study:
 
 def changed(study: Study, words: dict[str, Any]) -> Study:
     """Return the study changed by the options in `words`."""
-    from dorfl.protocol import checks  # noqa: PLC0415 - slow to import, and --help need not wait
-
     given = {"_".join(_SETTINGS[n][:2]): v for n, v in words.items() if v not in (None, [])}
     study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
     checks.check(study)
@@ -193,9 +189,6 @@ def labelled_rows(
     site
         Name of the client that all rows belong to.
     """
-    from dorfl.data import tables  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.tabular.rows import rows_for  # noqa: PLC0415
-
     names = tables.column_names(data)
     by = client or (model.client if model.client in names and site is None else None)
     parts = [part.name for part in model.transform.parts]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import click
 import typer
@@ -24,9 +24,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.tabular.model import Model
+from dorfl.data.tables import DataError
+from dorfl.report.content import Table
+from dorfl.report.tables import as_rich
+from dorfl.tabular.model import Model, ModelError
 
 EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
@@ -125,9 +126,6 @@ def _describe_arguments(command: click.Command) -> None:
 
 def _report(error: Exception) -> int:
     """Print an error, and return its exit code."""
-    # These modules are slow to import, and only needed for errors.
-    from dorfl.data.tables import DataError  # noqa: PLC0415
-    from dorfl.tabular.model import ModelError  # noqa: PLC0415
 
     known: dict[type[Exception], int] = {
         DataError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
@@ -228,8 +226,6 @@ class Screen:
     def table(self, table: Table) -> None:
         """Print a table of results, with its note if verbose."""
         if not (self.quiet or self.json):
-            from dorfl.report.tables import as_rich  # noqa: PLC0415 - slow to import
-
             self.out.print(as_rich(table))
             if self.verbose and table.note:
                 self.say(table.note)
@@ -280,8 +276,6 @@ class Screen:
 
 def refuse_useless(model: Model) -> None:
     """Raise a ModelError if the model is no better than a constant prediction."""
-    from dorfl.tabular.model import ModelError  # noqa: PLC0415 - slow to import, and --help need not wait
-
     if model.useless:
         raise ModelError(
             f"{model.useless}; it is not written. Training: {model.fit.message}. "

@@ -25,7 +25,7 @@ Folder = Annotated[Path, typer.Argument(help="The federation's folder.", show_de
 def opened(folder: Path) -> Federation:
     """Return the federation in a folder."""
     require()
-    from dorfl.carriers.folders import Federation  # noqa: PLC0415
+    from dorfl.carriers.folders import Federation
 
     return Federation.open(folder)
 
@@ -41,7 +41,7 @@ def init(
     Example: dorfl server init fed/ --host fl.example.org
     """
     require()
-    from dorfl.carriers.folders import Federation  # noqa: PLC0415
+    from dorfl.carriers.folders import Federation
 
     federation = Federation.create(folder, host, port)
     screen = Screen()
@@ -90,7 +90,7 @@ def renew(folder: Folder) -> None:
     Sites change nothing: the authority stays the same. Example: dorfl server renew fed/
     """
     federation, screen = opened(folder), Screen()
-    from dorfl.carriers import keys  # noqa: PLC0415
+    from dorfl.carriers import keys
 
     end, last = keys.renew(federation.keys, federation.host)
     screen.say(f"the certificate of {federation.host} is now valid until {end:%Y-%m-%d}")
@@ -117,7 +117,7 @@ def start(
     Stays up until Ctrl-C or `dorfl stop`. Example: dorfl server start fed/
     """
     federation, screen = opened(folder), Screen()
-    from dorfl.carriers.https_server import serve  # noqa: PLC0415
+    from dorfl.carriers.https_server import serve
 
     address = address or _address_of(federation.host)
     where = f"serving at {federation.host}:{federation.port} (listening on {address})"

@@ -62,7 +62,7 @@ def init(folder: Folder, name: Annotated[str, typer.Option(help="The site's name
     Example: dorfl site init site-1/ --name site-1
     """
     require()
-    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder
 
     _show_certificate(folder, SiteFolder.create(folder, name).name)
 
@@ -74,8 +74,8 @@ def renew(folder: Folder) -> None:
     Example: dorfl site renew site-1/
     """
     require()
-    from dorfl.carriers import keys  # noqa: PLC0415
-    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
+    from dorfl.carriers import keys
+    from dorfl.carriers.folders import SiteFolder
 
     name = SiteFolder.open(folder).name
     keys.renew_site(folder, name)
@@ -83,7 +83,7 @@ def renew(folder: Folder) -> None:
 
 
 def _show_certificate(folder: Path, name: str) -> None:
-    from dorfl.carriers import keys  # noqa: PLC0415
+    from dorfl.carriers import keys
 
     screen, file = Screen(), folder / f"{name}.crt"
     made = keys.read_certificate(file.read_bytes(), file.name)
@@ -126,15 +126,15 @@ def check(
 
 def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
     """Ask the server whether it knows this site; return the study that runs there, if any."""
-    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.carriers.https_site import (  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder
+    from dorfl.carriers.https_site import (
         Connection,
         Hello,
         ServerAwayError,
         clocks,
     )
-    from dorfl.protocol.settings import Study  # noqa: PLC0415
-    from dorfl.support import wire  # noqa: PLC0415
+    from dorfl.protocol.settings import Study
+    from dorfl.support import wire
 
     async def ask() -> Hello:
         async with Connection(server, ca, SiteFolder.open(folder)) as connection:
@@ -156,7 +156,7 @@ def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
 
 def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
     """Warn if anybody who can reach the SuperLink can start runs there."""
-    from dorfl.carriers.flower import control_answers  # noqa: PLC0415
+    from dorfl.carriers.flower import control_answers
 
     if control_answers(address, ca):
         screen.alarm(
@@ -170,9 +170,9 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
-    from dorfl.protocol.messages import Agreement  # noqa: PLC0415
-    from dorfl.site import approval, disclosure  # noqa: PLC0415
-    from dorfl.site.consent import Refused  # noqa: PLC0415
+    from dorfl.protocol.messages import Agreement
+    from dorfl.site import approval, disclosure
+    from dorfl.site.consent import Refused
 
     try:
         asked = Agreement("check", site.name, study)
@@ -195,8 +195,8 @@ def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None
 
 def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
     """Show the fingerprints of the sites' keys in a summed study, for comparing."""
-    from dorfl.carriers import keys  # noqa: PLC0415
-    from dorfl.protocol import summing  # noqa: PLC0415
+    from dorfl.carriers import keys
+    from dorfl.protocol import summing
 
     screen.say("it sums among these sites and keys:")
     for name, key in summing.peers_of(peers).items():
@@ -270,8 +270,8 @@ def approve(
 
 def _with_ledger(folder: Path) -> tuple[SiteFolder, Ledger]:
     require()
-    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.site.ledger import Ledger  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder
+    from dorfl.site.ledger import Ledger
 
     return SiteFolder.open(folder), Ledger(folder / "ledger.json")
 
@@ -292,8 +292,8 @@ def start(
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
     require()
-    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.tabular.results import write_site  # noqa: PLC0415
+    from dorfl.carriers.folders import SiteFolder
+    from dorfl.tabular.results import write_site
 
     if (server is None) == (socket is None):
         raise ValueError("give --server host:port (HTTPS) or --socket PATH (Flower), one of them")
@@ -318,8 +318,8 @@ def _attend(
     note: Callable[[str], None],
 ) -> None:
     """Answer by the carrier that was chosen, until a signal."""
-    from dorfl.carriers.https_site import Connection, attend, run_until_stopped  # noqa: PLC0415
-    from dorfl.carriers.site_socket import attend_socket  # noqa: PLC0415
+    from dorfl.carriers.https_site import Connection, attend, run_until_stopped
+    from dorfl.carriers.site_socket import attend_socket
 
     async def work() -> None:
         if socket is not None:
@@ -352,13 +352,13 @@ def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
 
 def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Site, SiteEndpoint]:
     """Read a site's table and open what the site remembers; return the site and its endpoint."""
-    from dorfl.carriers import keys  # noqa: PLC0415
-    from dorfl.carriers.envelope import SiteEndpoint  # noqa: PLC0415
-    from dorfl.carriers.folders import SiteFolder  # noqa: PLC0415
-    from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.site.journal import Journal  # noqa: PLC0415
-    from dorfl.site.ledger import Ledger  # noqa: PLC0415
-    from dorfl.site.site import Site  # noqa: PLC0415
+    from dorfl.carriers import keys
+    from dorfl.carriers.envelope import SiteEndpoint
+    from dorfl.carriers.folders import SiteFolder
+    from dorfl.data import tables
+    from dorfl.site.journal import Journal
+    from dorfl.site.ledger import Ledger
+    from dorfl.site.site import Site
 
     home = SiteFolder.open(folder)
     key = keys.read_private(home.key)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from dorfl.certificates.certified import ceiled, floored
 from dorfl.cli.screen import Line, Screen
+from dorfl.report.content import Table, finite
 from dorfl.support.text import percent
-
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.model.facts import Estimate, HeldOutScores, Promise, Promised
+from dorfl.tabular.model import Model, tables
+from dorfl.tabular.model.facts import (
+    MIN_ROWS,
+    Estimate,
+    HeldOutScores,
+    Promise,
+    Promised,
+    worst_client,
+)
+from dorfl.tabular.promise_pages import conditions
 
 _CLASSES = 4  # classes that are listed by name
 _FEW = 12  # clients that are listed one by one
@@ -26,8 +32,6 @@ _GAP = (
 
 def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[Line]:
     """Return the lines of a model that was trained on a table and is saved in a folder."""
-    from dorfl.tabular.model.facts import worst_client  # noqa: PLC0415 - slow to import
-
     table, folder = shlex.quote(table), shlex.quote(folder)
     lines = [
         Line("Data", _data(model)),
@@ -52,8 +56,6 @@ def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[
 
 def explain(screen: Screen, model: Model) -> None:
     """Print what the lines of a model leave out, if verbose: choices, tables, certificate."""
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
     if not screen.verbose:
         return
     promise = model.facts.promise
@@ -77,9 +79,6 @@ def not_used(model: Model) -> list[str]:
 
 def clients_listed(model: Model) -> Table:
     """Return the table of clients; of many, the worst, the median and the best one."""
-    from dorfl.report.content import finite  # noqa: PLC0415
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
     table = tables.clients(model)
     if len(table.rows) <= _FEW:
         return table
@@ -96,8 +95,6 @@ def clients_listed(model: Model) -> Table:
 
 def worst(model: Model, clients: Mapping[str, Estimate], name: str | None) -> str:
     """Return the name and the score of the worst client, or why none is named."""
-    from dorfl.tabular.model.facts import MIN_ROWS  # noqa: PLC0415 - slow to import
-
     if name is None:
         return f"not named: no client has {MIN_ROWS} held-out inliers"
     return f"{name} {scored(model, clients[name])} on {clients[name].rows:,} rows"
@@ -105,8 +102,6 @@ def worst(model: Model, clients: Mapping[str, Estimate], name: str | None) -> st
 
 def guaranteed(promise: Promise) -> str:
     """Return the bound for rows to come with its conditions."""
-    from dorfl.tabular.promise_pages import conditions  # noqa: PLC0415 - slow to import
-
     bound = bounded(promise.overall[0])
     sure = promise.confidence
     scope = "on the rows trained with" if sure is None else f"with {100 * sure:.3g} % confidence"
@@ -115,8 +110,6 @@ def guaranteed(promise: Promise) -> str:
 
 def bounded(at: Promised) -> str:
     """Return a bound, rounded to the safe side."""
-    from dorfl.certificates.certified import ceiled, floored  # noqa: PLC0415 - slow to import
-
     if at.accuracy is not None:
         return f"accuracy at least {floored(at.accuracy)}"
     return "no bound" if at.error is None else f"mean absolute error at most {ceiled(at.error)}"

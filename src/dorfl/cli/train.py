@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from dorfl.certificates.certified import CONFIDENCE, DRIFT
 from dorfl.cli import options, summary
 from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
-
-if TYPE_CHECKING:
-    from dorfl.protocol.settings import Study
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.rows import Rows
+from dorfl.protocol import meaning
+from dorfl.protocol.settings import Study
+from dorfl.tabular import held_out, promises, table
+from dorfl.tabular.model import Model, save, save_evaluation
+from dorfl.tabular.rows import Rows
+from dorfl.tabular.table import run
+from dorfl.tabular.uncertainty import coefficient_errors
 
 _LARGE = 100_000_000  # bytes of a table above which the time to read it is announced
 _HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's curve has the rest
@@ -56,9 +60,6 @@ def train(
       dorfl train study.toml
     """
     study = options.study_of(data, words)
-    from dorfl.tabular.model import save, save_evaluation  # noqa: PLC0415 - slow: --help need not wait
-    from dorfl.tabular.table import run  # noqa: PLC0415
-
     force = force or _overwrites(out)
     screen = Screen()
     _say_size(screen, study)
@@ -142,12 +143,6 @@ def _overwrites(out: Path) -> bool:
 
 def _framed(study: Study, model: Model, rows: Rows) -> Model:
     """Return the model with what certificates and reports need of its training rows."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    from dorfl.protocol import meaning  # noqa: PLC0415 - slow to import
-    from dorfl.tabular import promises  # noqa: PLC0415 - slow to import
-    from dorfl.tabular.uncertainty import coefficient_errors  # noqa: PLC0415 - slow to import
-
     if study.privacy.epsilon is not None:
         return model
     frame = promises.frame_of(model, rows) if meaning.certifies(study) else None
@@ -159,12 +154,6 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
 
 def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: float) -> Model:
     """Return the model with its figures on held-out rows, as far as there is time for them."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
-    from dorfl.protocol import meaning  # noqa: PLC0415
-    from dorfl.tabular import held_out, promises, table  # noqa: PLC0415
-
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
         return model

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dorfl.cli import options, summary
 from dorfl.cli.screen import Line, Screen
-
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.tabular.tuning import Trial
+from dorfl.protocol.toml import to_toml
+from dorfl.report.content import Measured, Table
+from dorfl.support import files
+from dorfl.tabular import tuning
+from dorfl.tabular.rows import open_split, prepare
+from dorfl.tabular.tuning import Trial
 
 
 @options.takes(*(word for word in options.ANY_METHOD if word != "model"))
@@ -43,10 +45,6 @@ def tune(
             "training.model: settings are tuned with linear models; tune without it, and train the "
             "network with what was found: dorfl train study.toml --model mlp"
         )
-    from dorfl.protocol.toml import to_toml  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.support import files  # noqa: PLC0415
-    from dorfl.tabular import tuning  # noqa: PLC0415
-    from dorfl.tabular.rows import open_split, prepare  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=2) as step:
@@ -84,8 +82,6 @@ def tune(
 
 def _table(trials: tuple[Trial, ...]) -> Table:
     """Return the table of all combinations, the chosen one first."""
-    from dorfl.report.content import Measured, Table  # noqa: PLC0415
-
     listed = [
         (t.settings["outliers"], t.settings["shift"], t.loss, Measured(t.difference, t.error))
         for t in trials
