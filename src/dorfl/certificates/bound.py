@@ -53,15 +53,15 @@ class Units(NamedTuple):
     ----------
     moves : array of shape (columns,)
         w, one over the squared unit of drift. Infinite for a column that cannot move.
-    tells : array of shape (columns,)
+    distance : array of shape (columns,)
         v, equal to w if the column can move. Zero for a column that does not enter the distance.
     """
 
     moves: Array
-    tells: Array
+    distance: Array
 
 
-class Told(NamedTuple):
+class CertificateReport(NamedTuple):
     """Report of a client: means over many rows for every price and every share of outliers.
 
     Attributes
@@ -74,7 +74,7 @@ class Told(NamedTuple):
     error: Array
 
 
-class Question(NamedTuple):
+class CertificateRequest(NamedTuple):
     """Prices and shares at which all clients evaluate, and the units of loss and error.
 
     The price None means that rows do not move.
@@ -92,14 +92,14 @@ def units_of(spread: ColumnScales, frozen: Sequence[int]) -> Units:
     Frozen columns and columns that mostly have one value do not move.
 
     >>> units_of(ColumnScales(np.array([2.0, 1.0])), frozen=[1])
-    Units(moves=array([0.25,  inf]), tells=array([0.25, 0.  ]))
+    Units(moves=array([0.25,  inf]), distance=array([0.25, 0.  ]))
     """
     known = np.where(spread.units > 0, spread.units, np.inf)
-    tells = known**-2.0
-    tells[list(frozen)] = 0.0
-    moves = np.where(tells > 0, tells, np.inf)
+    distance = known**-2.0
+    distance[list(frozen)] = 0.0
+    moves = np.where(distance > 0, distance, np.inf)
     moves[list(spread.rigid)] = np.inf
-    return Units(moves, tells)
+    return Units(moves, distance)
 
 
 def fence(values: Array) -> float:
@@ -114,55 +114,68 @@ def fence(values: Array) -> float:
     return float(high + _FENCE * (high - low)) if high > low else np.inf
 
 
-def question(outliers: float, *, thin: int = 1, loss: float = 1.0, error: float = 1.0) -> Question:
-    """Return the grid: every `thin`-th price, and the shares of a curve with `outliers` added.
+def make_request(
+    outliers: float, *, stride: int = 1, loss: float = 1.0, error: float = 1.0
+) -> CertificateRequest:
+    """Return the grid: every `stride`-th price, and the shares of a curve with `outliers` added.
 
-    >>> len(question(0.1).points), question(0.1, thin=4).points
+    >>> len(make_request(0.1).points), make_request(0.1, stride=4).points
     (15, (None, 32.0, 2.0, 0.06))
     """
     shares = tuple(sorted({*SHARES, float(outliers)}))
-    return Question((None, *_RHO[thin - 1 :: thin]), shares, float(loss), float(error))
+    return CertificateRequest(
+        (None, *_RHO[stride - 1 :: stride]), shares, float(loss), float(error)
+    )
 
 
-def brief(asked: Question, share: float) -> Question:
-    """Return a shorter question: the prices of `asked` at one share.
+def restrict(request: CertificateRequest, share: float) -> CertificateRequest:
+    """Return a shorter request: the prices of `request` at one share.
 
-    :func:`shortened` turns an answer to `asked` into an answer to this one.
+    :func:`restrict_report` turns a report on `request` into a report on this one.
 
-    >>> whole = question(0.1)
-    >>> [2 * len(q.points) * len(q.shares) for q in (whole, brief(whole, 0.1))]
+    >>> whole = make_request(0.1)
+    >>> [2 * len(q.points) * len(q.shares) for q in (whole, restrict(whole, 0.1))]
     [180, 30]
     """
-    return asked._replace(shares=(share,))
+    return request._replace(shares=(share,))
 
 
-def shortened(report: Told, asked: Question, less: Question) -> Told:
-    """Return the part of a report on `asked` that answers `less`; a report on `less` as it is."""
+def restrict_report(
+    report: CertificateReport, request: CertificateRequest, less: CertificateRequest
+) -> CertificateReport:
+    """Return the part of a report that `less` requests; a report on `less` as it is."""
     if report.loss.shape == (len(less.points), len(less.shares)):
         return report
-    columns = [asked.shares.index(share) for share in less.shares]
-    return Told(report.loss[:, columns], report.error[:, columns])
+    columns = [request.shares.index(share) for share in less.shares]
+    return CertificateReport(report.loss[:, columns], report.error[:, columns])
 
 
-def thinness(rows: int, outputs: int) -> int:
-    """Return `thin` for :func:`question`, larger for more rows in all, to limit the time."""
+def grid_stride(rows: int, outputs: int) -> int:
+    """Return `stride` for :func:`make_request`, larger for more rows in all, to limit the time."""
     work = len(_RHO) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
     return min(1 + int(work / _WORK), len(_RHO) // 2)
 
 
-def tell(group: Group, theta: Array, units: Units, asked: Question, least: int = 1) -> list[Told]:
+def report(
+    group: Group, theta: Array, units: Units, request: CertificateRequest, least: int = 1
+) -> list[CertificateReport]:
     """Return each client's report on θ; every number is a mean over whole blocks of `least` rows.
 
     A mean over blocks is over somewhat fewer rows with the largest f: larger, never smaller.
     """
-    asks = partial(_tell_some, group, np.ravel(theta), units, asked, least)
+    evaluate = partial(_report_some, group, np.ravel(theta), units, request, least)
     with one_blas_thread():
-        return list(chain.from_iterable(each(asks, group.batches())))
+        return list(chain.from_iterable(each(evaluate, group.batches())))
 
 
-def _tell_some(
-    group: Group, theta: Array, units: Units, asked: Question, least: int, clients: range
-) -> list[Told]:
+def _report_some(
+    group: Group,
+    theta: Array,
+    units: Units,
+    request: CertificateRequest,
+    least: int,
+    clients: range,
+) -> list[CertificateReport]:
     """Return the reports of some clients of a group."""
     plain, parameter = reduced(group, theta, units, clients)
     start = int(group.bounds[clients.start])
@@ -173,15 +186,18 @@ def _tell_some(
         away = distances(group.rows[whole], group.center_of(i, whole), units)
         far[at] = away > fence(away)
     kept = [
-        [_kept(at.stop - at.start, share, int((~far[at]).sum()), least) for share in asked.shares]
+        [_kept(at.stop - at.start, share, int((~far[at]).sum()), least) for share in request.shares]
         for at in parts
     ]
     own = slice(start, start + len(far))
     certain = error_terms(group.problem, theta, group.rows[own], group.target[own], units)
-    reports = [Told(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts]
-    for k, price in enumerate(asked.points):
-        of_loss = _loss(plain, parameter, None if price is None else asked.loss * price)
-        of_error = certain.at(None if price is None else asked.error * price)
+    reports = [
+        CertificateReport(*np.full((2, len(request.points), len(request.shares)), NO_BOUND))
+        for _ in parts
+    ]
+    for k, price in enumerate(request.points):
+        of_loss = _loss(plain, parameter, None if price is None else request.loss * price)
+        of_error = certain.at(None if price is None else request.error * price)
         for f, name in ((of_loss, "loss"), (of_error, "error")):
             f[far] = -np.inf  # out of range: never among the largest
             for at, one, counts in zip(parts, reports, kept, strict=True):
@@ -195,7 +211,7 @@ def distances(rows: Array, center: Array, units: Units) -> Array:
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
         offset = rows[part] - (center if center.ndim == 1 else center[part])
-        found[part] = np.sqrt(np.square(offset) @ units.tells)
+        found[part] = np.sqrt(np.square(offset) @ units.distance)
     return found
 
 
@@ -275,15 +291,15 @@ def _largest(f: Array, counts: Sequence[int]) -> Array:
 
 
 def bound(
-    reports: Sequence[Told],
+    reports: Sequence[CertificateReport],
     lam: Array | None,
-    asked: Question,
+    request: CertificateRequest,
     share: float,
     drift: float,
     *,
     of: str = "loss",
 ) -> float:
-    """Return the bound at a share of `asked` and any drift; infinite if none is known.
+    """Return the bound at a share of `request` and any drift; infinite if none is known.
 
     Parameters
     ----------
@@ -291,21 +307,21 @@ def bound(
         The clients' reports.
     lam : array of shape (clients,) or None
         The mixture. None: the bound for every mixture at once.
-    asked : Question
+    request : CertificateRequest
         What the clients reported on.
     share, drift : float
         The share of outliers, and the drift in standard deviations.
     of : {"loss", "error"}
         What is bounded.
     """
-    column = asked.shares.index(share)
+    column = request.shares.index(share)
     means = np.array([getattr(part, of)[:, column] for part in reports])
     mean = means.max(axis=0) if lam is None else np.where(lam[:, None] > 0, means, 0.0).T @ lam
     found = np.inf
-    for price, value in zip(asked.points, mean.tolist(), strict=True):
+    for price, value in zip(request.points, mean.tolist(), strict=True):
         if value >= NO_BOUND * 1e-9 or (price is None and drift > 0):
             continue
-        moving = 0.0 if price is None else getattr(asked, of) * price * 0.5 * drift**2
+        moving = 0.0 if price is None else getattr(request, of) * price * 0.5 * drift**2
         found = min(found, moving + value)
     return found
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.certificates import bound as bounding
-from dorfl.certificates.bound import SHARES, Question, Told, Units
+from dorfl.certificates.bound import SHARES, CertificateReport, CertificateRequest, Units
 from dorfl.certificates.certificate import group_of
 from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import robust, validation
@@ -381,26 +381,26 @@ class InSample(Certified):
         The mixture, by default every client by its rows.
     reports : tuple
         The clients' reports.
-    asked : Question
+    request : CertificateRequest
         The prices and shares that the reports are for.
     """
 
     lam: Array
-    reports: tuple[Told, ...]
-    asked: Question
+    reports: tuple[CertificateReport, ...]
+    request: CertificateRequest
 
     def _upper_bounds(
         self, share: float, drift: float, who: str | Array | None
     ) -> tuple[float | None, float]:
         """Return the least bounds of loss and error over the prices that clients reported on."""
-        if share not in self.asked.shares:
-            known = ", ".join(f"{one:g}" for one in self.asked.shares)
+        if share not in self.request.shares:
+            known = ", ".join(f"{one:g}" for one in self.request.shares)
             raise ValueError(f"outliers={share}: not evaluated; known are {known}")
         reports, lam = self.reports, self.lam if isinstance(who, str) else who
         if isinstance(who, str) and who:
             reports, lam = (reports[self.names.index(who)],), np.ones(1)
         loss, error = (
-            bounding.bound(reports, lam, self.asked, share, drift, of=of)
+            bounding.bound(reports, lam, self.request, share, drift, of=of)
             for of in ("loss", "error")
         )
         return loss, error
@@ -408,7 +408,7 @@ class InSample(Certified):
     @property
     def shares(self) -> tuple[float, ...]:
         """Shares of outliers that were evaluated."""
-        return self.asked.shares
+        return self.request.shares
 
     @property
     def words(self) -> str:
@@ -629,7 +629,7 @@ def measure(
     return Frame(
         names=tuple(clients),
         variance=np.where(np.isfinite(units.moves), 1.0 / units.moves, 0.0),
-        tells=units.tells,
+        tells=units.distance,
         centers=centers,
         reach=np.where(np.isfinite(reach), reach, -1.0),
         prices=prices,
@@ -695,22 +695,22 @@ def _in_sample(
             for X, y in checked.values()
         ]
         scatter = robust.residual_scale(residuals) or 1.0
-    thin = bounding.thinness(len(group.target), problem.outputs)
-    asked = ask(problem.loss, outliers, scatter, thin)
+    stride = bounding.grid_stride(len(group.target), problem.outputs)
+    request = make_request(problem.loss, outliers, scatter, stride)
     return InSample(
         outliers=float(outliers),
         drift=float(drift),
         names=group.names,
         classifies=problem.loss.classifies,
         lam=fixed(group.counts if lam is None else lam).start(group.names, group.counts),
-        reports=tuple(bounding.tell(group, fit.theta, units, asked)),
-        asked=asked,
+        reports=tuple(bounding.report(group, fit.theta, units, request)),
+        request=request,
     )
 
 
-def ask(loss: Loss, outliers: float, scatter: float, thin: int) -> Question:
+def make_request(loss: Loss, outliers: float, scatter: float, stride: int) -> CertificateRequest:
     """Return what to ask clients, for a loss and the scale of its residuals."""
     if loss.classifies:
-        return bounding.question(outliers, thin=thin)
+        return bounding.make_request(outliers, stride=stride)
     size = float(loss.value(np.array([scatter]), np.zeros(1))[0])
-    return bounding.question(outliers, thin=thin, loss=size, error=scatter)
+    return bounding.make_request(outliers, stride=stride, loss=size, error=scatter)

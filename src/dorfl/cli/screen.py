@@ -126,7 +126,6 @@ def _describe_arguments(command: click.Command) -> None:
 
 def _report(error: Exception) -> int:
     """Print an error, and return its exit code."""
-
     known: dict[type[Exception], int] = {
         DataError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.certificates.bound import Told
+from dorfl.certificates.bound import CertificateReport
 from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.robust import ColumnScales, LocationReport
@@ -207,7 +207,7 @@ class Refusal(NamedTuple):
 # the certificate. Of a secure sum, to `levels`: Columns with names alone.
 Answer = (
     Enrolled | Columns | Spreads | LocationReport | Sketch | Report | Reports | HeldOut | Finished
-    | Told | Released | Masked | Opened | Refusal
+    | CertificateReport | Released | Masked | Opened | Refusal
 )  # fmt: skip
 
 
