@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -130,6 +131,23 @@ def about(name: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+def numpydoc_of_options() -> str:
+    """Return the options as parameters of a numpydoc section, for a function that takes them."""
+    listed = []
+    for one in fields(Options):
+        default = "" if one.default is None else f" By default {one.default}."
+        text = textwrap.fill(
+            _sentence(about(one.name)) + default,
+            100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 8,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        listed.append(f"    {one.name}\n{text}\n")
+    return "".join(listed)
 
 
 _LISTED = "\n".join(
