@@ -254,9 +254,15 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # short of 1e-10: its gap is added
         best = train(
-            clients, pooled, loss=group.problem.loss, intercept=group.problem.intercept, tol=1e-10,
-            start=fit.theta, l2=fit.l2, theta_radius=fit.theta_radius,
-        )  # fmt: skip
+            clients,
+            pooled,
+            loss=group.problem.loss,
+            intercept=group.problem.intercept,
+            tol=1e-10,
+            start=fit.theta,
+            l2=fit.l2,
+            theta_radius=fit.theta_radius,
+        )
     penalty = 0.5 * fit.l2 * float(group.problem.penalised @ point**2)
     return float(group.evaluate(point).values.max() + penalty - best.objective + best.gap)
 

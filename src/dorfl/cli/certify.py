@@ -11,7 +11,7 @@ from dorfl.certificates.certificate import paper
 from dorfl.certificates.certified import Certified
 from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.data.tables import DataError
 from dorfl.report.content import Table
 from dorfl.tabular import promises
@@ -93,7 +93,7 @@ def certify(
         from dorfl.report import page
 
         page.write(of_promises(found, loaded.label), out)
-        saved = [Line("Saved", str(out))]
+        saved = [ResultLine("Saved", str(out))]
     screen.lines(*_lines(found), *saved)
     _explain(screen, found)
     first, *others = found.values()
@@ -142,19 +142,21 @@ def _plain(promise: Promise) -> dict[str, Any]:
     }
 
 
-def _lines(found: dict[str, Promise]) -> list[Line]:
+def _lines(found: dict[str, Promise]) -> list[ResultLine]:
     """Return the bounds of every model: at the settings, of the worst client, at the corners."""
     lines = []
     for name, promise in found.items():
         of = f"{name}: " if len(found) > 1 else ""
-        lines.append(Line("Guaranteed", of + summary.guaranteed(promise)))
+        lines.append(ResultLine("Guaranteed", of + summary.guaranteed(promise)))
         own = [(one, summary.bounded(one)) for one in promise.clients if one.error is not None]
         if len(own) > 1:
             worst, bound = max(own, key=lambda pair: pair[0].error or 0.0)
             every = summary.bounded(promise.overall[1])
-            lines.append(Line("Worst", f"{worst.name}: {bound}; every mixture of clients: {every}"))
+            lines.append(
+                ResultLine("Worst", f"{worst.name}: {bound}; every mixture of clients: {every}")
+            )
         for label, curve in (("No drift", "over_drift"), ("No outliers", "over_outliers")):
-            lines.append(Line(label, summary.bounded(getattr(promise, curve)[0])))
+            lines.append(ResultLine(label, summary.bounded(getattr(promise, curve)[0])))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.tabular import comparison
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.pages import compared, compared_clients, of_comparison
@@ -47,14 +47,17 @@ def compare(
         made = of_comparison(found, study)
         page.write(made, out / "index.html")
         export.export(made, out)
-        saved = [Line("Saved", f"{out}/index.html, tables and figures")]
+        saved = [ResultLine("Saved", f"{out}/index.html, tables and figures")]
     inliers, rows = int(found.inlier.sum()), len(found.inlier)
     screen.lines(
-        Line("Data", f"{summary.counted(rows, len(found.clients), study.data.client)}, "
-             f"{folds} folds; {rows - inliers:,} rows down-weighted"),
-        Line("Best", found.verdict),
+        ResultLine(
+            "Data",
+            f"{summary.counted(rows, len(found.clients), study.data.client)}, "
+            f"{folds} folds; {rows - inliers:,} rows down-weighted",
+        ),
+        ResultLine("Best", found.verdict),
         *saved,
-    )  # fmt: skip
+    )
     screen.table(compared(found))
     if len(found.clients) > 1 and screen.verbose:
         screen.table(compared_clients(found, most=_LISTED))

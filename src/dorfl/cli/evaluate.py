@@ -8,7 +8,7 @@ import numpy as np
 
 from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Cell, Table
 from dorfl.support.text import percent
 from dorfl.support.types import Array
@@ -41,11 +41,15 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
     counted = summary.counted(len(rows.y), len(rows.names), None)
     found = by_class(loaded, rows) if loaded.classifies else None
     screen.lines(
-        Line("Data", f"{counted} of {data.name}, label {loaded.label}"),
-        Line("Outliers", f"{answer['down_weighted']:,} rows down-weighted"),
-        Line("Score", _score(loaded, answer)),
-        *([Line("Worst", summary.worst(loaded, clients, answer["worst"]))] if several else []),
-        *([Line("Calibration", _calibration(found))] if found else []),
+        ResultLine("Data", f"{counted} of {data.name}, label {loaded.label}"),
+        ResultLine("Outliers", f"{answer['down_weighted']:,} rows down-weighted"),
+        ResultLine("Score", _score(loaded, answer)),
+        *(
+            [ResultLine("Worst", summary.worst(loaded, clients, answer["worst"]))]
+            if several
+            else []
+        ),
+        *([ResultLine("Calibration", _calibration(found))] if found else []),
     )
     if several:
         screen.table(_table(loaded, answer, data.name))

@@ -16,7 +16,7 @@ import typer
 
 from dorfl.carriers import require
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
+from dorfl.cli.screen import ResultLine, Screen, refuse_useless, warn_shortfall
 from dorfl.cli.server import Folder, opened
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _go(
     made, saved = results.model_of(end), folder / "model"
     screen.lines(
         *summary.of_model(made, "NEW.csv", str(saved)),
-        Line("Saved", f"{saved}/", f"dorfl report {saved}"),
+        ResultLine("Saved", f"{saved}/", f"dorfl report {saved}"),
     )
     summary.explain(screen, made)
     for line in uncertified(end):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dorfl.cli import summary
 from dorfl.cli.options import ModelFolder
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.tabular.model import load, tables
 from dorfl.tabular.model.folder import to_json
 
@@ -17,7 +17,7 @@ def info(model: ModelFolder) -> None:
     screen, loaded = Screen(), load(model)
     screen.lines(
         *summary.of_model(loaded, folder=str(model)),
-        Line("Method", loaded.fit.problem.method.name, f"dorfl report {model}"),
+        ResultLine("Method", loaded.fit.problem.method.name, f"dorfl report {model}"),
     )
     screen.table(tables.columns(loaded))
     summary.explain(screen, loaded)

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Table
 from dorfl.support import files
 from dorfl.support.text import percent
@@ -48,13 +48,15 @@ def outliers(
     why, inliers = why_none(loaded), None
     if why and loaded.fit.problem.method.name == "dorfl":  # other methods have no score: an error
         answer, tables = {"down_weighted": 0, "top": [], "why": why}, []
-        lines = [Line("Outliers", why)]
+        lines = [ResultLine("Outliers", why)]
     else:
         found = audit(loaded, rows)
         listed = _listed(found)
         answer, tables = {"down_weighted": found.low, "top": listed[:top]}, [_weighed(listed, top)]
         share = percent(found.low / len(listed))
-        lines = [Line("Outliers", f"{found.low:,} of {len(listed):,} rows ({share}) down-weighted")]
+        lines = [
+            ResultLine("Outliers", f"{found.low:,} of {len(listed):,} rows ({share}) down-weighted")
+        ]
         inliers = np.isin(rows.order + 1, found.row[found.weight >= MIN_WEIGHT])
         if out is not None:
             _write(out / "outliers.csv", listed)
@@ -62,12 +64,12 @@ def outliers(
     labels = _labels(loaded, rows, inliers)
     if labels:
         words = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
-        lines.append(Line("Labels", words))
+        lines.append(ResultLine("Labels", words))
         tables.append(_labelled(labels, top))
         if out is not None:
             _write(out / "labels.csv", labels)
     if out is not None and tables:
-        lines.append(Line("Saved", f"{out}/"))
+        lines.append(ResultLine("Saved", f"{out}/"))
     screen.lines(*lines)
     for table in tables:
         screen.table(table)

@@ -48,7 +48,7 @@ _LABEL = 12  # width of the labels of a result
 _NOTES = 8  # notes that are printed without --verbose
 
 
-class Line(NamedTuple):
+class ResultLine(NamedTuple):
     """A line of a result: what it is about, the figures, and the command that shows more."""
 
     label: str
@@ -102,9 +102,14 @@ def _flag(name: str, names: list[str], about: str) -> click.Option:
             ctx.exit()
 
     return TyperOption(
-        param_decls=names, is_flag=True, expose_value=False, is_eager=True, help=about,
-        callback=keep, rich_help_panel=_PANEL,
-    )  # fmt: skip
+        param_decls=names,
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        help=about,
+        callback=keep,
+        rich_help_panel=_PANEL,
+    )
 
 
 def _flowed(text: str) -> str:
@@ -127,8 +132,11 @@ def _describe_arguments(command: click.Command) -> None:
 def _report(error: Exception) -> int:
     """Print an error, and return its exit code."""
     known: dict[type[Exception], int] = {
-        DataError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
-    }  # fmt: skip
+        DataError: 3,
+        ModelError: 4,
+        ValueError: 2,
+        ModuleNotFoundError: 2,
+    }
     for kind, code in known.items():
         if isinstance(error, kind):
             _print_error(str(error))
@@ -178,15 +186,19 @@ class Screen:
         self.out = Console(highlight=False, markup=False)  # names may look like markup
         self.err = Console(stderr=True, highlight=False)
 
-    def lines(self, *lines: Line) -> None:
+    def lines(self, *lines: ResultLine) -> None:
         """Print the labelled lines of a result; a terminal wraps them behind their labels."""
         width = self.out.width - _LABEL if self.out.is_terminal else sys.maxsize
         for line in lines:
             words = f"{line.text}     {line.command}".rstrip()
             text = textwrap.fill(
-                words, width=max(width, _LABEL), drop_whitespace=True, break_on_hyphens=False,
-                break_long_words=False, replace_whitespace=False,
-            )  # fmt: skip
+                words,
+                width=max(width, _LABEL),
+                drop_whitespace=True,
+                break_on_hyphens=False,
+                break_long_words=False,
+                replace_whitespace=False,
+            )
             self.say(textwrap.indent(f"{line.label:{_LABEL}}{text}", " " * _LABEL)[_LABEL:])
 
     def say(self, words: str) -> None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from dorfl.certificates.certified import ceiled, floored
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Table, finite
 from dorfl.support.text import percent
 from dorfl.tabular.model import Model, tables
@@ -30,27 +30,31 @@ _GAP = (
 )
 
 
-def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[Line]:
+def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[ResultLine]:
     """Return the lines of a model that was trained on a table and is saved in a folder."""
     table, folder = shlex.quote(table), shlex.quote(folder)
     lines = [
-        Line("Data", _data(model)),
-        Line("Outliers", _outliers(model), _audit(model, table, folder)),
-        Line("Training", _training(model)),
+        ResultLine("Data", _data(model)),
+        ResultLine("Outliers", _outliers(model), _audit(model, table, folder)),
+        ResultLine("Training", _training(model)),
     ]
     held = model.facts.held_out
     if held:
-        lines.append(Line("Held-out", _held_out(model, held)))
+        lines.append(ResultLine("Held-out", _held_out(model, held)))
     else:
-        lines.append(Line("Held-out", _trained_with(model), f"dorfl evaluate {folder} NEW.csv"))
+        lines.append(
+            ResultLine("Held-out", _trained_with(model), f"dorfl evaluate {folder} NEW.csv")
+        )
     if held and len(model.fit.clients) > 1:
         own = held[0].clients
-        lines.append(Line("Worst", worst(model, own, worst_client(own, model.classifies))))
+        lines.append(ResultLine("Worst", worst(model, own, worst_client(own, model.classifies))))
     promise = model.facts.promise
     if promise is None:
-        lines.append(Line("Guaranteed", f"nothing{_why_nothing(model)}"))
+        lines.append(ResultLine("Guaranteed", f"nothing{_why_nothing(model)}"))
     else:
-        lines.append(Line("Guaranteed", guaranteed(promise), f"dorfl certify {folder} {table}"))
+        lines.append(
+            ResultLine("Guaranteed", guaranteed(promise), f"dorfl certify {folder} {table}")
+        )
     return lines
 
 

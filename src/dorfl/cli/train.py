@@ -14,7 +14,7 @@ import typer
 
 from dorfl.certificates.certified import CONFIDENCE, DRIFT
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
+from dorfl.cli.screen import ResultLine, Screen, refuse_useless, warn_shortfall
 from dorfl.protocol import meaning
 from dorfl.protocol.settings import Study
 from dorfl.tabular import held_out, promises, table
@@ -95,7 +95,8 @@ def train(
     save_evaluation(model, out)
     table = study.data.file or str(data)
     screen.lines(
-        *summary.of_model(model, table, str(out)), Line("Saved", f"{out}/", f"dorfl report {out}")
+        *summary.of_model(model, table, str(out)),
+        ResultLine("Saved", f"{out}/", f"dorfl report {out}"),
     )
     summary.explain(screen, model)
     screen.give(

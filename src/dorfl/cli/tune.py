@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
 from dorfl.protocol.toml import to_toml
 from dorfl.report.content import Measured, Table
 from dorfl.support import files
@@ -58,22 +58,27 @@ def tune(
             plain = trial
     chosen = best.settings
     flags = f"--outliers {chosen['outliers']:g} --shift {chosen['shift']:g}"
-    last = Line("Train with", flags)
+    last = ResultLine("Train with", flags)
     if out is not None:
         place = study.data.file and os.path.relpath(study.data.file, out.parent)
         kept = study.changed(
             method_outliers=chosen["outliers"], method_shift=chosen["shift"], data_file=place
         )
         files.write_whole(out, to_toml(kept).encode())
-        last = Line("Saved", str(out), f"dorfl train {out}")
+        last = ResultLine("Saved", str(out), f"dorfl train {out}")
     screen.notes(rows.notes)
     screen.lines(
-        Line("Data", f"{summary.counted(len(rows.y), len(rows.names), study.data.client)}, "
-             f"{found.rows:,} rows held out"),
-        Line("Chosen", f"{flags}, of {len(found.trials)} combinations"),
-        Line("Held-out", f"loss {best.loss:.3g}; without outliers and drift {plain.loss:.3g}"),
+        ResultLine(
+            "Data",
+            f"{summary.counted(len(rows.y), len(rows.names), study.data.client)}, "
+            f"{found.rows:,} rows held out",
+        ),
+        ResultLine("Chosen", f"{flags}, of {len(found.trials)} combinations"),
+        ResultLine(
+            "Held-out", f"loss {best.loss:.3g}; without outliers and drift {plain.loss:.3g}"
+        ),
         last,
-    )  # fmt: skip
+    )
     if screen.verbose:
         screen.table(_table(found.trials))
     trials = [trial._asdict() for trial in found.trials]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dorfl.certificates import bound, certified
 from dorfl.certificates.bound import CertificateRequest, Units
-from dorfl.data.preprocessing import Plan, Transform
+from dorfl.data.preprocessing import ColumnPlan, Transform
 from dorfl.data.robust import ColumnScales
 from dorfl.federated import privacy
 from dorfl.federated import scale as scaling
@@ -322,11 +322,13 @@ def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
     return tuple(sorted({*transform.frozen, *named}))
 
 
-def plan_of(study: Study) -> Plan:
+def plan_of(study: Study) -> ColumnPlan:
     """How columns are summarised and scaled."""
     scaling, missing = study.columns.scaling, study.columns.missing
     floors = private.floors(study)
-    return Plan(scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors)
+    return ColumnPlan(
+        scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors
+    )
 
 
 def limits_of(study: Study) -> Limits | None:

@@ -15,7 +15,7 @@ from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.federated.pooled import Tilt
+from dorfl.federated.pooled import SumSettings
 from dorfl.protocol.constant import Learnt
 from dorfl.protocol.settings import Study
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
@@ -97,7 +97,7 @@ class Summing(NamedTuple):
     alive: tuple[str, ...] = ()
     rows: int = 0
     most: int = 0
-    tilt: Tilt = Tilt()
+    tilt: SumSettings = SumSettings()
     levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - replaced, never changed in place
     units: dict[str, float] = {}  # noqa: RUF012 - so are these
     middles: dict[str, float] = {}  # noqa: RUF012
