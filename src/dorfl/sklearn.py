@@ -427,16 +427,49 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
         return np.searchsorted(self.classes_, y)
 
     def decision_function(self, X: Any) -> Array:
-        """Return logits (n,), or (n, classes) for more than two classes."""
+        """Compute logits.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n,) logits, or (n, classes) for more than two classes.
+        """
         out = self._output(X)
         return out[:, 0] if out.shape[1] == 1 else out
 
     def predict_proba(self, X: Any) -> Array:
-        """Return class probabilities (n, classes)."""
+        """Compute class probabilities.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n, classes) probabilities, in the order of `classes_`.
+        """
         return probabilities(self.decision_function(X))
 
     def predict(self, X: Any) -> Array:
-        """Return the most likely label of every row."""
+        """Predict the most likely label of every row.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n,) labels.
+        """
         out = self.decision_function(X)
         return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
 
@@ -536,7 +569,18 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
         return np.asarray((np.asarray(y, dtype=np.float64) - target.center) / target.spread)
 
     def predict(self, X: Any) -> Array:
-        """Return the prediction for every row."""
+        """Predict the number of every row.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n,) predictions, in the unit of y.
+        """
         out = self._output(X)
         if not hasattr(self, "network_"):
             return out

@@ -224,7 +224,18 @@ class Certified(ABC):
         return tuple(sorted({*SHARES, self.outliers}))
 
     def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
-        """Return the bounds over drifts, at the share of outliers of the certificate."""
+        """Return the bounds over drifts, at the share of outliers of the certificate.
+
+        Parameters
+        ----------
+        drifts : sequence of float
+            Drifts in standard deviations.
+
+        Returns
+        -------
+        list of (float, Bounds)
+            Each drift with its bounds.
+        """
         return [(drift, self.at(drift=drift)) for drift in drifts]
 
     def over_outliers(self) -> list[tuple[float, Bounds]]:
@@ -437,18 +448,45 @@ class InSample(Certified):
 
 
 def down(accuracy: float) -> float:
-    """Round a lower bound down to a tenth of a percent."""
+    """Round a lower bound down to a tenth of a percent.
+
+    Parameters
+    ----------
+    accuracy : float
+        The bound.
+
+    Returns
+    -------
+    float
+        The rounded bound.
+    """
     return float(np.floor(accuracy * 1000.0 + 1e-9) / 1000.0)
 
 
 def up(bound: float) -> float:
-    """Round an upper bound up to four digits."""
+    """Round an upper bound up to four digits.
+
+    Parameters
+    ----------
+    bound : float
+        The bound.
+
+    Returns
+    -------
+    float
+        The rounded bound.
+    """
     digit = 10.0 ** (np.floor(np.log10(max(bound, 1e-300))) - 3.0)
     return float(np.ceil(bound / digit - 1e-9) * digit)
 
 
 def floored(accuracy: float) -> str:
-    """Format a lower bound in percent, rounded down.
+    """Format a lower bound of an accuracy in percent, rounded down.
+
+    Parameters
+    ----------
+    accuracy : float
+        The bound.
 
     >>> floored(0.91999)
     '91.9 %'
@@ -457,7 +495,12 @@ def floored(accuracy: float) -> str:
 
 
 def ceiled(error: float) -> str:
-    """Format an upper bound in four digits, rounded up.
+    """Format an upper bound of an error in four digits, rounded up.
+
+    Parameters
+    ----------
+    error : float
+        The bound.
 
     >>> ceiled(3.86201), ceiled(0.25), ceiled(10550.2)
     ('3.863', '0.25', '10,560')
@@ -535,7 +578,22 @@ def certify(
 
 
 def check(outliers: float, drift: float, confidence: float | None = None) -> None:
-    """Raise ValueError for a share, a drift or a confidence out of range."""
+    """Raise an error for a share, a drift or a confidence out of range.
+
+    Parameters
+    ----------
+    outliers : float
+        Share of outliers, from 0 to 0.4.
+    drift : float
+        Standard deviations, 0 or more.
+    confidence : float, optional
+        Above 0 and below 1.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
     if confidence is not None and not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1")
     if not 0 <= outliers <= _MOST:
@@ -709,7 +767,23 @@ def _in_sample(
 
 
 def make_request(loss: Loss, outliers: float, scatter: float, stride: int) -> CertificateRequest:
-    """Return what to ask clients, for a loss and the scale of its residuals."""
+    """Return what to request of clients.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    outliers : float
+        Share of outliers, which is added to those of a curve.
+    scatter : float
+        Scale of the residuals of a regression.
+    stride : int
+        Every `stride`-th price is used.
+
+    Returns
+    -------
+    CertificateRequest
+    """
     if loss.classifies:
         return bounding.make_request(outliers, stride=stride)
     size = float(loss.value(np.array([scatter]), np.zeros(1))[0])

@@ -98,7 +98,19 @@ class Options:
                 raise ValueError(f"{name}={getattr(self, name)}: {need}")
 
     def changed(self, **given: Any) -> Options:
-        """Return a copy with other values; an unknown name raises a TypeError.
+        """Return a copy with other values.
+
+        Parameters
+        ----------
+        **given
+            Options by name.
+
+        Raises
+        ------
+        TypeError
+            If there is no option of that name; the message suggests one.
+        ValueError
+            If a value is out of range.
 
         >>> Options().changed(max_round=3)
         Traceback (most recent call last):
