@@ -76,7 +76,7 @@ def certify(
     if radius and not paper:
         raise ValueError("--radius is for --paper; without it say --outliers and --drift")
     if paper and beside is not None:
-        raise ValueError("--beside compares models in plain words; leave out --paper")
+        raise ValueError("--beside compares the certificates of two models; leave out --paper")
     if paper:
         _paper(screen, loaded, _rows(screen, loaded, data, client, site), radius or [])
         return
@@ -97,8 +97,8 @@ def certify(
     screen.lines(*_lines(found), *saved)
     _explain(screen, found)
     first, *others = found.values()
-    told = {"beside": [_plain(one) for one in others]} if others else {}
-    screen.give({**_plain(first), **told})
+    others_as_json = {"beside": [_plain(one) for one in others]} if others else {}
+    screen.give({**_plain(first), **others_as_json})
 
 
 class _Settings(NamedTuple):
@@ -188,11 +188,11 @@ def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> Non
             "whose rows these are: --client COLUMN or --site NAME"
         )
     found = paper(loaded.fit, rows.clients)
-    asked = {r: found.at(r) for r in radii}
+    bounds_at = {r: found.at(r) for r in radii}
     screen.say(str(found))
-    if asked:
+    if bounds_at:
         columns, forms = ("UW distance", "at most"), {"UW distance": "g", "at most": ".6g"}
-        rows_ = list(asked.items())
+        rows_ = list(bounds_at.items())
         screen.table(Table("paper", "Certified worst-case risk", columns, rows_, forms))
     screen.give(
         {
@@ -201,7 +201,7 @@ def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> Non
             "attained": found.attained,
             "is_certificate": found.is_certificate,
             "error": found.error if found.is_certificate else None,
-            "at": [{"radius": r, "bound": bound} for r, bound in asked.items()],
+            "at": [{"radius": r, "bound": bound} for r, bound in bounds_at.items()],
             "words": str(found),
         }
     )

@@ -19,7 +19,7 @@ _LISTED = 10  # clients, and trainings that fell short, that are listed
 @options.takes(*options.ANY_METHOD)
 def compare(
     data: options.Table,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     folds: options.Folds = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the page, tables and figure.")
@@ -36,7 +36,7 @@ def compare(
       dorfl compare adult.csv --label income --client race --folds 5 --out comparison
       dorfl compare study.toml
     """
-    study = options.study_of(data, words)
+    study = options.study_of(data, settings)
     screen = Screen()
     with screen.progress("reading", total=folds * len(comparison.compared(study))) as step:
         found = comparison.compare(study, folds, tick=step)

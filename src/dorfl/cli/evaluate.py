@@ -67,12 +67,12 @@ def _score(model: Model, answer: dict[str, Any]) -> str:
     """Return the score over inliers beside a constant's, and both with outliers."""
     own, constant = answer["overall"], answer["constant"]
     inliers = Estimate(**own["inliers"])
-    words = f"{model.measure} {summary.scored(model, inliers)}"
-    words += f", constant {model.scored(constant['inliers'])}"
+    text = f"{model.measure} {summary.scored(model, inliers)}"
+    text += f", constant {model.scored(constant['inliers'])}"
     if answer["down_weighted"]:
         pair = (model.scored(one["score"]).removesuffix(" %") for one in (own, constant))
-        words += f" (with outliers: {', '.join(pair)})"
-    return f"{words}; AUC {own['auc']:.3f}" if "auc" in own else words
+        text += f" (with outliers: {', '.join(pair)})"
+    return f"{text}; AUC {own['auc']:.3f}" if "auc" in own else text
 
 
 def _calibration(found: Classes) -> str:

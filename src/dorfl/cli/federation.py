@@ -36,7 +36,7 @@ Board = Annotated[
 def run(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
-    words: dict[str, Any],
+    settings: dict[str, Any],
     force: options.Force = False,
     tensorboard: Board = None,
 ) -> None:
@@ -46,11 +46,12 @@ def run(
     """
     federation = opened(folder)
     from dorfl.carriers import runs
-    from dorfl.protocol import settings, toml
+    from dorfl.protocol import toml
+    from dorfl.protocol.settings import among
 
-    named = settings.among(toml.read(study), tuple(federation.sites()))
+    named = among(toml.read(study), tuple(federation.sites()))
     named = named._replace(data=named.data._replace(file=None))  # each site has its own table
-    named = options.changed(named, words)
+    named = options.changed(named, settings)
     _go(federation, partial(runs.begin, federation, named), tensorboard, force)
 
 

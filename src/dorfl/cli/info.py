@@ -24,6 +24,6 @@ def info(model: ModelFolder) -> None:
     for line in loaded.facts.notes:
         screen.explain(line)
     screen.give(to_json(loaded))
-    for words in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
-        if words:
-            screen.alarm(words)
+    for warning in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
+        if warning:
+            screen.alarm(warning)

@@ -18,7 +18,7 @@ from dorfl.tabular.proposal import propose
 @options.takes("label", "client")
 def init(
     data: NewTable,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path(
         "study.toml"
     ),
@@ -37,7 +37,7 @@ def init(
         raise typer.BadParameter(f"{out} exists; --force writes over it")
 
     screen = Screen()
-    study, notes = propose(data, words["label"], words["client"], out.parent)
+    study, notes = propose(data, settings["label"], settings["client"], out.parent)
     files.write_whole(out, to_toml(study, notes).encode())
     by = f"clients by {study.data.client!r}" if study.data.client else "all rows one client"
     screen.say(f"{out}: predicts {study.data.label!r}, {by}")

@@ -63,8 +63,8 @@ def outliers(
             draw(weights_by_distance(found), out)
     labels = _labels(loaded, rows, inliers)
     if labels:
-        words = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
-        lines.append(ResultLine("Labels", words))
+        text = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
+        lines.append(ResultLine("Labels", text))
         tables.append(_labelled(labels, top))
         if out is not None:
             _write(out / "labels.csv", labels)

@@ -158,10 +158,10 @@ def _outliers(model: Model) -> str:
         assumed = model.facts.outliers
         return f"up to {percent(assumed, 0)} of rows assumed; not counted" if assumed else "none"
     share = percent(weights.low / max(rows, 1), 1 if weights.low < 0.1 * rows else 0)
-    words = f"{weights.low:,} rows ({share}) down-weighted" if weights.low else "none found"
+    text = f"{weights.low:,} rows ({share}) down-weighted" if weights.low else "none found"
     if found is None:
-        return words
-    return f"{words}; validation loss {found.loss:.3g} instead of {found.plain:.3g}"
+        return text
+    return f"{text}; validation loss {found.loss:.3g} instead of {found.plain:.3g}"
 
 
 def _audit(model: Model, table: str, folder: str) -> str:
@@ -182,11 +182,11 @@ def _held_out(model: Model, found: tuple[HeldOutScores, ...]) -> str:
     others = [(_plain(one.method), one) for one in found[1:-1]] + [("constant", constant)]
     means = "".join(f", {name} {model.scored(one.overall.mean)}" for name, one in others)
     every = [one.all_rows for one in found]
-    words = f"{model.measure} {scored(model, own.overall)}{means}"
+    text = f"{model.measure} {scored(model, own.overall)}{means}"
     if own.all_rows is None:
-        return words
+        return text
     listed = ", ".join(model.scored(one.mean).removesuffix(" %") for one in every if one)
-    return f"{words} (with outliers: {listed})"
+    return f"{text} (with outliers: {listed})"
 
 
 def _plain(method: str) -> str:

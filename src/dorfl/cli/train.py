@@ -30,7 +30,7 @@ _HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's 
 @options.takes(*options.TABLE)
 def train(
     data: options.Table,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="The model's folder.", rich_help_panel=options.DATA),
@@ -59,7 +59,7 @@ def train(
       dorfl train adult.csv --label income --client race --model mlp
       dorfl train study.toml
     """
-    study = options.study_of(data, words)
+    study = options.study_of(data, settings)
     force = force or _overwrites(out)
     screen = Screen()
     _say_size(screen, study)

@@ -21,7 +21,7 @@ from dorfl.tabular.tuning import Trial
 @options.takes(*(word for word in options.ANY_METHOD if word != "model"))
 def tune(
     data: options.Table,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A study.toml with what was chosen.")
     ] = None,
@@ -39,7 +39,7 @@ def tune(
     """
     if out is not None and out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
-    study = options.study_of(data, words)
+    study = options.study_of(data, settings)
     if study.training.model != "linear":
         raise ValueError(
             "training.model: settings are tuned with linear models; tune without it, and train the "
