@@ -8,10 +8,11 @@ True
 """
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 from dorfl import solvers
 from dorfl.certificates import certificate
@@ -23,7 +24,7 @@ from dorfl.federated import privacy, registry, serialization
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import Fit
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.federated.options import Options
+from dorfl.federated.options import Options, numpydoc_of_options
 from dorfl.federated.registry import register_dataset, register_method
 from dorfl.federated.report_bounds import Limits
 from dorfl.federated.simulation import Round
@@ -140,34 +141,12 @@ def train(
     options: Any = None,
     *,
     model: Any = None,
-    loss: str | Loss | None = None,
-    solver: str | solvers.Solver | None = None,
-    tol: float | None = None,
-    max_rounds: int | None = None,
-    l2: float | None = None,
-    theta_radius: float | None = None,
-    intercept: bool | None = None,
-    seed: int | None = None,
-    batch: int | None = None,
-    participation: float | None = None,
-    tolerance: float | None = None,
-    curvature: str | None = None,
-    bytes_per_round: float | None = None,
-    limits: Limits | None = None,
-    liars: float | None = None,
-    trim: float | None = None,
-    privacy: privacy.Gaussian | None = None,
-    sample_weight: Any = None,
-    class_weight: Any = None,
-    start: Any = None,
-    progress: Callable[[Round], object] | None = None,
-    absent: Callable[[int, str], bool] | None = None,
-    tamper: Callable[[Broadcast, Report], Report] | None = None,
-    **network_options: Any,
+    **by_name: Any,
 ) -> Any:
     """Train one model over clients whose rows stay where they are.
 
-    An option that is None has its default.
+    An option that is None has its default. For an open method the default of `tol` is 1e-4, and
+    that of `l2` is 1 / n of standardised columns.
 
     Parameters
     ----------
@@ -185,41 +164,8 @@ def train(
     model
         A `torch.nn.Module`, or a function that makes one; see :func:`dorfl.networks.train`. By
         default a linear model is trained.
-    loss
-        "logistic" (two classes), "softmax", "squared", "huber", or one of :mod:`dorfl.losses`.
-    solver
-        "auto", "sqp", "optimistic", "paper", or one of :mod:`dorfl.solvers`.
-    tol
-        Stop when the optimality gap is below this share of the objective. By default 1e-6, for an
-        open method 1e-4.
-    max_rounds
-        Largest number of rounds; by default as many as the solver needs.
-    l2
-        Adds ½ l2 ‖θ‖². By default 0, for an open method 1 / n of standardised columns.
-    theta_radius
-        Keeps ‖θ‖ below this radius.
-    intercept
-        Whether the model has an intercept; by default it has.
-    seed
-        Seed of random numbers.
-    batch
-        Rows that a client draws per round; by default all.
-    participation
-        Share of the clients that get a request in a round; by default 1.
-    tolerance
-        Accuracy of the inner maximisation over rows; by default it is solved exactly.
-    curvature
-        Finest curvature requested: "auto", "full", "blocks", "diagonal" or "none".
-    bytes_per_round
-        Bytes that a client can send in a round; limits the curvature.
-    limits
-        Limits on rows by which reports are clipped: :mod:`dorfl.federated.report_bounds`.
-    liars
-        Share of the clients that may be Byzantine: :mod:`dorfl.federated.byzantine`.
-    trim
-        Share of the mixture that is trimmed from gradients on either side.
-    privacy
-        Differential privacy of rows, from :func:`dorfl.privacy.gaussian`.
+    **by_name
+        Options of :class:`~dorfl.Options`, and:
     sample_weight
         Weights (n,) of each client's rows, in a list or by name. They are part of P̂_i, inside the
         log-mean-exp: :mod:`dorfl.data.validation`.
@@ -260,15 +206,7 @@ def train(
     >>> dorfl.train(data.clients, dorfl.methods.afl(), l2=0.1).status
     'converged'
     """
-    by_name = dict(  # noqa: C408 - keywords are names of options
-        loss=loss, solver=solver, tol=tol, max_rounds=max_rounds, l2=l2, theta_radius=theta_radius,
-        intercept=intercept, seed=seed, batch=batch, participation=participation,
-        tolerance=tolerance, curvature=curvature, bytes_per_round=bytes_per_round, limits=limits,
-        liars=liars, trim=trim, privacy=privacy, sample_weight=sample_weight,
-        class_weight=class_weight, start=start, progress=progress, absent=absent, tamper=tamper,
-    )  # fmt: skip
-    given = {name: value for name, value in by_name.items() if value is not None}
-    given |= network_options
+    given = {n: v for n, v in by_name.items() if v is not None or n not in _parameters}
     if isinstance(method, str) and model is None:
         if options is not None:
             raise ValueError(f"method {method!r}: give options of a registered method by name")
@@ -284,6 +222,15 @@ def train(
 
         return arrays.train(clients, method, options, **given)
     return _train_linear(clients, method, options, **given)
+
+
+# What a linear model's overload lists is the signature, and Options describes its options.
+_parameters = inspect.signature(get_overloads(train)[0]).parameters
+_network_options = inspect.Parameter("network_options", inspect.Parameter.VAR_KEYWORD)
+train.__signature__ = inspect.Signature([*_parameters.values(), _network_options])  # type: ignore[attr-defined]
+train.__doc__ = str(train.__doc__).replace(
+    "    **by_name\n        Options of :class:`~dorfl.Options`, and:\n", numpydoc_of_options()
+)
 
 
 def load(path: str | Path) -> Any:

@@ -149,9 +149,10 @@ def certificate(
     axes.plot(at, found.curve(at), color=COLOURS[0], label="bound" if sure else "estimate")
     axes.plot(found.radius, found.attained, "o", color=COLOURS[1], label="attained")
     axes.set(
-        xscale="log", xlabel="radius r (unbalanced Wasserstein)",
+        xscale="log",
+        xlabel="radius r (unbalanced Wasserstein)",
         ylabel="worst-case risk, " + ("at most" if sure else "estimated"),
-    )  # fmt: skip
+    )
     axes.legend(frameon=False)
     return axes
 

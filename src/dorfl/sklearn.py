@@ -53,6 +53,51 @@ from dorfl.tabular.arrays import LABEL, coded_labels
 
 _NUMBERS = [np.float64, np.float32]
 _LARGEST = 1e100  # larger numbers of a table count as missing
+# Sections of the docstrings of both estimators.
+_PARAMETERS = """\
+    method : str
+        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
+    model : str, module or callable
+        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
+        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
+        outputs if it takes them. All but "linear" need PyTorch.
+    outliers : float or "auto"
+        Share of rows that may be outliers; "auto" decides on held-out rows.
+    shift : float or "auto"
+        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
+        down-weighted, else 0.25.
+    frozen : sequence, optional
+        Indices or names of columns that cannot drift; by default columns with two values, which are
+        treated as categories.
+    rho : float, optional
+        Price of transport; by default derived from `shift`.
+    beta : float, optional
+        Price of reweighting rows, in units of transport.
+    mixture : str or Mixture, optional
+        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
+    l2 : float, optional
+        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as C = 1 in
+        LogisticRegression and alpha = 1 in Ridge.
+    tol : float
+        Stop when the gap is below this share of the objective.
+    max_rounds : int, optional
+        Largest number of rounds; by default as many as the solver needs.
+"""
+_ATTRIBUTES = """\
+    features_ : array
+        Names of the coefficients: columns, or column=level of a data frame.
+    network_ : torch.nn.Module
+        Trained network, of scaled rows. Networks only.
+    sample_weights_ : array
+        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
+        outlier.
+    client_weights_ : dict
+        λ by client.
+    choice_ : str
+        What was chosen, and why.
+    n_iter_ : int
+        Number of rounds.
+"""
 
 
 class RobustEstimator(BaseEstimator):  # type: ignore[misc]
@@ -90,13 +135,13 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Array | pa.Table, Any]:
         """Check X and y as scikit-learn does; a frame that is not all numbers becomes a table."""
         if reset:
-            self._framed = table_of_frame(X) is not None
+            self._framed = _table_of_frame(X) is not None
         if not self._framed:
             if y is None and not reset:
                 return validate_data(self, _dense(X), reset=reset, dtype=_NUMBERS), None
             checked = validate_data(self, _dense(X), y, reset=reset, dtype=_NUMBERS, **how)
             return checked[0], checked[1]
-        table = table_of_frame(X, with_numbers=True)
+        table = _table_of_frame(X, with_numbers=True)
         if table is None:
             raise ValueError("X: the model was fitted to a data frame; give one with its columns")
         if y is not None or reset:
@@ -106,7 +151,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, reset=reset, skip_check_array=True)
         return table, y
 
-    def _labelled(self, X: Array | pa.Table, y: Any, weights: Array | None) -> LabelledTable:
+    def _labelled(self, X: Array | pa.Table, y: Any, weights: Array | None) -> _LabelledTable:
         """Return the rows with their label as a table."""
         if not isinstance(X, np.ndarray):
             return _with_label(X, y, self.frozen)
@@ -114,10 +159,14 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
         table, used = arrays.table_of(
-            X, y, frozen=self.frozen, names=known, weights=weights,
+            X,
+            y,
+            frozen=self.frozen,
+            names=known,
+            weights=weights,
             plain=self.outlier_score is not None,
-        )  # fmt: skip
-        return LabelledTable(table, used)
+        )
+        return _LabelledTable(table, used)
 
     def _fit(
         self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, settings: Study
@@ -130,11 +179,17 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
             )
         rows, used = self._labelled(X, y, weights)
         study = settings._replace(columns=used).changed(
-            method_name=self.method, method_outliers=arrays.number(self.outliers),
-            method_shift=arrays.number(self.shift), method_rho=self.rho, method_beta=self.beta,
-            training_model=_model_kind(self.model), training_l2=self.l2, training_tol=self.tol,
-            training_max_rounds=self.max_rounds, **arrays.mixture_settings(self.mixture),
-        )  # fmt: skip
+            method_name=self.method,
+            method_outliers=arrays.number(self.outliers),
+            method_shift=arrays.number(self.shift),
+            method_rho=self.rho,
+            method_beta=self.beta,
+            training_model=_model_kind(self.model),
+            training_l2=self.l2,
+            training_tol=self.tol,
+            training_max_rounds=self.max_rounds,
+            **arrays.mixture_settings(self.mixture),
+        )
         fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
         state, prepared, fit = fitted.state, fitted.prepared, fitted.fit
         assert state.transform is not None
@@ -282,32 +337,7 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : str
-        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
-    model : str, module or callable
-        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
-        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
-        outputs if it takes them. All but "linear" need PyTorch.
-    outliers : float or "auto"
-        Share of rows that may be outliers; "auto" decides on held-out rows.
-    shift : float or "auto"
-        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
-        down-weighted, else 0.25.
-    frozen : sequence, optional
-        Indices or names of columns that cannot drift; by default columns with two values, which are
-        treated as categories.
-    rho : float, optional
-        Price of transport; by default derived from `shift`.
-    beta : float, optional
-        Price of reweighting rows, in units of transport.
-    mixture : str or Mixture, optional
-        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
-    l2 : float, optional
-        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as C = 1 in LogisticRegression.
-    tol : float
-        Stop when the gap is below this share of the objective.
-    max_rounds : int, optional
-        Largest number of rounds; by default as many as the solver needs.
+    (shared parameters)
     class_weight : mapping or "balanced", optional
         A weight for each label, which multiplies the sample weights.
     outlier_score : Score, optional
@@ -320,21 +350,9 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
         (1, d), or (classes, d) for more than two classes, in the units of X. Linear models only.
     intercept_ : array
         (1,) or (classes,). Linear models only.
-    features_ : array
-        Names of the coefficients: columns, or column=level of a data frame.
-    network_ : torch.nn.Module
-        Trained network, of scaled rows. Networks only.
     classes_ : array
         The labels.
-    sample_weights_ : array
-        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
-        outlier.
-    client_weights_ : dict
-        λ by client.
-    choice_ : str
-        What was chosen, and why.
-    n_iter_ : int
-        Number of rounds.
+    (shared attributes)
     """
 
     def __init__(
@@ -355,9 +373,18 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
         outlier_score: Score | None = None,
     ) -> None:
         super().__init__(
-            method, model=model, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
-            mixture=mixture, l2=l2, tol=tol, max_rounds=max_rounds,
-        )  # fmt: skip
+            method,
+            model=model,
+            outliers=outliers,
+            shift=shift,
+            frozen=frozen,
+            rho=rho,
+            beta=beta,
+            mixture=mixture,
+            l2=l2,
+            tol=tol,
+            max_rounds=max_rounds,
+        )
         self.class_weight = class_weight
         self.outlier_score = outlier_score
 
@@ -400,16 +427,49 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
         return np.searchsorted(self.classes_, y)
 
     def decision_function(self, X: Any) -> Array:
-        """Return logits (n,), or (n, classes) for more than two classes."""
+        """Compute logits.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n,) logits, or (n, classes) for more than two classes.
+        """
         out = self._output(X)
         return out[:, 0] if out.shape[1] == 1 else out
 
     def predict_proba(self, X: Any) -> Array:
-        """Return class probabilities (n, classes)."""
+        """Compute class probabilities.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n, classes) probabilities, in the order of `classes_`.
+        """
         return probabilities(self.decision_function(X))
 
     def predict(self, X: Any) -> Array:
-        """Return the most likely label of every row."""
+        """Predict the most likely label of every row.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n,) labels.
+        """
         out = self.decision_function(X)
         return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
 
@@ -422,37 +482,12 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : str
-        "dorfl", or for comparison "erm", "afl", "wafl" or "gdrfl".
-    model : str, module or callable
-        "linear"; "mlp", a network of two layers (:mod:`dorfl.networks.tabular`); a
-        `torch.nn.Module`; or a function that makes one, called with the numbers of inputs and
-        outputs if it takes them. All but "linear" need PyTorch.
+    (shared parameters)
     loss : str
         "huber" or "squared".
     epsilon : float
         Residual scales beyond which Huber's loss is linear; the default is that of scikit-learn's
         `HuberRegressor`, whose own scale is smaller.
-    outliers : float or "auto"
-        Share of rows that may be outliers; "auto" decides on held-out rows.
-    shift : float or "auto"
-        Distance by which rows may drift, in standard deviations; "auto" is 0 if no row is
-        down-weighted, else 0.25.
-    frozen : sequence, optional
-        Indices or names of columns that cannot drift; by default columns with two values, which are
-        treated as categories.
-    rho : float, optional
-        Price of transport; by default derived from `shift`.
-    beta : float, optional
-        Price of reweighting rows, in units of transport.
-    mixture : str or Mixture, optional
-        "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
-    l2 : float, optional
-        Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as alpha = 1 in Ridge.
-    tol : float
-        Stop when the gap is below this share of the objective.
-    max_rounds : int, optional
-        Largest number of rounds; by default as many as the solver needs.
 
     Attributes
     ----------
@@ -460,19 +495,7 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
         (d,) in the units of X and y. Linear models only.
     intercept_ : float
         Linear models only.
-    features_ : array
-        Names of the coefficients: columns, or column=level of a data frame.
-    network_ : torch.nn.Module
-        Trained network, of scaled rows. Networks only.
-    sample_weights_ : array
-        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
-        outlier.
-    client_weights_ : dict
-        λ by client.
-    choice_ : str
-        What was chosen, and why.
-    n_iter_ : int
-        Number of rounds.
+    (shared attributes)
     """
 
     def __init__(
@@ -493,9 +516,18 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
         max_rounds: int | None = None,
     ) -> None:
         super().__init__(
-            method, model=model, outliers=outliers, shift=shift, frozen=frozen, rho=rho, beta=beta,
-            mixture=mixture, l2=l2, tol=tol, max_rounds=max_rounds,
-        )  # fmt: skip
+            method,
+            model=model,
+            outliers=outliers,
+            shift=shift,
+            frozen=frozen,
+            rho=rho,
+            beta=beta,
+            mixture=mixture,
+            l2=l2,
+            tol=tol,
+            max_rounds=max_rounds,
+        )
         self.loss = loss
         self.epsilon = epsilon
 
@@ -537,13 +569,29 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
         return np.asarray((np.asarray(y, dtype=np.float64) - target.center) / target.spread)
 
     def predict(self, X: Any) -> Array:
-        """Return the prediction for every row."""
+        """Predict the number of every row.
+
+        Parameters
+        ----------
+        X : array-like
+            (n, d) rows or a data frame.
+
+        Returns
+        -------
+        array
+            (n,) predictions, in the unit of y.
+        """
         out = self._output(X)
         if not hasattr(self, "network_"):
             return out
         target = self._target
         assert target is not None
         return np.asarray(target.center + target.spread * out[:, 0])
+
+
+for _kind in (RobustClassifier, RobustRegressor):
+    _doc = str(_kind.__doc__).replace("    (shared parameters)\n", _PARAMETERS)
+    _kind.__doc__ = _doc.replace("    (shared attributes)\n", _ATTRIBUTES)
 
 
 def _dense(X: Any) -> Any:
@@ -573,22 +621,22 @@ def _model_kind(model: Any) -> str:
     return model if isinstance(model, str) else "mlp"
 
 
-class LabelledTable(NamedTuple):
+class _LabelledTable(NamedTuple):
     """Table with the label as a column, and how a study uses its columns."""
 
-    table: columns.Table
+    table: columns.ColumnTable
     used: Used
 
 
-def table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
+def _table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
     """Return a data frame as a table, None if it is all numbers or no data frame.
 
     `with_numbers` returns a frame of numbers as a table, too.
 
     >>> import pandas as pd
-    >>> table_of_frame(pd.DataFrame({"age": [31, 45], "sex": ["f", "m"]})).column_names
+    >>> _table_of_frame(pd.DataFrame({"age": [31, 45], "sex": ["f", "m"]})).column_names
     ['age', 'sex']
-    >>> table_of_frame(pd.DataFrame({"age": [31, 45]})) is None
+    >>> _table_of_frame(pd.DataFrame({"age": [31, 45]})) is None
     True
     """
     if not (hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "__arrow_c_stream__"))):
@@ -605,7 +653,7 @@ def table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
     return None if not with_numbers and all(map(_plain, table.columns)) else table
 
 
-def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> LabelledTable:
+def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> _LabelledTable:
     """Return a table with its label; columns of pandas' type "category" are categories."""
     names = list(table.column_names)
     if LABEL in names:
@@ -614,7 +662,7 @@ def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> 
     levels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
     whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
     read = FileTable(whole, text=frozenset([*levels, LABEL]))
-    return LabelledTable(read, Used(category=tuple(levels), frozen=tuple(fixed)))
+    return _LabelledTable(read, Used(category=tuple(levels), frozen=tuple(fixed)))
 
 
 def _features(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> Array:

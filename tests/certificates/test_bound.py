@@ -11,7 +11,14 @@ import dorfl
 from cases import few
 from dorfl import costs, losses, methods
 from dorfl.certificates import bound as bounding
-from dorfl.certificates.bound import Question, Units, _loss, error_terms, reduced, units_of
+from dorfl.certificates.bound import (
+    CertificateRequest,
+    Units,
+    _loss,
+    error_terms,
+    reduced,
+    units_of,
+)
 from dorfl.certificates.certificate import group_of
 from dorfl.data.robust import ColumnScales
 from dorfl.linear.group import Group
@@ -100,11 +107,11 @@ def test_the_price_of_a_label_counts():
     rng = np.random.default_rng(0)
     theta, clients = clients_of(rng, 2)
     units, lam = Units(np.ones(3), np.ones(3)), np.full(2, 0.5)
-    asked = bounding.question(0.1)
+    asked = bounding.make_request(0.1)
     found = {}
     for price in (1e-9, 0.05, 1e9, np.inf):
         group = grouped("logistic", clients, label_price=price)
-        told = bounding.tell(group, theta, units, asked)
+        told = bounding.report(group, theta, units, asked)
         found[price] = bounding.bound(told, lam, asked, 0.1, 0.1, of="error")
     assert found[1e-9] >= 1.0
     assert found[np.inf] < found[0.05] < 1.0
@@ -142,10 +149,10 @@ def test_an_independent_solver_finds_the_same(name, of):
     places = np.sort(np.concatenate([group.rows[:, 0], np.linspace(-8, 8, 401)]))[:, None]
     out = group.problem.predict(theta, places)
     cost = 0.5 * (group.rows - places.T) ** 2
-    asked = Question((None, *np.geomspace(0.05, 400, 400).tolist()), (0.0, 0.1))
-    told = bounding.tell(group, theta, units, asked)
-    coarse = bounding.question(0.1)
-    quick = bounding.tell(group, theta, units, coarse)
+    asked = CertificateRequest((None, *np.geomspace(0.05, 400, 400).tolist()), (0.0, 0.1))
+    told = bounding.report(group, theta, units, asked)
+    coarse = bounding.make_request(0.1)
+    quick = bounding.report(group, theta, units, coarse)
     gain = np.empty_like(cost)
     for j, target in enumerate(group.target):
         same = np.full(len(places), target)
@@ -218,8 +225,8 @@ def test_the_bound_holds_on_hundreds_of_problems(kind):
         away = np.linalg.norm(X, axis=1)
         good &= away <= bounding.fence(away)  # nothing is stated about rows out of range
         share = 1.0 - good.mean() + 1e-9
-        asked = bounding.question(share, thin=2)
-        told = bounding.tell(group, theta, units, asked)
+        asked = bounding.make_request(share, stride=2)
+        told = bounding.report(group, theta, units, asked)
         for drift in (0.0, 0.05, 0.3):
             for of in ("loss", "error"):
                 moved = attacked(group, theta, good, drift, of) if drift else X[good]
@@ -251,8 +258,8 @@ def test_rows_out_of_range_count_as_outliers_first():
     y[:10] = 1 - y[:10]  # misclassified
     y[10:15] = 1 - y[10:15]
     group = grouped("logistic", {"a": (X, y)})
-    asked = bounding.question(0.1)
-    told = bounding.tell(group, theta, Units(np.ones(2), np.ones(2)), asked)
+    asked = bounding.make_request(0.1)
+    told = bounding.report(group, theta, Units(np.ones(2), np.ones(2)), asked)
     errors = dict(zip(asked.shares, told[0].error[0].tolist(), strict=True))
     assert errors[0.0] == errors[0.05] == errors[0.1] == pytest.approx(5 / 90)
     assert errors[0.2] == pytest.approx(5 / 80)
@@ -312,8 +319,8 @@ def test_blocks_of_rows_only_loosen_it(data):
     fit = dorfl.train(data.clients, methods.paper())
     group = group_of(fit, data.clients)
     units = Units(np.ones(5), np.ones(5))
-    asked = bounding.question(0.1, thin=3)
-    one, blocks = (bounding.tell(group, fit.theta, units, asked, least) for least in (1, 7))
+    asked = bounding.make_request(0.1, stride=3)
+    one, blocks = (bounding.report(group, fit.theta, units, asked, least) for least in (1, 7))
     for mine, theirs in zip(one, blocks, strict=True):
         assert all((b >= a - 1e-12).all() for a, b in zip(mine, theirs, strict=True))
 

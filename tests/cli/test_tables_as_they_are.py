@@ -311,7 +311,7 @@ def test_classes_that_are_numbers_are_in_their_order(tmp_path):
     frame["rich"] = np.resize([2, 10, 1], len(frame))
     done, made = train(tmp_path, frame, "--task", "classification")
     assert made.classes == ("1", "2", "10"), done.stderr
-    shown = dorfl_("evaluate", "m", "t.csv", cwd=tmp_path).stdout
+    shown = dorfl_("evaluate", "m", "t.csv", "--verbose", cwd=tmp_path).stdout
     assert shown.index("predicted 2") < shown.index("predicted 10")
     kept = json.loads((tmp_path / "m" / "model.json").read_text())
     kept["classes"] = ["1", "10", "2"]  # as text: models of before are in this order

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from cases import slowly
 from dorfl.data import preprocessing as pre
 from dorfl.data import sketch
-from dorfl.data.preprocessing import Category, Plan, sums
+from dorfl.data.preprocessing import Category, ColumnPlan, sums
 from dorfl.support import wire
 
 RNG = np.random.default_rng
@@ -134,7 +134,7 @@ def test_no_number_of_a_sketch_is_an_extreme_or_tells_of_fewer_than_five(values)
 
 def test_standard_scaling_is_that_of_the_pooled_table_to_the_last_bit():
     tables = {f"site-{k}": people(k, 100 + 50 * k) for k in range(4)}
-    plan = Plan(scaling="standard", kinds={"id": "ignore"})
+    plan = ColumnPlan(scaling="standard", kinds={"id": "ignore"})
     pooled = pd.concat(tables.values())
     ours, whole = federated(tables, plan), federated({"all": pooled}, plan)
     assert ours == whole  # every float equal
@@ -156,7 +156,7 @@ def test_standard_scaling_is_that_of_the_pooled_table_to_the_last_bit():
 def test_any_partition_gives_the_same_transform(data):
     values = np.array(data.draw(st.lists(FINITE, min_size=20, max_size=60)))
     cut = data.draw(st.integers(5, len(values) - 5))
-    plan = Plan(scaling="standard", kinds={"x": "numeric"})
+    plan = ColumnPlan(scaling="standard", kinds={"x": "numeric"})
     parts = {"a": {"x": values[:cut]}, "b": {"x": values[cut:]}}
     assert federated(parts, plan) == federated({"all": {"x": values}}, plan)
 
@@ -190,7 +190,7 @@ def test_robust_scaling_is_near_the_pooled_median_and_mad_whatever_a_tenth_says(
 @pytest.mark.parametrize("scaling", ["robust", "standard", "none"])
 def test_fit_in_process_equals_the_exchange_over_a_wire(scaling):
     tables = {f"site-{k}": people(k) for k in range(3)}
-    plan = Plan(scaling=scaling)
+    plan = ColumnPlan(scaling=scaling)
     backwards = dict(reversed(tables.items()))
     assert pre.fit(tables, plan) == pre.fit(backwards, plan)
     if scaling != "none":
@@ -213,7 +213,7 @@ def test_what_is_inferred_and_why():
 
 def test_kinds_can_be_set():
     kinds = {"smokes": "numeric", "age": "ignore", "id": "numeric"}
-    transform = pre.fit({"a": people(0), "b": people(1)}, Plan(kinds=kinds))
+    transform = pre.fit({"a": people(0), "b": people(1)}, ColumnPlan(kinds=kinds))
     assert [part.name for part in transform.numeric] == ["id", "gain", "smokes"]
     assert transform.ignored["age"] == "as the study says"
 
@@ -225,7 +225,7 @@ def test_a_column_that_is_mostly_one_value_still_has_a_spread():
     assert part.center == 0.0
     assert np.quantile(others, 0.15) < part.spread < np.quantile(others, 0.7)
     for values in (np.full(50, 7.0), np.r_[np.full(50, 7.0), 8.0, 9.0]):
-        transform = pre.fit({"a": {"x": values}}, Plan(kinds={"x": "numeric"}))
+        transform = pre.fit({"a": {"x": values}}, ColumnPlan(kinds={"x": "numeric"}))
         assert transform.numeric[0].spread > 0
         assert np.isfinite(transform.apply({"x": values}).X).all()
 
@@ -276,13 +276,13 @@ def test_unseen_and_rare_levels_are_nought_in_all_columns():
 
 def test_many_levels_keep_the_most_frequent():
     rows = [f"l{k:03}" for k in range(150) for _ in range(5 + k)]
-    (part,) = pre.fit({"a": {"x": rows}}, Plan(most_levels=10)).parts
+    (part,) = pre.fit({"a": {"x": rows}}, ColumnPlan(most_levels=10)).parts
     assert part.levels == tuple(f"l{k:03}" for k in range(140, 150))
 
 
 def test_whole_numbers_and_floats_that_are_whole_are_the_same_level():
     train = {"code": pa.array([1, 2] * 20), "x": np.arange(40.0) ** 2}
-    transform = pre.fit({"a": train}, Plan(kinds={"code": "category"}))
+    transform = pre.fit({"a": train}, ColumnPlan(kinds={"code": "category"}))
     X = transform.apply({"code": [1.0, 2.0, None], "x": [0.0, 0.0, 0.0]}).X
     np.testing.assert_array_equal(X[:, :2], [[1, 0], [0, 1], [0, 0]])
     as_text = {"code": ["1", "2.0", "one"], "x": [0.0, 0.0, 0.0]}
@@ -369,15 +369,15 @@ def test_errors_name_column_and_client():
     with pytest.raises(ValueError, match=r"'y': client 'a' has it, client 'b' does not"):
         pre.fit({"a": {"x": [1.0] * 9, "y": [1.0] * 9}, "b": {"x": [1.0] * 9}})
     with pytest.raises(ValueError, match=r"'age' is used as numbers but holds 3 value\(s\)"):
-        pre.fit({"a": {"age": ["31", "4e1", "n.k."] * 3}}, Plan(kinds={"age": "numeric"}))
+        pre.fit({"a": {"age": ["31", "4e1", "n.k."] * 3}}, ColumnPlan(kinds={"age": "numeric"}))
     with pytest.raises(ValueError, match="no column 'job'"):
         pre.fit({"a": people(0)}).apply({"age": [1.0]})
     with pytest.raises(ValueError, match="no clients"):
         pre.fit({})
     with pytest.raises(ValueError, match="choose one of robust"):
-        Plan(scaling="minmax")
+        ColumnPlan(scaling="minmax")
     with pytest.raises(ValueError, match="'x': 'text' is none of"):
-        Plan(kinds={"x": "text"})
+        ColumnPlan(kinds={"x": "text"})
 
 
 # ── written down and sent ────────────────────────────────────────────────────────────────────────
@@ -385,7 +385,7 @@ def test_errors_name_column_and_client():
 
 @pytest.mark.parametrize("scaling", ["robust", "standard", "none"])
 def test_a_transform_comes_back_from_json_exactly(scaling):
-    transform = pre.fit({"a": people(0), "b": people(1)}, Plan(scaling=scaling))
+    transform = pre.fit({"a": people(0), "b": people(1)}, ColumnPlan(scaling=scaling))
     back = pre.Transform.from_json(json.loads(json.dumps(transform.to_json())))
     assert back == transform
     np.testing.assert_array_equal(back.apply(people(2)).X, transform.apply(people(2)).X)
@@ -417,7 +417,7 @@ def test_no_row_is_in_a_message():
     planted = {"age": 117.123456, "gain": 987654.25, "job": "canary", "name": "canary"}
     for name, value in planted.items():
         table.loc[17, name] = value
-    plan = Plan()
+    plan = ColumnPlan()
     first = pre.summarise(table, plan)
     transform = pre.agree({"a": first}, plan)
     second = pre.deviations(table, transform, plan)

@@ -99,7 +99,7 @@ def test_training_is_as_good_and_hardly_longer_where_some_tell_no_curvature(case
 def test_of_a_sum_the_others_stand_for_who_tells_none():
     shape, task = Shape(1, 2), Task(np.zeros(2), np.ones(1), curvature="full")
     bend = np.array([2.0, 0.5, 1.0])
-    tilt, total = pooled.Tilt(), np.zeros(pooled.size(task, shape))
+    tilt, total = pooled.SumSettings(), np.zeros(pooled.size(task, shape))
     for k in range(4):
         report = Report(f"c{k}", 1, 10, 1.0, np.ones(2), None if k == 2 else bend)
         total += pooled.terms(report, np.log(0.25), task, tilt, shape)

@@ -17,7 +17,7 @@ from dorfl.federated import scale, server, simulation, training
 from dorfl.federated.client import enough, respond, with_unknowns
 from dorfl.federated.messages import Broadcast
 from dorfl.federated.options import Options
-from dorfl.federated.pooled import Tilt, combine, terms
+from dorfl.federated.pooled import SumSettings, combine, terms
 from dorfl.federated.training import prepare, serve
 from dorfl.linear.curvature import Shape
 from dorfl.linear.scale import Scaled, proposal2
@@ -434,7 +434,7 @@ def test_sums_over_clients_train_the_same_model(name):
     for _ in range(40):
         sent = server.broadcast(begun)
         reports = respond(group, sent, 0)
-        tilt = Tilt(reports[0].value, None if np.isinf(tau) else tau)
+        tilt = SumSettings(reports[0].value, None if np.isinf(tau) else tau)
         numbers = sum(
             terms(report, np.log(report.rows / total), sent.task, tilt, problem.layout)
             for report in reports

@@ -99,7 +99,7 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
     sites = make_sites(TABLES)
     end = local.run(coordinator.begin(study, "run-1"), sites)
     asked = coordinator.request(end._replace(step="certify"), "site-1")
-    assert isinstance(sites["site-1"].answer(asked), bound.Told)
+    assert isinstance(sites["site-1"].answer(asked), bound.CertificateReport)
     with pytest.raises(Refused):
         sites["site-1"].answer(asked._replace(thin=0))
 

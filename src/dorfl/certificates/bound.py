@@ -53,15 +53,15 @@ class Units(NamedTuple):
     ----------
     moves : array of shape (columns,)
         w, one over the squared unit of drift. Infinite for a column that cannot move.
-    tells : array of shape (columns,)
+    distance : array of shape (columns,)
         v, equal to w if the column can move. Zero for a column that does not enter the distance.
     """
 
     moves: Array
-    tells: Array
+    distance: Array
 
 
-class Told(NamedTuple):
+class CertificateReport(NamedTuple):
     """Report of a client: means over many rows for every price and every share of outliers.
 
     Attributes
@@ -74,7 +74,7 @@ class Told(NamedTuple):
     error: Array
 
 
-class Question(NamedTuple):
+class CertificateRequest(NamedTuple):
     """Prices and shares at which all clients evaluate, and the units of loss and error.
 
     The price None means that rows do not move.
@@ -91,21 +91,42 @@ def units_of(spread: ColumnScales, frozen: Sequence[int]) -> Units:
 
     Frozen columns and columns that mostly have one value do not move.
 
+    Parameters
+    ----------
+    spread : ColumnScales
+        Scales of the columns.
+    frozen : sequence of int
+        Columns that do not move.
+
+    Returns
+    -------
+    Units
+
     >>> units_of(ColumnScales(np.array([2.0, 1.0])), frozen=[1])
-    Units(moves=array([0.25,  inf]), tells=array([0.25, 0.  ]))
+    Units(moves=array([0.25,  inf]), distance=array([0.25, 0.  ]))
     """
     known = np.where(spread.units > 0, spread.units, np.inf)
-    tells = known**-2.0
-    tells[list(frozen)] = 0.0
-    moves = np.where(tells > 0, tells, np.inf)
+    distance = known**-2.0
+    distance[list(frozen)] = 0.0
+    moves = np.where(distance > 0, distance, np.inf)
     moves[list(spread.rigid)] = np.inf
-    return Units(moves, tells)
+    return Units(moves, distance)
 
 
 def fence(values: Array) -> float:
-    """Return Tukey's outer fence, Q3 + 3 (Q3 − Q1), beyond which a value is far out.
+    """Compute Tukey's outer fence, Q3 + 3 (Q3 − Q1), beyond which a value is far out.
 
     Infinite if the quartiles coincide: then no value is far out.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        A sample.
+
+    Returns
+    -------
+    float
+        The fence.
 
     >>> fence(np.arange(101.0)), fence(np.ones(5))
     (225.0, inf)
@@ -114,55 +135,135 @@ def fence(values: Array) -> float:
     return float(high + _FENCE * (high - low)) if high > low else np.inf
 
 
-def question(outliers: float, *, thin: int = 1, loss: float = 1.0, error: float = 1.0) -> Question:
-    """Return the grid: every `thin`-th price, and the shares of a curve with `outliers` added.
+def make_request(
+    outliers: float, *, stride: int = 1, loss: float = 1.0, error: float = 1.0
+) -> CertificateRequest:
+    """Return the grid of prices and shares at which clients evaluate.
 
-    >>> len(question(0.1).points), question(0.1, thin=4).points
+    Parameters
+    ----------
+    outliers : float
+        Share of outliers, which is added to those of a curve.
+    stride : int
+        Every `stride`-th price is used.
+    loss, error : float
+        Units of loss and error.
+
+    Returns
+    -------
+    CertificateRequest
+
+    >>> len(make_request(0.1).points), make_request(0.1, stride=4).points
     (15, (None, 32.0, 2.0, 0.06))
     """
     shares = tuple(sorted({*SHARES, float(outliers)}))
-    return Question((None, *_RHO[thin - 1 :: thin]), shares, float(loss), float(error))
+    return CertificateRequest(
+        (None, *_RHO[stride - 1 :: stride]), shares, float(loss), float(error)
+    )
 
 
-def brief(asked: Question, share: float) -> Question:
-    """Return a shorter question: the prices of `asked` at one share.
+def restrict(request: CertificateRequest, share: float) -> CertificateRequest:
+    """Return a shorter request: the prices of `request` at one share.
 
-    :func:`shortened` turns an answer to `asked` into an answer to this one.
+    :func:`restrict_report` turns a report on `request` into a report on this one.
 
-    >>> whole = question(0.1)
-    >>> [2 * len(q.points) * len(q.shares) for q in (whole, brief(whole, 0.1))]
+    Parameters
+    ----------
+    request : CertificateRequest
+        The whole grid.
+    share : float
+        The share of outliers to keep.
+
+    Returns
+    -------
+    CertificateRequest
+
+    >>> whole = make_request(0.1)
+    >>> [2 * len(q.points) * len(q.shares) for q in (whole, restrict(whole, 0.1))]
     [180, 30]
     """
-    return asked._replace(shares=(share,))
+    return request._replace(shares=(share,))
 
 
-def shortened(report: Told, asked: Question, less: Question) -> Told:
-    """Return the part of a report on `asked` that answers `less`; a report on `less` as it is."""
+def restrict_report(
+    report: CertificateReport, request: CertificateRequest, less: CertificateRequest
+) -> CertificateReport:
+    """Return the part of a report that a shorter request needs.
+
+    Parameters
+    ----------
+    report : CertificateReport
+        A report on `request`, or on `less`, which is returned as it is.
+    request : CertificateRequest
+        The whole grid.
+    less : CertificateRequest
+        The shorter request.
+
+    Returns
+    -------
+    CertificateReport
+    """
     if report.loss.shape == (len(less.points), len(less.shares)):
         return report
-    columns = [asked.shares.index(share) for share in less.shares]
-    return Told(report.loss[:, columns], report.error[:, columns])
+    columns = [request.shares.index(share) for share in less.shares]
+    return CertificateReport(report.loss[:, columns], report.error[:, columns])
 
 
-def thinness(rows: int, outputs: int) -> int:
-    """Return `thin` for :func:`question`, larger for more rows in all, to limit the time."""
+def grid_stride(rows: int, outputs: int) -> int:
+    """Return `stride` for :func:`make_request`, larger for more rows in all, to limit the time.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of all clients.
+    outputs : int
+        Outputs of the model.
+
+    Returns
+    -------
+    int
+    """
     work = len(_RHO) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
     return min(1 + int(work / _WORK), len(_RHO) // 2)
 
 
-def tell(group: Group, theta: Array, units: Units, asked: Question, least: int = 1) -> list[Told]:
-    """Return each client's report on θ; every number is a mean over whole blocks of `least` rows.
+def report(
+    group: Group, theta: Array, units: Units, request: CertificateRequest, least: int = 1
+) -> list[CertificateReport]:
+    """Compute each client's report on θ.
 
     A mean over blocks is over somewhat fewer rows with the largest f: larger, never smaller.
+
+    Parameters
+    ----------
+    group : Group
+        The clients.
+    theta : array
+        Parameters of the model.
+    units : Units
+        Units of drift and distance.
+    request : CertificateRequest
+        The grid.
+    least : int
+        Every number is a mean over whole blocks of so many rows.
+
+    Returns
+    -------
+    list of CertificateReport
     """
-    asks = partial(_tell_some, group, np.ravel(theta), units, asked, least)
+    evaluate = partial(_report_some, group, np.ravel(theta), units, request, least)
     with one_blas_thread():
-        return list(chain.from_iterable(each(asks, group.batches())))
+        return list(chain.from_iterable(each(evaluate, group.batches())))
 
 
-def _tell_some(
-    group: Group, theta: Array, units: Units, asked: Question, least: int, clients: range
-) -> list[Told]:
+def _report_some(
+    group: Group,
+    theta: Array,
+    units: Units,
+    request: CertificateRequest,
+    least: int,
+    clients: range,
+) -> list[CertificateReport]:
     """Return the reports of some clients of a group."""
     plain, parameter = reduced(group, theta, units, clients)
     start = int(group.bounds[clients.start])
@@ -173,15 +274,18 @@ def _tell_some(
         away = distances(group.rows[whole], group.center_of(i, whole), units)
         far[at] = away > fence(away)
     kept = [
-        [_kept(at.stop - at.start, share, int((~far[at]).sum()), least) for share in asked.shares]
+        [_kept(at.stop - at.start, share, int((~far[at]).sum()), least) for share in request.shares]
         for at in parts
     ]
     own = slice(start, start + len(far))
     certain = error_terms(group.problem, theta, group.rows[own], group.target[own], units)
-    reports = [Told(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts]
-    for k, price in enumerate(asked.points):
-        of_loss = _loss(plain, parameter, None if price is None else asked.loss * price)
-        of_error = certain.at(None if price is None else asked.error * price)
+    reports = [
+        CertificateReport(*np.full((2, len(request.points), len(request.shares)), NO_BOUND))
+        for _ in parts
+    ]
+    for k, price in enumerate(request.points):
+        of_loss = _loss(plain, parameter, None if price is None else request.loss * price)
+        of_error = certain.at(None if price is None else request.error * price)
         for f, name in ((of_loss, "loss"), (of_error, "error")):
             f[far] = -np.inf  # out of range: never among the largest
             for at, one, counts in zip(parts, reports, kept, strict=True):
@@ -190,12 +294,26 @@ def _tell_some(
 
 
 def distances(rows: Array, center: Array, units: Units) -> Array:
-    """Return how far rows lie from their centre, in standard deviations."""
+    """Compute how far rows lie from their centre, in standard deviations.
+
+    Parameters
+    ----------
+    rows : array of shape (n, columns)
+        Rows.
+    center : array of shape (columns,) or (n, columns)
+        Their centre, or one for each.
+    units : Units
+        Units of distance.
+
+    Returns
+    -------
+    array of shape (n,)
+    """
     found = np.empty(len(rows))
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
         offset = rows[part] - (center if center.ndim == 1 else center[part])
-        found[part] = np.sqrt(np.square(offset) @ units.tells)
+        found[part] = np.sqrt(np.square(offset) @ units.distance)
     return found
 
 
@@ -215,7 +333,17 @@ class ErrorTerms(NamedTuple):
     pull: float | None = None
 
     def at(self, price: float | None) -> Array:
-        """Return f of every row: max(0, 1 − ρ cost), or |a − y| + pull / 2ρ for a regression."""
+        """Compute f of every row: max(0, 1 − ρ cost), or |a − y| + pull / 2ρ for a regression.
+
+        Parameters
+        ----------
+        price : float or None
+            ρ; None if rows do not move.
+
+        Returns
+        -------
+        array of shape (rows,)
+        """
         if self.pull is None:
             if price is None:
                 return np.asarray(self.costs <= 0.0, dtype=float)
@@ -226,11 +354,28 @@ class ErrorTerms(NamedTuple):
 def error_terms(
     problem: Problem, theta: Array, rows: Array, target: Array, units: Units
 ) -> ErrorTerms:
-    """Return the terms of the error for rows with labels encoded as `target`.
+    """Compute the terms of the error of every row.
 
     A row with a margin a against class k is misclassified at a cost of a²/2s, with s the squared
     length of θ_y − θ_k in standard deviations over the columns that move. A label changes at the
     cost's `label_price`. A row on a boundary counts as misclassified.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem of the model.
+    theta : array
+        Its parameters.
+    rows : array of shape (n, columns)
+        Rows.
+    target : array of shape (n,)
+        Encoded labels.
+    units : Units
+        Units of drift.
+
+    Returns
+    -------
+    ErrorTerms
     """
     weights, _ = problem.split(theta)
     free = np.isfinite(units.moves)
@@ -275,15 +420,15 @@ def _largest(f: Array, counts: Sequence[int]) -> Array:
 
 
 def bound(
-    reports: Sequence[Told],
+    reports: Sequence[CertificateReport],
     lam: Array | None,
-    asked: Question,
+    request: CertificateRequest,
     share: float,
     drift: float,
     *,
     of: str = "loss",
 ) -> float:
-    """Return the bound at a share of `asked` and any drift; infinite if none is known.
+    """Return the bound at a share of `request` and any drift; infinite if none is known.
 
     Parameters
     ----------
@@ -291,21 +436,25 @@ def bound(
         The clients' reports.
     lam : array of shape (clients,) or None
         The mixture. None: the bound for every mixture at once.
-    asked : Question
+    request : CertificateRequest
         What the clients reported on.
     share, drift : float
         The share of outliers, and the drift in standard deviations.
     of : {"loss", "error"}
         What is bounded.
+
+    Returns
+    -------
+    float
     """
-    column = asked.shares.index(share)
+    column = request.shares.index(share)
     means = np.array([getattr(part, of)[:, column] for part in reports])
     mean = means.max(axis=0) if lam is None else np.where(lam[:, None] > 0, means, 0.0).T @ lam
     found = np.inf
-    for price, value in zip(asked.points, mean.tolist(), strict=True):
+    for price, value in zip(request.points, mean.tolist(), strict=True):
         if value >= NO_BOUND * 1e-9 or (price is None and drift > 0):
             continue
-        moving = 0.0 if price is None else getattr(asked, of) * price * 0.5 * drift**2
+        moving = 0.0 if price is None else getattr(request, of) * price * 0.5 * drift**2
         found = min(found, moving + value)
     return found
 
@@ -317,6 +466,22 @@ def reduced(
 
     A row moves in the span of the weights only. So its columns become its coordinates in that
     span, in standard deviations, and the outputs of all columns that cannot move.
+
+    Parameters
+    ----------
+    group : Group
+        The clients.
+    theta : array
+        Parameters of the model.
+    units : Units
+        Units of drift.
+    clients : range, optional
+        Which clients; by default all.
+
+    Returns
+    -------
+    (Group, array)
+        The clients, and θ as one vector.
     """
     problem = group.problem
     weights, intercept = problem.split(theta)

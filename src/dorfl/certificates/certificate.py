@@ -32,15 +32,33 @@ from dorfl.support.types import Array
 
 
 class WorstCase(NamedTuple):
-    """The worst-case distribution of a model: maximisers of the rows and their weights."""
+    """The worst-case distribution of a model: maximisers of the rows and their weights.
 
-    rows: Array  # z, the maximiser of each row
+    Attributes
+    ----------
+    rows : array of shape (n, columns)
+        z, the maximiser of each row.
+    labels : array of shape (n,)
+        Their labels.
+    weights : array of shape (n,)
+        p; they sum to 1 over the clients given.
+    moved : array of shape (n,)
+        c(z, ζ) of each row.
+    loss : array of shape (n,)
+        L = l − h of each maximiser.
+    clients : tuple of str
+        The clients.
+    bounds : array of shape (clients + 1,)
+        Client i has the rows bounds[i] … bounds[i + 1].
+    """
+
+    rows: Array
     labels: Array
-    weights: Array  # p; they sum to 1 over the clients given
-    moved: Array  # c(z, ζ) of each row
-    loss: Array  # L = l − h there
+    weights: Array
+    moved: Array
+    loss: Array
     clients: tuple[str, ...]
-    bounds: Array  # client i has the rows bounds[i] … bounds[i + 1]
+    bounds: Array
 
 
 @dataclass(frozen=True)
@@ -130,7 +148,20 @@ class Certificate:
         return rho * radius + evaluate(rho)[0]
 
     def curve(self, radii: Any, *, all_mixtures: bool = False) -> Array:
-        """Return the certified worst-case risk at each of some radii, see :meth:`at`."""
+        """Return the certified worst-case risk at each of some radii, see :meth:`at`.
+
+        Parameters
+        ----------
+        radii : array-like
+            Positive radii.
+        all_mixtures : bool
+            As in :meth:`at`.
+
+        Returns
+        -------
+        array
+            One risk for each radius.
+        """
         return np.array([self.at(float(r), all_mixtures=all_mixtures) for r in np.ravel(radii)])
 
     def __str__(self) -> str:
@@ -254,15 +285,39 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # short of 1e-10: its gap is added
         best = train(
-            clients, pooled, loss=group.problem.loss, intercept=group.problem.intercept, tol=1e-10,
-            start=fit.theta, l2=fit.l2, theta_radius=fit.theta_radius,
-        )  # fmt: skip
+            clients,
+            pooled,
+            loss=group.problem.loss,
+            intercept=group.problem.intercept,
+            tol=1e-10,
+            start=fit.theta,
+            l2=fit.l2,
+            theta_radius=fit.theta_radius,
+        )
     penalty = 0.5 * fit.l2 * float(group.problem.penalised @ point**2)
     return float(group.evaluate(point).values.max() + penalty - best.objective + best.gap)
 
 
 def group_of(fit: Fit, clients: Any) -> Group:
-    """Return clients' rows as a group with the problem and the centres of the fit."""
+    """Return rows of clients as a group with the problem and the centres of the fit.
+
+    Parameters
+    ----------
+    fit : Fit
+        A linear model.
+    clients : mapping or sequence of (X, y)
+        Labelled rows of each client.
+
+    Returns
+    -------
+    Group
+        The clients.
+
+    Raises
+    ------
+    ValueError
+        If columns, labels or clients do not fit the model.
+    """
     checked = validation.clients(clients)
     problem = fit.problem
     problem.split(fit.theta)  # raises for what is no linear model
@@ -316,7 +371,19 @@ class Bound(NamedTuple):
 
 
 def parts(group: Group, theta: Array) -> list[Part]:
-    """Return each client's part of the certificate at θ."""
+    """Compute each client's part of the certificate at θ.
+
+    Parameters
+    ----------
+    group : Group
+        The clients.
+    theta : array
+        Parameters of the model.
+
+    Returns
+    -------
+    list of Part
+    """
     atoms = group.atoms(theta)
     weighted = atoms.weights * _losses(group, theta, atoms)
     attained = np.add.reduceat(weighted, group.bounds[:-1])
@@ -332,10 +399,28 @@ def _losses(group: Group, theta: Array, atoms: Atoms) -> Array:
 
 
 def combine(each: Sequence[Part], lam: Array, method: Method) -> Bound:
-    """Return the certificate of the mixture λ from its clients' parts, without their rows.
+    """Combine the parts of clients into the certificate of a mixture, without their rows.
 
     With the clients' posterior shares w ∝ λ_i exp(F_i/ρβ), the worst distribution is Σ w_i p_i. Its
     distance is the mean of the clients' distances plus β KL(w‖λ).
+
+    Parameters
+    ----------
+    each : sequence of Part
+        The clients' parts.
+    lam : array of shape (clients,)
+        The mixture.
+    method : Method
+        The method, with a finite ρ.
+
+    Returns
+    -------
+    Bound
+
+    Raises
+    ------
+    ValueError
+        If the method has no transport.
     """
     if np.isinf(method.rho):
         raise ValueError(f"method {method.name!r} has no transport: there is nothing to certify")

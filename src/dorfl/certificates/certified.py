@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.certificates import bound as bounding
-from dorfl.certificates.bound import SHARES, Question, Told, Units
+from dorfl.certificates.bound import SHARES, CertificateReport, CertificateRequest, Units
 from dorfl.certificates.certificate import group_of
 from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import robust, validation
@@ -224,7 +224,18 @@ class Certified(ABC):
         return tuple(sorted({*SHARES, self.outliers}))
 
     def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
-        """Return the bounds over drifts, at the share of outliers of the certificate."""
+        """Return the bounds over drifts, at the share of outliers of the certificate.
+
+        Parameters
+        ----------
+        drifts : sequence of float
+            Drifts in standard deviations.
+
+        Returns
+        -------
+        list of (float, Bounds)
+            Each drift with its bounds.
+        """
         return [(drift, self.at(drift=drift)) for drift in drifts]
 
     def over_outliers(self) -> list[tuple[float, Bounds]]:
@@ -381,26 +392,26 @@ class InSample(Certified):
         The mixture, by default every client by its rows.
     reports : tuple
         The clients' reports.
-    asked : Question
+    request : CertificateRequest
         The prices and shares that the reports are for.
     """
 
     lam: Array
-    reports: tuple[Told, ...]
-    asked: Question
+    reports: tuple[CertificateReport, ...]
+    request: CertificateRequest
 
     def _upper_bounds(
         self, share: float, drift: float, who: str | Array | None
     ) -> tuple[float | None, float]:
         """Return the least bounds of loss and error over the prices that clients reported on."""
-        if share not in self.asked.shares:
-            known = ", ".join(f"{one:g}" for one in self.asked.shares)
+        if share not in self.request.shares:
+            known = ", ".join(f"{one:g}" for one in self.request.shares)
             raise ValueError(f"outliers={share}: not evaluated; known are {known}")
         reports, lam = self.reports, self.lam if isinstance(who, str) else who
         if isinstance(who, str) and who:
             reports, lam = (reports[self.names.index(who)],), np.ones(1)
         loss, error = (
-            bounding.bound(reports, lam, self.asked, share, drift, of=of)
+            bounding.bound(reports, lam, self.request, share, drift, of=of)
             for of in ("loss", "error")
         )
         return loss, error
@@ -408,7 +419,7 @@ class InSample(Certified):
     @property
     def shares(self) -> tuple[float, ...]:
         """Shares of outliers that were evaluated."""
-        return self.asked.shares
+        return self.request.shares
 
     @property
     def words(self) -> str:
@@ -437,18 +448,45 @@ class InSample(Certified):
 
 
 def down(accuracy: float) -> float:
-    """Round a lower bound down to a tenth of a percent."""
+    """Round a lower bound down to a tenth of a percent.
+
+    Parameters
+    ----------
+    accuracy : float
+        The bound.
+
+    Returns
+    -------
+    float
+        The rounded bound.
+    """
     return float(np.floor(accuracy * 1000.0 + 1e-9) / 1000.0)
 
 
 def up(bound: float) -> float:
-    """Round an upper bound up to four digits."""
+    """Round an upper bound up to four digits.
+
+    Parameters
+    ----------
+    bound : float
+        The bound.
+
+    Returns
+    -------
+    float
+        The rounded bound.
+    """
     digit = 10.0 ** (np.floor(np.log10(max(bound, 1e-300))) - 3.0)
     return float(np.ceil(bound / digit - 1e-9) * digit)
 
 
 def floored(accuracy: float) -> str:
-    """Format a lower bound in percent, rounded down.
+    """Format a lower bound of an accuracy in percent, rounded down.
+
+    Parameters
+    ----------
+    accuracy : float
+        The bound.
 
     >>> floored(0.91999)
     '91.9 %'
@@ -457,7 +495,12 @@ def floored(accuracy: float) -> str:
 
 
 def ceiled(error: float) -> str:
-    """Format an upper bound in four digits, rounded up.
+    """Format an upper bound of an error in four digits, rounded up.
+
+    Parameters
+    ----------
+    error : float
+        The bound.
 
     >>> ceiled(3.86201), ceiled(0.25), ceiled(10550.2)
     ('3.863', '0.25', '10,560')
@@ -535,7 +578,22 @@ def certify(
 
 
 def check(outliers: float, drift: float, confidence: float | None = None) -> None:
-    """Raise ValueError for a share, a drift or a confidence out of range."""
+    """Raise an error for a share, a drift or a confidence out of range.
+
+    Parameters
+    ----------
+    outliers : float
+        Share of outliers, from 0 to 0.4.
+    drift : float
+        Standard deviations, 0 or more.
+    confidence : float, optional
+        Above 0 and below 1.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
     if confidence is not None and not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1")
     if not 0 <= outliers <= _MOST:
@@ -629,7 +687,7 @@ def measure(
     return Frame(
         names=tuple(clients),
         variance=np.where(np.isfinite(units.moves), 1.0 / units.moves, 0.0),
-        tells=units.tells,
+        tells=units.distance,
         centers=centers,
         reach=np.where(np.isfinite(reach), reach, -1.0),
         prices=prices,
@@ -695,22 +753,38 @@ def _in_sample(
             for X, y in checked.values()
         ]
         scatter = robust.residual_scale(residuals) or 1.0
-    thin = bounding.thinness(len(group.target), problem.outputs)
-    asked = ask(problem.loss, outliers, scatter, thin)
+    stride = bounding.grid_stride(len(group.target), problem.outputs)
+    request = make_request(problem.loss, outliers, scatter, stride)
     return InSample(
         outliers=float(outliers),
         drift=float(drift),
         names=group.names,
         classifies=problem.loss.classifies,
         lam=fixed(group.counts if lam is None else lam).start(group.names, group.counts),
-        reports=tuple(bounding.tell(group, fit.theta, units, asked)),
-        asked=asked,
+        reports=tuple(bounding.report(group, fit.theta, units, request)),
+        request=request,
     )
 
 
-def ask(loss: Loss, outliers: float, scatter: float, thin: int) -> Question:
-    """Return what to ask clients, for a loss and the scale of its residuals."""
+def make_request(loss: Loss, outliers: float, scatter: float, stride: int) -> CertificateRequest:
+    """Return what to request of clients.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    outliers : float
+        Share of outliers, which is added to those of a curve.
+    scatter : float
+        Scale of the residuals of a regression.
+    stride : int
+        Every `stride`-th price is used.
+
+    Returns
+    -------
+    CertificateRequest
+    """
     if loss.classifies:
-        return bounding.question(outliers, thin=thin)
+        return bounding.make_request(outliers, stride=stride)
     size = float(loss.value(np.array([scatter]), np.zeros(1))[0])
-    return bounding.question(outliers, thin=thin, loss=size, error=scatter)
+    return bounding.make_request(outliers, stride=stride, loss=size, error=scatter)

@@ -36,22 +36,36 @@ CostLike = str | ArrayLike | Callable[[Array, Array], ArrayLike]
 
 @dataclass(frozen=True)
 class Transport:
-    """A feasible plan and the certificate that it is nearly optimal: lower ≤ optimum ≤ value."""
+    """A feasible plan and the certificate that it is nearly optimal: lower ≤ optimum ≤ value.
 
-    value: float  # the plan's objective
-    lower: float  # the semi-dual objective at `potential`
-    plan: Array  # γ (n, m); rows sum to the weights of P
-    marginal: Array  # P̄ (m,), the column sums of γ; its ratio to q shows what was abandoned
-    potential: Array  # ψ (m,), normalised so that Σ_j q_j e^{−ψ_j/β} = 1
+    Attributes
+    ----------
+    value : float
+        Objective of the plan.
+    lower : float
+        Semi-dual objective at `potential`.
+    plan : array of shape (n, m)
+        γ; rows sum to the weights of P.
+    marginal : array of shape (m,)
+        P̄, the column sums of γ; its ratio to q shows which points were left out.
+    potential : array of shape (m,)
+        ψ, normalised so that Σ_j q_j e^{−ψ_j/β} = 1.
+    """
+
+    value: float
+    lower: float
+    plan: Array
+    marginal: Array
+    potential: Array
 
     @property
     def gap(self) -> float:
-        """How far `value` can be from the optimum, up to rounding (1e-15 of β and of C)."""
+        """Largest distance of `value` from the optimum, up to rounding (1e-15 of β and of C)."""
         return max(self.value - self.lower, 0.0)
 
     @property
     def relative_gap(self) -> float:
-        """The gap relative to the value, which means little if the distance is nearly zero."""
+        """Gap relative to the value; of little use if the distance is nearly zero."""
         return self.gap / max(abs(self.value), np.finfo(float).tiny)
 
 
@@ -64,18 +78,42 @@ def unbalanced_wasserstein(
     tol: float = 1e-4,
     max_iterations: int = 100,
 ) -> Transport:
-    """UW(P‖Q) = min over γ ≥ 0 with γ1 = p of ⟨C, γ⟩ + β KL(γᵀ1 ‖ q), with a certified gap.
+    """Compute the unbalanced Wasserstein distance with a certified gap.
 
-    Args:
-        P: points (n, d) of equal weight, or a pair (points, weights); weights are scaled to one.
-        Q: the same.
-        beta: price of moving Q's own weights; inf forbids it and gives :func:`wasserstein`.
-        cost: "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix,
-            or the matrix itself, (len P, len Q). To forbid a pair, price it far above the others.
-        tol: stop once gap ≤ tol · abs(value); 1e-8 can be had. Where the distance is nearly zero,
-            abs(value) is replaced by 10⁻⁴ Σ_i p_i (−β log Σ_j q_j e^{−C_ij/β}), an upper bound of
-            it (here with each row's smallest cost subtracted).
-        max_iterations: Newton steps before giving up, with a warning that states the gap reached.
+    UW(P‖Q) = min over γ ≥ 0 with γ1 = p of ⟨C, γ⟩ + β KL(γᵀ1 ‖ q).
+
+    Parameters
+    ----------
+    P : array-like, or pair of array-like
+        Points (n, d) of equal weight, or (points, weights); weights are scaled to sum to one.
+    Q : array-like, or pair of array-like
+        Points (m, d), or (points, weights).
+    beta : float
+        Price of moving Q's own weights; infinity forbids it and gives :func:`wasserstein`.
+    cost : str, callable or array-like
+        "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix, or the
+        matrix (n, m). To forbid a pair, give it a price far above the others.
+    tol : float
+        Stop once gap ≤ tol · abs(value); 1e-8 is possible. If the distance is nearly zero,
+        abs(value) is replaced by 10⁻⁴ Σ_i p_i (−β log Σ_j q_j e^{−C_ij/β}), an upper bound of the
+        distance (here with each row's smallest cost subtracted).
+    max_iterations : int
+        Largest number of Newton steps.
+
+    Returns
+    -------
+    Transport
+        Value, lower bound, plan and potential.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or P, Q and the cost do not fit each other.
+
+    Warns
+    -----
+    RuntimeWarning
+        If the tolerance was not reached; the message states the gap.
 
     >>> import numpy as np
     >>> clean = np.arange(10.0)[:, None]
@@ -114,7 +152,7 @@ def unbalanced_wasserstein(
     result = Transport(value, lower, full_plan, full_plan.sum(axis=0), potential - constant)
     if not converged and result.relative_gap > tol:
         warnings.warn(
-            f"unbalanced_wasserstein: relative gap {result.relative_gap:.1e}, asked for {tol:.1e}; "
+            f"unbalanced_wasserstein: relative gap {result.relative_gap:.1e}, tol {tol:.1e}; "
             "value and lower still bracket the distance. Raise tol or max_iterations.",
             RuntimeWarning,
             stacklevel=2,
@@ -123,9 +161,30 @@ def unbalanced_wasserstein(
 
 
 def wasserstein(P: Sample, Q: Sample, cost: CostLike = "squared") -> Transport:
-    """W(P, Q) = min over γ ≥ 0 with γ1 = p and γᵀ1 = q of ⟨C, γ⟩, by POT's network simplex.
+    """Compute the Wasserstein distance by POT's network simplex.
 
-    POT is not installed with dorfl but by its extra "distance".
+    W(P, Q) = min over γ ≥ 0 with γ1 = p and γᵀ1 = q of ⟨C, γ⟩. POT is not installed with dorfl but
+    by its extra "distance".
+
+    Parameters
+    ----------
+    P : array-like, or pair of array-like
+        Points (n, d) of equal weight, or (points, weights); weights are scaled to sum to one.
+    Q : array-like, or pair of array-like
+        Points (m, d), or (points, weights).
+    cost : str, callable or array-like
+        "squared" for c = ½‖x − y‖², a function of both point arrays that returns the matrix, or the
+        matrix (n, m). To forbid a pair, give it a price far above the others.
+
+    Returns
+    -------
+    Transport
+        Value, lower bound, plan and potential.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If POT is not installed.
 
     >>> wasserstein([[0.0], [1.0]], [[1.0], [2.0]]).value
     0.5
@@ -134,7 +193,7 @@ def wasserstein(P: Sample, Q: Sample, cost: CostLike = "squared") -> Transport:
 
 
 def require() -> None:
-    """Say what to install where POT is missing: it is large, and exact transport alone needs it."""
+    """Raise an error that names the command to install POT, if it is missing."""
     if importlib.util.find_spec("ot") is None:
         raise ModuleNotFoundError(
             "the plain Wasserstein distance (beta=inf) is computed by POT; install it with: "
@@ -143,7 +202,7 @@ def require() -> None:
 
 
 def _problem(P: Sample, Q: Sample, cost: CostLike) -> tuple[Array, Array, Array]:
-    """Weights p and q, and the cost matrix, checked."""
+    """Check the samples; return the weights p and q, and the cost matrix."""
     (x, p), (y, q) = _weighted("P", P), _weighted("Q", Q)
     if isinstance(cost, str):
         if cost != "squared":
@@ -178,7 +237,7 @@ def _weighted(name: str, sample: Sample) -> tuple[Array, Array]:
 
 
 def _exact(cost: Array, p: Array, q: Array, *_: float) -> tuple[Array, Array, bool]:
-    """Exact transport; β, tolerance and budget of the other solver have no use here."""
+    """Solve plain transport; β, tolerance and budget of the other solver are not needed."""
     if 1 in cost.shape:  # one plan only; POT calls the 1 × 1 problem infeasible
         return np.outer(p, q), cost[0] if len(p) == 1 else np.zeros(1), True
     require()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from dorfl.certificates.certificate import paper
+from dorfl.certificates.certified import Certified
 from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Line, Screen
-
-if TYPE_CHECKING:
-    from dorfl.certificates.certified import Certified
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.model.facts import Promise
-    from dorfl.tabular.rows import Rows
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.data.tables import DataError
+from dorfl.report.content import Table
+from dorfl.tabular import promises
+from dorfl.tabular.model import Model, load
+from dorfl.tabular.model.facts import Promise
+from dorfl.tabular.promise_pages import bounds, by_client, of_promises
+from dorfl.tabular.rows import Rows
 
 
 def certify(
@@ -69,17 +72,14 @@ def certify(
       dorfl certify model data.csv --in-sample
       dorfl certify model data.csv --paper --radius 0.5
     """
-    from dorfl.tabular.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-
     screen, loaded = Screen(), load(model)
     if radius and not paper:
         raise ValueError("--radius is for --paper; without it say --outliers and --drift")
     if paper and beside is not None:
-        raise ValueError("--beside compares models in plain words; leave out --paper")
+        raise ValueError("--beside compares the certificates of two models; leave out --paper")
     if paper:
         _paper(screen, loaded, _rows(screen, loaded, data, client, site), radius or [])
         return
-    from dorfl.tabular import promises  # noqa: PLC0415
 
     assumed = loaded.facts.outliers if outliers is None else outliers
     share = 0.1 if assumed is None else assumed  # models of before do not say what they assumed
@@ -90,16 +90,15 @@ def certify(
         found[name] = promises.written(_certified(screen, load(beside), settings))
     saved = []
     if out is not None:
-        from dorfl.report import page  # noqa: PLC0415
-        from dorfl.tabular.promise_pages import of_promises  # noqa: PLC0415
+        from dorfl.report import page
 
         page.write(of_promises(found, loaded.label), out)
-        saved = [Line("Saved", str(out))]
+        saved = [ResultLine("Saved", str(out))]
     screen.lines(*_lines(found), *saved)
     _explain(screen, found)
     first, *others = found.values()
-    told = {"beside": [_plain(one) for one in others]} if others else {}
-    screen.give({**_plain(first), **told})
+    others_as_json = {"beside": [_plain(one) for one in others]} if others else {}
+    screen.give({**_plain(first), **others_as_json})
 
 
 class _Settings(NamedTuple):
@@ -115,8 +114,6 @@ class _Settings(NamedTuple):
 
 def _certified(screen: Screen, loaded: Model, settings: _Settings) -> Certified:
     """Return the certificate of a model, retrained on four fifths if the rows are its own."""
-    from dorfl.tabular import promises  # noqa: PLC0415
-
     data, client, site, outliers, drift, confidence = settings
     own = loaded.facts.table and not loaded.network and client is None and site is None
     if own and confidence is not None and promises.fingerprint(data) == loaded.facts.table:
@@ -145,19 +142,21 @@ def _plain(promise: Promise) -> dict[str, Any]:
     }
 
 
-def _lines(found: dict[str, Promise]) -> list[Line]:
+def _lines(found: dict[str, Promise]) -> list[ResultLine]:
     """Return the bounds of every model: at the settings, of the worst client, at the corners."""
     lines = []
     for name, promise in found.items():
         of = f"{name}: " if len(found) > 1 else ""
-        lines.append(Line("Guaranteed", of + summary.guaranteed(promise)))
+        lines.append(ResultLine("Guaranteed", of + summary.guaranteed(promise)))
         own = [(one, summary.bounded(one)) for one in promise.clients if one.error is not None]
         if len(own) > 1:
             worst, bound = max(own, key=lambda pair: pair[0].error or 0.0)
             every = summary.bounded(promise.overall[1])
-            lines.append(Line("Worst", f"{worst.name}: {bound}; every mixture of clients: {every}"))
+            lines.append(
+                ResultLine("Worst", f"{worst.name}: {bound}; every mixture of clients: {every}")
+            )
         for label, curve in (("No drift", "over_drift"), ("No outliers", "over_outliers")):
-            lines.append(Line(label, summary.bounded(getattr(promise, curve)[0])))
+            lines.append(ResultLine(label, summary.bounded(getattr(promise, curve)[0])))
     return lines
 
 
@@ -165,7 +164,6 @@ def _explain(screen: Screen, found: dict[str, Promise]) -> None:
     """Print the bounds by client and over drift and outliers, and the statements, if verbose."""
     if not screen.verbose:
         return
-    from dorfl.tabular.promise_pages import bounds, by_client  # noqa: PLC0415
 
     first = next(iter(found.values()))
     named = found if len(found) > 1 else {"": first}
@@ -183,10 +181,6 @@ def _explain(screen: Screen, found: dict[str, Promise]) -> None:
 
 def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> None:
     """Proposition 2 as the paper has it."""
-    from dorfl.certificates.certificate import paper  # noqa: PLC0415
-    from dorfl.data.tables import DataError  # noqa: PLC0415
-    from dorfl.report.content import Table  # noqa: PLC0415
-
     strange = [name for name in rows.names if name not in loaded.fit.clients]
     if strange:
         raise DataError(
@@ -194,11 +188,11 @@ def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> Non
             "whose rows these are: --client COLUMN or --site NAME"
         )
     found = paper(loaded.fit, rows.clients)
-    asked = {r: found.at(r) for r in radii}
+    bounds_at = {r: found.at(r) for r in radii}
     screen.say(str(found))
-    if asked:
+    if bounds_at:
         columns, forms = ("UW distance", "at most"), {"UW distance": "g", "at most": ".6g"}
-        rows_ = list(asked.items())
+        rows_ = list(bounds_at.items())
         screen.table(Table("paper", "Certified worst-case risk", columns, rows_, forms))
     screen.give(
         {
@@ -207,7 +201,7 @@ def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> Non
             "attained": found.attained,
             "is_certificate": found.is_certificate,
             "error": found.error if found.is_certificate else None,
-            "at": [{"radius": r, "bound": bound} for r, bound in asked.items()],
+            "at": [{"radius": r, "bound": bound} for r, bound in bounds_at.items()],
             "words": str(found),
         }
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen
-
-if TYPE_CHECKING:
-    from dorfl.tabular.comparison import Comparison
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.tabular import comparison
+from dorfl.tabular.comparison import Comparison
+from dorfl.tabular.pages import compared, compared_clients, of_comparison
 
 _LISTED = 10  # clients, and trainings that fell short, that are listed
 
@@ -19,7 +19,7 @@ _LISTED = 10  # clients, and trainings that fell short, that are listed
 @options.takes(*options.ANY_METHOD)
 def compare(
     data: options.Table,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     folds: options.Folds = 5,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the page, tables and figure.")
@@ -36,28 +36,28 @@ def compare(
       dorfl compare adult.csv --label income --client race --folds 5 --out comparison
       dorfl compare study.toml
     """
-    study = options.study_of(data, words)
-    from dorfl.tabular import comparison  # noqa: PLC0415
-    from dorfl.tabular.pages import compared, compared_clients, of_comparison  # noqa: PLC0415
-
+    study = options.study_of(data, settings)
     screen = Screen()
     with screen.progress("reading", total=folds * len(comparison.compared(study))) as step:
         found = comparison.compare(study, folds, tick=step)
     saved = []
     if out is not None:
-        from dorfl.report import export, page  # noqa: PLC0415
+        from dorfl.report import export, page
 
         made = of_comparison(found, study)
         page.write(made, out / "index.html")
         export.export(made, out)
-        saved = [Line("Saved", f"{out}/index.html, tables and figures")]
+        saved = [ResultLine("Saved", f"{out}/index.html, tables and figures")]
     inliers, rows = int(found.inlier.sum()), len(found.inlier)
     screen.lines(
-        Line("Data", f"{summary.counted(rows, len(found.clients), study.data.client)}, "
-             f"{folds} folds; {rows - inliers:,} rows down-weighted"),
-        Line("Best", found.verdict),
+        ResultLine(
+            "Data",
+            f"{summary.counted(rows, len(found.clients), study.data.client)}, "
+            f"{folds} folds; {rows - inliers:,} rows down-weighted",
+        ),
+        ResultLine("Best", found.verdict),
         *saved,
-    )  # fmt: skip
+    )
     screen.table(compared(found))
     if len(found.clients) > 1 and screen.verbose:
         screen.table(compared_clients(found, most=_LISTED))

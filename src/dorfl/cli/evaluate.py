@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.report.content import Cell, Table
 from dorfl.support.text import percent
-
-if TYPE_CHECKING:
-    from dorfl.report.content import Cell, Table
-    from dorfl.support.types import Array
-    from dorfl.tabular.evaluation import Classes
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.rows import Rows
+from dorfl.support.types import Array
+from dorfl.tabular import evaluation
+from dorfl.tabular.audit import MIN_WEIGHT, row_weights
+from dorfl.tabular.evaluation import Classes, by_class
+from dorfl.tabular.model import Model, load, tables
+from dorfl.tabular.model.facts import MIN_ROWS, Estimate
+from dorfl.tabular.model.tables import few_rows
+from dorfl.tabular.rows import Rows
 
 _FEW = 30  # clients that are listed one by one
 _CLASSES = 8  # classes whose confusion matrix is shown
@@ -28,11 +32,6 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
     Example: dorfl evaluate model test.csv
     """
-    from dorfl.tabular.evaluation import by_class  # noqa: PLC0415 - slow: --help need not wait
-    from dorfl.tabular.model import load  # noqa: PLC0415
-    from dorfl.tabular.model.facts import Estimate  # noqa: PLC0415
-    from dorfl.tabular.model.tables import few_rows  # noqa: PLC0415
-
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
     screen.notes(rows.notes)
@@ -42,11 +41,15 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
     counted = summary.counted(len(rows.y), len(rows.names), None)
     found = by_class(loaded, rows) if loaded.classifies else None
     screen.lines(
-        Line("Data", f"{counted} of {data.name}, label {loaded.label}"),
-        Line("Outliers", f"{answer['down_weighted']:,} rows down-weighted"),
-        Line("Score", _score(loaded, answer)),
-        *([Line("Worst", summary.worst(loaded, clients, answer["worst"]))] if several else []),
-        *([Line("Calibration", _calibration(found))] if found else []),
+        ResultLine("Data", f"{counted} of {data.name}, label {loaded.label}"),
+        ResultLine("Outliers", f"{answer['down_weighted']:,} rows down-weighted"),
+        ResultLine("Score", _score(loaded, answer)),
+        *(
+            [ResultLine("Worst", summary.worst(loaded, clients, answer["worst"]))]
+            if several
+            else []
+        ),
+        *([ResultLine("Calibration", _calibration(found))] if found else []),
     )
     if several:
         screen.table(_table(loaded, answer, data.name))
@@ -62,16 +65,14 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
 
 def _score(model: Model, answer: dict[str, Any]) -> str:
     """Return the score over inliers beside a constant's, and both with outliers."""
-    from dorfl.tabular.model.facts import Estimate  # noqa: PLC0415
-
     own, constant = answer["overall"], answer["constant"]
     inliers = Estimate(**own["inliers"])
-    words = f"{model.measure} {summary.scored(model, inliers)}"
-    words += f", constant {model.scored(constant['inliers'])}"
+    text = f"{model.measure} {summary.scored(model, inliers)}"
+    text += f", constant {model.scored(constant['inliers'])}"
     if answer["down_weighted"]:
         pair = (model.scored(one["score"]).removesuffix(" %") for one in (own, constant))
-        words += f" (with outliers: {', '.join(pair)})"
-    return f"{words}; AUC {own['auc']:.3f}" if "auc" in own else words
+        text += f" (with outliers: {', '.join(pair)})"
+    return f"{text}; AUC {own['auc']:.3f}" if "auc" in own else text
 
 
 def _calibration(found: Classes) -> str:
@@ -80,8 +81,6 @@ def _calibration(found: Classes) -> str:
 
 def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
     """Return the rows' weights; None if the model down-weights none or PyTorch is missing."""
-    from dorfl.tabular.audit import row_weights  # noqa: PLC0415
-
     try:
         return row_weights(model, rows)
     except ModuleNotFoundError:
@@ -93,12 +92,6 @@ def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
 
 def _measure(model: Model, rows: Rows, weights: Array | None) -> dict[str, Any]:
     """Return the scores overall and by client, and those of a constant prediction."""
-    import numpy as np  # noqa: PLC0415
-
-    from dorfl.tabular import evaluation  # noqa: PLC0415
-    from dorfl.tabular.audit import MIN_WEIGHT  # noqa: PLC0415
-    from dorfl.tabular.model.facts import MIN_ROWS  # noqa: PLC0415
-
     part = (evaluation.owners(rows), rows.names)
     weights = np.ones(len(rows.y)) if weights is None else weights
     inlier = weights >= MIN_WEIGHT
@@ -152,10 +145,6 @@ def _worst_first(model: Model, clients: list[dict[str, Any]]) -> list[dict[str, 
 
 def _table(model: Model, answer: dict[str, Any], file: str) -> Table:
     """Return the table of clients; of many, the worst ones."""
-    from dorfl.report.content import Table  # noqa: PLC0415
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-    from dorfl.tabular.model.facts import Estimate  # noqa: PLC0415
-
     clients, classifies = answer["clients"], model.classifies
     both, two = bool(answer["down_weighted"]), len(model.classes) == 2
     few = len(clients) <= _FEW
@@ -211,7 +200,6 @@ def _say_classes(screen: Screen, found: Classes) -> None:
             screen.note(f"of {total:,} rows of class {name}, {found.confusion[k][k]:,} are found")
     if not screen.verbose:
         return
-    from dorfl.report.content import Table  # noqa: PLC0415
 
     confused = len(found.names) <= _CLASSES
     columns = ["class", "rows", "recall", "precision"]

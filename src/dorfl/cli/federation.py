@@ -16,7 +16,7 @@ import typer
 
 from dorfl.carriers import require
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
+from dorfl.cli.screen import ResultLine, Screen, refuse_useless, warn_shortfall
 from dorfl.cli.server import Folder, opened
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Board = Annotated[
 def run(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
-    words: dict[str, Any],
+    settings: dict[str, Any],
     force: options.Force = False,
     tensorboard: Board = None,
 ) -> None:
@@ -46,11 +46,12 @@ def run(
     """
     federation = opened(folder)
     from dorfl.carriers import runs
-    from dorfl.protocol import settings, toml
+    from dorfl.protocol import toml
+    from dorfl.protocol.settings import among
 
-    named = settings.among(toml.read(study), tuple(federation.sites()))
+    named = among(toml.read(study), tuple(federation.sites()))
     named = named._replace(data=named.data._replace(file=None))  # each site has its own table
-    named = options.changed(named, words)
+    named = options.changed(named, settings)
     _go(federation, partial(runs.begin, federation, named), tensorboard, force)
 
 
@@ -173,7 +174,7 @@ def _go(
     made, saved = results.model_of(end), folder / "model"
     screen.lines(
         *summary.of_model(made, "NEW.csv", str(saved)),
-        Line("Saved", f"{saved}/", f"dorfl report {saved}"),
+        ResultLine("Saved", f"{saved}/", f"dorfl report {saved}"),
     )
     summary.explain(screen, made)
     for line in uncertified(end):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dorfl.cli import summary
 from dorfl.cli.options import ModelFolder
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.tabular.model import load, tables
+from dorfl.tabular.model.folder import to_json
 
 
 def info(model: ModelFolder) -> None:
@@ -12,19 +14,16 @@ def info(model: ModelFolder) -> None:
 
     Example: dorfl info model
     """
-    from dorfl.tabular.model import load, tables  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.tabular.model.folder import to_json  # noqa: PLC0415
-
     screen, loaded = Screen(), load(model)
     screen.lines(
         *summary.of_model(loaded, folder=str(model)),
-        Line("Method", loaded.fit.problem.method.name, f"dorfl report {model}"),
+        ResultLine("Method", loaded.fit.problem.method.name, f"dorfl report {model}"),
     )
     screen.table(tables.columns(loaded))
     summary.explain(screen, loaded)
     for line in loaded.facts.notes:
         screen.explain(line)
     screen.give(to_json(loaded))
-    for words in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
-        if words:
-            screen.alarm(words)
+    for warning in (*loaded.facts.warnings, loaded.useless, loaded.idle, loaded.shortfall):
+        if warning:
+            screen.alarm(warning)

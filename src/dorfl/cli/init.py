@@ -10,12 +10,15 @@ import typer
 from dorfl.cli import options
 from dorfl.cli.options import NewTable
 from dorfl.cli.screen import Screen
+from dorfl.protocol.toml import to_toml
+from dorfl.support import files
+from dorfl.tabular.proposal import propose
 
 
 @options.takes("label", "client")
 def init(
     data: NewTable,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path(
         "study.toml"
     ),
@@ -32,12 +35,9 @@ def init(
     """
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
-    from dorfl.protocol.toml import to_toml  # noqa: PLC0415
-    from dorfl.support import files  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.tabular.proposal import propose  # noqa: PLC0415
 
     screen = Screen()
-    study, notes = propose(data, words["label"], words["client"], out.parent)
+    study, notes = propose(data, settings["label"], settings["client"], out.parent)
     files.write_whole(out, to_toml(study, notes).encode())
     by = f"clients by {study.data.client!r}" if study.data.client else "all rows one client"
     screen.say(f"{out}: predicts {study.data.label!r}, {by}")

@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import click
 import typer
 
+from dorfl.data import tables
+from dorfl.protocol import checks, toml
 from dorfl.protocol.settings import (
     CURVATURES,
     METHODS,
@@ -24,10 +26,8 @@ from dorfl.protocol.settings import (
     Data,
     Study,
 )
-
-if TYPE_CHECKING:
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.rows import Rows
+from dorfl.tabular.model import Model
+from dorfl.tabular.rows import Rows, rows_for
 
 DATA, ROBUSTNESS, EXPERT = "Data", "Robustness", "Expert"  # panels of the help page
 Table = Annotated[
@@ -109,27 +109,27 @@ class _Share(click.ParamType):  # type: ignore[type-arg]
 
 
 TABLE = tuple(_SETTINGS)  # to train on a table
-ANY_METHOD = tuple(word for word in TABLE if word != "method")  # to compare methods
+ANY_METHOD = tuple(name for name in TABLE if name != "method")  # to compare methods
 FEDERATION = ("tol", "max_rounds", "solver", "curvature", "bytes_per_round")
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces a command's parameter `words` by these options."""
+    """Return a decorator that replaces a command's parameter `settings` by these options."""
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            command(words={name: given.pop(name) for name in names}, **given)
+            command(settings={name: given.pop(name) for name in names}, **given)
 
         own, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
         listed = []
         for name, parameter in own.parameters.items():
-            if name != "words":
+            if name != "settings":
                 listed.append(parameter.replace(annotation=hints[name]))
                 continue
-            for word in names:
-                option = inspect.Parameter(word, parameter.kind, default=None)
-                listed.append(option.replace(annotation=_option(word)))
+            for setting in names:
+                option = inspect.Parameter(setting, parameter.kind, default=None)
+                listed.append(option.replace(annotation=_option(setting)))
         run.__signature__ = own.replace(parameters=listed)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in listed}
         return run
@@ -137,30 +137,26 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return wrap
 
 
-def study_of(data: Path, words: dict[str, Any]) -> Study:
-    """Return the study of a file or a table, changed by the options in `words`."""
-    from dorfl.protocol import toml  # noqa: PLC0415 - slow to import, and --help need not wait
-
+def study_of(data: Path, settings: dict[str, Any]) -> Study:
+    """Return the study of a file or a table, changed by the options in `settings`."""
     if data.suffix == ".toml":
-        return changed(toml.read(data), words)
-    if words.get("label") is None:
+        return changed(toml.read(data), settings)
+    if settings.get("label") is None:
         raise typer.BadParameter("name the column to predict: --label COLUMN")
-    return changed(Study(Data(words["label"], str(data))), words)
+    return changed(Study(Data(settings["label"], str(data))), settings)
 
 
-def changed(study: Study, words: dict[str, Any]) -> Study:
-    """Return the study changed by the options in `words`."""
-    from dorfl.protocol import checks  # noqa: PLC0415 - slow to import, and --help need not wait
-
-    given = {"_".join(_SETTINGS[n][:2]): v for n, v in words.items() if v not in (None, [])}
+def changed(study: Study, settings: dict[str, Any]) -> Study:
+    """Return the study changed by the options in `settings`."""
+    given = {"_".join(_SETTINGS[n][:2]): v for n, v in settings.items() if v not in (None, [])}
     study = study.changed(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
     checks.check(study)
     return study
 
 
-def _option(word: str) -> Any:
+def _option(setting: str) -> Any:
     """Return a setting of a study as an option that is None by default."""
-    section, name, panel = _SETTINGS[word]
+    section, name, panel = _SETTINGS[setting]
     record = get_type_hints(Study)[section]
     kind, about = get_args(get_type_hints(record, include_extras=True)[name])[:2]
     several = get_origin(kind) is tuple
@@ -168,8 +164,8 @@ def _option(word: str) -> Any:
     text = about[0].upper() + about[1:] + (" (repeatable)." if several else ".")
     if default not in (None, ()):
         text += f" Default: {default}."
-    flag = f"--{word.replace('_', '-')}"
-    choice: Any = click.Choice(_CHOICES[word]) if word in _CHOICES else None
+    flag = f"--{setting.replace('_', '-')}"
+    choice: Any = click.Choice(_CHOICES[setting]) if setting in _CHOICES else None
     if get_args(kind) == (float, str):
         choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))
@@ -193,9 +189,6 @@ def labelled_rows(
     site
         Name of the client that all rows belong to.
     """
-    from dorfl.data import tables  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.tabular.rows import rows_for  # noqa: PLC0415
-
     names = tables.column_names(data)
     by = client or (model.client if model.client in names and site is None else None)
     parts = [part.name for part in model.transform.parts]

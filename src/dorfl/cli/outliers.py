@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
-from dorfl.cli.screen import Line, Screen
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.report.content import Table
+from dorfl.support import files
 from dorfl.support.text import percent
-
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.support.types import Array
-    from dorfl.tabular.audit import Audit
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.rows import Rows
+from dorfl.support.types import Array
+from dorfl.tabular import label_errors
+from dorfl.tabular.audit import MIN_WEIGHT, Audit, audit, why_none
+from dorfl.tabular.model import Model, load
+from dorfl.tabular.pages import weights_by_distance
+from dorfl.tabular.rows import Rows
 
 
 def outliers(
@@ -38,12 +40,7 @@ def outliers(
 
     Example: dorfl outliers model data.csv --out audit
     """
-    import numpy as np  # noqa: PLC0415 - slow to import, and --help need not wait
-
-    from dorfl.report.figures import draw  # noqa: PLC0415
-    from dorfl.tabular.audit import MIN_WEIGHT, audit, why_none  # noqa: PLC0415
-    from dorfl.tabular.model import load  # noqa: PLC0415
-    from dorfl.tabular.pages import weights_by_distance  # noqa: PLC0415
+    from dorfl.report.figures import draw  # slow to import
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
@@ -51,26 +48,28 @@ def outliers(
     why, inliers = why_none(loaded), None
     if why and loaded.fit.problem.method.name == "dorfl":  # other methods have no score: an error
         answer, tables = {"down_weighted": 0, "top": [], "why": why}, []
-        lines = [Line("Outliers", why)]
+        lines = [ResultLine("Outliers", why)]
     else:
         found = audit(loaded, rows)
         listed = _listed(found)
         answer, tables = {"down_weighted": found.low, "top": listed[:top]}, [_weighed(listed, top)]
         share = percent(found.low / len(listed))
-        lines = [Line("Outliers", f"{found.low:,} of {len(listed):,} rows ({share}) down-weighted")]
+        lines = [
+            ResultLine("Outliers", f"{found.low:,} of {len(listed):,} rows ({share}) down-weighted")
+        ]
         inliers = np.isin(rows.order + 1, found.row[found.weight >= MIN_WEIGHT])
         if out is not None:
             _write(out / "outliers.csv", listed)
             draw(weights_by_distance(found), out)
     labels = _labels(loaded, rows, inliers)
     if labels:
-        words = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
-        lines.append(Line("Labels", words))
+        text = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
+        lines.append(ResultLine("Labels", text))
         tables.append(_labelled(labels, top))
         if out is not None:
             _write(out / "labels.csv", labels)
     if out is not None and tables:
-        lines.append(Line("Saved", f"{out}/"))
+        lines.append(ResultLine("Saved", f"{out}/"))
     screen.lines(*lines)
     for table in tables:
         screen.table(table)
@@ -87,8 +86,6 @@ def _listed(found: Audit) -> list[dict[str, Any]]:
 
 def _weighed(listed: list[dict[str, Any]], top: int) -> Table:
     """Return the table of the rows with the lowest weight."""
-    from dorfl.report.content import Table  # noqa: PLC0415
-
     return Table(
         "outliers",
         f"Rows with the lowest weight, of {len(listed):,}",
@@ -103,8 +100,6 @@ def _weighed(listed: list[dict[str, Any]], top: int) -> Table:
 
 def _labels(model: Model, rows: Rows, inliers: Array | None) -> list[dict[str, Any]]:
     """Return the rows whose label does not fit, unless training down-weighted them."""
-    from dorfl.tabular import label_errors  # noqa: PLC0415
-
     if model.network or model.facts.reference:
         return []
     names = ("row", "client", "label", "rows like it")
@@ -115,8 +110,6 @@ def _labels(model: Model, rows: Rows, inliers: Array | None) -> list[dict[str, A
 
 def _labelled(labels: list[dict[str, Any]], top: int) -> Table:
     """Return the table of labels that do not fit."""
-    from dorfl.report.content import Table  # noqa: PLC0415
-
     return Table(
         "labels",
         f"Labels that do not fit, the most surprising of {len(labels):,}",
@@ -129,8 +122,6 @@ def _labelled(labels: list[dict[str, Any]], top: int) -> Table:
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:
-    from dorfl.support import files  # noqa: PLC0415
-
     with (
         files.replacing(path) as draft,
         draft.open("w", newline="", encoding="utf-8") as file,

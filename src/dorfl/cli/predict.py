@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import typer
+from pyarrow import csv
 
 from dorfl.cli.options import ModelFolder, NewTable
 from dorfl.cli.screen import Screen
-
-if TYPE_CHECKING:
-    from dorfl.tabular.model import Model
+from dorfl.data import tables
+from dorfl.data.preprocessing import Numeric
+from dorfl.data.tables import DataError
+from dorfl.support import files
+from dorfl.tabular.model import Model, load
 
 
 def predict(
@@ -38,14 +44,6 @@ def predict(
         raise typer.BadParameter("-o: write a .csv or a .parquet file")
     if out.exists() and data.exists() and out.samefile(data):
         raise typer.BadParameter("-o: is the table to score, which would be lost; name another")
-    import numpy as np  # noqa: PLC0415 - slow to import, and --help need not wait
-    import pyarrow.parquet as pq  # noqa: PLC0415
-    from pyarrow import csv  # noqa: PLC0415
-
-    from dorfl.data import tables  # noqa: PLC0415
-    from dorfl.data.preprocessing import Numeric  # noqa: PLC0415
-    from dorfl.support import files  # noqa: PLC0415
-    from dorfl.tabular.model import load  # noqa: PLC0415
 
     screen, loaded = Screen(), load(model)
     names = tables.column_names(data)
@@ -87,10 +85,6 @@ def predict(
 
 
 def _scored(model: Model, batch: Any, keep: list[str]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
-    from dorfl.data.tables import DataError  # noqa: PLC0415
-
     columns = {name: batch.column(name) for name in keep}
     try:
         if not model.classifies:

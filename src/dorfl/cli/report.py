@@ -9,6 +9,9 @@ import typer
 
 from dorfl.cli.options import ModelFolder
 from dorfl.cli.screen import Screen
+from dorfl.tabular.model import load
+from dorfl.tabular.model.folder import REPORT
+from dorfl.tabular.pages import of_model
 
 
 def report(
@@ -24,10 +27,7 @@ def report(
 
     Example: dorfl report model
     """
-    from dorfl.report import page  # noqa: PLC0415
-    from dorfl.tabular.model import load  # noqa: PLC0415 - slow to import, and --help need not wait
-    from dorfl.tabular.model.folder import REPORT  # noqa: PLC0415
-    from dorfl.tabular.pages import of_model  # noqa: PLC0415
+    from dorfl.report import page
 
     screen, loaded = Screen(), load(model)
     path = out or (model if model.is_dir() else model.parent) / REPORT

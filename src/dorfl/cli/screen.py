@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import click
 import typer
@@ -24,9 +24,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.tabular.model import Model
+from dorfl.data.tables import DataError
+from dorfl.report.content import Table
+from dorfl.report.tables import as_rich
+from dorfl.tabular.model import Model, ModelError
 
 EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
@@ -47,7 +48,7 @@ _LABEL = 12  # width of the labels of a result
 _NOTES = 8  # notes that are printed without --verbose
 
 
-class Line(NamedTuple):
+class ResultLine(NamedTuple):
     """A line of a result: what it is about, the figures, and the command that shows more."""
 
     label: str
@@ -101,9 +102,14 @@ def _flag(name: str, names: list[str], about: str) -> click.Option:
             ctx.exit()
 
     return TyperOption(
-        param_decls=names, is_flag=True, expose_value=False, is_eager=True, help=about,
-        callback=keep, rich_help_panel=_PANEL,
-    )  # fmt: skip
+        param_decls=names,
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        help=about,
+        callback=keep,
+        rich_help_panel=_PANEL,
+    )
 
 
 def _flowed(text: str) -> str:
@@ -125,13 +131,12 @@ def _describe_arguments(command: click.Command) -> None:
 
 def _report(error: Exception) -> int:
     """Print an error, and return its exit code."""
-    # These modules are slow to import, and only needed for errors.
-    from dorfl.data.tables import DataError  # noqa: PLC0415
-    from dorfl.tabular.model import ModelError  # noqa: PLC0415
-
     known: dict[type[Exception], int] = {
-        DataError: 3, ModelError: 4, ValueError: 2, ModuleNotFoundError: 2,
-    }  # fmt: skip
+        DataError: 3,
+        ModelError: 4,
+        ValueError: 2,
+        ModuleNotFoundError: 2,
+    }
     for kind, code in known.items():
         if isinstance(error, kind):
             _print_error(str(error))
@@ -147,23 +152,23 @@ def _report(error: Exception) -> int:
     return 1
 
 
-def _print_error(words: str) -> None:
+def _print_error(text: str) -> None:
     Console(stderr=True, highlight=False).print(
-        f"[bold red]error:[/] {_plain(words)}", soft_wrap=True
+        f"[bold red]error:[/] {_plain(text)}", soft_wrap=True
     )
 
 
-def _plain(words: str) -> str:
+def _plain(text: str) -> str:
     """Escape markup, and remove control characters."""
-    return escape(_printable(words))
+    return escape(_printable(text))
 
 
-def _printable(words: str) -> str:
-    return "".join(c for c in words if c.isprintable() or c in "\n\t")
+def _printable(text: str) -> str:
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
-def _written(path: Path | None = None, before: int = 0, words: str = "") -> str:
-    return words if path is not None and _age(path) != before else "nothing was written"
+def _written(path: Path | None = None, before: int = 0, text: str = "") -> str:
+    return text if path is not None and _age(path) != before else "nothing was written"
 
 
 def _age(path: Path) -> int:
@@ -181,55 +186,57 @@ class Screen:
         self.out = Console(highlight=False, markup=False)  # names may look like markup
         self.err = Console(stderr=True, highlight=False)
 
-    def lines(self, *lines: Line) -> None:
+    def lines(self, *lines: ResultLine) -> None:
         """Print the labelled lines of a result; a terminal wraps them behind their labels."""
         width = self.out.width - _LABEL if self.out.is_terminal else sys.maxsize
         for line in lines:
-            words = f"{line.text}     {line.command}".rstrip()
+            whole = f"{line.text}     {line.command}".rstrip()
             text = textwrap.fill(
-                words, width=max(width, _LABEL), drop_whitespace=True, break_on_hyphens=False,
-                break_long_words=False, replace_whitespace=False,
-            )  # fmt: skip
+                whole,
+                width=max(width, _LABEL),
+                drop_whitespace=True,
+                break_on_hyphens=False,
+                break_long_words=False,
+                replace_whitespace=False,
+            )
             self.say(textwrap.indent(f"{line.label:{_LABEL}}{text}", " " * _LABEL)[_LABEL:])
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Print a line of the result, unless quiet or JSON."""
         if not (self.quiet or self.json):
-            self.out.print(_printable(words), soft_wrap=True)
+            self.out.print(_printable(text), soft_wrap=True)
 
-    def explain(self, words: str) -> None:
+    def explain(self, text: str) -> None:
         """Print a line that explains the result, with --verbose alone."""
         if self.verbose:
-            self.say(words)
+            self.say(text)
 
-    def note(self, words: str) -> None:
+    def note(self, text: str) -> None:
         """Print a note that is not part of the result."""
         if not self.quiet:
-            self.err.print(f"[yellow]note:[/] {_plain(words)}", soft_wrap=True)
+            self.err.print(f"[yellow]note:[/] {_plain(text)}", soft_wrap=True)
 
-    def notes(self, words: Sequence[str]) -> None:
+    def notes(self, text: Sequence[str]) -> None:
         """Print notes; of many the first ones and their number, unless verbose."""
-        shown = words if self.verbose else words[:_NOTES]
+        shown = text if self.verbose else text[:_NOTES]
         for line in shown:
             self.note(line)
-        if len(shown) < len(words):
-            self.note(f"{len(words) - len(shown)} more notes: --verbose shows them")
+        if len(shown) < len(text):
+            self.note(f"{len(text) - len(shown)} more notes: --verbose shows them")
 
-    def alarm(self, words: str) -> None:
+    def alarm(self, text: str) -> None:
         """Print a warning, even if quiet."""
         self.out.file.flush()
-        self.err.print(f"[bold red]warning:[/] [red]{_plain(words)}[/]", soft_wrap=True)
+        self.err.print(f"[bold red]warning:[/] [red]{_plain(text)}[/]", soft_wrap=True)
 
-    def detail(self, words: str) -> None:
+    def detail(self, text: str) -> None:
         """Print a line with --verbose alone."""
         if self.verbose:
-            self.err.print(_plain(words), soft_wrap=True)
+            self.err.print(_plain(text), soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """Print a table of results, with its note if verbose."""
         if not (self.quiet or self.json):
-            from dorfl.report.tables import as_rich  # noqa: PLC0415 - slow to import
-
             self.out.print(as_rich(table))
             if self.verbose and table.note:
                 self.say(table.note)
@@ -239,15 +246,15 @@ class Screen:
         if self.json:
             sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
 
-    def writes(self, path: Path, words: str) -> None:
+    def writes(self, path: Path, text: str) -> None:
         """Set the message for an interruption after the file written next is complete."""
-        click.get_current_context().meta["dorfl.writes"] = (path, _age(path), words)
+        click.get_current_context().meta["dorfl.writes"] = (path, _age(path), text)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
-        """Show a progress line; yield `step(words)`, to be called after each step.
+        """Show a progress line; yield `step(text)`, to be called after each step.
 
-        `step(words, 0)` updates the text within a step. If the output is not a terminal, a line is
+        `step(text, 0)` updates the text within a step. If the output is not a terminal, a line is
         printed every 15 seconds.
 
         Parameters
@@ -266,22 +273,20 @@ class Screen:
         with Progress(*columns, console=self.err, transient=True, disable=not moving) as bar:
             task = bar.add_task(what, total=total)
 
-            def step(words: str | None, steps: int = 1) -> None:
+            def step(text: str | None, steps: int = 1) -> None:
                 nonlocal printed, done
                 done += steps
-                bar.update(task, advance=steps, description=words or what)
+                bar.update(task, advance=steps, description=text or what)
                 if not (moving or hidden) and time.monotonic() - printed > _SILENCE:
                     printed = time.monotonic()
                     share = "" if total is None else f" ({done} of {total})"
-                    self.err.print(f"{_plain(words or what)}{share}", soft_wrap=True)
+                    self.err.print(f"{_plain(text or what)}{share}", soft_wrap=True)
 
             yield step
 
 
 def refuse_useless(model: Model) -> None:
     """Raise a ModelError if the model is no better than a constant prediction."""
-    from dorfl.tabular.model import ModelError  # noqa: PLC0415 - slow to import, and --help need not wait
-
     if model.useless:
         raise ModelError(
             f"{model.useless}; it is not written. Training: {model.fit.message}. "
@@ -296,9 +301,9 @@ def warn_shortfall(screen: Screen, model: Model) -> None:
     A model is unusable if training ended far from the tolerance, or if it is no better than a
     constant prediction on its training rows.
     """
-    for words in (*model.facts.warnings, model.useless, model.idle):
-        if words:
-            screen.alarm(words)
+    for text in (*model.facts.warnings, model.useless, model.idle):
+        if text:
+            screen.alarm(text)
     if model.shortfall is not None:
         screen.alarm(f"{model.shortfall}, in {model.fit.rounds} rounds")
     if model.useless or (model.shortfall is not None and not model.relative_gap < _NEAR):

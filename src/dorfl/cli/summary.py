@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from dorfl.cli.screen import Line, Screen
+from dorfl.certificates.certified import ceiled, floored
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.report.content import Table, finite
 from dorfl.support.text import percent
-
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.model.facts import Estimate, HeldOutScores, Promise, Promised
+from dorfl.tabular.model import Model, tables
+from dorfl.tabular.model.facts import (
+    MIN_ROWS,
+    Estimate,
+    HeldOutScores,
+    Promise,
+    Promised,
+    worst_client,
+)
+from dorfl.tabular.promise_pages import conditions
 
 _CLASSES = 4  # classes that are listed by name
 _FEW = 12  # clients that are listed one by one
@@ -24,36 +30,36 @@ _GAP = (
 )
 
 
-def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[Line]:
+def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[ResultLine]:
     """Return the lines of a model that was trained on a table and is saved in a folder."""
-    from dorfl.tabular.model.facts import worst_client  # noqa: PLC0415 - slow to import
-
     table, folder = shlex.quote(table), shlex.quote(folder)
     lines = [
-        Line("Data", _data(model)),
-        Line("Outliers", _outliers(model), _audit(model, table, folder)),
-        Line("Training", _training(model)),
+        ResultLine("Data", _data(model)),
+        ResultLine("Outliers", _outliers(model), _audit(model, table, folder)),
+        ResultLine("Training", _training(model)),
     ]
     held = model.facts.held_out
     if held:
-        lines.append(Line("Held-out", _held_out(model, held)))
+        lines.append(ResultLine("Held-out", _held_out(model, held)))
     else:
-        lines.append(Line("Held-out", _trained_with(model), f"dorfl evaluate {folder} NEW.csv"))
+        lines.append(
+            ResultLine("Held-out", _trained_with(model), f"dorfl evaluate {folder} NEW.csv")
+        )
     if held and len(model.fit.clients) > 1:
         own = held[0].clients
-        lines.append(Line("Worst", worst(model, own, worst_client(own, model.classifies))))
+        lines.append(ResultLine("Worst", worst(model, own, worst_client(own, model.classifies))))
     promise = model.facts.promise
     if promise is None:
-        lines.append(Line("Guaranteed", f"nothing{_why_nothing(model)}"))
+        lines.append(ResultLine("Guaranteed", f"nothing{_why_nothing(model)}"))
     else:
-        lines.append(Line("Guaranteed", guaranteed(promise), f"dorfl certify {folder} {table}"))
+        lines.append(
+            ResultLine("Guaranteed", guaranteed(promise), f"dorfl certify {folder} {table}")
+        )
     return lines
 
 
 def explain(screen: Screen, model: Model) -> None:
     """Print what the lines of a model leave out, if verbose: choices, tables, certificate."""
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
     if not screen.verbose:
         return
     promise = model.facts.promise
@@ -77,9 +83,6 @@ def not_used(model: Model) -> list[str]:
 
 def clients_listed(model: Model) -> Table:
     """Return the table of clients; of many, the worst, the median and the best one."""
-    from dorfl.report.content import finite  # noqa: PLC0415
-    from dorfl.tabular.model import tables  # noqa: PLC0415
-
     table = tables.clients(model)
     if len(table.rows) <= _FEW:
         return table
@@ -96,8 +99,6 @@ def clients_listed(model: Model) -> Table:
 
 def worst(model: Model, clients: Mapping[str, Estimate], name: str | None) -> str:
     """Return the name and the score of the worst client, or why none is named."""
-    from dorfl.tabular.model.facts import MIN_ROWS  # noqa: PLC0415 - slow to import
-
     if name is None:
         return f"not named: no client has {MIN_ROWS} held-out inliers"
     return f"{name} {scored(model, clients[name])} on {clients[name].rows:,} rows"
@@ -105,8 +106,6 @@ def worst(model: Model, clients: Mapping[str, Estimate], name: str | None) -> st
 
 def guaranteed(promise: Promise) -> str:
     """Return the bound for rows to come with its conditions."""
-    from dorfl.tabular.promise_pages import conditions  # noqa: PLC0415 - slow to import
-
     bound = bounded(promise.overall[0])
     sure = promise.confidence
     scope = "on the rows trained with" if sure is None else f"with {100 * sure:.3g} % confidence"
@@ -115,8 +114,6 @@ def guaranteed(promise: Promise) -> str:
 
 def bounded(at: Promised) -> str:
     """Return a bound, rounded to the safe side."""
-    from dorfl.certificates.certified import ceiled, floored  # noqa: PLC0415 - slow to import
-
     if at.accuracy is not None:
         return f"accuracy at least {floored(at.accuracy)}"
     return "no bound" if at.error is None else f"mean absolute error at most {ceiled(at.error)}"
@@ -161,10 +158,10 @@ def _outliers(model: Model) -> str:
         assumed = model.facts.outliers
         return f"up to {percent(assumed, 0)} of rows assumed; not counted" if assumed else "none"
     share = percent(weights.low / max(rows, 1), 1 if weights.low < 0.1 * rows else 0)
-    words = f"{weights.low:,} rows ({share}) down-weighted" if weights.low else "none found"
+    text = f"{weights.low:,} rows ({share}) down-weighted" if weights.low else "none found"
     if found is None:
-        return words
-    return f"{words}; validation loss {found.loss:.3g} instead of {found.plain:.3g}"
+        return text
+    return f"{text}; validation loss {found.loss:.3g} instead of {found.plain:.3g}"
 
 
 def _audit(model: Model, table: str, folder: str) -> str:
@@ -185,11 +182,11 @@ def _held_out(model: Model, found: tuple[HeldOutScores, ...]) -> str:
     others = [(_plain(one.method), one) for one in found[1:-1]] + [("constant", constant)]
     means = "".join(f", {name} {model.scored(one.overall.mean)}" for name, one in others)
     every = [one.all_rows for one in found]
-    words = f"{model.measure} {scored(model, own.overall)}{means}"
+    text = f"{model.measure} {scored(model, own.overall)}{means}"
     if own.all_rows is None:
-        return words
+        return text
     listed = ", ".join(model.scored(one.mean).removesuffix(" %") for one in every if one)
-    return f"{words} (with outliers: {listed})"
+    return f"{text} (with outliers: {listed})"
 
 
 def _plain(method: str) -> str:

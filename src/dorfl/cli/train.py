@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from dorfl.certificates.certified import CONFIDENCE, DRIFT
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen, refuse_useless, warn_shortfall
-
-if TYPE_CHECKING:
-    from dorfl.protocol.settings import Study
-    from dorfl.tabular.model import Model
-    from dorfl.tabular.rows import Rows
+from dorfl.cli.screen import ResultLine, Screen, refuse_useless, warn_shortfall
+from dorfl.protocol import meaning
+from dorfl.protocol.settings import Study
+from dorfl.tabular import held_out, promises, table
+from dorfl.tabular.model import Model, save, save_evaluation
+from dorfl.tabular.rows import Rows
+from dorfl.tabular.table import run
+from dorfl.tabular.uncertainty import coefficient_errors
 
 _LARGE = 100_000_000  # bytes of a table above which the time to read it is announced
 _HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's curve has the rest
@@ -26,7 +30,7 @@ _HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's 
 @options.takes(*options.TABLE)
 def train(
     data: options.Table,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="The model's folder.", rich_help_panel=options.DATA),
@@ -55,10 +59,7 @@ def train(
       dorfl train adult.csv --label income --client race --model mlp
       dorfl train study.toml
     """
-    study = options.study_of(data, words)
-    from dorfl.tabular.model import save, save_evaluation  # noqa: PLC0415 - slow: --help need not wait
-    from dorfl.tabular.table import run  # noqa: PLC0415
-
+    study = options.study_of(data, settings)
     force = force or _overwrites(out)
     screen = Screen()
     _say_size(screen, study)
@@ -94,7 +95,8 @@ def train(
     save_evaluation(model, out)
     table = study.data.file or str(data)
     screen.lines(
-        *summary.of_model(model, table, str(out)), Line("Saved", f"{out}/", f"dorfl report {out}")
+        *summary.of_model(model, table, str(out)),
+        ResultLine("Saved", f"{out}/", f"dorfl report {out}"),
     )
     summary.explain(screen, model)
     screen.give(
@@ -142,12 +144,6 @@ def _overwrites(out: Path) -> bool:
 
 def _framed(study: Study, model: Model, rows: Rows) -> Model:
     """Return the model with what certificates and reports need of its training rows."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    from dorfl.protocol import meaning  # noqa: PLC0415 - slow to import
-    from dorfl.tabular import promises  # noqa: PLC0415 - slow to import
-    from dorfl.tabular.uncertainty import coefficient_errors  # noqa: PLC0415 - slow to import
-
     if study.privacy.epsilon is not None:
         return model
     frame = promises.frame_of(model, rows) if meaning.certifies(study) else None
@@ -159,12 +155,6 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
 
 def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: float) -> Model:
     """Return the model with its figures on held-out rows, as far as there is time for them."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
-    from dorfl.protocol import meaning  # noqa: PLC0415
-    from dorfl.tabular import held_out, promises, table  # noqa: PLC0415
-
     private = model.facts.settings["privacy"]["epsilon"] is not None
     if private or not seconds:
         return model

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dorfl.cli import options, summary
-from dorfl.cli.screen import Line, Screen
-
-if TYPE_CHECKING:
-    from dorfl.report.content import Table
-    from dorfl.tabular.tuning import Trial
+from dorfl.cli.screen import ResultLine, Screen
+from dorfl.protocol.toml import to_toml
+from dorfl.report.content import Measured, Table
+from dorfl.support import files
+from dorfl.tabular import tuning
+from dorfl.tabular.rows import open_split, prepare
+from dorfl.tabular.tuning import Trial
 
 
 @options.takes(*(word for word in options.ANY_METHOD if word != "model"))
 def tune(
     data: options.Table,
-    words: dict[str, Any],
+    settings: dict[str, Any],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A study.toml with what was chosen.")
     ] = None,
@@ -37,16 +39,12 @@ def tune(
     """
     if out is not None and out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force writes over it")
-    study = options.study_of(data, words)
+    study = options.study_of(data, settings)
     if study.training.model != "linear":
         raise ValueError(
             "training.model: settings are tuned with linear models; tune without it, and train the "
             "network with what was found: dorfl train study.toml --model mlp"
         )
-    from dorfl.protocol.toml import to_toml  # noqa: PLC0415 - slow to import: --help need not wait
-    from dorfl.support import files  # noqa: PLC0415
-    from dorfl.tabular import tuning  # noqa: PLC0415
-    from dorfl.tabular.rows import open_split, prepare  # noqa: PLC0415
 
     screen = Screen()
     with screen.progress("reading", total=2) as step:
@@ -60,22 +58,27 @@ def tune(
             plain = trial
     chosen = best.settings
     flags = f"--outliers {chosen['outliers']:g} --shift {chosen['shift']:g}"
-    last = Line("Train with", flags)
+    last = ResultLine("Train with", flags)
     if out is not None:
         place = study.data.file and os.path.relpath(study.data.file, out.parent)
         kept = study.changed(
             method_outliers=chosen["outliers"], method_shift=chosen["shift"], data_file=place
         )
         files.write_whole(out, to_toml(kept).encode())
-        last = Line("Saved", str(out), f"dorfl train {out}")
+        last = ResultLine("Saved", str(out), f"dorfl train {out}")
     screen.notes(rows.notes)
     screen.lines(
-        Line("Data", f"{summary.counted(len(rows.y), len(rows.names), study.data.client)}, "
-             f"{found.rows:,} rows held out"),
-        Line("Chosen", f"{flags}, of {len(found.trials)} combinations"),
-        Line("Held-out", f"loss {best.loss:.3g}; without outliers and drift {plain.loss:.3g}"),
+        ResultLine(
+            "Data",
+            f"{summary.counted(len(rows.y), len(rows.names), study.data.client)}, "
+            f"{found.rows:,} rows held out",
+        ),
+        ResultLine("Chosen", f"{flags}, of {len(found.trials)} combinations"),
+        ResultLine(
+            "Held-out", f"loss {best.loss:.3g}; without outliers and drift {plain.loss:.3g}"
+        ),
         last,
-    )  # fmt: skip
+    )
     if screen.verbose:
         screen.table(_table(found.trials))
     trials = [trial._asdict() for trial in found.trials]
@@ -84,8 +87,6 @@ def tune(
 
 def _table(trials: tuple[Trial, ...]) -> Table:
     """Return the table of all combinations, the chosen one first."""
-    from dorfl.report.content import Measured, Table  # noqa: PLC0415
-
     listed = [
         (t.settings["outliers"], t.settings["shift"], t.loss, Measured(t.difference, t.error))
         for t in trials

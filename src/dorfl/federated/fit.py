@@ -121,22 +121,78 @@ class Fit(HasHistory):
         return gap if np.isfinite(gap) else np.inf
 
     def decision(self, X: Any) -> Array:
-        """Return the model's outputs (n,), or (n, classes) for softmax."""
+        """Return the outputs of the model.
+
+        Parameters
+        ----------
+        X
+            (n, d) rows.
+
+        Returns
+        -------
+        Array
+            (n,) outputs, or (n, classes) for softmax.
+
+        Raises
+        ------
+        ValueError
+            If X is not a table of finite numbers.
+        """
         return self.problem.predict(self.theta, validation.rows(X, "decision"))
 
     def predict(self, X: Any) -> Array:
-        """Return labels (n,), or numbers for a regression."""
+        """Predict labels, or numbers for a regression.
+
+        Parameters
+        ----------
+        X
+            (n, d) rows.
+
+        Returns
+        -------
+        Array
+            (n,) predictions.
+        """
         out = self.decision(X)
         return self.problem.loss.predict(out, self.problem.classes)
 
     def predict_proba(self, X: Any) -> Array:
-        """Return class probabilities (n, classes), in the order of `problem.classes`."""
+        """Compute class probabilities.
+
+        Parameters
+        ----------
+        X
+            (n, d) rows.
+
+        Returns
+        -------
+        Array
+            (n, classes), in the order of `problem.classes`.
+
+        Raises
+        ------
+        ValueError
+            If the fit is a regression.
+        """
         if not self.problem.loss.classifies:
             raise ValueError("predict_proba: a regression has no classes; use predict")
         return probabilities(self.decision(X))
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the accuracy, or the negative mean loss for a regression."""
+        """Compute the accuracy, or the negative mean loss for a regression.
+
+        Parameters
+        ----------
+        X
+            (n, d) rows.
+        y
+            (n,) labels or numbers.
+
+        Returns
+        -------
+        float
+            The score; larger is better.
+        """
         labels = np.asarray(y)
         if self.problem.loss.classifies:
             return float(np.mean(self.predict(X) == labels))
@@ -147,6 +203,16 @@ class Fit(HasHistory):
 
         Sample weights are not saved because they describe single rows; :func:`dorfl.risk` computes
         them again.
+
+        Parameters
+        ----------
+        path
+            The file to write; an older one is replaced.
+
+        Returns
+        -------
+        Path
+            The file.
 
         >>> import dorfl, tempfile
         >>> data = dorfl.datasets.synthetic(seed=0)
@@ -161,7 +227,17 @@ class Fit(HasHistory):
 
 
 def probabilities(out: Array) -> Array:
-    """Return class probabilities (n, classes) from logits (n,) or (n, classes).
+    """Return class probabilities from logits.
+
+    Parameters
+    ----------
+    out
+        (n,) logits of two classes, or (n, classes).
+
+    Returns
+    -------
+    Array
+        (n, classes) probabilities.
 
     >>> probabilities(np.zeros(1))
     array([[0.5, 0.5]])
@@ -172,7 +248,22 @@ def probabilities(out: Array) -> Array:
 
 
 def describe(status: str, info: Info, tol: float) -> str:
-    """Describe in a sentence how training ended, with the gap relative to the objective."""
+    """Describe in a sentence how training ended.
+
+    Parameters
+    ----------
+    status
+        How training ended; see :class:`Fit`.
+    info
+        Results of the last round.
+    tol
+        Tolerance, as a share of the objective.
+
+    Returns
+    -------
+    str
+        The sentence, with the gap relative to the objective.
+    """
     size, share = float(np.linalg.norm(info.theta)), _share(info.gap, info.objective)
     kind = "proven gap at most" if info.gap_kind == "bound" else "estimated gap"
     gap = f"{kind} {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -97,7 +98,19 @@ class Options:
                 raise ValueError(f"{name}={getattr(self, name)}: {need}")
 
     def changed(self, **given: Any) -> Options:
-        """Return a copy with other values; an unknown name raises a TypeError.
+        """Return a copy with other values.
+
+        Parameters
+        ----------
+        **given
+            Options by name.
+
+        Raises
+        ------
+        TypeError
+            If there is no option of that name; the message suggests one.
+        ValueError
+            If a value is out of range.
 
         >>> Options().changed(max_round=3)
         Traceback (most recent call last):
@@ -130,6 +143,23 @@ def about(name: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+def numpydoc_of_options() -> str:
+    """Return the options as parameters of a numpydoc section, for a function that takes them."""
+    listed = []
+    for one in fields(Options):
+        default = "" if one.default is None else f" By default {one.default}."
+        text = textwrap.fill(
+            _sentence(about(one.name)) + default,
+            100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 8,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        listed.append(f"    {one.name}\n{text}\n")
+    return "".join(listed)
 
 
 _LISTED = "\n".join(

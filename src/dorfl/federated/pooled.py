@@ -52,7 +52,7 @@ class Stage(NamedTuple):
     tau: float
 
 
-class Tilt(NamedTuple):
+class SumSettings(NamedTuple):
     """Settings of a round's sum, the same for all clients.
 
     Attributes
@@ -110,7 +110,7 @@ def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -
     return float(np.log(weight)) + moved
 
 
-def terms(report: Report, log_weight: float, task: Task, tilt: Tilt, shape: Shape) -> Array:
+def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shape: Shape) -> Array:
     """Return what a client adds to the sum.
 
     Raises
@@ -157,9 +157,16 @@ def is_beyond(total: Array) -> bool:
 
 
 def combine(
-    total: Array, task: Task, tilt: Tilt, shape: Shape, number: int, name: str, rows: int,
-    share: float = 1.0, clients: int = 1,
-) -> Pooled:  # fmt: skip
+    total: Array,
+    task: Task,
+    tilt: SumSettings,
+    shape: Shape,
+    number: int,
+    name: str,
+    rows: int,
+    share: float = 1.0,
+    clients: int = 1,
+) -> Pooled:
     """Return the sum as the report of one client; `share` is the weight Σ w_i of its `clients`."""
     a, rise = float(total[2]), float(total[3])
     gradient = total[_HEAD : _HEAD + shape.size] / a
@@ -186,7 +193,7 @@ def combine(
     return Pooled(report, upper, a, without > 0)
 
 
-class Levels(NamedTuple):
+class LevelSearch(NamedTuple):
     """Levels tried: at `low` numbers were out of range, at `high` the sum was lost in rounding."""
 
     low: float | None = None
@@ -194,7 +201,9 @@ class Levels(NamedTuple):
     times: int = 0
 
 
-def relevel(tilt: Tilt, weight: float | None, tried: Levels) -> tuple[Tilt, Levels] | None:
+def relevel(
+    tilt: SumSettings, weight: float | None, tried: LevelSearch
+) -> tuple[SumSettings, LevelSearch] | None:
     """Return another level if the level was unsuitable, else None.
 
     With a level that is too high few digits are left; with one that is too low numbers overflow.
@@ -219,7 +228,7 @@ def relevel(tilt: Tilt, weight: float | None, tried: Levels) -> tuple[Tilt, Leve
         level = tilt.level + (step if weight is None else -step)
     else:
         level = 0.5 * (low + high)
-    return tilt._replace(level=level), Levels(low, high, tried.times + 1)
+    return tilt._replace(level=level), LevelSearch(low, high, tried.times + 1)
 
 
 def _ladder(finest: float) -> Array:

@@ -52,7 +52,15 @@ _DISTANCE = 5.0  # ‖θ‖ of a confident model of scaled columns
 
 
 class Sensitivity(NamedTuple):
-    """How far replacing one row can move a client's value and its gradient."""
+    """How much replacing one row can change what a client reports.
+
+    Attributes
+    ----------
+    value : float
+        Change of the value.
+    gradient : float
+        Norm of the change of the gradient.
+    """
 
     value: float
     gradient: float
@@ -60,7 +68,23 @@ class Sensitivity(NamedTuple):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The Gaussian mechanism; see the module's text and :func:`gaussian`."""
+    """The Gaussian mechanism, made by :func:`gaussian`.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Budget (ε, δ) of every row.
+    clip : float
+        Norm that the gradient of a row is clipped to.
+    low, high : float
+        Interval that the loss of a row is clipped to.
+    rounds : int
+        Number of rounds that the budget is for.
+    seed : int
+        Seed of the noise.
+    before : float
+        Share of 1/z² that is spent before training.
+    """
 
     epsilon: float
     delta: float
@@ -69,26 +93,53 @@ class Gaussian:
     high: float
     rounds: int
     seed: int = field(repr=False)
-    before: float = 0.0  # the share of 1/z² that is spent before training
+    before: float = 0.0
 
     @property
     def whole(self) -> float:
-        """The multiplier z of everything that is reported, as one Gaussian mechanism."""
+        """Multiplier z of everything that is reported, as one Gaussian mechanism."""
         return _multiplier(self.epsilon, self.delta)
 
     @cached_property
     def multiplier(self) -> float:
-        """z: the noise of a round in units of its sensitivity, for all rounds to be (ε, δ)."""
+        """Noise z of a round in units of its sensitivity, for all rounds to be (ε, δ)."""
         return self.whole * float(np.sqrt(self.rounds / (1.0 - self.before)))
 
     def before_training(self, client: str, sums: Array, units: Array) -> Array:
-        """Return sums with noise, once; replacing a row moves each by its unit at most."""
+        """Add noise to sums that are reported once, before training.
+
+        Parameters
+        ----------
+        client
+            Name of the client.
+        sums
+            (n,) sums over its rows.
+        units
+            (n,) largest change of each sum if one row is replaced.
+
+        Returns
+        -------
+        Array
+            (n,) sums with noise.
+        """
         scale = self.whole * float(np.sqrt(len(sums) / self.before))
         rng = self._stream(client, np.empty(0), 0)
         return np.asarray(sums + scale * units * rng.standard_normal(len(sums)))
 
     def sensitivity(self, rows: int, temperature: float) -> Sensitivity:
-        """For a client of so many rows and a tilt of this temperature (infinite: none)."""
+        """Compute the sensitivity of the report of a client.
+
+        Parameters
+        ----------
+        rows
+            Number of its rows.
+        temperature
+            Temperature of the tilt; infinity for none.
+
+        Returns
+        -------
+        Sensitivity
+        """
         width = self.high - self.low
         if np.isinf(temperature):
             return Sensitivity(width / rows, 2.0 * self.clip / rows)
@@ -98,15 +149,40 @@ class Gaussian:
         return Sensitivity(value, 2.0 * self.clip / (rows + less))
 
     def noise(self, rows: int, temperature: float) -> Sensitivity:
-        """Return the standard deviations of the noise of the value and of a gradient's entry."""
+        """Compute the standard deviations of the noise of value and gradient.
+
+        Parameters
+        ----------
+        rows
+            Number of rows of the client.
+        temperature
+            Temperature of the tilt; infinity for none.
+
+        Returns
+        -------
+        Sensitivity
+        """
         size, scale = self.sensitivity(rows, temperature), float(np.sqrt(2.0)) * self.multiplier
         return Sensitivity(scale * size.value, scale * size.gradient)
 
     def solver(self, problem: Problem, counts: Array, lam: Array) -> Noisy:
         """Return a solver whose steps suit gradients of length C and their noise.
 
-        A row of length C bends the logistic loss by C²/4 at most. The rest is the textbook's
-        D/(σ√T), D being how far from the start the answer may be and σ what a step can err by.
+        A row of length C adds at most C²/4 to the curvature of the logistic loss. The other bound
+        is D/(σ√T), with D the distance between start and minimum, and σ the error of a step.
+
+        Parameters
+        ----------
+        problem
+            What is trained.
+        counts
+            (clients,) numbers of rows.
+        lam
+            (clients,) mixture.
+
+        Returns
+        -------
+        Noisy
         """
         tau, root = problem.method.temperature, float(np.sqrt(self.rounds))
         noise = [self.noise(rows, tau) for rows in counts.tolist()]
@@ -116,10 +192,28 @@ class Gaussian:
         return Noisy(self.rounds, rate, 1.0 / (root * float(np.hypot(self.high - self.low, worst))))
 
     def report(self, oracle: Any, theta: Array, number: int) -> tuple[Array, Array]:
-        """Values and gradients of the clients at θ, clipped and with their noise.
+        """Compute values and gradients of the clients at θ, clipped and with noise.
 
-        The same question gets the same answer, so that asking again tells nothing new; a round
-        beyond those the noise was made for gets none.
+        The same request gets the same reply, so that repeating it reveals nothing new.
+
+        Parameters
+        ----------
+        oracle
+            The clients.
+        theta
+            (parameters,) θ.
+        number
+            Number of the round.
+
+        Returns
+        -------
+        (Array, Array)
+            (clients,) values and (clients, parameters) gradients.
+
+        Raises
+        ------
+        ValueError
+            If the budget is not for this round, or rows cannot be clipped one by one.
         """
         if not 1 <= number <= self.rounds:
             raise ValueError(
@@ -137,9 +231,9 @@ class Gaussian:
         return values, gradients
 
     def _stream(self, client: str, theta: Array, number: int) -> np.random.Generator:
-        """Other questions get other noise: with the same, their difference would be exact."""
-        asked = f"{self.seed}|{client}|{number}|".encode() + theta.astype("<f8").tobytes()
-        return np.random.default_rng(int.from_bytes(hashlib.sha256(asked).digest()))
+        """Return a random stream that differs for every θ: equal noise would cancel out."""
+        key = f"{self.seed}|{client}|{number}|".encode() + theta.astype("<f8").tobytes()
+        return np.random.default_rng(int.from_bytes(hashlib.sha256(key).digest()))
 
 
 def gaussian(
@@ -201,7 +295,19 @@ def gaussian(
 
 
 def composed(runs: list[dict[str, float]], delta: float) -> float:
-    """ε of several Gaussian mechanisms together: as one of multiplier (Σ z_i⁻²)^−½, exactly.
+    """Compute ε of several Gaussian mechanisms: exactly, as one of multiplier (Σ z_i⁻²)^−½.
+
+    Parameters
+    ----------
+    runs
+        The multiplier of each mechanism, as `{"multiplier": z}`.
+    delta
+        Probability δ of a larger loss.
+
+    Returns
+    -------
+    float
+        ε of all together.
 
     >>> round(composed([{"multiplier": 4.0}, {"multiplier": 4.0}], 1e-5), 3)
     1.356
@@ -223,7 +329,18 @@ def composed(runs: list[dict[str, float]], delta: float) -> float:
 
 
 def check(problem: Agreed) -> None:
-    """Raise where a row could show in other ways than those the sensitivity counts."""
+    """Raise an error if reports depend on rows in ways that the sensitivity does not cover.
+
+    Parameters
+    ----------
+    problem
+        What is trained.
+
+    Raises
+    ------
+    ValueError
+        If the method or the loss sends more than values and gradients.
+    """
     method = problem.method
     if method.score is not None and isinstance(method.score.center, str):
         raise ValueError(

@@ -36,10 +36,14 @@ def save(fit: Fit, path: str | Path) -> Path:
     if {type(label) for label in labels} - {bool, int, float, str}:
         raise ModelError("save: labels must be text or numbers")
     about = {
-        "format": FORMAT, "version": VERSION, "labels": labels, "dims": fit.problem.dims,
-        **to_json(fit), "theta_radius": _finite(fit.theta_radius),
+        "format": FORMAT,
+        "version": VERSION,
+        "labels": labels,
+        "dims": fit.problem.dims,
+        **to_json(fit),
+        "theta_radius": _finite(fit.theta_radius),
         "history": [_write_round(line) for line in fit.history],
-    }  # fmt: skip
+    }
     written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
     files.write_whole(Path(path), f"{written}\n".encode())
     return Path(path)

@@ -92,9 +92,13 @@ def train(
     if not hasattr(clients, "evaluate"):
         weighted = validation.apply_weights(clients, sample_weight, class_weight)
         group = prepare(
-            weighted.clients, _checked(method), options.loss, intercept=options.intercept,
-            tolerance=options.tolerance, mass=weighted.mass,
-        )  # fmt: skip
+            weighted.clients,
+            _checked(method),
+            options.loss,
+            intercept=options.intercept,
+            tolerance=options.tolerance,
+            mass=weighted.mass,
+        )
         centers = group.centers
     elif method is not None or options.limits is not None or weighs:
         raise ValueError(
@@ -117,9 +121,15 @@ def train(
     rows = dict(zip(group.names, group.counts.tolist(), strict=True))  # which reports repeat
     server = server._replace(rows=rows)
     info, history = simulation.run(
-        server, group, seed=options.seed, participation=options.participation, absent=absent,
-        tamper=tamper, privacy=options.privacy, progress=progress,
-    )  # fmt: skip
+        server,
+        group,
+        seed=options.seed,
+        participation=options.participation,
+        absent=absent,
+        tamper=tamper,
+        privacy=options.privacy,
+        progress=progress,
+    )
     scale, l2 = None, options.l2
     if problem.estimates_scale:
         problem, scale, info = scaling.settle(problem, info)
@@ -319,9 +329,14 @@ def risk(
     if chosen.estimates_scale:
         raise ValueError("risk: needs the scale of residuals; give huber(delta, scale=fit.scale)")
     group = prepare(
-        weighted.clients, method, chosen, intercept=width == dims + 1, classes=classes,
-        tolerance=tolerance, mass=weighted.mass,
-    )  # fmt: skip
+        weighted.clients,
+        method,
+        chosen,
+        intercept=width == dims + 1,
+        classes=classes,
+        tolerance=tolerance,
+        mass=weighted.mass,
+    )
     if parameters.shape != group.problem.shape:
         raise ValueError(
             f"theta: has shape {parameters.shape}, {chosen.name} loss with these classes needs "

@@ -34,7 +34,17 @@ _BATCH = 100_000  # rows of clients that are processed together, about: limits t
 
 
 class Risk(NamedTuple):
-    """One client's robust risk: value F, gradient ∇F, sample weights p (they sum to 1)."""
+    """Robust risk of one client.
+
+    Attributes
+    ----------
+    value : float
+        F.
+    gradient : Array
+        ∇F, in the shape of θ.
+    sample_weights : Array
+        (n,) weights p of the rows; they sum to 1.
+    """
 
     value: float
     gradient: Array

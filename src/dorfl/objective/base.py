@@ -42,7 +42,23 @@ class Kind:
 
     @classmethod
     def from_json(cls, written: Any) -> Any:
-        """Make an instance from untrusted JSON; by default all parameters are numbers."""
+        """Make an instance from untrusted JSON; by default all parameters are numbers.
+
+        Parameters
+        ----------
+        written
+            Parameters by name.
+
+        Returns
+        -------
+        Kind
+            The loss or score.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If a parameter is missing, of another type or out of range.
+        """
         return cls(**{field.name: number(written[field.name]) for field in fields(cls)})
 
 
@@ -101,7 +117,7 @@ class Loss(Kind):
         return 1.0
 
     def value(self, outputs: Array, target: Array) -> Array:
-        """Return l of every row.
+        """Compute l of every row.
 
         Parameters
         ----------
@@ -109,27 +125,94 @@ class Loss(Kind):
             (n,), or (n, outputs) if the model has several.
         target
             (n,) encoded labels: see `encode`.
+
+        Returns
+        -------
+        Array
+            (n,) losses.
         """
         raise NotImplementedError
 
     def slope(self, outputs: Array, target: Array) -> Array:
-        """Return ∂l/∂t of every row (n, outputs)."""
+        """Compute ∂l/∂t of every row.
+
+        Parameters
+        ----------
+        outputs
+            (n,), or (n, outputs) if the model has several.
+        target
+            (n,) encoded labels: see `encode`.
+
+        Returns
+        -------
+        Array
+            (n, outputs) slopes.
+        """
         raise NotImplementedError
 
     def hessian(self, slope: Array, target: Array, value: Array) -> Array:
-        """Return ∂²l/∂t² of every row (n, outputs, outputs) from l (n,) and ∂l/∂t."""
+        """Compute ∂²l/∂t² of every row.
+
+        Parameters
+        ----------
+        slope
+            (n, outputs) ∂l/∂t.
+        target
+            (n,) encoded labels: see `encode`.
+        value
+            (n,) l.
+
+        Returns
+        -------
+        Array
+            (n, outputs, outputs).
+        """
         raise NotImplementedError
 
     def scaled(self, unit: float) -> Loss:
-        """Return the loss for labels in another unit; most losses have none."""
+        """Return the loss for labels in another unit; most losses have none.
+
+        Parameters
+        ----------
+        unit
+            The present unit in terms of the new one.
+
+        Returns
+        -------
+        Loss
+            The loss with its parameter in the new unit.
+        """
         return self
 
     def outputs(self, classes: int) -> int:
-        """Return how many outputs the model has."""
+        """Return how many outputs the model has.
+
+        Parameters
+        ----------
+        classes
+            Number of classes; 0 for a regression.
+
+        Returns
+        -------
+        int
+            Number of outputs.
+        """
         return 1
 
     def encode(self, labels: Array, classes: Array) -> Array:
         """Encode labels: numbers stay, two classes become ±1, more become indices.
+
+        Parameters
+        ----------
+        labels
+            (n,) labels or numbers.
+        classes
+            The classes in order; empty for a regression.
+
+        Returns
+        -------
+        Array
+            (n,) targets.
 
         >>> from dorfl import losses
         >>> losses.logistic.encode(np.array(["no", "yes"]), np.array(["no", "yes"]))
@@ -141,21 +224,62 @@ class Loss(Kind):
         return place if self.outputs(len(classes)) > 1 else 2.0 * place - 1.0
 
     def decode(self, target: Array, classes: Array) -> Array:
-        """Return the labels of encoded targets."""
+        """Return the labels of encoded targets.
+
+        Parameters
+        ----------
+        target
+            (n,) targets.
+        classes
+            The classes in order; empty for a regression.
+
+        Returns
+        -------
+        Array
+            (n,) labels or numbers.
+        """
         if not self.classifies:
             return target
         place = target if self.outputs(len(classes)) > 1 else (target + 1.0) / 2.0
         return np.asarray(classes[place.astype(int)])
 
     def predict(self, outputs: Array, classes: Array) -> Array:
-        """Return the predictions for outputs: labels or numbers."""
+        """Return the predictions for outputs.
+
+        Parameters
+        ----------
+        outputs
+            (n,), or (n, outputs) if the model has several.
+        classes
+            The classes in order; empty for a regression.
+
+        Returns
+        -------
+        Array
+            (n,) labels or numbers.
+        """
         if not self.classifies:
             return outputs
         place = outputs.argmax(axis=1) if outputs.ndim == 2 else (outputs > 0).astype(int)
         return np.asarray(classes[place])
 
     def upper_bound(self, output: Any, target: Array, outputs: int) -> Array:
-        """Return the largest l(t, y) for every y, over outputs with ‖t‖ ≤ `output`."""
+        """Bound the loss over outputs of a limited size.
+
+        Parameters
+        ----------
+        output
+            Largest ‖t‖.
+        target
+            (k,) encoded labels.
+        outputs
+            Number of outputs.
+
+        Returns
+        -------
+        Array
+            (k,) largest l(t, y) for every y.
+        """
         zero = np.zeros((len(target), outputs) if outputs > 1 else len(target))
         return np.asarray(self.value(zero, target) + self.max_slope * output)
 
@@ -174,6 +298,16 @@ class Loss(Kind):
             All encoded classes; for a regression the smallest and the largest y.
         outputs
             Number of outputs.
+
+        Returns
+        -------
+        (float, float)
+            Upper bounds of the supremum of the loss, and of ‖∂l/∂t‖ there.
+
+        Raises
+        ------
+        ValueError
+            If the loss has no bounded slope.
         """
         if np.isinf(self.max_slope):
             raise ValueError(f"defence: {self.name} loss has no bounded slope, so reports neither")
@@ -188,11 +322,37 @@ class Score(Kind):
     """
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
-        """Return h of every row (n,)."""
+        """Compute h of every row.
+
+        Parameters
+        ----------
+        rows
+            (n, d) rows.
+        center
+            (d,) ξ̄, or (n, d) if rows have different ones.
+        labels
+            (n,) labels.
+
+        Returns
+        -------
+        Array
+            (n,) scores.
+        """
         raise NotImplementedError
 
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
-        """Return ∇h of every row (n, d); by default by central differences."""
+        """Compute ∇h of every row, by default by central differences.
+
+        Parameters
+        ----------
+        rows, center, labels
+            As in `at`.
+
+        Returns
+        -------
+        Array
+            (n, d) gradients.
+        """
         out = np.empty_like(rows)
         for k in range(rows.shape[1]):
             step = np.cbrt(np.finfo(float).eps) * np.maximum(1.0, np.abs(rows[:, k]))
@@ -204,11 +364,38 @@ class Score(Kind):
         return out
 
     def nonconvexity(self, stiffness: Array) -> float:
-        """Return the least c with ∇²h ⪰ −c · diag(stiffness); 0 if convex, ∞ if unknown."""
+        """Return the least c with ∇²h ⪰ −c · diag(stiffness).
+
+        Parameters
+        ----------
+        stiffness
+            (d,) ρ w of every column.
+
+        Returns
+        -------
+        float
+            0 if h is convex, ∞ if c is unknown.
+        """
         return np.inf
 
     def scaled(self, unit: float) -> Score:
-        """Return the score `unit` · h, for a loss in another unit."""
+        """Return the score `unit` · h, for a loss in another unit.
+
+        Parameters
+        ----------
+        unit
+            The factor.
+
+        Returns
+        -------
+        Score
+            The scaled score.
+
+        Raises
+        ------
+        ValueError
+            If a score of your own does not define it.
+        """
         raise ValueError(f"score {type(self).__name__}: define scaled(unit), the score unit · h")
 
     @property
@@ -225,35 +412,127 @@ class Score(Kind):
         return f"ρ₂ = {weight:.6g} (weight of the outlier score)"
 
     def check(self, dims: int, classes: Array) -> None:
-        """Raise a ValueError if the score does not fit rows with `dims` columns or `classes`."""
+        """Check that the score fits the rows.
+
+        Parameters
+        ----------
+        dims
+            Number of columns.
+        classes
+            The classes in order; empty for a regression.
+
+        Raises
+        ------
+        ValueError
+            If it does not fit.
+        """
 
     # ── for closed suprema and bounds ─────────────────────────────────────────
 
     def has_closed_form(self, stiffness: Array, outputs: int) -> bool:
-        """Return whether the supremum has a closed form; `stiffness` is ρ w (d,)."""
+        """Return whether the supremum has a closed form.
+
+        Parameters
+        ----------
+        stiffness
+            (d,) ρ w of every column.
+        outputs
+            Number of outputs of the model.
+
+        Returns
+        -------
+        bool
+            If not, the supremum is found by gradient ascent.
+        """
         return False
 
     def hessian(self, dims: int) -> Array | None:
-        """Return ∇²h, (dims,) or (dims, dims), if h is quadratic around ξ̄."""
+        """Return ∇²h if h is quadratic around ξ̄.
+
+        Parameters
+        ----------
+        dims
+            Number of columns.
+
+        Returns
+        -------
+        Array or None
+            (dims,) or (dims, dims).
+        """
         return None
 
     def threshold_form(self, stiffness: Array) -> tuple[tuple[float, ...], Any] | None:
-        """Return (column, its stiffness, level, softness, weight) and label of a threshold."""
+        """Return the parameters of a threshold, if the score is one.
+
+        Parameters
+        ----------
+        stiffness
+            (d,) ρ w of every column.
+
+        Returns
+        -------
+        (tuple of float, label) or None
+            Column, its stiffness, level, softness and weight; and the label of the rows concerned.
+        """
         return None
 
     def parts(self, rows: Array, center: Array) -> Array:
-        """Return each column's part (n, d) of the squared distance between row and ξ̄."""
+        """Split the squared distance between rows and ξ̄ by column.
+
+        Parameters
+        ----------
+        rows
+            (n, d) rows.
+        center
+            ξ̄, (d,) or (n, d).
+
+        Returns
+        -------
+        Array
+            (n, d) parts.
+
+        Raises
+        ------
+        ValueError
+            If the score is no sum over columns.
+        """
         raise ValueError("the score does not say which columns make a row an outlier")
 
     def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
-        """Return the smallest and the largest h of a row at these distances from ξ̄.
+        """Bound h of a row by its distance from ξ̄.
 
-        `bowl` is that of :class:`~dorfl.linear.problem.Geometry`.
+        Parameters
+        ----------
+        bowl
+            That of :class:`~dorfl.linear.problem.Geometry`.
+        nearest, farthest
+            Smallest and largest distance.
+
+        Returns
+        -------
+        (float, float)
+            Smallest and largest h.
+
+        Raises
+        ------
+        ValueError
+            If the score has no known bounds.
         """
         raise ValueError("defence: a custom score has no known bounds; use a score of dorfl.scores")
 
     def max_shift(self, stiffness: Array) -> float:
-        """Return how far h can move a row, without the effect of `hessian`."""
+        """Bound how far h can move a row, without the effect of `hessian`.
+
+        Parameters
+        ----------
+        stiffness
+            (d,) ρ w of every column.
+
+        Returns
+        -------
+        float
+            The distance.
+        """
         return 0.0
 
 

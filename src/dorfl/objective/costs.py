@@ -20,14 +20,40 @@ from dorfl.support.types import Array
 
 @dataclass(frozen=True)
 class Cost:
-    """Weighted squared distance; see :func:`squared`."""
+    """Weighted squared distance; see :func:`squared`.
+
+    Attributes
+    ----------
+    weight : float or tuple of float
+        w, for all columns or for each.
+    frozen : tuple of int
+        Columns that cannot move.
+    label_price : float
+        Price of another label; infinity never changes one.
+    """
 
     weight: float | tuple[float, ...] = 1.0
     frozen: tuple[int, ...] = ()
     label_price: float = np.inf
 
     def weights(self, dims: int) -> Array:
-        """Return W (dims,), infinite for frozen columns."""
+        """Return the weight of every column.
+
+        Parameters
+        ----------
+        dims
+            Number of columns.
+
+        Returns
+        -------
+        Array
+            (dims,) w, infinite for frozen columns.
+
+        Raises
+        ------
+        ValueError
+            If there are weights for another number of columns, or a frozen column does not exist.
+        """
         w = np.full(dims, self.weight) if np.isscalar(self.weight) else np.array(self.weight)
         if w.shape != (dims,):
             raise ValueError(f"cost: {w.size} weights for {dims} columns; give one for each column")

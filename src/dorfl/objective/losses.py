@@ -107,7 +107,13 @@ class Squared(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """½ (t − y)² up to a residual of `delta`, linear beyond."""
+    """½ (t − y)² up to a residual of `delta`, linear beyond.
+
+    Attributes
+    ----------
+    delta : float
+        Residual beyond which the loss is linear.
+    """
 
     name = supremum = "huber"
     has_hessian = majorizes = has_unit = True
@@ -258,7 +264,23 @@ def huber(delta: float | None = None, *, scale: float | str = 1.0, least: float 
 
 
 def resolve(loss: str | Loss) -> Loss:
-    """Return the loss, or the one of that name; raise a ValueError for an unknown name."""
+    """Return a loss by its name.
+
+    Parameters
+    ----------
+    loss
+        A name in ``KINDS``, or a loss, which is returned as it is.
+
+    Returns
+    -------
+    Loss
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
     if isinstance(loss, Loss):
         return loss
     if loss in ("exponential", "poisson"):

@@ -69,11 +69,32 @@ class Method:
         return self.temperature / self.rho if np.isfinite(self.temperature) else np.inf
 
     def priced(self, rho: float) -> Method:
-        """Return the method with another price ρ of transport and the same β."""
+        """Return the method with another price of transport and the same β.
+
+        Parameters
+        ----------
+        rho
+            Price ρ of transport.
+
+        Returns
+        -------
+        Method
+            The method with temperature ρβ.
+        """
         return replace(self, rho=rho, temperature=rho * self.beta)
 
     def scaled(self, unit: float) -> Method:
-        """Return the method for a loss that is `unit` times as large: same model, same λ.
+        """Return the method for a loss in another unit: same model, same λ.
+
+        Parameters
+        ----------
+        unit
+            How many times as large the loss is.
+
+        Returns
+        -------
+        Method
+            The method with ρ, temperature and score multiplied by `unit`.
 
         >>> paper(rho=20, beta=1, score=None).scaled(0.5).temperature
         10.0
@@ -254,6 +275,21 @@ class AutoMethod:
     """A method with open parameters, which are chosen from the clients' data before training.
 
     See :func:`dorfl` for the meaning of the fields.
+
+    Attributes
+    ----------
+    name : str
+        Name in reports.
+    outliers, shift : float or "auto"
+        Share of outliers and drift.
+    rho, beta : float or "auto"
+        Prices of transport and of reweighting rows.
+    score : Score, "auto" or None
+        Outlier score.
+    cost : Cost, optional
+        Transport cost.
+    mixture : str or Mixture
+        Rule for λ.
     """
 
     name: str = "dorfl"

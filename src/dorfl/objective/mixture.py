@@ -31,7 +31,19 @@ _WHOLE = 2**53  # 1 in units of 2⁻⁵³, the finest grid of which every point 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Rule for λ; see :func:`fixed`, :func:`agnostic` and :func:`capped`."""
+    """Rule for λ; see :func:`fixed`, :func:`agnostic` and :func:`capped`.
+
+    Attributes
+    ----------
+    kind : str
+        "fixed", "agnostic" or "capped".
+    weights : dict or Array, optional
+        Given λ, by client name or in order; n_i / n if None.
+    cap : float
+        Largest λ_i.
+    by : str
+        How clients are compared: see :func:`capped`.
+    """
 
     kind: str
     weights: dict[str, float] | Array | None = None
@@ -44,7 +56,25 @@ class Mixture:
         return self.kind != "fixed"
 
     def start(self, names: Sequence[str], counts: Array) -> Array:
-        """Return λ before the first round: the given weights, n_i / n, or the uniform mixture."""
+        """Return λ before the first round.
+
+        Parameters
+        ----------
+        names
+            The clients.
+        counts
+            (clients,) numbers of rows.
+
+        Returns
+        -------
+        Array
+            The given weights, n_i / n, or the uniform mixture.
+
+        Raises
+        ------
+        ValueError
+            If weights are missing.
+        """
         if self.adversarial:
             return self.snap(np.ones(len(names)))
         if self.weights is None:
@@ -61,21 +91,65 @@ class Mixture:
         return self.snap(weights)
 
     def snap(self, lam: Array) -> Array:
-        """Return the nearest mixture under the cap that sums to exactly 1: :func:`snap`."""
+        """Return the nearest mixture under the cap that sums to exactly 1: :func:`snap`.
+
+        Parameters
+        ----------
+        lam
+            (clients,) numbers.
+
+        Returns
+        -------
+        Array
+            (clients,) λ.
+        """
         return snap(lam, self.cap)
 
     def project(self, point: Array) -> Array:
-        """Project a point onto the mixtures that the rule allows."""
+        """Project a point onto the mixtures that the rule allows.
+
+        Parameters
+        ----------
+        point
+            (clients,) numbers.
+
+        Returns
+        -------
+        Array
+            (clients,) λ.
+        """
         return project_capped(point, self.cap) if self.cap < 1.0 else project_simplex(point)
 
     def worst(self, risks: Array) -> Array:
-        """Return the allowed mixture that maximises Σ λ_i F_i."""
+        """Return the allowed mixture that maximises Σ λ_i F_i.
+
+        Parameters
+        ----------
+        risks
+            (clients,) F_i.
+
+        Returns
+        -------
+        Array
+            (clients,) λ.
+        """
         lam = np.empty(len(risks))
         lam[np.argsort(-risks, kind="stable")] = self._portions(len(risks))
         return self.snap(lam)
 
     def height(self, risks: Array) -> float:
-        """Return max Σ λ_i F_i over the allowed mixtures."""
+        """Compute max Σ λ_i F_i over the allowed mixtures.
+
+        Parameters
+        ----------
+        risks
+            (clients,) F_i.
+
+        Returns
+        -------
+        float
+            The maximum.
+        """
         if self.cap == 1.0:
             return float(risks.max())
         return float(np.sort(risks)[::-1] @ self._portions(len(risks)))
@@ -85,13 +159,43 @@ class Mixture:
         return np.asarray(np.clip(1.0 - self.cap * np.arange(count), 0.0, self.cap))
 
     def objective(self, risks: Array, lam: Array, temperature: float) -> float:
-        """Return the objective of training; λ matters only if it is fixed."""
+        """Compute the objective of training.
+
+        Parameters
+        ----------
+        risks
+            (clients,) F_i.
+        lam
+            (clients,) λ, which matters only if it is fixed.
+        temperature
+            ρβ of the tilt; infinity for none.
+
+        Returns
+        -------
+        float
+            The objective.
+        """
         if self.adversarial:
             return self.height(risks)
         return tilted_mean(risks, temperature, lam)
 
     def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
-        """Return ∂objective/∂F_i for a fixed λ: λ_i exp(F_i/ρβ), normalised."""
+        """Compute ∂objective/∂F_i for a fixed λ: λ_i exp(F_i/ρβ), normalised.
+
+        Parameters
+        ----------
+        risks
+            (clients,) F_i.
+        lam
+            (clients,) λ.
+        temperature
+            ρβ of the tilt; infinity for none.
+
+        Returns
+        -------
+        Array
+            (clients,) shares that sum to 1.
+        """
         if np.isinf(temperature):
             return lam
         top = risks[lam > 0].max()
@@ -100,7 +204,21 @@ class Mixture:
 
 
 def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> float:
-    """Return τ log Σ w exp(v/τ), the mean for τ = ∞; accurate also for large τ.
+    """Compute τ log Σ w exp(v/τ), the mean for τ = ∞; accurate also for large τ.
+
+    Parameters
+    ----------
+    values
+        (n,) v.
+    tau
+        Temperature τ.
+    weights
+        (n,) w, normalised here; equal if None.
+
+    Returns
+    -------
+    float
+        The tilted mean.
 
     >>> tilted_mean(np.array([0.0, 1.0]), 1e12)
     0.500000000000125
@@ -159,6 +277,11 @@ def agnostic(by: str = "risk") -> Mixture:
     ----------
     by
         How clients are compared, as in :func:`capped`.
+
+    Returns
+    -------
+    Mixture
+        The rule.
     """
     return capped(1.0, by)
 
@@ -198,7 +321,23 @@ def _check_by(by: str) -> None:
 
 
 def resolve(rule: str | Mixture) -> Mixture:
-    """Return the rule, or the one of that name; raise a ValueError for an unknown name."""
+    """Return a rule by its name.
+
+    Parameters
+    ----------
+    rule
+        "fixed", "agnostic", or a rule, which is returned as it is.
+
+    Returns
+    -------
+    Mixture
+        The rule.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
     if isinstance(rule, Mixture):
         return rule
     if rule == "fixed":
@@ -262,7 +401,18 @@ def _uniform(count: int, cap: float) -> Array:
 
 
 def project_simplex(point: Any) -> Array:
-    """Project onto the simplex {λ ≥ 0, Σ λ = 1}."""
+    """Project onto the simplex {λ ≥ 0, Σ λ = 1}.
+
+    Parameters
+    ----------
+    point
+        (n,) numbers.
+
+    Returns
+    -------
+    Array
+        (n,) λ.
+    """
     v = np.asarray(point, dtype=float)
     v = v - v.max()  # same projection, without loss of digits
     excess = np.cumsum(np.sort(v)[::-1]) - 1.0
@@ -272,6 +422,18 @@ def project_simplex(point: Any) -> Array:
 
 def project_capped(point: Any, cap: float) -> Array:
     """Project onto {0 ≤ λ ≤ cap, Σ λ = 1}: clip(point − ν) for one ν.
+
+    Parameters
+    ----------
+    point
+        (n,) numbers.
+    cap
+        Largest entry.
+
+    Returns
+    -------
+    Array
+        (n,) λ.
 
     >>> project_capped([0.9, 0.3, 0.0], 0.5)
     array([0.5, 0.4, 0.1])

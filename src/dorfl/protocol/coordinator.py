@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.certificates.bound import Told
+from dorfl.certificates.bound import CertificateReport
 from dorfl.data import preprocessing, robust
 from dorfl.data.preprocessing import Numeric, Transform, in_order
 from dorfl.data.robust import ColumnScales, LocationReport
@@ -100,7 +100,7 @@ class State(NamedTuple):
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
     released: dict[str, Released] = {}  # noqa: RUF012 - so are these
-    told: dict[str, Told] = {}  # noqa: RUF012
+    told: dict[str, CertificateReport] = {}  # noqa: RUF012
     withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
     sum: Sum = Sum()  # of a summed study; so are the next four
     keys: dict[str, bytes] = {}  # noqa: RUF012 - public keys of sites
@@ -154,7 +154,7 @@ _ANSWERS: dict[str, type] = {
     "select": Reports,
     "compare": HeldOut,
     "finish": Finished,
-    "certify": Told,
+    "certify": CertificateReport,
 }  # to `finish` in a summed study: Released
 
 
@@ -211,7 +211,7 @@ def _wrong(state: State, site: str, answer: Answer) -> str | None:
         return learning.wrong(state, site, answer)
     if isinstance(answer, Reports):
         return _wrong_reports(state, site, answer)
-    if isinstance(answer, Told):
+    if isinstance(answer, CertificateReport):
         return vetting.untold(answer, *meaning.certificates(state, meaning.thin(state)))
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorfl.certificates.bound import NO_BOUND, Told
+from dorfl.certificates.bound import NO_BOUND, CertificateReport
 from dorfl.data import robust, sketch
 from dorfl.data.preprocessing import Deviation
 from dorfl.data.robust import LocationReport
@@ -63,7 +63,7 @@ def numbers(told: Any, agreement: Agreement, asked: Summing, rows: Any) -> Array
         return _classes(told, agreement) if asked.of == "classes" else _place(told, agreement)
     if isinstance(told, Sketch):
         return sketch.histogram(told)
-    if isinstance(told, Told):
+    if isinstance(told, CertificateReport):
         return _means(told, min(rows.num_rows, asked.most) / max(asked.rows, 1))
     assert isinstance(told, HeldOut)
     return np.concatenate(told)
@@ -102,7 +102,7 @@ def _classes(told: LocationReport, agreement: Agreement) -> Array:
     return np.concatenate([told.by, told.by * far, (told.by[:, None] * found).ravel()])
 
 
-def _means(told: Told, share: float) -> Array:
+def _means(told: CertificateReport, share: float) -> Array:
     """A site's share of means, or for none what no share of others comes up to."""
     means = np.concatenate([part.ravel() for part in told])
     return np.where(means < _BOUND, share * means, _BOUND)
@@ -245,13 +245,13 @@ def _shapes(state: State) -> tuple[tuple[int, ...], ...]:
     return (points, shares), (points, shares)
 
 
-def _certified(state: State, total: Array) -> Told:
+def _certified(state: State, total: Array) -> CertificateReport:
     """What one client would tell that had all rows; what rounding takes away is added."""
     means = np.where(total < _BOUND, total + 2.0**-32 * len(state.roster), NO_BOUND)
     shapes = _shapes(state)
     parts = np.split(means, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
     loss, error = (part.reshape(s) for part, s in zip(parts, shapes, strict=True))
-    return Told(loss, error)
+    return CertificateReport(loss, error)
 
 
 def _apart(state: State, total: Array) -> State:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorfl.certificates import certificate as certifying
-from dorfl.certificates.bound import Told
+from dorfl.certificates.bound import CertificateReport
 from dorfl.certificates.certificate import Bound
 from dorfl.federated import scale as scaling
 from dorfl.federated.fit import describe
@@ -112,7 +112,9 @@ def finish(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
     )
 
 
-def certified(state: State, answers: dict[str, Told], refused: dict[str, str]) -> State:
+def certified(
+    state: State, answers: dict[str, CertificateReport], refused: dict[str, str]
+) -> State:
     """Store the sites' parts of the certificate, and which site withheld its part and why."""
     missing = silent(state, answers, refused)
     if state.study.privacy.summed:  # one answer for all sites, or none

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
+from dorfl.data.preprocessing import Column, ColumnPlan, Numeric, columns, summaries
 from dorfl.objective.base import Loss
 from dorfl.protocol import private
 from dorfl.protocol.meaning import task_of
@@ -20,18 +20,18 @@ FARTHEST = 30.0  # units of a label from its middle: so far, and no further, doe
 _FEW = 10  # whole numbers with at most so many different values are classes
 
 
-def plan_of(study: Study) -> Plan:
+def plan_of(study: Study) -> ColumnPlan:
     """How the label is told of: by its classes, in robust units, or (auto) as it looks."""
     kinds = {"classification": "category", "regression": "numeric"}
     task = task_of(study)
     named = {study.data.label: kinds[task]} if task != "auto" else {}
-    return Plan(_scaling(study), named, least=study.privacy.least)
+    return ColumnPlan(_scaling(study), named, least=study.privacy.least)
 
 
-def unit_plan(study: Study) -> Plan:
+def unit_plan(study: Study) -> ColumnPlan:
     """How the unit of a label that is a number is found."""
     kinds, floors = {study.data.label: "numeric"}, private.floors(study)
-    return Plan(_scaling(study), kinds, least=study.privacy.least, floors=floors)
+    return ColumnPlan(_scaling(study), kinds, least=study.privacy.least, floors=floors)
 
 
 def _scaling(study: Study) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dorfl.certificates import bound, certified
-from dorfl.certificates.bound import Question, Units
-from dorfl.data.preprocessing import Plan, Transform
+from dorfl.certificates.bound import CertificateRequest, Units
+from dorfl.data.preprocessing import ColumnPlan, Transform
 from dorfl.data.robust import ColumnScales
 from dorfl.federated import privacy
 from dorfl.federated import scale as scaling
@@ -296,22 +296,24 @@ def _tells(study: Study) -> bool:
 
 def thin(state: State) -> int:
     """The grid of the certificate: a coarser one where there are many rows."""
-    return bound.thinness(sum(state.rows), max(len(state.classes) - 1, 1))
+    return bound.grid_stride(sum(state.rows), max(len(state.classes) - 1, 1))
 
 
-def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, Question]:
+def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, CertificateRequest]:
     """In which units rows drift for the certificate, and what clients are asked for it."""
     assert agreed.transform is not None
     spread = agreed.spread or ColumnScales(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
     share, scatter = wrong_of(agreed), agreed.scatter or 1.0
-    return units, certified.ask(_loss(agreed), share, scatter, thin)
+    return units, certified.make_request(_loss(agreed), share, scatter, thin)
 
 
-def certificates(agreed: Agreement | State, thin: int) -> tuple[Question, Question]:
+def certificates(
+    agreed: Agreement | State, thin: int
+) -> tuple[CertificateRequest, CertificateRequest]:
     """What clients are asked for the certificate, and what is enough of who may tell little."""
     _, asked = certifying(agreed, thin)
-    return asked, bound.brief(asked, wrong_of(agreed))
+    return asked, bound.restrict(asked, wrong_of(agreed))
 
 
 def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
@@ -320,11 +322,13 @@ def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
     return tuple(sorted({*transform.frozen, *named}))
 
 
-def plan_of(study: Study) -> Plan:
+def plan_of(study: Study) -> ColumnPlan:
     """How columns are summarised and scaled."""
     scaling, missing = study.columns.scaling, study.columns.missing
     floors = private.floors(study)
-    return Plan(scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors)
+    return ColumnPlan(
+        scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors
+    )
 
 
 def limits_of(study: Study) -> Limits | None:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.certificates.bound import Told
+from dorfl.certificates.bound import CertificateReport
 from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
 from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Broadcast, Report
-from dorfl.federated.pooled import Tilt
+from dorfl.federated.pooled import SumSettings
 from dorfl.protocol.constant import Learnt
 from dorfl.protocol.settings import Study
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
@@ -97,7 +97,7 @@ class Summing(NamedTuple):
     alive: tuple[str, ...] = ()
     rows: int = 0
     most: int = 0
-    tilt: Tilt = Tilt()
+    tilt: SumSettings = SumSettings()
     levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - replaced, never changed in place
     units: dict[str, float] = {}  # noqa: RUF012 - so are these
     middles: dict[str, float] = {}  # noqa: RUF012
@@ -207,7 +207,7 @@ class Refusal(NamedTuple):
 # the certificate. Of a secure sum, to `levels`: Columns with names alone.
 Answer = (
     Enrolled | Columns | Spreads | LocationReport | Sketch | Report | Reports | HeldOut | Finished
-    | Told | Released | Masked | Opened | Refusal
+    | CertificateReport | Released | Masked | Opened | Refusal
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from dorfl.federated import pooled, training
 from dorfl.federated import server as serving
 from dorfl.federated.messages import Broadcast
-from dorfl.federated.pooled import Levels, Stage, Tilt
+from dorfl.federated.pooled import LevelSearch, Stage, SumSettings
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
 from dorfl.objective import mixture as mixing
@@ -60,7 +60,12 @@ def tilted(state: State) -> State:
     fixed = not tau.mixture.adversarial
     own = tau.temperature if fixed and np.isfinite(tau.temperature) else None
     fresh = state.sum._replace(
-        tilt=Tilt(tau=own), tried=Levels(), among=(), upper=np.inf, best=None, lower=-np.inf
+        tilt=SumSettings(tau=own),
+        tried=LevelSearch(),
+        among=(),
+        upper=np.inf,
+        best=None,
+        lower=-np.inf,
     )
     return state._replace(sum=fresh)
 
@@ -88,13 +93,13 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
         finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
-        tilt = Tilt(seen.report.value, _TAU * size, finest)
-        return state._replace(sum=carried._replace(tilt=tilt, tried=Levels())), None
+        tilt = SumSettings(seen.report.value, _TAU * size, finest)
+        return state._replace(sum=carried._replace(tilt=tilt, tried=LevelSearch())), None
     if carried.among and alive != carried.among:  # another sum is another function
         server = _anew(state, task.theta, server)
     server, info, heard = serving.receive(server, [seen.report], stands=seen.stands)
     level = seen.report.value if tilt.tau is not None else 0.0
-    carried = carried._replace(tilt=tilt._replace(level=level), tried=Levels(), among=alive)
+    carried = carried._replace(tilt=tilt._replace(level=level), tried=LevelSearch(), among=alive)
     state = state._replace(sum=carried, server=server)
     whole = len(alive) == len(state.roster)
     if adversarial and whole:
@@ -118,7 +123,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
     return state, info if info.done else None
 
 
-def _check_weights(total: Array, tilt: Tilt, share: float) -> None:
+def _check_weights(total: Array, tilt: SumSettings, share: float) -> None:
     """Raise where weights that are known add up to something else: somebody's numbers are made up.
 
     It says nothing of other numbers: in a sum any of them may be anything within range.

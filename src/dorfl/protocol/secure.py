@@ -16,7 +16,7 @@ import numpy as np
 
 from dorfl.federated import pooled
 from dorfl.federated import server as serving
-from dorfl.federated.pooled import Levels, Tilt
+from dorfl.federated.pooled import LevelSearch, SumSettings
 from dorfl.protocol import counted, meaning, vetting
 from dorfl.protocol import summing as summed
 from dorfl.protocol.messages import (
@@ -54,8 +54,8 @@ class Sum(NamedTuple):
     refused: dict[str, str] = {}  # noqa: RUF012 - by site, why it is not in the present sum
     voids: int = 0
     # rounds
-    tilt: Tilt = Tilt()
-    tried: Levels = Levels()
+    tilt: SumSettings = SumSettings()
+    tried: LevelSearch = LevelSearch()
     among: tuple[str, ...] = ()  # whose sum the solver was told last
     upper: float = np.inf  # the least that the worst risk is known to be below, and where
     best: Array | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorfl.certificates.bound import NO_BOUND, Question, Told
+from dorfl.certificates.bound import NO_BOUND, CertificateReport, CertificateRequest
 from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.robust import SUBSAMPLE, LocationReport
 from dorfl.data.sketch import BLOCKS, Sketch
@@ -205,7 +205,9 @@ def _held_out(told: HeldOut, rows: int) -> str | None:
     return "its held-out losses are out of range" if largest > _RISK else None
 
 
-def untold(told: Told, asked: Question, less: Question) -> str | None:
+def untold(
+    told: CertificateReport, asked: CertificateRequest, less: CertificateRequest
+) -> str | None:
     """Why what a site tells for the certificate cannot answer what was asked, or nothing.
 
     Nor what is enough of who may tell `less`.

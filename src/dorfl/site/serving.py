@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dorfl.certificates import bound, certificate
-from dorfl.certificates.bound import Told
+from dorfl.certificates.bound import CertificateReport
 from dorfl.data import preprocessing, robust, sketch
 from dorfl.data.preprocessing import Numeric, Transform, cells, summaries
 from dorfl.data.preprocessing.columns import numbers
@@ -238,7 +238,9 @@ def served(
     return Finished(float(loss.mean()), score, learnt, histogram(p * len(y), least), None)
 
 
-def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> list[Told]:
+def certify(
+    group: Group, theta: Array, agreed: Agreement | Any, thin: int
+) -> list[CertificateReport]:
     """What the clients of a group tell for the certificate, rounded up to four digits.
 
     A bound stays one, and nobody learns from the last digits of many means what is in one row. A
@@ -251,7 +253,7 @@ def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> l
             np.where(mean < bound.NO_BOUND, np.ceil(mean / unit * 1e4) * 1e-4 * unit, mean)
         )
 
-    found = bound.tell(group, theta, units, asked, agreed.study.privacy.least)
+    found = bound.report(group, theta, units, asked, agreed.study.privacy.least)
     if not group.problem.loss.classifies:
         far = np.maximum.reduceat(np.abs(group.target), group.bounds[:-1]) >= labels.FARTHEST
         found = [
@@ -259,7 +261,10 @@ def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> l
                           error=np.full_like(told.error, bound.NO_BOUND)) if cut else told
             for told, cut in zip(found, far, strict=True)
         ]  # fmt: skip
-    return [Told(rounded(loss, asked.loss), rounded(error, asked.error)) for loss, error in found]
+    return [
+        CertificateReport(rounded(loss, asked.loss), rounded(error, asked.error))
+        for loss, error in found
+    ]
 
 
 def score_of(

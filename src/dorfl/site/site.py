@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import dorfl
-from dorfl.certificates.bound import Told
+from dorfl.certificates.bound import CertificateReport
 from dorfl.data import validation
 from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
@@ -368,7 +368,7 @@ class Site:
             raise Refused("the study is private: a site's exact figures are not sent")
         return told
 
-    def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> Told:
+    def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> CertificateReport:
         group = self._ended(agreement, outcome)
         self._unless(None if 1 <= thin <= MOST_ROUNDS else "is no question of this protocol")
         return serving.certify(group, outcome.theta, agreement, thin)[0]

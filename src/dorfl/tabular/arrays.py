@@ -244,7 +244,7 @@ def table_of(
 
 def run(
     study: Study,
-    table: columnar.Table,
+    table: columnar.ColumnTable,
     clients: Any,
     weights: Array | None = None,
     score: Score | None = None,
@@ -281,7 +281,7 @@ def run(
 
 
 def _prepare(
-    study: Study, table: columnar.Table, clients: Any, weights: Array | None
+    study: Study, table: columnar.ColumnTable, clients: Any, weights: Array | None
 ) -> tuple[Prepared, Array | None]:
     """Return standardised rows, and their weights unless all are equal."""
     count = table.num_rows

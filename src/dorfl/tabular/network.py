@@ -54,9 +54,12 @@ def train(
 
     options = study.training
     plan = tabular.plan_for(
-        np.diff(rows.bounds), l2=options.l2, rounds=options.max_rounds, seed=options.seed,
+        np.diff(rows.bounds),
+        l2=options.l2,
+        rounds=options.max_rounds,
+        seed=options.seed,
         batch=options.batch,
-    )  # fmt: skip
+    )
     return tabular.fit(rows.clients, fit.problem, fit.centers, plan, model, progress)
 
 

@@ -41,7 +41,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     asked, less = meaning.certificates(state, meaning.thin(state))
     told = tuple(state.told[site] for site in shown)
     if any(one.loss.shape[1] < len(asked.shares) for one in told):
-        told, asked = tuple(bound.shortened(one, asked, less) for one in told), less
+        told, asked = tuple(bound.restrict_report(one, asked, less) for one in told), less
     found = InSample(
         outliers=meaning.wrong_of(state),
         drift=drift,
@@ -50,7 +50,7 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
         unit=1.0 if state.target is None else state.target.spread,
         lam=rows / rows.sum(),
         reports=told,
-        asked=asked,
+        request=asked,
     )
     return written(found, summed=state.study.privacy.summed)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import dorfl
 from dorfl import networks
 from dorfl.data import preprocessing, tables
-from dorfl.data.preprocessing import Plan, columns, summaries
+from dorfl.data.preprocessing import ColumnPlan, columns, summaries
 from dorfl.data.robust import LocationReport
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
@@ -303,7 +303,7 @@ def _settle_label(state: State, split: Split) -> State:
         state, {client: labels.summarise(column, study) for client, column in own.items()}
     )
     assert state.target is not None
-    plan = Plan(least=study.privacy.least)
+    plan = ColumnPlan(least=study.privacy.least)
     far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
     return scale_label(state, far)
 

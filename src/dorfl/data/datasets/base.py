@@ -41,7 +41,20 @@ class Dataset:
     units: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def in_units(self, column: str, value: float) -> float:
-        """Convert a value from the original unit of a column to that of X."""
+        """Convert a value from the original unit of a column to that of X.
+
+        Parameters
+        ----------
+        column
+            Name of the column.
+        value
+            A value in the original unit.
+
+        Returns
+        -------
+        float
+            The value in the unit of X.
+        """
         zero, unit = self.units.get(column, (0.0, 1.0))
         return (value - zero) / unit
 
@@ -54,7 +67,20 @@ class Dataset:
 
 
 def seventy_percent(count: int, seed: int) -> Array:
-    """Return a mask (count,) of random 70 % of the rows, to train on."""
+    """Return a random mask of 70 % of the rows, to train on.
+
+    Parameters
+    ----------
+    count
+        Number of rows.
+    seed
+        Seed of the draw.
+
+    Returns
+    -------
+    Array
+        (count,) mask.
+    """
     drawn = np.zeros(count, dtype=bool)
     order = np.random.default_rng([seed, count]).permutation(count)
     drawn[order[: round(0.7 * count)]] = True
@@ -62,13 +88,39 @@ def seventy_percent(count: int, seed: int) -> Array:
 
 
 def pooled(clients: Clients) -> tuple[Array, Array]:
-    """Return the rows and labels of all clients as one table."""
+    """Return the rows and labels of all clients as one table.
+
+    Parameters
+    ----------
+    clients
+        (X, y) by client.
+
+    Returns
+    -------
+    (Array, Array)
+        X and y.
+    """
     tables, labels = zip(*clients.values(), strict=True)
     return np.concatenate(tables), np.concatenate(labels)
 
 
 def hold_out(clients: Clients, share: float, seed: int) -> tuple[list[Array], list[Array]]:
-    """Return sorted row numbers of every client: those kept, and a random share held out."""
+    """Draw rows of every client to hold out.
+
+    Parameters
+    ----------
+    clients
+        (X, y) by client.
+    share
+        Share of the rows that is held out.
+    seed
+        Seed of the draw.
+
+    Returns
+    -------
+    (list of Array, list of Array)
+        Sorted row numbers of every client: those kept, and those held out.
+    """
     streams = np.random.default_rng([seed, 70]).spawn(len(clients))
     kept, held = [], []
     for (_, y), rng in zip(clients.values(), streams, strict=True):

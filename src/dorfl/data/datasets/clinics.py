@@ -18,7 +18,17 @@ _WRONG = 0.1
 
 
 class Clinics(NamedTuple):
-    """Training rows, clean test rows, and a mask of the wrong training rows."""
+    """Patients of three clinics.
+
+    Attributes
+    ----------
+    records : pyarrow.Table
+        Training rows.
+    coming : pyarrow.Table
+        Clean test rows.
+    wrong : array
+        (n,) mask of the training rows that are wrong.
+    """
 
     records: pa.Table
     coming: pa.Table
@@ -27,6 +37,16 @@ class Clinics(NamedTuple):
 
 def clinics(seed: int = 0) -> Clinics:
     """Return patients of three clinics: age, pressure, glucose, mass, smoking; ill or healthy.
+
+    Parameters
+    ----------
+    seed
+        Seed of the patients.
+
+    Returns
+    -------
+    Clinics
+        Training rows, clean test rows, and a mask of the wrong training rows.
 
     >>> found = clinics(seed=0)
     >>> found.records.num_rows, int(found.wrong.sum()), found.coming.num_rows

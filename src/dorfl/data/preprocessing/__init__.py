@@ -18,8 +18,8 @@ True
 from dorfl.data.preprocessing.columns import in_order
 from dorfl.data.preprocessing.summaries import (
     Column,
+    ColumnPlan,
     Deviation,
-    Plan,
     agree,
     deviations,
     fit,
@@ -31,10 +31,10 @@ from dorfl.data.preprocessing.transform import Category, Features, Numeric, Tran
 __all__ = [
     "Category",
     "Column",
+    "ColumnPlan",
     "Deviation",
     "Features",
     "Numeric",
-    "Plan",
     "Transform",
     "agree",
     "deviations",

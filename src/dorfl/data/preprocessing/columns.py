@@ -27,7 +27,7 @@ _MIN_NUMBERED = 20  # rows; fewer ordered integers may be a coincidence
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_time)
 
 
-class Table(Protocol):
+class ColumnTable(Protocol):
     """Protocol of a table: names, and columns one at a time."""
 
     @property
@@ -57,14 +57,14 @@ class Levels(NamedTuple):
     codes: Array
 
 
-def table_of(given: Any) -> Table:
+def table_of(given: Any) -> ColumnTable:
     """Return a table from a data frame, a mapping, or anything else that `pyarrow.table` takes.
 
     >>> table_of({"age": [31, 45], "sex": ["f", None]}).column_names
     ['age', 'sex']
     """
     if hasattr(given, "column") and hasattr(given, "column_names"):
-        found: Table = given
+        found: ColumnTable = given
     elif hasattr(given, "iloc"):
         found = pa.Table.from_pandas(given, preserve_index=False)
     else:

@@ -35,7 +35,7 @@ _RARE = 4.0  # scales beyond which the values of a nearly constant column set it
 
 
 @dataclass(frozen=True)
-class Plan:
+class ColumnPlan:
     """Plan of preprocessing, the same for all clients.
 
     Attributes
@@ -110,11 +110,11 @@ class Deviation(NamedTuple):
     distances: Sketch = Sketch(0, ())
 
 
-def summarise(table: Any, plan: Plan) -> dict[str, Column]:
+def summarise(table: Any, plan: ColumnPlan) -> dict[str, Column]:
     """Summarise every column of a client's table, for the first exchange.
 
     >>> ages = {"age": [30, 30, 31, 39, 40, 44, 50, 51, 52, 53], "site": ["a"] * 10}
-    >>> summarise(ages, Plan())["age"].values.means
+    >>> summarise(ages, ColumnPlan())["age"].values.means
     (34.0, 50.0)
     """
     given = columns.table_of(table)
@@ -125,12 +125,12 @@ def summarise(table: Any, plan: Plan) -> dict[str, Column]:
     }
 
 
-def summarise_column(column: Any, name: str, plan: Plan) -> Column:
+def summarise_column(column: Any, name: str, plan: ColumnPlan) -> Column:
     """Summarise one column."""
     return read_column(column, name, plan)[0]
 
 
-def read_column(column: Any, name: str, plan: Plan) -> tuple[Column, Array]:
+def read_column(column: Any, name: str, plan: ColumnPlan) -> tuple[Column, Array]:
     """Return the summary of a column, and its sorted numbers for the second exchange."""
     none = np.empty(0)
     seen = columns.kind_of(column)
@@ -159,18 +159,18 @@ def read_column(column: Any, name: str, plan: Plan) -> tuple[Column, Array]:
     return summary._replace(values=sketch.of(ordered, plan.least)), ordered
 
 
-def deviations(table: Any, transform: Transform, plan: Plan) -> dict[str, Deviation]:
+def deviations(table: Any, transform: Transform, plan: ColumnPlan) -> dict[str, Deviation]:
     """Return the distances of numeric columns from their centres, for the second exchange."""
     given = columns.table_of(table)
     return {p.name: deviation(given.column(p.name), p, plan) for p in transform.numeric}
 
 
-def deviation(column: Any, part: Numeric, plan: Plan) -> Deviation:
+def deviation(column: Any, part: Numeric, plan: ColumnPlan) -> Deviation:
     """Return the distances of one column from its centre."""
     return deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
 
 
-def deviation_of(present: Array, part: Numeric, plan: Plan) -> Deviation:
+def deviation_of(present: Array, part: Numeric, plan: ColumnPlan) -> Deviation:
     """Return the distances of numbers from the centre of their column."""
     if len(present) < plan.least:
         return Deviation()
@@ -179,7 +179,7 @@ def deviation_of(present: Array, part: Numeric, plan: Plan) -> Deviation:
     return Deviation(len(present), distances=sketch.of_distances(present, part.center, plan.least))
 
 
-def _levels(found: columns.Levels, kind: str, plan: Plan) -> Column:
+def _levels(found: columns.Levels, kind: str, plan: ColumnPlan) -> Column:
     counts = np.bincount(found.codes + 1, minlength=len(found.names) + 1).tolist()
     held = {n: c for n, c in zip(found.names, counts[1:], strict=True) if c >= plan.least}
     frequent = sorted(held, key=lambda name: (-held[name], name))[:_MAX_LEVELS]
@@ -187,11 +187,11 @@ def _levels(found: columns.Levels, kind: str, plan: Plan) -> Column:
     return Column(kind, len(found.codes) - counts[0], _enough(counts[0], plan), levels=sent)
 
 
-def _enough(count: int, plan: Plan) -> int:
+def _enough(count: int, plan: ColumnPlan) -> int:
     return count if count >= plan.least else 0
 
 
-def agree(summaries: Mapping[str, Mapping[str, Column]], plan: Plan) -> Transform:
+def agree(summaries: Mapping[str, Mapping[str, Column]], plan: ColumnPlan) -> Transform:
     """Return the transformation after the first exchange, with scales of 1.
 
     Parameters
@@ -215,7 +215,7 @@ def agree(summaries: Mapping[str, Mapping[str, Column]], plan: Plan) -> Transfor
     return assemble(found, plan)
 
 
-def check_columns(listed: Mapping[str, list[str]], plan: Plan) -> list[str]:
+def check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str]:
     """Return the columns used; raise a ValueError if a client lacks one of them."""
     used = {
         client: [name for name in names if plan.kinds.get(name) != "ignore"]
@@ -233,7 +233,7 @@ def check_columns(listed: Mapping[str, list[str]], plan: Plan) -> list[str]:
     return used[first]
 
 
-def assemble(found: Mapping[str, Part | str], plan: Plan) -> Transform:
+def assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
     """Return the transformation of the columns used, with reasons for the others."""
     ignored = {name: "as the study says" for name, kind in plan.kinds.items() if kind == "ignore"}
     ignored |= {name: why for name, why in found.items() if isinstance(why, str)}
@@ -242,7 +242,7 @@ def assemble(found: Mapping[str, Part | str], plan: Plan) -> Transform:
 
 
 def scale(
-    transform: Transform, reports: Mapping[str, Mapping[str, Deviation]], plan: Plan
+    transform: Transform, reports: Mapping[str, Mapping[str, Deviation]], plan: ColumnPlan
 ) -> Transform:
     """Return the transformation after the second exchange, with its scales."""
     parts = [
@@ -254,7 +254,7 @@ def scale(
     return replace(transform, parts=tuple(parts))
 
 
-def agree_on(name: str, summaries: Mapping[str, Column], plan: Plan) -> Part | str:
+def agree_on(name: str, summaries: Mapping[str, Column], plan: ColumnPlan) -> Part | str:
     """Return how a column is used, or the reason why it is not."""
     kinds = {column.kind: client for client, column in summaries.items() if column.kind != "empty"}
     if not kinds:
@@ -287,7 +287,7 @@ def _missing(summaries: Mapping[str, Column]) -> float:
     return missing / max(missing + sum(column.rows for column in summaries.values()), 1)
 
 
-def _category(name: str, used: list[Column], missing: float, plan: Plan) -> Category | str:
+def _category(name: str, used: list[Column], missing: float, plan: ColumnPlan) -> Category | str:
     rows: Counter[str] = Counter()
     for column in used:
         rows.update(column.levels)
@@ -303,13 +303,13 @@ def _category(name: str, used: list[Column], missing: float, plan: Plan) -> Cate
     return Category(name, tuple(columns.in_order(frequent)), missing)
 
 
-def _center(used: list[Column], plan: Plan) -> float:
+def _center(used: list[Column], plan: ColumnPlan) -> float:
     if plan.scaling == "standard":
         return sums.combine(c.total for c in used) / sum(c.rows for c in used)
     return sketch.quantile([c.values for c in used], 0.5)
 
 
-def spread_of(reports: list[Deviation], plan: Plan, name: str = "") -> float:
+def spread_of(reports: list[Deviation], plan: ColumnPlan, name: str = "") -> float:
     """Return the scale of a column; 1 for a constant column.
 
     The robust scale is the larger of the MAD and the scaled 80 % quantile of the distances: the
@@ -333,7 +333,7 @@ def spread_of(reports: list[Deviation], plan: Plan, name: str = "") -> float:
 
 def fit(
     tables: Mapping[str, Any],
-    plan: Plan | None = None,
+    plan: ColumnPlan | None = None,
     inspect: Callable[[str], object] | None = None,
 ) -> Transform:
     """Fit a transformation to clients in this process.
@@ -352,7 +352,7 @@ def fit(
     ValueError
         If clients have different columns, or read one differently.
     """
-    plan = plan or Plan()
+    plan = plan or ColumnPlan()
     given = {name: columns.table_of(table) for name, table in sorted(tables.items())}
     if not given:
         raise ValueError("preprocessing: there are no clients")

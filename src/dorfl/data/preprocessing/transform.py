@@ -132,7 +132,7 @@ class Transform:
     ignored : mapping
         For each other column, the reason why it is not used.
     scaling : str
-        As in :class:`~dorfl.data.preprocessing.Plan`.
+        As in :class:`~dorfl.data.preprocessing.ColumnPlan`.
     missing : tuple of str
         Cells that mean a missing value.
     """

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from dorfl.data.preprocessing import cells
-from dorfl.data.preprocessing.columns import Table
+from dorfl.data.preprocessing.columns import ColumnTable
 from dorfl.data.tables import dialect
 from dorfl.data.tables.dialect import Dialect
 from dorfl.data.tables.errors import DataError, check_distinct, need_memory
@@ -77,7 +77,7 @@ def read(
     """
     path = _existing(path)
     if _is_parquet(path):
-        table: Table = _Parquet.open(path)
+        table: ColumnTable = _Parquet.open(path)
         decimal = "."
     else:
         found = dialect.of(path)
@@ -93,7 +93,7 @@ class FileTable:
 
     Attributes
     ----------
-    table : Table
+    table : ColumnTable
         The stored columns.
     decimal : str
         Decimal sign of the file.
@@ -105,7 +105,7 @@ class FileTable:
         For columns read so far that are not used as they are stored: how they are used.
     """
 
-    table: Table
+    table: ColumnTable
     decimal: str = "."
     text: frozenset[str] = frozenset()
     missing: tuple[str, ...] = ()
@@ -272,7 +272,9 @@ def _is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1" or path.suffix in (".parquet", ".pq")
 
 
-def _text(path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequence[str]) -> Table:
+def _text(
+    path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequence[str]
+) -> ColumnTable:
     """Parse a text table: into memory, or to the disk if it is large and fits."""
     kept = [n for n in found.header if wanted is None or n in wanted] or list(found.header)
     size = path.stat().st_size * (5 if found.compressed else 1)
@@ -291,7 +293,7 @@ def _text(path: Path, found: Dialect, wanted: Sequence[str] | None, text: Sequen
         again = _parsed(path, found, open_, open_, _BLANK)
         for name in open_:
             table = table.set_column(kept.index(name), name, again.column(name))
-    whole: Table = table
+    whole: ColumnTable = table
     return whole
 
 

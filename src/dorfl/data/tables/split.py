@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dorfl.data.preprocessing.columns import Table, kind_of, levels
+from dorfl.data.preprocessing.columns import ColumnTable, kind_of, levels
 from dorfl.data.tables.errors import DataError, find_column
 from dorfl.support.threads import THREADS
 from dorfl.support.types import Array
@@ -26,7 +26,7 @@ class Split:
 
     Attributes
     ----------
-    table : Table
+    table : ColumnTable
         The table in the order of the file.
     names : tuple of str
         The clients.
@@ -38,7 +38,7 @@ class Split:
         What was left out or merged.
     """
 
-    table: Table
+    table: ColumnTable
     names: tuple[str, ...]
     bounds: Array
     order: Array
@@ -62,7 +62,7 @@ class Split:
         """Return a column, ordered by client."""
         return self._read(name)
 
-    def clients(self, columns: Sequence[str]) -> dict[str, Table]:
+    def clients(self, columns: Sequence[str]) -> dict[str, ColumnTable]:
         """Return the rows of each client as a table with these columns."""
         return {
             name: _ClientRows(self, list(columns), int(self.bounds[i]), int(self.bounds[i + 1]))
@@ -125,7 +125,7 @@ class _ClientRows:
 
 
 def by_client(
-    table: Table, client: str | None, *, least: int = LEAST, small: str = "refuse"
+    table: ColumnTable, client: str | None, *, least: int = LEAST, small: str = "refuse"
 ) -> Split:
     """Split a table by client.
 

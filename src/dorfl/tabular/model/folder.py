@@ -191,9 +191,14 @@ def from_json(written: Any, folder: Path) -> Model:
     fit = read(written, np.arange(len(classes)), len(transform.names), folder)
     client = None if written["client"] is None else text(written["client"])
     return Model(
-        fit, transform, text(written["label"]), client, tuple(classes), _target(written["target"]),
+        fit,
+        transform,
+        text(written["label"]),
+        client,
+        tuple(classes),
+        _target(written["target"]),
         facts.from_json(written["facts"]),
-    )  # fmt: skip
+    )
 
 
 def _network(model: Model) -> dict[str, Any]:
