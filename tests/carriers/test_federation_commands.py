@@ -150,6 +150,17 @@ def test_a_process_that_goes_on_is_not_waited_for(fed):
             pass
 
 
+def test_a_run_is_known_by_its_name_whatever_directory_it_was_started_from(fed):
+    federation, folder = Federation.open(fed), fed / "runs" / "one"
+    folder.mkdir()
+    (folder / "record.json").write_text("{}")
+    assert runs.progress(federation, folder) == "interrupted"
+    with federation.holding("run", {"folder": "elsewhere/runs/one"}):
+        assert runs.progress(federation, folder) == "running"
+    (folder / "record.json").write_text('{"ended": "today"}')
+    assert runs.progress(federation, folder) == "finished"
+
+
 @pytest.mark.parametrize(
     ("server", "reason"),
     [("http://h:1", "plaintext is refused"), ("h", "host:port"), ("h:port", "host:port")],

@@ -134,8 +134,8 @@ def progress(federation: Federation, folder: Path) -> str:
     """Return whether a run is "finished", "running" or "interrupted"."""
     if "ended" in read_record(folder):
         return "finished"
-    running = (federation.noted("run") or {}).get("folder")
-    return "running" if running == str(folder) else "interrupted"
+    running = (federation.noted("run") or {}).get("folder", "")  # a path from another directory
+    return "running" if Path(running).name == folder.name else "interrupted"
 
 
 def _new(federation: Federation, study: Study) -> Path:
