@@ -111,13 +111,13 @@ def find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Ar
     (Array, Array)
         Mask (n,) of far rows, and medians (d,).
     """
-    middle = np.empty(rows.shape[1])
+    median = np.empty(rows.shape[1])
     count = rows.shape[0]
     squares, dims, distance = np.zeros(count), 0, np.zeros(count)
     far = np.zeros(count, dtype=bool)
     for k, column in enumerate(_columns(rows)):
-        middle[k] = np.median(column)
-        offset = np.abs(column - middle[k])
+        median[k] = np.median(column)
+        offset = np.abs(column - median[k])
         unit = _MAD * float(np.median(offset))
         if unit > 0:
             with np.errstate(over="ignore"):  # an infinite distance is far
@@ -133,7 +133,7 @@ def find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Ar
         far |= distance > max(typical, 1.0) * _radius(share, dims)
     if 0 < int(far.sum()) < least <= count // 2:
         far[np.lexsort((-distance, ~far))[:least]] = True
-    return far, middle
+    return far, median
 
 
 def _columns(rows: Any) -> Iterator[Array]:
@@ -179,12 +179,12 @@ def row_centers(center: Array, codes: Array) -> Array:
 
 
 def find_centers(method: Method, tables: dict[str, Array], classes: int = 0) -> Array:
-    """Return ξ̄ of every client as the method's score asks for it.
+    """Return ξ̄ of every client as the method's score needs it.
 
     Parameters
     ----------
     method
-        Its score gives centres, or says that they are estimated from all clients or from each.
+        Its score gives centres, or states that they are estimated from all clients or from each.
     tables
         (n, d) rows by client.
     classes
@@ -279,7 +279,7 @@ def report(
     target: Array | None = None,
     *,
     classes: int = 0,
-    middle: Array | None = None,
+    common_medians: Array | None = None,
     least: int = 1,
     imputed: Array | None = None,
 ) -> LocationReport:
@@ -293,7 +293,7 @@ def report(
         (n,) numbers, or codes of classes 0, 1, …
     classes
         Number of classes; 0 for a numeric target.
-    middle
+    common_medians
         Medians of all clients, if this one is too small for medians of its own.
     least
         Least number of rows in a statistic. If above 1, distances are computed from sketches of the
@@ -310,8 +310,8 @@ def report(
         sample = np.column_stack([sample, subsample(target)])
     if least > 1:
         sample = _expanded(sample, imputed if len(sample) == len(rows) else None, least)
-    middle = medians(sample, least) if middle is None else middle
-    away = sketch.distance_table(sample, middle, least)
+    origin = medians(sample, least) if common_medians is None else common_medians
+    away = sketch.distance_table(sample, origin, least)
     return LocationReport(len(sample), center.kept * part, center.mean, away, by * part, means)
 
 
@@ -319,12 +319,12 @@ def report_all(
     tables: Sequence[Array], targets: Sequence[Array | None], classes: int = 0
 ) -> tuple[list[LocationReport], bool]:
     """Return the reports of clients in this process, and whether each has medians of its own."""
-    own, middle = have_own_centers([len(X) for X in tables]), None
+    own, common = have_own_centers([len(X) for X in tables]), None
     pairs = list(zip(tables, targets, strict=True))
     if not own:
         rows = [X if y is None or classes else np.column_stack([X, y]) for X, y in pairs]
-        middle = medians(np.concatenate([subsample(X) for X in rows]).astype(np.float64))
-    return [report(X, y, classes=classes, middle=middle) for X, y in pairs], own
+        common = medians(np.concatenate([subsample(X) for X in rows]).astype(np.float64))
+    return [report(X, y, classes=classes, common_medians=common) for X, y in pairs], own
 
 
 def have_own_centers(counts: Sequence[int]) -> bool:

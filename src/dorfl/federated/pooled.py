@@ -84,14 +84,14 @@ class Pooled(NamedTuple):
         Upper bound of all clients' risks; infinite if the sum gives none.
     weight : float
         Σ a_i, for :func:`relevel`.
-    stands : bool
+    imputed : bool
         Whether some curvature is imputed.
     """
 
     report: Report
     upper: float
     weight: float
-    stands: bool = False
+    imputed: bool = False
 
 
 def size(task: Task, shape: Shape) -> int:
@@ -132,11 +132,11 @@ def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shap
         numbers[4:_HEAD] = np.exp(np.minimum(steps, np.log(_MAX_TERM)))
     numbers[_HEAD : _HEAD + shape.size] = a * report.vector
     if task.curvature != "none":
-        bent, sizes = report.curvature, shape.sizes(task.curvature)
-        if bent is None or bent.size != shape.numbers(task.curvature):
+        packed, sizes = report.curvature, shape.sizes(task.curvature)
+        if packed is None or packed.size != shape.numbers(task.curvature):
             numbers[1] = 1.0  # counts missing curvatures, for which the mean of the others is used
         else:
-            whole = bent.astype(np.float64)
+            whole = packed.astype(np.float64)
             if tilt.tau is not None:
                 outer = packing.outer(report.vector[None], np.ones(1), sizes)
                 whole = whole + outer / tilt.tau
@@ -174,22 +174,22 @@ def combine(
         value = tilt.level + rise / a
     else:
         value = tilt.level + tilt.tau * float(np.log(a / share))
-    bent, without = None, round(float(total[1]))
+    packed, without = None, round(float(total[1]))
     if task.curvature != "none" and 0 <= without < clients:
         sizes = shape.sizes(task.curvature)
-        bent = total[_HEAD + shape.size :] / a * (clients / (clients - without))
+        packed = total[_HEAD + shape.size :] / a * (clients / (clients - without))
         if tilt.tau is not None:
-            bent = bent - packing.outer(gradient[None], np.ones(1), sizes) / tilt.tau
+            packed = packed - packing.outer(gradient[None], np.ones(1), sizes) / tilt.tau
         places = packing.diagonal_places(sizes)
-        bent[places] = np.maximum(bent[places], 0.0)  # rounding
-        bent = bent.astype(packing.precision(bent.size))
+        packed[places] = np.maximum(packed[places], 0.0)  # rounding
+        packed = packed.astype(packing.precision(packed.size))
     upper = np.inf
     if tilt.finest is not None:
         usable = (total[4:_HEAD] >= _MIN_SUM) & (total[4:_HEAD] < 0.5 * _MAX_TERM)
         most = total[4:_HEAD][usable] * (1.0 + 1e-4)  # rounding, for up to 200 clients
         bounds = tilt.level + _ladder(tilt.finest)[usable] * np.log(most)
         upper = float(bounds.min(initial=np.inf))
-    report = Report(name, number, rows, float(value), gradient, bent)
+    report = Report(name, number, rows, float(value), gradient, packed)
     return Pooled(report, upper, a, without > 0)
 
 

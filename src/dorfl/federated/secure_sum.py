@@ -1,4 +1,4 @@
-"""Secure sums: whoever adds up what sites send learns the sum, and nothing else of what they sent.
+"""Secure sums: the coordinator learns the sum of what sites send, and nothing else.
 
 Every number x_u of a site u is sent with two masks, modulo 2⁶⁴:
 
@@ -10,9 +10,9 @@ Every number x_u of a site u is sent with two masks, modulo 2⁶⁴:
 2. *masked*: the site sends y_u and SHA-256 of its own seed b_u.
 3. *open*: the sites whose y_u arrived send b_u, and for every site v that is gone, s_uv.
 
-A site either opens its own seed or is gone. Somebody who says that a site is gone although its y_v
-arrived learns the pairwise masks on y_v but not PRG(b_v): that is the double mask of [2]_. If a
-site drops out between the two exchanges, the sum cannot be opened and the step is asked again
+A site either opens its own seed or is gone. A coordinator that falsely reports a site as gone
+learns the pairwise masks on y_v but not PRG(b_v): that is the double mask of [2]_. If a
+site drops out between the two exchanges, the sum cannot be opened and the step is repeated
 without it. Seeds are not shared with other sites, so a coordinator with any number of sites on its
 side learns the sum over the other sites, and nothing about its parts.
 
@@ -172,8 +172,8 @@ def rounding(bits: int, sites: int) -> float:
     return float(np.ldexp(0.5 * sites, -bits))
 
 
-def _derive(secret: bytes, word: bytes, context: bytes) -> bytes:
-    info = b"dorfl secure sum " + len(word).to_bytes(2, "big") + word + context
+def _derive(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+    info = b"dorfl secure sum " + len(purpose).to_bytes(2, "big") + purpose + context
     return HKDF(hashes.SHA256(), KEY, salt=None, info=info).derive(secret)
 
 

@@ -67,7 +67,7 @@ class Server(NamedTuple):
         Detection of Byzantine clients.
     shown : Info, optional
         Results of the last round in which a client replied.
-    bent : dict
+    clipped_before : dict
         For each client, rounds in which its curvature was clipped.
     """
 
@@ -82,7 +82,7 @@ class Server(NamedTuple):
     budget: int | None = None
     detection: Detection = Detection()
     shown: Info | None = None
-    bent: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
+    clipped_before: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def broadcast(server: Server) -> Broadcast:
 
 
 def receive(
-    server: Server, reports: Iterable[Report], *, stands: bool = False
+    server: Server, reports: Iterable[Report], *, imputed: bool = False
 ) -> tuple[Server, Info, Receipt]:
     """Process the reports of a round.
 
@@ -132,7 +132,7 @@ def receive(
         State before the round.
     reports
         Reports in any order.
-    stands
+    imputed
         Whether a report is a sum in which some curvature is imputed.
 
     Returns
@@ -176,10 +176,13 @@ def receive(
         server = server._replace(stiffest=_largest_plausible(shape, known))
     answers, clipped = _answers(server, sent.task)
     away = len(server.rows) - len(server.exposed) - len(good)
-    answers = answers._replace(stands=answers.stands or stands, own=away == 0)
+    answers = answers._replace(stands=answers.stands or imputed, own=away == 0)
     off = {name for name in good if clipped.get(name) == _CLIPPED_CURVATURE}
-    bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
-    server = server._replace(bent=bent)
+    clipped_before = {
+        name: server.clipped_before.get(name, 0) + (name in off)
+        for name in off | server.clipped_before.keys()
+    }
+    server = server._replace(clipped_before=clipped_before)
     # Implausible reports may overflow, which solvers handle; bits must not depend on threads.
     with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
         solving, info = server.solver.update(server.solving, answers)
@@ -236,7 +239,7 @@ def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serve
     action = "left out: gradient" if detection.leave else "has a gradient"
     outlying = {
         names[i]: f"{action} {times:.0f} times as far from the others' as theirs vary"
-        for i, times in zip(found.who, found.times, strict=True)
+        for i, times in zip(found.clients, found.times, strict=True)
     }
     if not detection.leave:
         if not found.sure or found.harm < _HARM * abs(info.objective):
@@ -396,7 +399,7 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
 def _bends(server: Server, used: list[Report]) -> tuple[Array | None, bool, list[str]]:
     """Return all curvatures, whether some are imputed, and whose was clipped too often."""
     shape = server.solving.setting.shape
-    off = [server.bent.get(report.client, 0) >= _MAX_CLIPPED for report in used]
+    off = [server.clipped_before.get(report.client, 0) >= _MAX_CLIPPED for report in used]
     if all(off):
         off = [False] * len(used)
     reported = [None if bad else report.curvature for report, bad in zip(used, off, strict=True)]
@@ -412,8 +415,8 @@ def _largest_plausible(shape: Shape, reports: Iterable[Report]) -> float:
     """
     packed = [report.curvature for report in reports if report.curvature is not None]
     most = sorted(float(curvature.diagonal(one, shape.sizes_of(one)).max()) for one in packed)
-    middle = most[(len(most) - 1) // 2] if most else 0.0
-    return _MAX_CURVATURE * middle if middle > 0.0 else np.inf
+    median = most[(len(most) - 1) // 2] if most else 0.0
+    return _MAX_CURVATURE * median if median > 0.0 else np.inf
 
 
 def _without(server: Server, answers: Answers) -> Answers:
@@ -435,11 +438,11 @@ def _without(server: Server, answers: Answers) -> Answers:
     )
 
 
-def _extrapolated(task: Task, asked: Task, report: Report) -> Report:
-    if asked is task or task.kind != "evaluate":
+def _extrapolated(task: Task, earlier: Task, report: Report) -> Report:
+    if earlier is task or task.kind != "evaluate":
         return report
-    if asked.kind != "evaluate":
+    if earlier.kind != "evaluate":
         raise ValueError(
             f"client {report.client!r} has not replied, and has no earlier report to extrapolate"
         )
-    return report._replace(value=report.value + float(report.vector @ (task.theta - asked.theta)))
+    return report._replace(value=report.value + float(report.vector @ (task.theta - earlier.theta)))
