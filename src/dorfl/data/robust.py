@@ -33,8 +33,8 @@ from dorfl.support.types import Array
 SUBSAMPLE = 5_000  # rows of a client that are read: a scale has a standard error of some 2 %
 MIN_ROWS = 20  # rows below which a client has no centre of its own
 CLASS_DIFFERS = 0.5  # squared scales per column from which a class gets a centre of its own
-CLASS_OUTLYING = 9.0  # squared scales per column from which a class counts as outliers
-HUBER = 1.345  # residual scales; 95 % efficient for normal residuals (Huber 1981, ch. 7)
+_CLASS_OUTLYING = 9.0  # squared scales per column from which a class counts as outliers
+_HUBER = 1.345  # residual scales; 95 % efficient for normal residuals (Huber 1981, ch. 7)
 _MAD = 1.4826  # 1 / Φ⁻¹(3/4): the MAD of normal rows times this is their standard deviation
 _RARE = 6.0  # median distances beyond which a value of a nearly constant column is far
 _LEAST_FAR = 5  # rows left out of a mean, if any are
@@ -52,7 +52,7 @@ class LocalCenter(NamedTuple):
 
 
 def local_center(rows: Array, least: int = 1) -> LocalCenter:
-    """Return the mean of the rows that :func:`find_far_rows` keeps, or the medians.
+    """Return the mean of the rows that :func:`_find_far_rows` keeps, or the medians.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def local_center(rows: Array, least: int = 1) -> LocalCenter:
     ValueError
         If the client has fewer than `least` rows.
     """
-    far, medians_ = find_far_rows(rows, least=max(least, _LEAST_FAR))
+    far, medians_ = _find_far_rows(rows, least=max(least, _LEAST_FAR))
     if len(far) - int(far.sum()) < least <= len(far):
         far = np.zeros_like(far)
     is_majority = 2 * int(far.sum()) > len(far)
@@ -88,7 +88,7 @@ def local_center(rows: Array, least: int = 1) -> LocalCenter:
     return LocalCenter(kept, np.asarray(total / kept))
 
 
-def find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
+def _find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
     """Mark rows beyond the range of `share` of normal rows.
 
     Distances are from the medians in units of the median absolute deviation. Where that is 0, in a
@@ -431,10 +431,10 @@ def class_centers(one: LocationReport, shape: Array) -> Array:
     """Return ξ̄ of a client's classes (classes, d).
 
     A class with too few rows has the client's centre, so that its own reveals no row. So has a
-    class beyond CLASS_OUTLYING: outliers with one label in common would be inliers otherwise.
+    class beyond _CLASS_OUTLYING: outliers with one label in common would be inliers otherwise.
     """
     far = (one.means - one.mean) ** 2 @ shape
-    known = (one.by > 0) & (far <= CLASS_OUTLYING * np.count_nonzero(shape))
+    known = (one.by > 0) & (far <= _CLASS_OUTLYING * np.count_nonzero(shape))
     return np.where(known[:, None], one.means, one.mean)
 
 
@@ -480,10 +480,10 @@ def residual_scale(sketches: Sequence[Sketch]) -> float:
         return 0.0
     # If exactly the first k residuals are below εσ, the equation is linear in σ²: the first k whose
     # solution is consistent is the right one.
-    free = count[-1] - HUBER**2 * (count[-1] - count)
+    free = count[-1] - _HUBER**2 * (count[-1] - count)
     found = np.divide(
         np.cumsum(sizes * square), free, where=free > 0, out=np.full(len(free), np.inf)
     )
     following = np.append(square[1:], np.inf)
-    fits = (free > 0) & (HUBER**2 * found <= following)
+    fits = (free > 0) & (_HUBER**2 * found <= following)
     return float(np.sqrt(found[int(np.argmax(fits))]))

@@ -38,7 +38,7 @@ BLOCKS = 256  # largest number of block means per column and client
 _EDGES = 2.0 ** (np.arange(-256, 129) / 8.0)
 _BINS = len(_EDGES) - 1
 ONE_SIDED, TWO_SIDED = 1 + 2 * _BINS, 1 + 4 * _BINS  # numbers in a histogram
-NEAR = 0.05  # interquartile ranges: a median so close to the centre of the grid is precise
+_NEAR = 0.05  # interquartile ranges: a median so close to the centre of the grid is precise
 
 
 class Sketch(NamedTuple):
@@ -269,7 +269,7 @@ def histogram_median(total: Array, center: float, unit: float) -> HistogramMedia
         return HistogramMedian(center, values, True)
     quarter, value, last = (quantile([values], share) for share in (0.25, 0.5, 0.75))
     value = float(f"{value:.9g}")  # values that many rows share seldom have more digits
-    return HistogramMedian(value, values, abs(value - center) <= NEAR * (last - quarter))
+    return HistogramMedian(value, values, abs(value - center) <= _NEAR * (last - quarter))
 
 
 def _histograms(t: Array, sizes: Array) -> Array:

@@ -28,7 +28,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ class Detection(NamedTuple):
 
     most: int = 0
     leave: bool = False
-    outlying: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed in place
+    outlying: Mapping[str, str] = {}
     cleared: tuple[tuple[str, ...], ...] = ()
 
     def clear(self) -> Detection:

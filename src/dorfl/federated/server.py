@@ -14,7 +14,7 @@ alike (:mod:`~dorfl.federated.byzantine`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,14 +75,14 @@ class Server(NamedTuple):
     solver: Solver
     solving: Any
     round: int = 1
-    last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
+    last: Mapping[str, tuple[Task, Report]] = {}
     defence: ReportBounds | None = None
     exposed: tuple[str, ...] = ()
     stiffest: float = np.inf
     budget: int | None = None
     detection: Detection = Detection()
     shown: Info | None = None
-    clipped_before: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
+    clipped_before: Mapping[str, int] = {}
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Receipt(NamedTuple):
 
     answered: tuple[str, ...]
     refused: dict[str, str]
-    clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    clipped: Mapping[str, str] = {}
     bytes_up: int = 0
     bytes_down: int = 0
 

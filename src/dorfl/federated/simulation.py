@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class Round(NamedTuple):
     lam: Array
     answered: tuple[str, ...]
     refused: dict[str, str]
-    clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    clipped: Mapping[str, str] = {}
     bytes_up: int = 0
     bytes_down: int = 0
 

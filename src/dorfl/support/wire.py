@@ -98,7 +98,7 @@ def _plain(value: Any, tagged: bool = False) -> Any:
         return value
     if is_record(kind):
         tags = _tagged_fields(kind)
-        plain = {name: _plain(getattr(value, name), name in tags) for name in field_names(kind)}
+        plain = {name: _plain(getattr(value, name), name in tags) for name in _field_names(kind)}
         return {_TAG: kind.__name__, **plain} if tagged or _is_tagged(kind) else plain
     if isinstance(value, tuple | list):
         return [_plain(item, tagged) for item in value]
@@ -257,11 +257,11 @@ def is_record(kind: Any) -> bool:
 def hints(kind: type) -> dict[str, Any]:
     """Return the types of a record's fields."""
     found = get_type_hints(kind)
-    return {name: found[name] for name in field_names(kind)}
+    return {name: found[name] for name in _field_names(kind)}
 
 
 @cache
-def field_names(kind: Any) -> tuple[str, ...]:
+def _field_names(kind: Any) -> tuple[str, ...]:
     """Return the fields of a record, in order."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))

@@ -25,7 +25,7 @@ from dorfl.data.sketch import Sketch
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
-SCALINGS = ("robust", "standard", "none")
+_SCALINGS = ("robust", "standard", "none")
 KINDS = ("numeric", "category", "ignore")
 _MAX_LEVELS = 1000  # levels of a column that a client reports
 _MAD = 1.4826022185056018  # 1 / Φ⁻¹(3/4): makes the MAD of normal rows their standard deviation
@@ -65,8 +65,8 @@ class ColumnPlan:
     floors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling={self.scaling!r}: choose one of {', '.join(SCALINGS)}")
+        if self.scaling not in _SCALINGS:
+            raise ValueError(f"scaling={self.scaling!r}: choose one of {', '.join(_SCALINGS)}")
         for name, kind in self.kinds.items():
             if kind not in KINDS:
                 raise ValueError(f"column {name!r}: {kind!r} is none of {', '.join(KINDS)}")
@@ -167,10 +167,10 @@ def deviations(table: Any, transform: Transform, plan: ColumnPlan) -> dict[str, 
 
 def deviation(column: Any, part: Numeric, plan: ColumnPlan) -> Deviation:
     """Return the distances of one column from its centre."""
-    return deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
+    return _deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
 
 
-def deviation_of(present: Array, part: Numeric, plan: ColumnPlan) -> Deviation:
+def _deviation_of(present: Array, part: Numeric, plan: ColumnPlan) -> Deviation:
     """Return the distances of numbers from the centre of their column."""
     if len(present) < plan.least:
         return Deviation()
@@ -208,14 +208,14 @@ def agree(summaries: Mapping[str, Mapping[str, Column]], plan: ColumnPlan) -> Tr
     """
     if not summaries:
         raise ValueError("preprocessing: there are no clients")
-    names = check_columns({client: list(own) for client, own in summaries.items()}, plan)
+    names = _check_columns({client: list(own) for client, own in summaries.items()}, plan)
     found = {
         name: agree_on(name, {c: own[name] for c, own in summaries.items()}, plan) for name in names
     }
-    return assemble(found, plan)
+    return _assemble(found, plan)
 
 
-def check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str]:
+def _check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str]:
     """Return the columns used; raise a ValueError if a client lacks one of them."""
     used = {
         client: [name for name in names if plan.kinds.get(name) != "ignore"]
@@ -233,7 +233,7 @@ def check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str
     return used[first]
 
 
-def assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
+def _assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
     """Return the transformation of the columns used, with reasons for the others."""
     ignored = {name: "as the study says" for name, kind in plan.kinds.items() if kind == "ignore"}
     ignored |= {name: why for name, why in found.items() if isinstance(why, str)}
@@ -246,7 +246,7 @@ def scale(
 ) -> Transform:
     """Return the transformation after the second exchange, with its scales."""
     parts = [
-        part._replace(spread=spread_of([d[part.name] for d in reports.values()], plan, part.name))
+        part._replace(spread=_spread_of([d[part.name] for d in reports.values()], plan, part.name))
         if isinstance(part, Numeric)
         else part
         for part in transform.parts
@@ -309,7 +309,7 @@ def _center(used: list[Column], plan: ColumnPlan) -> float:
     return sketch.quantile([c.values for c in used], 0.5)
 
 
-def spread_of(reports: list[Deviation], plan: ColumnPlan, name: str = "") -> float:
+def _spread_of(reports: list[Deviation], plan: ColumnPlan, name: str = "") -> float:
     """Return the scale of a column; 1 for a constant column.
 
     The robust scale is the larger of the MAD and the scaled 80 % quantile of the distances: the
@@ -356,7 +356,7 @@ def fit(
     given = {name: columns.table_of(table) for name, table in sorted(tables.items())}
     if not given:
         raise ValueError("preprocessing: there are no clients")
-    names = check_columns({name: table.column_names for name, table in given.items()}, plan)
+    names = _check_columns({name: table.column_names for name, table in given.items()}, plan)
 
     def column(name: str) -> Part | str:
         """Run both exchanges for one column, which is read once."""
@@ -365,8 +365,8 @@ def fit(
             inspect(name)
         part = agree_on(name, {client: summary for client, (summary, _) in read.items()}, plan)
         if isinstance(part, Numeric) and plan.scaling != "none":
-            far = [deviation_of(numbers, part, plan) for _, numbers in read.values()]
-            return part._replace(spread=spread_of(far, plan))
+            far = [_deviation_of(numbers, part, plan) for _, numbers in read.values()]
+            return part._replace(spread=_spread_of(far, plan))
         return part
 
-    return assemble(dict(zip(names, each(column, names), strict=True)), plan)
+    return _assemble(dict(zip(names, each(column, names), strict=True)), plan)
