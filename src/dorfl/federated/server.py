@@ -147,32 +147,11 @@ def receive(
     """
     sent = broadcast(server)
     good, refused, unused = _sift(server, sent, reports)
-    last = dict(server.last)
-    caught = [name for name, report in good.items() if _is_exposed(server, sent.task, report)]
-    for name in caught:
-        refused[name] = _CONTRADICTS
-        del good[name]
-    for name, report in good.items():
-        packed = report.curvature  # ignored unless requested: the last one is kept
-        if sent.task.curvature == "none":
-            packed = last[name][1].curvature if name in last else None
-        last[name] = (sent.task, report._replace(curvature=packed))
-    silent = [name for name in server.roster if name not in last]
-    if silent:
-        because = f": {refused[silent[0]]}" if silent[0] in refused else ""
-        raise ValueError(
-            f"client {silent[0]!r} has sent no usable report yet{because}; "
-            "every client must answer once before training can go on without it"
-        )
-    server = server._replace(last=last, exposed=(*server.exposed, *caught))
-    if len(server.exposed) == len(server.rows):
-        raise ValueError(
-            "every client's reports contradict each other; no client is left to train on"
-        )
+    server, caught = _note_reports(server, sent.task, good, refused)
     shape = server.solving.setting.shape
     # If ρ is estimated, curvatures scale with 1/ρ, and the limit is computed in every round.
     if sent.task.curvature != "none" and (np.isinf(server.stiffest) or shape.others):
-        known = (report for _, report in last.values())
+        known = (report for _, report in server.last.values())
         server = server._replace(stiffest=_largest_plausible(shape, known))
     answers, clipped = _answers(server, sent.task)
     away = len(server.rows) - len(server.exposed) - len(good)
@@ -194,9 +173,8 @@ def receive(
     clipped.update({name: why for name, why in server.detection.outlying.items() if name in good})
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and away:
-        info = info._replace(
-            done=""
-        )  # an extrapolated report is a lower bound: it cannot prove convergence
+        # An extrapolated report is a lower bound: it cannot prove convergence.
+        info = info._replace(done="")
     if not good and server.shown is not None:  # θ moves, but there is nothing new to report
         info = server.shown._replace(done="")
     info = info._replace(done=info.done or _over(server, sent.round, info))
@@ -204,6 +182,38 @@ def receive(
     up = sum(report.bytes for report in good.values())
     clipped = {**{name: unused[name] for name in good if name in unused}, **clipped}
     return server, info, Receipt(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
+
+
+def _note_reports(
+    server: Server, task: Task, good: dict[str, Report], refused: dict[str, str]
+) -> tuple[Server, list[str]]:
+    """Return the server with its clients' last reports, and clients that contradict themselves.
+
+    These move from `good` to `refused`. A ValueError says that no training is possible.
+    """
+    last = dict(server.last)
+    caught = [name for name, report in good.items() if _is_exposed(server, task, report)]
+    for name in caught:
+        refused[name] = _CONTRADICTS
+        del good[name]
+    for name, report in good.items():
+        packed = report.curvature  # ignored unless requested: the last one is kept
+        if task.curvature == "none":
+            packed = last[name][1].curvature if name in last else None
+        last[name] = (task, report._replace(curvature=packed))
+    silent = [name for name in server.roster if name not in last]
+    if silent:
+        because = f": {refused[silent[0]]}" if silent[0] in refused else ""
+        raise ValueError(
+            f"client {silent[0]!r} has sent no usable report yet{because}; "
+            "every client must answer once before training can go on without it"
+        )
+    server = server._replace(last=last, exposed=(*server.exposed, *caught))
+    if len(server.exposed) == len(server.rows):
+        raise ValueError(
+            "every client's reports contradict each other; no client is left to train on"
+        )
+    return server, caught
 
 
 def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
