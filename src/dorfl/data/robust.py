@@ -155,6 +155,22 @@ def class_means(rows: Array, codes: Array, classes: int, least: int = 1) -> tupl
 
     No number is of fewer than `least` rows: a class with less than twice as many has size 0.
 
+    Parameters
+    ----------
+    rows
+        (n, d) rows of one client.
+    codes
+        (n,) class numbers.
+    classes
+        Number of classes.
+    least
+        Least number of rows in a number.
+
+    Returns
+    -------
+    (Array, Array)
+        (classes,) sizes and (classes, d) means.
+
     >>> counts, means = class_means(np.arange(23.0)[:, None], np.repeat([0, 1], [20, 3]), 2)
     >>> counts.tolist(), means.tolist()
     ([20.0, 0.0], [[9.5], [0.0]])
@@ -168,13 +184,37 @@ def class_means(rows: Array, codes: Array, classes: int, least: int = 1) -> tupl
 
 
 def average_centers(centers: Sequence[LocalCenter]) -> Array:
-    """Return the mean of the clients' centres, weighted by the rows in each."""
+    """Average the clients' centres, weighted by the rows in each.
+
+    Parameters
+    ----------
+    centers
+        One centre for each client.
+
+    Returns
+    -------
+    Array
+        (d,) mean.
+    """
     kept = np.array([c.kept for c in centers], dtype=float)
     return np.asarray(np.average([c.mean for c in centers], axis=0, weights=kept))
 
 
 def row_centers(center: Array, codes: Array) -> Array:
-    """Return ξ̄ of a client's rows: one for all (d,), or that of each row's class (n, d)."""
+    """Return ξ̄ of a client's rows.
+
+    Parameters
+    ----------
+    center
+        (d,) centre of the client, or (classes, d).
+    codes
+        (n,) class numbers.
+
+    Returns
+    -------
+    Array
+        (d,) for all rows, or (n, d) that of each row's class.
+    """
     return center if center.ndim == 1 else np.asarray(center[codes.astype(np.int64)])
 
 
@@ -318,7 +358,22 @@ def report(
 def report_all(
     tables: Sequence[Array], targets: Sequence[Array | None], classes: int = 0
 ) -> tuple[list[LocationReport], bool]:
-    """Return the reports of clients in this process, and whether each has medians of its own."""
+    """Compute the reports of clients in this process.
+
+    Parameters
+    ----------
+    tables
+        (n, d) rows of each client.
+    targets
+        (n,) numbers or class numbers of each client, or None.
+    classes
+        Number of classes; 0 for a numeric target.
+
+    Returns
+    -------
+    (list of LocationReport, bool)
+        The reports, and whether each client has medians of its own.
+    """
     own, common = have_own_centers([len(X) for X in tables]), None
     pairs = list(zip(tables, targets, strict=True))
     if not own:
@@ -328,12 +383,29 @@ def report_all(
 
 
 def have_own_centers(counts: Sequence[int]) -> bool:
-    """Return whether most rows are at clients with enough rows for a centre of their own."""
+    """Return whether most rows are at clients with enough rows for a centre of their own.
+
+    Parameters
+    ----------
+    counts
+        Numbers of rows of the clients.
+    """
     return 2 * sum(n for n in counts if n >= MIN_ROWS) >= sum(counts)
 
 
 def subsample(values: Array) -> Array:
-    """Return at most SUBSAMPLE of the rows, the same ones in every run."""
+    """Return at most SUBSAMPLE of the rows, the same ones in every run.
+
+    Parameters
+    ----------
+    values
+        (n, …) rows.
+
+    Returns
+    -------
+    Array
+        (min(n, SUBSAMPLE), …) rows in their order.
+    """
     if len(values) <= SUBSAMPLE:
         return np.asarray(values)
     rows = np.random.default_rng(0).choice(len(values), SUBSAMPLE, replace=False, shuffle=False)
@@ -341,7 +413,20 @@ def subsample(values: Array) -> Array:
 
 
 def medians(rows: Array, least: int = 1) -> Array:
-    """Return lower medians (d,), which are values of the columns; from sketches if `least` > 1."""
+    """Compute the lower medians of columns.
+
+    Parameters
+    ----------
+    rows
+        (n, d) rows.
+    least
+        If above 1, medians are read from sketches with blocks of so many rows.
+
+    Returns
+    -------
+    Array
+        (d,) medians, which are values of the columns if `least` is 1.
+    """
     if least > 1:
         return np.array([sketch.quantile([sketch.of(part, least)], 0.5) for part in rows.T])
     columns, half = np.ascontiguousarray(rows.T), (len(rows) - 1) // 2
@@ -428,10 +513,22 @@ def client_centers(
 
 
 def class_centers(one: LocationReport, shape: Array) -> Array:
-    """Return ξ̄ of a client's classes (classes, d).
+    """Return ξ̄ of a client's classes.
 
     A class with too few rows has the client's centre, so that its own reveals no row. So has a
     class beyond _CLASS_OUTLYING: outliers with one label in common would be inliers otherwise.
+
+    Parameters
+    ----------
+    one
+        Report of the client.
+    shape
+        (d,) weights of the columns in a squared distance.
+
+    Returns
+    -------
+    Array
+        (classes, d) centres.
     """
     far = (one.means - one.mean) ** 2 @ shape
     known = (one.by > 0) & (far <= _CLASS_OUTLYING * np.count_nonzero(shape))
@@ -442,9 +539,18 @@ def class_centers(one: LocationReport, shape: Array) -> Array:
 
 
 def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
-    """Return the sketch of squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄) of a client's rows.
+    """Sketch the squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄) of a client's rows.
 
-    `center` is (d,), or (n, d) for a centre per row.
+    Parameters
+    ----------
+    rows
+        (n, d) rows.
+    center
+        (d,) centre, or (n, d) for a centre per row.
+    shape
+        (d,) weights.
+    least
+        Least number of rows in a block.
     """
     center = subsample(center) if center.ndim == 2 else center
     offset = subsample(rows).astype(np.float64, copy=False) - center
@@ -452,13 +558,36 @@ def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) ->
 
 
 def distance_cutoff(sketches: Sequence[Sketch], inlier_share: float) -> float:
-    """Return the squared distance within which `inlier_share` of the rows lie; never 0."""
+    """Compute the squared distance within which a share of the rows lies.
+
+    Parameters
+    ----------
+    sketches
+        One sketch for each client.
+    inlier_share
+        The share.
+
+    Returns
+    -------
+    float
+        The cutoff, never 0.
+    """
     found = sketch.quantile(sketches, inlier_share) or sketch.quantile(sketches, 0.5, above=0.0)
     return found if np.isfinite(found) and found > 0 else 1.0
 
 
 def residual_sketch(out: Array, target: Array, least: int = 1) -> Sketch:
-    """Return the sketch of the distances between residuals and their median."""
+    """Sketch the distances between residuals and their median.
+
+    Parameters
+    ----------
+    out
+        (n,) outputs.
+    target
+        (n,) targets.
+    least
+        Least number of rows in a block.
+    """
     found = (subsample(target) - subsample(out))[:, None]
     return sketch.of_distances(found[:, 0], float(medians(found, least)[0]), least)
 
@@ -467,6 +596,16 @@ def residual_scale(sketches: Sequence[Sketch]) -> float:
     """Return the scale σ of residuals that solves mean min(r²/σ², ε²) = 1 with ε = 1.345.
 
     It is the scale of scikit-learn's `HuberRegressor`: no residual counts for more than ε².
+
+    Parameters
+    ----------
+    sketches
+        One sketch for each client.
+
+    Returns
+    -------
+    float
+        σ; 0 if there are no residuals.
 
     >>> round(residual_scale([sketch.of(np.array([1.0] * 8 + [50.0, 1e9]), least=1)]), 2)
     1.12

@@ -95,12 +95,29 @@ class Pooled(NamedTuple):
 
 
 def size(task: Task, shape: Shape) -> int:
-    """Return how many numbers a client adds to the sum."""
+    """Return how many numbers a client adds to the sum.
+
+    Parameters
+    ----------
+    task
+        The request.
+    shape
+        Layout of the curvature.
+    """
     return _HEAD + shape.size + shape.numbers(task.curvature)
 
 
 def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -> float:
     """Return log λ_i after the stages, from the client's F_i at each of them.
+
+    Parameters
+    ----------
+    weight
+        The client's first weight w_i.
+    risks
+        Its F_i at the θ of each stage.
+    stages
+        The stages.
 
     >>> stage = Stage(np.zeros(1), level=0.5, tau=0.1)
     >>> round(float(np.exp(multiplier(0.5, [0.6], [stage]))), 6)     # 0.5 e
@@ -111,12 +128,30 @@ def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -
 
 
 def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shape: Shape) -> Array:
-    """Return what a client adds to the sum.
+    """Compute what a client adds to the sum.
 
     Raises
     ------
     OverflowError
         If the level is far too low for the client's value.
+
+    Parameters
+    ----------
+    report
+        Report of the client.
+    log_weight
+        log λ_i.
+    task
+        The request.
+    tilt
+        Settings of the sum.
+    shape
+        Layout of the curvature.
+
+    Returns
+    -------
+    Array
+        The numbers; see :func:`size`.
     """
     up = report.value - tilt.level
     scaled = 0.0 if tilt.tau is None else up / tilt.tau
@@ -145,7 +180,15 @@ def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shap
 
 
 def beyond(task: Task, shape: Shape) -> Array:
-    """Return the numbers of a client that are out of range: a flag, and zeros."""
+    """Return the numbers of a client that are out of range: a flag, and zeros.
+
+    Parameters
+    ----------
+    task
+        The request.
+    shape
+        Layout of the curvature.
+    """
     numbers = np.zeros(size(task, shape))
     numbers[0] = 1.0
     return numbers
@@ -167,7 +210,32 @@ def combine(
     share: float = 1.0,
     clients: int = 1,
 ) -> Pooled:
-    """Return the sum as the report of one client; `share` is the weight Σ w_i of its `clients`."""
+    """Read the sum as the report of one client.
+
+    Parameters
+    ----------
+    total
+        The sum.
+    task
+        The request.
+    tilt
+        Settings of the sum.
+    shape
+        Layout of the curvature.
+    number
+        Number of the round.
+    name, rows
+        Name and number of rows in the report.
+    share
+        Σ w_i of the clients in the sum.
+    clients
+        Their number.
+
+    Returns
+    -------
+    Pooled
+        Report and bounds.
+    """
     a, rise = float(total[2]), float(total[3])
     gradient = total[_HEAD : _HEAD + shape.size] / a
     if tilt.tau is None:

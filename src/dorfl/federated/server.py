@@ -85,7 +85,7 @@ class Server(NamedTuple):
     clipped_before: Mapping[str, int] = {}
 
     @property
-    def roster(self) -> tuple[str, ...]:
+    def clients(self) -> tuple[str, ...]:
         """Return the clients' names, in the order of all sums."""
         return tuple(self.rows)
 
@@ -117,7 +117,13 @@ class Receipt(NamedTuple):
 
 
 def broadcast(server: Server) -> Broadcast:
-    """Return the request of this round, the same for every client."""
+    """Return the request of this round, the same for every client.
+
+    Parameters
+    ----------
+    server
+        State before the round.
+    """
     return Broadcast(server.round, server.solver.ask(server.solving))
 
 
@@ -201,7 +207,7 @@ def _note_reports(
         if task.curvature == "none":
             packed = last[name][1].curvature if name in last else None
         last[name] = (task, report._replace(curvature=packed))
-    silent = [name for name in server.roster if name not in last]
+    silent = [name for name in server.clients if name not in last]
     if silent:
         because = f": {refused[silent[0]]}" if silent[0] in refused else ""
         raise ValueError(
@@ -223,7 +229,7 @@ def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serve
     outlying gradients are not to be left out and cost the others too much.
     """
     detection, setting = server.detection, server.solving.setting
-    names = [name for name in server.roster if name not in server.exposed]
+    names = [name for name in server.clients if name not in server.exposed]
     most = min(detection.most - len(server.exposed), len(names) - 3)
     if len(detection.outlying) > max(most, 0):  # an exposed client counts as Byzantine
         detection = detection.clear()
@@ -275,7 +281,22 @@ def _over(server: Server, number: int, info: Info) -> str:
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
-    """Return why a report is invalid, or None; types are checked before values."""
+    """Check a report; types are checked before values.
+
+    Parameters
+    ----------
+    server
+        State before the round.
+    sent
+        The request.
+    report
+        What the client sent, of any type.
+
+    Returns
+    -------
+    str or None
+        Why the report is invalid; None if it is valid.
+    """
     if type(report) is not Report:
         return "is not a report"
     if type(report.client) is not str or report.client not in server.rows:
@@ -379,7 +400,7 @@ def _is_exposed(server: Server, task: Task, report: Report) -> bool:
 def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
     """Return the last valid reports in order, extrapolated to the present θ and clipped."""
     clipped: dict[str, str] = {}
-    used = [_extrapolated(task, *server.last[name]) for name in server.roster]
+    used = [_extrapolated(task, *server.last[name]) for name in server.clients]
     for i, report in enumerate(used if task.curvature != "none" else ()):
         packed, shape = report.curvature, server.solving.setting.shape
         if packed is not None and packed.max(initial=0.0) > server.stiffest:
@@ -435,7 +456,7 @@ def _without(server: Server, answers: Answers) -> Answers:
     gone = (*server.exposed, *(detection.outlying if detection.leave else ()))
     if not gone:
         return answers
-    out = np.isin(server.roster, gone)
+    out = np.isin(server.clients, gone)
 
     def level(array: Array) -> Array:
         array = array.copy()

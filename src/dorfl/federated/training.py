@@ -429,7 +429,21 @@ def stack(
     tolerance: float = 0.0,
     mass: Array | None = None,
 ) -> Group:
-    """Return checked clients as one group, with stacked rows and encoded labels."""
+    """Stack checked clients into one group, with encoded labels.
+
+    Parameters
+    ----------
+    problem
+        What is trained.
+    checked
+        (X, y) by client.
+    centers
+        (clients, d) ξ̄, or (clients, classes, d).
+    tolerance
+        Accuracy of the inner maximisation; 0 solves it exactly.
+    mass
+        (n,) weights of all rows.
+    """
     rows = validation.joined([X for X, _ in checked.values()])
     # Numba would compile the kernels again for a read-only array.
     if isinstance(rows, np.ndarray) and not rows.flags.writeable:
@@ -451,6 +465,16 @@ def own_best(group: Group) -> Array:
 
     That model has l2 = 1 / n_i and five folds: the risk on training rows would be far too low for
     a small client. F_i* is at most the risk of θ = 0.
+
+    Parameters
+    ----------
+    group
+        The clients.
+
+    Returns
+    -------
+    Array
+        (clients,) F_i*.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)

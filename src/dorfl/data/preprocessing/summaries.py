@@ -113,6 +113,18 @@ class Deviation(NamedTuple):
 def summarise(table: Any, plan: ColumnPlan) -> dict[str, Column]:
     """Summarise every column of a client's table, for the first exchange.
 
+    Parameters
+    ----------
+    table
+        Anything that `pyarrow.table` takes.
+    plan
+        The plan that all clients follow.
+
+    Returns
+    -------
+    dict
+        Summaries by column.
+
     >>> ages = {"age": [30, 30, 31, 39, 40, 44, 50, 51, 52, 53], "site": ["a"] * 10}
     >>> summarise(ages, ColumnPlan())["age"].values.means
     (34.0, 50.0)
@@ -160,7 +172,22 @@ def read_column(column: Any, name: str, plan: ColumnPlan) -> tuple[Column, Array
 
 
 def deviations(table: Any, transform: Transform, plan: ColumnPlan) -> dict[str, Deviation]:
-    """Return the distances of numeric columns from their centres, for the second exchange."""
+    """Compute the distances of numeric columns from their centres, for the second exchange.
+
+    Parameters
+    ----------
+    table
+        Anything that `pyarrow.table` takes.
+    transform
+        The transformation after the first exchange.
+    plan
+        The plan that all clients follow.
+
+    Returns
+    -------
+    dict
+        Distances by column.
+    """
     given = columns.table_of(table)
     return {p.name: deviation(given.column(p.name), p, plan) for p in transform.numeric}
 
@@ -244,7 +271,17 @@ def _assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
 def scale(
     transform: Transform, reports: Mapping[str, Mapping[str, Deviation]], plan: ColumnPlan
 ) -> Transform:
-    """Return the transformation after the second exchange, with its scales."""
+    """Return the transformation after the second exchange, with its scales.
+
+    Parameters
+    ----------
+    transform
+        The transformation after the first exchange.
+    reports
+        Distances by client and column: :func:`deviations`.
+    plan
+        The plan that all clients follow.
+    """
     parts = [
         part._replace(spread=_spread_of([d[part.name] for d in reports.values()], plan, part.name))
         if isinstance(part, Numeric)
@@ -255,7 +292,27 @@ def scale(
 
 
 def agree_on(name: str, summaries: Mapping[str, Column], plan: ColumnPlan) -> Part | str:
-    """Return how a column is used, or the reason why it is not."""
+    """Decide how a column is used.
+
+    Parameters
+    ----------
+    name
+        The column.
+    summaries
+        Its summaries by client.
+    plan
+        The plan that all clients follow.
+
+    Returns
+    -------
+    Part or str
+        The part of the transformation, or the reason why the column is not used.
+
+    Raises
+    ------
+    ValueError
+        If clients read the column differently.
+    """
     kinds = {column.kind: client for client, column in summaries.items() if column.kind != "empty"}
     if not kinds:
         return f"no client has {plan.least} values of it"
