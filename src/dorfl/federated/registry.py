@@ -11,6 +11,7 @@ asked for, and errors while loading name the entry point.
 >>> fit = train("by size twice", data.clients)
 >>> fit.lam.round(2).tolist()
 [0.03, 0.13, 0.83]
+>>> del _methods["by size twice"]  # other examples and tests list what is registered
 """
 
 from __future__ import annotations
