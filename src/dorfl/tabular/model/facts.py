@@ -209,7 +209,7 @@ def from_json(written: Any) -> Facts:
         plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
     settings, frame = _entry(plain.pop("settings", {})), _entry(plain.get("frame"))
     if "tells" in frame:  # written before 0.3
-        plain["frame"] = {**frame, "distance": frame.pop("tells")}
+        plain["frame"] = {"distance": frame.pop("tells"), **frame}
     known = {name: hint for name, hint in wire.hints(Facts).items() if name in plain}
     read = {name: wire.read(plain[name], hint, name, True) for name, hint in known.items()}
     return Facts(**read, settings=settings)
