@@ -48,22 +48,70 @@ _MOST = 2.0**62  # largest sum: half of what 64 bits hold, with a sign
 
 
 def private_key(secret: bytes, run: bytes) -> bytes:
-    """Return a site's X25519 key for a run, from its lasting secret: the same after a restart."""
+    """Derive a site's X25519 key for a run; a restart gives the same key.
+
+    Parameters
+    ----------
+    secret
+        Lasting secret of the site.
+    run
+        Name of the run.
+
+    Returns
+    -------
+    bytes
+        The private key.
+    """
     return _derive(secret, b"key", run)
 
 
 def public_key(private: bytes) -> bytes:
-    """Return the public part of an X25519 key."""
+    """Return the public part of an X25519 key.
+
+    Parameters
+    ----------
+    private
+        The private key.
+
+    Returns
+    -------
+    bytes
+        The public key.
+    """
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def seed(secret: bytes, label: bytes) -> bytes:
-    """Return b_u, the seed of a site's own mask for one sum."""
+    """Derive b_u, the seed of a site's own mask for one sum.
+
+    Parameters
+    ----------
+    secret
+        Lasting secret of the site.
+    label
+        Name of the sum, used once.
+
+    Returns
+    -------
+    bytes
+        The seed.
+    """
     return _derive(secret, b"seed", label)
 
 
 def promise(own: bytes) -> bytes:
-    """Return the digest of a seed, which is sent before the seed."""
+    """Return the digest that commits a site to its seed.
+
+    Parameters
+    ----------
+    own
+        b_u.
+
+    Returns
+    -------
+    bytes
+        SHA-256 of the seed.
+    """
     return hashlib.sha256(own).digest()
 
 
@@ -86,6 +134,11 @@ def mask(
         The public keys of all sites, by name.
     label
         The name of the sum, used once.
+
+    Returns
+    -------
+    Array
+        (n,) uint64 y_u.
     """
     total = numbers + _stream(own, numbers.size)
     for other in keys:
@@ -96,7 +149,24 @@ def mask(
 
 
 def pair_seed(private: bytes, me: str, other: str, key: bytes, label: bytes) -> bytes:
-    """Return s_uv for one sum; the same at both sites."""
+    """Derive s_uv for one sum; both sites get the same.
+
+    Parameters
+    ----------
+    private
+        Key of the site.
+    me, other
+        Names of the site and of the other one.
+    key
+        Public key of the other site.
+    label
+        Name of the sum, used once.
+
+    Returns
+    -------
+    bytes
+        The seed.
+    """
     shared = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(key)
     )
@@ -122,6 +192,11 @@ def total(
         By site u in `masked`, s_uv for every v in `gone`.
     gone
         The sites with keys whose y_v did not arrive.
+
+    Returns
+    -------
+    Array
+        (n,) uint64; see :func:`decode`.
     """
     found = np.zeros(next(iter(masked.values())).size, dtype=np.uint64)
     away = tuple(gone)
@@ -134,9 +209,26 @@ def total(
 
 
 def encode(numbers: Array, bits: int, sites: int) -> Array:
-    """Return numbers as integers modulo 2⁶⁴, in units of 2^−bits.
+    """Encode numbers as integers modulo 2⁶⁴, in units of 2^−bits.
 
-    ValueError if a sum could overflow.
+    Parameters
+    ----------
+    numbers
+        (n,) numbers.
+    bits
+        Binary digits after the point.
+    sites
+        Number of sites in the sum.
+
+    Returns
+    -------
+    Array
+        (n,) uint64.
+
+    Raises
+    ------
+    ValueError
+        If a sum could overflow.
 
     >>> encode(np.array([1.5, -0.25]), 2, 3)
     array([                   6, 18446744073709551615], dtype=uint64)
@@ -148,7 +240,19 @@ def encode(numbers: Array, bits: int, sites: int) -> Array:
 
 
 def decode(total: Array, bits: int) -> Array:
-    """Return the sum that integers modulo 2⁶⁴ stand for.
+    """Decode a sum of integers modulo 2⁶⁴.
+
+    Parameters
+    ----------
+    total
+        (n,) uint64.
+    bits
+        Binary digits after the point.
+
+    Returns
+    -------
+    Array
+        (n,) float64.
 
     >>> three = [encode(np.array([x]), 40, 3) for x in (0.1, 0.2, -0.7)]
     >>> decode(sum(three), 40).round(11)
@@ -158,7 +262,12 @@ def decode(total: Array, bits: int) -> Array:
 
 
 def impossible(total: Array) -> bool:
-    """Whether a sum has a number that no sites' numbers within range add up to.
+    """Return whether a sum has a number that no sites' numbers within range add up to.
+
+    Parameters
+    ----------
+    total
+        (n,) uint64.
 
     >>> impossible(np.array([1, 2**62], dtype=np.uint64)), impossible(encode(np.ones(2), 40, 3))
     (True, False)
@@ -168,7 +277,15 @@ def impossible(total: Array) -> bool:
 
 
 def rounding(bits: int, sites: int) -> float:
-    """Return the largest rounding error of a sum over so many sites."""
+    """Return the largest rounding error of a sum.
+
+    Parameters
+    ----------
+    bits
+        Binary digits after the point.
+    sites
+        Number of sites in the sum.
+    """
     return float(np.ldexp(0.5 * sites, -bits))
 
 

@@ -49,7 +49,23 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value as canonical JSON: equal values give equal bytes on every machine."""
+    """Encode a value as canonical JSON: equal values give equal bytes on every machine.
+
+    Parameters
+    ----------
+    value
+        A record, or a container of records, arrays, text, bytes and numbers.
+
+    Returns
+    -------
+    bytes
+        The JSON.
+
+    Raises
+    ------
+    TypeError
+        If a value has another type.
+    """
     return json.dumps(
         _plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()
@@ -118,7 +134,24 @@ def _plain(value: Any, tagged: bool = False) -> Any:
 
 
 def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
-    """Convert parsed JSON to a value of type `kind`; `where` names it in errors."""
+    """Convert parsed JSON to a value of a type.
+
+    Parameters
+    ----------
+    plain
+        Parsed JSON.
+    kind
+        Expected type.
+    where
+        Name of the value in errors.
+    finite
+        Whether to refuse NaN and infinities.
+
+    Raises
+    ------
+    ValueError
+        If it is not a value of that type.
+    """
     origin, arguments = _parts(kind)
     if origin in (Union, types.UnionType):
         return _read_union(plain, arguments, where, finite)
