@@ -1,4 +1,4 @@
-"""Secure sums: the coordinator learns the sum of what sites send, and nothing else.
+"""Secure sums: the coordinator that adds up the numbers of sites learns their sum alone.
 
 Every number x_u of a site u is sent with two masks, modulo 2⁶⁴:
 
@@ -10,9 +10,9 @@ Every number x_u of a site u is sent with two masks, modulo 2⁶⁴:
 2. *masked*: the site sends y_u and SHA-256 of its own seed b_u.
 3. *open*: the sites whose y_u arrived send b_u, and for every site v that is gone, s_uv.
 
-A site either opens its own seed or is gone. A coordinator that falsely reports a site as gone
-learns the pairwise masks on y_v but not PRG(b_v): that is the double mask of [2]_. If a
-site drops out between the two exchanges, the sum cannot be opened and the step is repeated
+A site either opens its own seed or is gone. A coordinator that claims that a site is gone although
+its y_v arrived learns the pairwise masks on y_v but not PRG(b_v): that is the double mask of [2]_.
+If a site drops out between the two exchanges, the sum cannot be opened and the step is repeated
 without it. Seeds are not shared with other sites, so a coordinator with any number of sites on its
 side learns the sum over the other sites, and nothing about its parts.
 
@@ -48,70 +48,22 @@ _MOST = 2.0**62  # largest sum: half of what 64 bits hold, with a sign
 
 
 def private_key(secret: bytes, run: bytes) -> bytes:
-    """Derive a site's X25519 key for a run; a restart gives the same key.
-
-    Parameters
-    ----------
-    secret
-        Lasting secret of the site.
-    run
-        Name of the run.
-
-    Returns
-    -------
-    bytes
-        The private key.
-    """
+    """Return a site's X25519 key for a run, from its lasting secret: the same after a restart."""
     return _derive(secret, b"key", run)
 
 
 def public_key(private: bytes) -> bytes:
-    """Return the public part of an X25519 key.
-
-    Parameters
-    ----------
-    private
-        The private key.
-
-    Returns
-    -------
-    bytes
-        The public key.
-    """
+    """Return the public part of an X25519 key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def seed(secret: bytes, label: bytes) -> bytes:
-    """Derive b_u, the seed of a site's own mask for one sum.
-
-    Parameters
-    ----------
-    secret
-        Lasting secret of the site.
-    label
-        Name of the sum, used once.
-
-    Returns
-    -------
-    bytes
-        The seed.
-    """
+    """Return b_u, the seed of a site's own mask for one sum."""
     return _derive(secret, b"seed", label)
 
 
 def promise(own: bytes) -> bytes:
-    """Return the digest that commits a site to its seed.
-
-    Parameters
-    ----------
-    own
-        b_u.
-
-    Returns
-    -------
-    bytes
-        SHA-256 of the seed.
-    """
+    """Return the digest of a seed, which is sent before the seed."""
     return hashlib.sha256(own).digest()
 
 
@@ -134,11 +86,6 @@ def mask(
         The public keys of all sites, by name.
     label
         The name of the sum, used once.
-
-    Returns
-    -------
-    Array
-        (n,) uint64 y_u.
     """
     total = numbers + _stream(own, numbers.size)
     for other in keys:
@@ -149,24 +96,7 @@ def mask(
 
 
 def pair_seed(private: bytes, me: str, other: str, key: bytes, label: bytes) -> bytes:
-    """Derive s_uv for one sum; both sites get the same.
-
-    Parameters
-    ----------
-    private
-        Key of the site.
-    me, other
-        Names of the site and of the other one.
-    key
-        Public key of the other site.
-    label
-        Name of the sum, used once.
-
-    Returns
-    -------
-    bytes
-        The seed.
-    """
+    """Return s_uv for one sum; the same at both sites."""
     shared = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(key)
     )
@@ -192,11 +122,6 @@ def total(
         By site u in `masked`, s_uv for every v in `gone`.
     gone
         The sites with keys whose y_v did not arrive.
-
-    Returns
-    -------
-    Array
-        (n,) uint64; see :func:`decode`.
     """
     found = np.zeros(next(iter(masked.values())).size, dtype=np.uint64)
     away = tuple(gone)
@@ -209,50 +134,19 @@ def total(
 
 
 def encode(numbers: Array, bits: int, sites: int) -> Array:
-    """Encode numbers as integers modulo 2⁶⁴, in units of 2^−bits.
-
-    Parameters
-    ----------
-    numbers
-        (n,) numbers.
-    bits
-        Binary digits after the point.
-    sites
-        Number of sites in the sum.
-
-    Returns
-    -------
-    Array
-        (n,) uint64.
-
-    Raises
-    ------
-    ValueError
-        If a sum could overflow.
+    """Return numbers as integers modulo 2⁶⁴, in units of 2^−bits; ValueError if too large.
 
     >>> encode(np.array([1.5, -0.25]), 2, 3)
     array([                   6, 18446744073709551615], dtype=uint64)
     """
     scaled = np.rint(np.ldexp(np.asarray(numbers, dtype=np.float64), bits))
-    if not (np.abs(scaled) < _MOST / sites).all():  # also where it is not a number
+    if not (np.abs(scaled) < _MOST / sites).all():  # false for NaN
         raise ValueError("a number is too large for a secure sum")
     return scaled.astype(np.int64).view(np.uint64)
 
 
 def decode(total: Array, bits: int) -> Array:
-    """Decode a sum of integers modulo 2⁶⁴.
-
-    Parameters
-    ----------
-    total
-        (n,) uint64.
-    bits
-        Binary digits after the point.
-
-    Returns
-    -------
-    Array
-        (n,) float64.
+    """Return the numbers that integers modulo 2⁶⁴ encode; the inverse of :func:`encode`.
 
     >>> three = [encode(np.array([x]), 40, 3) for x in (0.1, 0.2, -0.7)]
     >>> decode(sum(three), 40).round(11)
@@ -262,12 +156,7 @@ def decode(total: Array, bits: int) -> Array:
 
 
 def impossible(total: Array) -> bool:
-    """Return whether a sum has a number that no sites' numbers within range add up to.
-
-    Parameters
-    ----------
-    total
-        (n,) uint64.
+    """Return whether a sum is out of the range that the sites' numbers can add up to.
 
     >>> impossible(np.array([1, 2**62], dtype=np.uint64)), impossible(encode(np.ones(2), 40, 3))
     (True, False)
@@ -277,15 +166,7 @@ def impossible(total: Array) -> bool:
 
 
 def rounding(bits: int, sites: int) -> float:
-    """Return the largest rounding error of a sum.
-
-    Parameters
-    ----------
-    bits
-        Binary digits after the point.
-    sites
-        Number of sites in the sum.
-    """
+    """Return the largest rounding error of a sum over so many sites."""
     return float(np.ldexp(0.5 * sites, -bits))
 
 
