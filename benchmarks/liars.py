@@ -119,7 +119,7 @@ def takeover(group: Group, _: tuple[str, ...]) -> Lie:
         limit, theta = bounds(defence, report.client, sent.task), sent.task.theta
         size = float(np.linalg.norm(theta))
         outward = theta / size if size > 0 else np.eye(theta.size)[0]
-        return report._replace(value=limit.high, vector=limit.reach * outward)
+        return report._replace(value=limit.high, vector=limit.radius * outward)
 
     return lie
 

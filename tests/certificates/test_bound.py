@@ -281,7 +281,7 @@ def test_any_model_is_certified_in_sample(data, method):
     assert 0.0 < found.loss < found.every.loss + 1e-12
     assert found.every.accuracy <= min(at.accuracy for at in found.clients.values()) + 1e-12
     for lam in np.random.default_rng(0).dirichlet(np.ones(3), size=5):
-        assert found.at(who=lam).loss <= found.every.loss + 1e-12
+        assert found.at(clients=lam).loss <= found.every.loss + 1e-12
     for name, rows in data.clients.items():
         clean = ~data.outliers[name]
         true = fit.score(rows[0][clean], rows[1][clean])

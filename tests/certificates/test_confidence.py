@@ -72,7 +72,7 @@ def test_the_bound_is_monotone_in_outliers_and_drift(seed, task, shares, drifts,
         for share, drift in zip(sorted(shares), sorted(drifts), strict=True)
     )
     for who in ("", None, "a"):
-        less, more = low.at(who=who), high.at(who=who)
+        less, more = low.at(clients=who), high.at(clients=who)
         assert less.error <= more.error + 1e-7 * max(1.0, abs(more.error))
         if confidence is None:
             assert less.loss <= more.loss + 1e-7 * max(1.0, abs(more.loss))
@@ -157,7 +157,7 @@ def test_each_client_and_every_mixture_are_covered():
             assert found.clients[name].error <= found.every.error
         failed += max(true.values()) > found.every.error
         lam = rng.dirichlet(np.ones(4))
-        assert found.at(who=lam).error <= found.every.error + 1e-12
+        assert found.at(clients=lam).error <= found.every.error + 1e-12
     assert failed <= 11
 
 

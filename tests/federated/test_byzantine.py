@@ -77,7 +77,7 @@ def test_a_lie_about_curvature_hides_no_pull():
     bends = np.full((8, 3), 0.2)
     bends[5] = [1e6, 0.2, 0.2]  # as if a step along the pull were not worth while
     told = byzantine.gradients_of(vectors, bends, Shape(1, 3), np.full(8, 500), 2)
-    assert byzantine.find(told, 2).who == (5,) and byzantine.find(told, 2).sure
+    assert byzantine.find(told, 2).clients == (5,) and byzantine.find(told, 2).sure
 
 
 def test_a_column_that_one_site_alone_has_is_no_pull():

@@ -105,7 +105,7 @@ def test_of_a_sum_the_others_stand_for_who_tells_none():
         total += pooled.terms(report, np.log(0.25), task, tilt, shape)
     seen = pooled.combine(total, task, tilt, shape, 1, "all", 40, 1.0, 4)
     np.testing.assert_allclose(seen.report.curvature, bend, rtol=1e-12)
-    assert seen.stands
+    assert seen.imputed
     none = np.zeros_like(total)
     for k in range(2):
         none += pooled.terms(

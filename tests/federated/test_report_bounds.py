@@ -131,7 +131,7 @@ def test_what_is_beyond_the_bounds_is_cut_down_to_them(data, change, beyond):
     cut, words = clip(limit, honest._replace(**change))
     assert beyond in words
     assert limit.low <= cut.value <= limit.high
-    assert np.linalg.norm(cut.vector) <= limit.reach * (1 + 1e-12)
+    assert np.linalg.norm(cut.vector) <= limit.radius * (1 + 1e-12)
     assert (cut.curvature <= limit.curvature * (1 + 1e-12)).all()
     assert serving.refuse(server, sent, cut) is None
     assert clip(limit, cut) == (cut, "") or clip(limit, cut)[1] == ""

@@ -280,6 +280,6 @@ def test_probabilities_of_a_fit(kinds):
 def test_a_callback_ends_training():
     data = dorfl.datasets.synthetic(seed=0)
     fit = dorfl.train(data.clients, methods.paper(), progress=lambda done: done.round == 3)
-    assert fit.status == "stopped" and fit.rounds == 3 and "as `progress` asked" in fit.message
+    assert fit.status == "stopped" and fit.rounds == 3 and "by `progress`" in fit.message
     whole = dorfl.train(data.clients, methods.paper(), progress=lambda done: done.round)
     assert whole.status == "converged"

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dorfl.certificates.certified import Frame
 from dorfl.tabular import evaluation
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.model.facts import Estimate, Facts, HeldOutScores, from_json, worst_client
@@ -107,3 +108,11 @@ def test_scores_of_older_models_are_read_without_errors():
         held_out=(HeldOutScores("erm", Estimate(0.8, 0.1, 30), {"a": Estimate(0.7, 0.2, 9)}),)
     )
     assert from_json(new.to_json()) == new
+
+
+def test_the_frame_of_an_older_model_is_read():
+    one = np.ones(1)
+    made = Facts(frame=Frame(("a",), one, 3.0 * one, np.zeros((1, 1)), one, one, one))
+    written = made.to_json()
+    written["frame"]["tells"] = written["frame"].pop("distance")
+    assert from_json(written).frame.distance == 3.0

@@ -67,8 +67,8 @@ class Frame(NamedTuple):
         The clients with a centre.
     variance : array of shape (columns,)
         Squared unit of drift; 0 for a column that does not move.
-    tells : array of shape (columns,)
-        What a squared offset adds to the squared distance from the centre.
+    distance : array of shape (columns,)
+        Weight of a squared offset in the squared distance from the centre.
     centers : array of shape (clients, columns)
         Robust location of each client.
     reach : array of shape (clients,)
@@ -83,7 +83,7 @@ class Frame(NamedTuple):
 
     names: tuple[str, ...]
     variance: Array
-    tells: Array
+    distance: Array
     centers: Array
     reach: Array
     prices: Array
@@ -94,7 +94,7 @@ class Frame(NamedTuple):
     def units(self) -> Units:
         """The units of drift and distance."""
         with np.errstate(divide="ignore"):
-            return Units(1.0 / self.variance, self.tells)
+            return Units(1.0 / self.variance, self.distance)
 
     def in_range(self, name: str, rows: Array) -> Array:
         """Return which rows are in range; a new client has the mean centre and the largest range.
@@ -141,7 +141,7 @@ class Certified(ABC):
     names : tuple of str
         The clients.
     classifies : bool
-        Whether the model tells classes apart.
+        Whether the model predicts classes.
     unit : float
         Unit of the error of a regression, in that of the label.
     """
@@ -157,7 +157,7 @@ class Certified(ABC):
         outliers: float | None = None,
         drift: float | None = None,
         *,
-        who: str | Array | None = "",
+        clients: str | Array | None = "",
     ) -> Bounds:
         """Return the bounds at another share of outliers or another drift.
 
@@ -165,7 +165,7 @@ class Certified(ABC):
         ----------
         outliers, drift : float, optional
             By default those of the certificate.
-        who : str, array or None
+        clients : str, array or None
             A client's name, a mixture λ, or None for every mixture at once. By default all
             clients, by their rows.
 
@@ -182,14 +182,14 @@ class Certified(ABC):
         share = self.outliers if outliers is None else float(outliers)
         away = self.drift if drift is None else float(drift)
         check(share, away)
-        loss, error = self._upper_bounds(share, away, who)
+        loss, error = self._upper_bounds(share, away, clients)
         if not self.classifies:
             return Bounds(loss, error * self.unit)
         return Bounds(loss, min(error, 1.0), 1.0 - min(error, 1.0))
 
     @abstractmethod
     def _upper_bounds(
-        self, share: float, drift: float, who: str | Array | None
+        self, share: float, drift: float, clients: str | Array | None
     ) -> tuple[float | None, float]:
         """Return upper bounds of loss and error, see :meth:`at`."""
 
@@ -211,12 +211,12 @@ class Certified(ABC):
     @property
     def clients(self) -> dict[str, Bounds]:
         """Bounds of each client, each by itself."""
-        return {name: self.at(who=name) for name in self.names}
+        return {name: self.at(clients=name) for name in self.names}
 
     @property
     def every(self) -> Bounds:
         """Bounds that hold for every mixture of the clients at once."""
-        return self.at(who=None)
+        return self.at(clients=None)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -290,14 +290,14 @@ class Confident(Certified):
     about: str = "the model"
 
     def _upper_bounds(
-        self, share: float, drift: float, who: str | Array | None
+        self, share: float, drift: float, clients: str | Array | None
     ) -> tuple[float | None, float]:
         """Return no bound of the loss, and the confidence bound of the error."""
         alpha = 1.0 - self.confidence
-        lam = self.lam if isinstance(who, str) and not who else who
-        if isinstance(who, str) and who:
-            return None, self._upper(self.held[self.names.index(who)], share, drift, alpha)
-        if isinstance(who, str) and lam is None:
+        lam = self.lam if isinstance(clients, str) and not clients else clients
+        if isinstance(clients, str) and clients:
+            return None, self._upper(self.held[self.names.index(clients)], share, drift, alpha)
+        if isinstance(clients, str) and lam is None:
             return None, self._upper(self._pooled, share, drift, alpha)
         weights = np.ones(len(self.held)) if lam is None else np.asarray(lam, dtype=float)
         used = [k for k, weight in enumerate(weights.tolist()) if weight > 0]
@@ -401,15 +401,15 @@ class InSample(Certified):
     request: CertificateRequest
 
     def _upper_bounds(
-        self, share: float, drift: float, who: str | Array | None
+        self, share: float, drift: float, clients: str | Array | None
     ) -> tuple[float | None, float]:
         """Return the least bounds of loss and error over the prices that clients reported on."""
         if share not in self.request.shares:
             known = ", ".join(f"{one:g}" for one in self.request.shares)
             raise ValueError(f"outliers={share}: not evaluated; known are {known}")
-        reports, lam = self.reports, self.lam if isinstance(who, str) else who
-        if isinstance(who, str) and who:
-            reports, lam = (reports[self.names.index(who)],), np.ones(1)
+        reports, lam = self.reports, self.lam if isinstance(clients, str) else clients
+        if isinstance(clients, str) and clients:
+            reports, lam = (reports[self.names.index(clients)],), np.ones(1)
         loss, error = (
             bounding.bound(reports, lam, self.request, share, drift, of=of)
             for of in ("loss", "error")
@@ -687,7 +687,7 @@ def measure(
     return Frame(
         names=tuple(clients),
         variance=np.where(np.isfinite(units.moves), 1.0 / units.moves, 0.0),
-        tells=units.distance,
+        distance=units.distance,
         centers=centers,
         reach=np.where(np.isfinite(reach), reach, -1.0),
         prices=prices,

@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 from dorfl.support.threads import one_blas_thread
 from dorfl.support.types import Array
 
-Pair = tuple[Array, Array]
+_Pair = tuple[Array, Array]
 
 
 def interior_point(
@@ -76,7 +76,7 @@ def interior_point(
     return plan * (p / plan.sum(axis=1))[:, None], best * scale, converged
 
 
-def _factor(weights: Array, rows: Array, columns: Array) -> Callable[[Array, Array], Pair]:
+def _factor(weights: Array, rows: Array, columns: Array) -> Callable[[Array, Array], _Pair]:
     """Return a solver of [[diag(rows), W], [Wᵀ, diag(columns)]] (x, y) = (a, b)."""
     if len(rows) < len(columns):
         flipped = _factor(np.ascontiguousarray(weights.T), columns, rows)
@@ -87,7 +87,7 @@ def _factor(weights: Array, rows: Array, columns: Array) -> Callable[[Array, Arr
     schur[np.diag_indices_from(schur)] += columns
     factor = cho_factor(schur, lower=True, overwrite_a=True, check_finite=False)
 
-    def solve(a: Array, b: Array) -> Pair:
+    def solve(a: Array, b: Array) -> _Pair:
         y = cho_solve(factor, b - np.einsum("ij,i->j", scaled, a / root), check_finite=False)
         return (a / root - np.einsum("ij,j->i", scaled, y)) / root, y
 
@@ -117,7 +117,7 @@ def _predict(plan: Array, inverse: Array, dphi: Array, dpsi: Array) -> tuple[flo
 
 
 @_compile
-def _advance(plan: Array, inverse: Array, mu: float, predictor: Pair, step: Pair) -> float:
+def _advance(plan: Array, inverse: Array, mu: float, predictor: _Pair, step: _Pair) -> float:
     """Move γ and 1/s, at most 0.99 of the way to where an entry is zero; return the dual length."""
     primal, dual = 0.99, 0.99
     for i in range(plan.shape[0]):

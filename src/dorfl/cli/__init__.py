@@ -11,7 +11,7 @@ import dorfl
 from dorfl.cli import demo, federation, flower, server, site
 from dorfl.cli.screen import EPILOG, Commands
 
-NETWORK = "Sites over a network"
+_NETWORK = "Sites over a network"
 
 app = typer.Typer(
     cls=Commands,
@@ -51,9 +51,9 @@ def _add(panel: str, *names: str) -> None:
 # In the order of the help page.
 _add("Your own table", "init", "train", "compare", "tune", "predict", "evaluate", "certify")
 _add("Your own table", "outliers", "report", "info")
-app.add_typer(server.app, name="server", rich_help_panel=NETWORK)
-app.add_typer(site.app, name="site", rich_help_panel=NETWORK)
+app.add_typer(server.app, name="server", rich_help_panel=_NETWORK)
+app.add_typer(site.app, name="site", rich_help_panel=_NETWORK)
 for of_coordinator in ("run", "resume", "status", "watch", "stop"):
-    app.command(rich_help_panel=NETWORK)(getattr(federation, of_coordinator))
-app.add_typer(flower.app, name="flower", rich_help_panel=NETWORK)
-app.add_typer(demo.app, name="demo", rich_help_panel=NETWORK)
+    app.command(rich_help_panel=_NETWORK)(getattr(federation, of_coordinator))
+app.add_typer(flower.app, name="flower", rich_help_panel=_NETWORK)
+app.add_typer(demo.app, name="demo", rich_help_panel=_NETWORK)

@@ -82,7 +82,7 @@ def certify(
         return
 
     assumed = loaded.facts.outliers if outliers is None else outliers
-    share = 0.1 if assumed is None else assumed  # models of before do not say what they assumed
+    share = 0.1 if assumed is None else assumed  # older models have no assumed share
     settings = _Settings(data, client, site, share, drift, None if in_sample else confidence)
     found = {model.name: promises.written(_certified(screen, loaded, settings))}
     if beside is not None:
@@ -180,12 +180,12 @@ def _explain(screen: Screen, found: dict[str, Promise]) -> None:
 
 
 def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> None:
-    """Proposition 2 as the paper has it."""
+    """Print the certificate of Proposition 2."""
     strange = [name for name in rows.names if name not in loaded.fit.clients]
     if strange:
         raise DataError(
-            f"client {strange[0]!r} was not trained with; certify the clients that were, and say "
-            "whose rows these are: --client COLUMN or --site NAME"
+            f"client {strange[0]!r} was not trained with; certify the clients that were, and name "
+            "the client of the rows: --client COLUMN or --site NAME"
         )
     found = paper(loaded.fit, rows.clients)
     bounds_at = {r: found.at(r) for r in radii}

@@ -46,7 +46,7 @@ def init(
             screen.note(f"--{what} was {notes[what].replace('GUESSED', 'guessed')}")
     if not study.data.client:
         screen.note(
-            "no column looks like clients; --client names the one that says whose row it is"
+            "no column looks like clients; --client names the column with the client of each row"
         )
     screen.say(f"read it, change what you know better, then: dorfl train {out}")
     screen.give({"study": str(out), "guessed": notes, **study.to_json()})

@@ -42,7 +42,9 @@ NewTable = Annotated[
 ]
 Client = Annotated[
     str | None,
-    typer.Option("--client", help="Whose row it is: another column than in training."),
+    typer.Option(
+        "--client", help="Column with the client of each row; by default that of training."
+    ),
 ]
 Site = Annotated[str | None, typer.Option("--site", help="All rows are of this client or site.")]
 Folds = Annotated[int, typer.Option("--folds", min=2, help="Number of folds.")]

@@ -1,4 +1,4 @@
-"""`dorfl predict`: what a model says of new rows."""
+"""Command `dorfl predict`: predictions for new rows."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
     "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
 )
-EXPERIMENTS = ("reproduce", "theory", "benchmark")  # commands of the repository, not the package
+_EXPERIMENTS = ("reproduce", "theory", "benchmark")  # commands of the repository, not the package
 _NEAR = 1e-2  # share of the objective: a gap that hardly changes predictions
 _SILENCE = 15.0  # seconds between lines of progress that are not on a terminal
 _FLAGS = {
@@ -71,7 +71,7 @@ class Commands(TyperGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of this name; commands of the repository's experiments are named."""
-        if args and args[0] in EXPERIMENTS and args[0] not in self.commands:
+        if args and args[0] in _EXPERIMENTS and args[0] not in self.commands:
             raise ValueError(
                 f"`dorfl {args[0]}` is not in the package: write `python -m experiments {args[0]}` "
                 "in a clone of the repository"

@@ -68,7 +68,7 @@ def explain(screen: Screen, model: Model) -> None:
     for line in (*model.facts.choice, tables.down_weighted(model), f"{model.fit.message}.", gap):
         if line:
             screen.say(line)
-    screen.table(clients_listed(model))
+    screen.table(_clients_listed(model))
     if model.facts.held_out:
         screen.table(tables.held_out(model))
     if stated:
@@ -81,7 +81,7 @@ def not_used(model: Model) -> list[str]:
     return [f"column {name!r} is not used: {why}" for name, why in ignored.items()]
 
 
-def clients_listed(model: Model) -> Table:
+def _clients_listed(model: Model) -> Table:
     """Return the table of clients; of many, the worst, the median and the best one."""
     table = tables.clients(model)
     if len(table.rows) <= _FEW:

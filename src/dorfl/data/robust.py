@@ -33,8 +33,8 @@ from dorfl.support.types import Array
 SUBSAMPLE = 5_000  # rows of a client that are read: a scale has a standard error of some 2 %
 MIN_ROWS = 20  # rows below which a client has no centre of its own
 CLASS_DIFFERS = 0.5  # squared scales per column from which a class gets a centre of its own
-CLASS_OUTLYING = 9.0  # squared scales per column from which a class counts as outliers
-HUBER = 1.345  # residual scales; 95 % efficient for normal residuals (Huber 1981, ch. 7)
+_CLASS_OUTLYING = 9.0  # squared scales per column from which a class counts as outliers
+_HUBER = 1.345  # residual scales; 95 % efficient for normal residuals (Huber 1981, ch. 7)
 _MAD = 1.4826  # 1 / Φ⁻¹(3/4): the MAD of normal rows times this is their standard deviation
 _RARE = 6.0  # median distances beyond which a value of a nearly constant column is far
 _LEAST_FAR = 5  # rows left out of a mean, if any are
@@ -52,7 +52,7 @@ class LocalCenter(NamedTuple):
 
 
 def local_center(rows: Array, least: int = 1) -> LocalCenter:
-    """Return the mean of the rows that :func:`find_far_rows` keeps, or the medians.
+    """Return the mean of the rows that :func:`_find_far_rows` keeps, or the medians.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def local_center(rows: Array, least: int = 1) -> LocalCenter:
     ValueError
         If the client has fewer than `least` rows.
     """
-    far, medians_ = find_far_rows(rows, least=max(least, _LEAST_FAR))
+    far, medians_ = _find_far_rows(rows, least=max(least, _LEAST_FAR))
     if len(far) - int(far.sum()) < least <= len(far):
         far = np.zeros_like(far)
     is_majority = 2 * int(far.sum()) > len(far)
@@ -88,7 +88,7 @@ def local_center(rows: Array, least: int = 1) -> LocalCenter:
     return LocalCenter(kept, np.asarray(total / kept))
 
 
-def find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
+def _find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
     """Mark rows beyond the range of `share` of normal rows.
 
     Distances are from the medians in units of the median absolute deviation. Where that is 0, in a
@@ -111,13 +111,13 @@ def find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Ar
     (Array, Array)
         Mask (n,) of far rows, and medians (d,).
     """
-    middle = np.empty(rows.shape[1])
+    median = np.empty(rows.shape[1])
     count = rows.shape[0]
     squares, dims, distance = np.zeros(count), 0, np.zeros(count)
     far = np.zeros(count, dtype=bool)
     for k, column in enumerate(_columns(rows)):
-        middle[k] = np.median(column)
-        offset = np.abs(column - middle[k])
+        median[k] = np.median(column)
+        offset = np.abs(column - median[k])
         unit = _MAD * float(np.median(offset))
         if unit > 0:
             with np.errstate(over="ignore"):  # an infinite distance is far
@@ -133,7 +133,7 @@ def find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Ar
         far |= distance > max(typical, 1.0) * _radius(share, dims)
     if 0 < int(far.sum()) < least <= count // 2:
         far[np.lexsort((-distance, ~far))[:least]] = True
-    return far, middle
+    return far, median
 
 
 def _columns(rows: Any) -> Iterator[Array]:
@@ -155,6 +155,22 @@ def class_means(rows: Array, codes: Array, classes: int, least: int = 1) -> tupl
 
     No number is of fewer than `least` rows: a class with less than twice as many has size 0.
 
+    Parameters
+    ----------
+    rows
+        (n, d) rows of one client.
+    codes
+        (n,) class numbers.
+    classes
+        Number of classes.
+    least
+        Least number of rows in a number.
+
+    Returns
+    -------
+    (Array, Array)
+        (classes,) sizes and (classes, d) means.
+
     >>> counts, means = class_means(np.arange(23.0)[:, None], np.repeat([0, 1], [20, 3]), 2)
     >>> counts.tolist(), means.tolist()
     ([20.0, 0.0], [[9.5], [0.0]])
@@ -168,23 +184,47 @@ def class_means(rows: Array, codes: Array, classes: int, least: int = 1) -> tupl
 
 
 def average_centers(centers: Sequence[LocalCenter]) -> Array:
-    """Return the mean of the clients' centres, weighted by the rows in each."""
+    """Average the clients' centres, weighted by the rows in each.
+
+    Parameters
+    ----------
+    centers
+        One centre for each client.
+
+    Returns
+    -------
+    Array
+        (d,) mean.
+    """
     kept = np.array([c.kept for c in centers], dtype=float)
     return np.asarray(np.average([c.mean for c in centers], axis=0, weights=kept))
 
 
 def row_centers(center: Array, codes: Array) -> Array:
-    """Return ξ̄ of a client's rows: one for all (d,), or that of each row's class (n, d)."""
+    """Return ξ̄ of a client's rows.
+
+    Parameters
+    ----------
+    center
+        (d,) centre of the client, or (classes, d).
+    codes
+        (n,) class numbers.
+
+    Returns
+    -------
+    Array
+        (d,) for all rows, or (n, d) that of each row's class.
+    """
     return center if center.ndim == 1 else np.asarray(center[codes.astype(np.int64)])
 
 
 def find_centers(method: Method, tables: dict[str, Array], classes: int = 0) -> Array:
-    """Return ξ̄ of every client as the method's score asks for it.
+    """Return ξ̄ of every client as the method's score needs it.
 
     Parameters
     ----------
     method
-        Its score gives centres, or says that they are estimated from all clients or from each.
+        Its score gives centres, or states that they are estimated from all clients or from each.
     tables
         (n, d) rows by client.
     classes
@@ -279,7 +319,7 @@ def report(
     target: Array | None = None,
     *,
     classes: int = 0,
-    middle: Array | None = None,
+    common_medians: Array | None = None,
     least: int = 1,
     imputed: Array | None = None,
 ) -> LocationReport:
@@ -293,7 +333,7 @@ def report(
         (n,) numbers, or codes of classes 0, 1, …
     classes
         Number of classes; 0 for a numeric target.
-    middle
+    common_medians
         Medians of all clients, if this one is too small for medians of its own.
     least
         Least number of rows in a statistic. If above 1, distances are computed from sketches of the
@@ -310,30 +350,62 @@ def report(
         sample = np.column_stack([sample, subsample(target)])
     if least > 1:
         sample = _expanded(sample, imputed if len(sample) == len(rows) else None, least)
-    middle = medians(sample, least) if middle is None else middle
-    away = sketch.distance_table(sample, middle, least)
+    origin = medians(sample, least) if common_medians is None else common_medians
+    away = sketch.distance_table(sample, origin, least)
     return LocationReport(len(sample), center.kept * part, center.mean, away, by * part, means)
 
 
 def report_all(
     tables: Sequence[Array], targets: Sequence[Array | None], classes: int = 0
 ) -> tuple[list[LocationReport], bool]:
-    """Return the reports of clients in this process, and whether each has medians of its own."""
-    own, middle = have_own_centers([len(X) for X in tables]), None
+    """Compute the reports of clients in this process.
+
+    Parameters
+    ----------
+    tables
+        (n, d) rows of each client.
+    targets
+        (n,) numbers or class numbers of each client, or None.
+    classes
+        Number of classes; 0 for a numeric target.
+
+    Returns
+    -------
+    (list of LocationReport, bool)
+        The reports, and whether each client has medians of its own.
+    """
+    own, common = have_own_centers([len(X) for X in tables]), None
     pairs = list(zip(tables, targets, strict=True))
     if not own:
         rows = [X if y is None or classes else np.column_stack([X, y]) for X, y in pairs]
-        middle = medians(np.concatenate([subsample(X) for X in rows]).astype(np.float64))
-    return [report(X, y, classes=classes, middle=middle) for X, y in pairs], own
+        common = medians(np.concatenate([subsample(X) for X in rows]).astype(np.float64))
+    return [report(X, y, classes=classes, common_medians=common) for X, y in pairs], own
 
 
 def have_own_centers(counts: Sequence[int]) -> bool:
-    """Return whether most rows are at clients with enough rows for a centre of their own."""
+    """Return whether most rows are at clients with enough rows for a centre of their own.
+
+    Parameters
+    ----------
+    counts
+        Numbers of rows of the clients.
+    """
     return 2 * sum(n for n in counts if n >= MIN_ROWS) >= sum(counts)
 
 
 def subsample(values: Array) -> Array:
-    """Return at most SUBSAMPLE of the rows, the same ones in every run."""
+    """Return at most SUBSAMPLE of the rows, the same ones in every run.
+
+    Parameters
+    ----------
+    values
+        (n, …) rows.
+
+    Returns
+    -------
+    Array
+        (min(n, SUBSAMPLE), …) rows in their order.
+    """
     if len(values) <= SUBSAMPLE:
         return np.asarray(values)
     rows = np.random.default_rng(0).choice(len(values), SUBSAMPLE, replace=False, shuffle=False)
@@ -341,7 +413,20 @@ def subsample(values: Array) -> Array:
 
 
 def medians(rows: Array, least: int = 1) -> Array:
-    """Return lower medians (d,), which are values of the columns; from sketches if `least` > 1."""
+    """Compute the lower medians of columns.
+
+    Parameters
+    ----------
+    rows
+        (n, d) rows.
+    least
+        If above 1, medians are read from sketches with blocks of so many rows.
+
+    Returns
+    -------
+    Array
+        (d,) medians, which are values of the columns if `least` is 1.
+    """
     if least > 1:
         return np.array([sketch.quantile([sketch.of(part, least)], 0.5) for part in rows.T])
     columns, half = np.ascontiguousarray(rows.T), (len(rows) - 1) // 2
@@ -428,13 +513,25 @@ def client_centers(
 
 
 def class_centers(one: LocationReport, shape: Array) -> Array:
-    """Return ξ̄ of a client's classes (classes, d).
+    """Return ξ̄ of a client's classes.
 
     A class with too few rows has the client's centre, so that its own reveals no row. So has a
-    class beyond CLASS_OUTLYING: outliers with one label in common would be inliers otherwise.
+    class beyond _CLASS_OUTLYING: outliers with one label in common would be inliers otherwise.
+
+    Parameters
+    ----------
+    one
+        Report of the client.
+    shape
+        (d,) weights of the columns in a squared distance.
+
+    Returns
+    -------
+    Array
+        (classes, d) centres.
     """
     far = (one.means - one.mean) ** 2 @ shape
-    known = (one.by > 0) & (far <= CLASS_OUTLYING * np.count_nonzero(shape))
+    known = (one.by > 0) & (far <= _CLASS_OUTLYING * np.count_nonzero(shape))
     return np.where(known[:, None], one.means, one.mean)
 
 
@@ -442,9 +539,18 @@ def class_centers(one: LocationReport, shape: Array) -> Array:
 
 
 def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
-    """Return the sketch of squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄) of a client's rows.
+    """Sketch the squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄) of a client's rows.
 
-    `center` is (d,), or (n, d) for a centre per row.
+    Parameters
+    ----------
+    rows
+        (n, d) rows.
+    center
+        (d,) centre, or (n, d) for a centre per row.
+    shape
+        (d,) weights.
+    least
+        Least number of rows in a block.
     """
     center = subsample(center) if center.ndim == 2 else center
     offset = subsample(rows).astype(np.float64, copy=False) - center
@@ -452,13 +558,36 @@ def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) ->
 
 
 def distance_cutoff(sketches: Sequence[Sketch], inlier_share: float) -> float:
-    """Return the squared distance within which `inlier_share` of the rows lie; never 0."""
+    """Compute the squared distance within which a share of the rows lies.
+
+    Parameters
+    ----------
+    sketches
+        One sketch for each client.
+    inlier_share
+        The share.
+
+    Returns
+    -------
+    float
+        The cutoff, never 0.
+    """
     found = sketch.quantile(sketches, inlier_share) or sketch.quantile(sketches, 0.5, above=0.0)
     return found if np.isfinite(found) and found > 0 else 1.0
 
 
 def residual_sketch(out: Array, target: Array, least: int = 1) -> Sketch:
-    """Return the sketch of the distances between residuals and their median."""
+    """Sketch the distances between residuals and their median.
+
+    Parameters
+    ----------
+    out
+        (n,) outputs.
+    target
+        (n,) targets.
+    least
+        Least number of rows in a block.
+    """
     found = (subsample(target) - subsample(out))[:, None]
     return sketch.of_distances(found[:, 0], float(medians(found, least)[0]), least)
 
@@ -467,6 +596,16 @@ def residual_scale(sketches: Sequence[Sketch]) -> float:
     """Return the scale σ of residuals that solves mean min(r²/σ², ε²) = 1 with ε = 1.345.
 
     It is the scale of scikit-learn's `HuberRegressor`: no residual counts for more than ε².
+
+    Parameters
+    ----------
+    sketches
+        One sketch for each client.
+
+    Returns
+    -------
+    float
+        σ; 0 if there are no residuals.
 
     >>> round(residual_scale([sketch.of(np.array([1.0] * 8 + [50.0, 1e9]), least=1)]), 2)
     1.12
@@ -480,10 +619,10 @@ def residual_scale(sketches: Sequence[Sketch]) -> float:
         return 0.0
     # If exactly the first k residuals are below εσ, the equation is linear in σ²: the first k whose
     # solution is consistent is the right one.
-    free = count[-1] - HUBER**2 * (count[-1] - count)
+    free = count[-1] - _HUBER**2 * (count[-1] - count)
     found = np.divide(
         np.cumsum(sizes * square), free, where=free > 0, out=np.full(len(free), np.inf)
     )
     following = np.append(square[1:], np.inf)
-    fits = (free > 0) & (HUBER**2 * found <= following)
+    fits = (free > 0) & (_HUBER**2 * found <= following)
     return float(np.sqrt(found[int(np.argmax(fits))]))

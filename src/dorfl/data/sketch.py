@@ -38,7 +38,7 @@ BLOCKS = 256  # largest number of block means per column and client
 _EDGES = 2.0 ** (np.arange(-256, 129) / 8.0)
 _BINS = len(_EDGES) - 1
 ONE_SIDED, TWO_SIDED = 1 + 2 * _BINS, 1 + 4 * _BINS  # numbers in a histogram
-NEAR = 0.05  # interquartile ranges: a median so close to the centre of the grid is precise
+_NEAR = 0.05  # interquartile ranges: a median so close to the centre of the grid is precise
 
 
 class Sketch(NamedTuple):
@@ -65,7 +65,20 @@ class Sketch(NamedTuple):
 
 
 def of(values: Array, least: int) -> Sketch:
-    """Return the sketch of finite values; it is empty if there are fewer than `least`."""
+    """Sketch finite values.
+
+    Parameters
+    ----------
+    values
+        (n,) values.
+    least
+        Least number of values in a block.
+
+    Returns
+    -------
+    Sketch
+        The sketch; empty if there are fewer than `least` values.
+    """
     count = len(values)
     if count < max(least, 1):
         return Sketch(0, ())
@@ -83,6 +96,20 @@ def of_distances(values: Array, center: float, least: int) -> Sketch:
     The blocks do not depend on the centre. Blocks of equal distance would: the sums for two centres
     would then differ by one row.
 
+    Parameters
+    ----------
+    values
+        (n,) values.
+    center
+        The centre.
+    least
+        Least number of values in a block.
+
+    Returns
+    -------
+    Sketch
+        The sketch of the distances.
+
     >>> of_distances(np.array([1.0, 2.0, 3.0, 9.0]), 2.0, least=2)
     Sketch(rows=4, means=(0.5, 4.0))
     """
@@ -99,7 +126,22 @@ def of_distances(values: Array, center: float, least: int) -> Sketch:
 
 
 def distance_table(values: Array, centers: Array, least: int) -> Array:
-    """Return block means (blocks, columns) of the distances of every column from its centre."""
+    """Sketch the distances of every column from its centre.
+
+    Parameters
+    ----------
+    values
+        (n, d) rows.
+    centers
+        (d,) centres.
+    least
+        Least number of rows in a block.
+
+    Returns
+    -------
+    Array
+        (blocks, d) block means.
+    """
     pairs = zip(values.T, centers.tolist(), strict=True)
     columns = [of_distances(column, center, least).means for column, center in pairs]
     return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
@@ -107,6 +149,18 @@ def distance_table(values: Array, centers: Array, least: int) -> Array:
 
 def levelled(values: Array, least: int) -> Array:
     """Return the values in order, each replaced by the mean of its block of at least `least` rows.
+
+    Parameters
+    ----------
+    values
+        (n,) values.
+    least
+        Least number of values in a block.
+
+    Returns
+    -------
+    Array
+        (n,) values in order.
 
     >>> levelled(np.array([4.0, -1.0, 3.0, -4.0]), least=2)
     array([-2.5, -2.5,  3.5,  3.5])
@@ -168,7 +222,24 @@ def quantile(sketches: Sequence[Sketch], share: float, above: float = -np.inf) -
 
 
 def block_quantile(means: Array, sizes: Array, share: float, above: float = -np.inf) -> float:
-    """Return a quantile from blocks of `sizes` values; see :func:`quantile`."""
+    """Compute a quantile from blocks of values; see :func:`quantile`.
+
+    Parameters
+    ----------
+    means
+        (blocks,) means.
+    sizes
+        (blocks,) numbers of values.
+    share
+        Share of the values that lie below the quantile.
+    above
+        Only blocks above this level count.
+
+    Returns
+    -------
+    float
+        NaN if there are no values.
+    """
     means, sizes = means[means > above], sizes[means > above]
     if not len(means):
         return float("nan")
@@ -225,18 +296,59 @@ class HistogramMedian(NamedTuple):
 
 
 def histogram(sketch: Sketch, unit: float = 1.0) -> Array:
-    """Return the histogram of distances: the count of zeros, counts by bin, Σ t/edge by bin."""
+    """Count distances on the grid.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of distances.
+    unit
+        Unit of the grid.
+
+    Returns
+    -------
+    Array
+        (ONE_SIDED,) count of zeros, counts by bin, Σ t/edge by bin.
+    """
     t, sizes = np.asarray(sketch.means, dtype=np.float64) / unit, sketch.sizes
     return np.asarray(_histograms(t[None], sizes)[0])
 
 
 def histogram_table(distances: Array, rows: int) -> Array:
-    """Return the histograms of all columns of :func:`distance_table`, one after the other."""
+    """Count the distances of all columns, one column after the other.
+
+    Parameters
+    ----------
+    distances
+        (blocks, d) result of :func:`distance_table`.
+    rows
+        Number of rows.
+
+    Returns
+    -------
+    Array
+        (d · ONE_SIDED,) histograms.
+    """
     return _histograms(np.asarray(distances.T), block_sizes(rows, len(distances))).ravel()
 
 
 def histogram_around(sketch: Sketch, center: float, unit: float) -> Array:
-    """Return the histogram of values on both sides of a centre: at or above it, then below."""
+    """Count values on both sides of a centre: at or above it, then below.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the values.
+    center
+        Centre of the grid.
+    unit
+        Unit of the grid.
+
+    Returns
+    -------
+    Array
+        (TWO_SIDED,) histogram.
+    """
     t, sizes = (np.asarray(sketch.means, dtype=np.float64) - center) / unit, sketch.sizes
     above = _histograms(np.maximum(t, 0.0)[None], np.where(t >= 0.0, sizes, 0))[0]
     below = _histograms(np.maximum(-t, 0.0)[None], np.where(t < 0.0, sizes, 0))[0]
@@ -244,13 +356,35 @@ def histogram_around(sketch: Sketch, center: float, unit: float) -> Array:
 
 
 def from_histogram(total: Array, unit: float = 1.0) -> Sketch:
-    """Return the sketch of all rows from a sum of :func:`histogram`."""
+    """Return the sketch of all rows from a sum of :func:`histogram`.
+
+    Parameters
+    ----------
+    total
+        (ONE_SIDED,) sum.
+    unit
+        Unit of the grid.
+    """
     low, high, counts = _intervals(total[0], total[1 : 1 + _BINS], total[1 + _BINS :])
     return _sketch_of_intervals(unit * low, unit * high, counts)
 
 
 def histogram_median(total: Array, center: float, unit: float) -> HistogramMedian:
-    """Return the median and the sketch of all rows from a sum of :func:`histogram_around`.
+    """Compute the median from a sum of :func:`histogram_around`.
+
+    Parameters
+    ----------
+    total
+        (TWO_SIDED,) sum.
+    center
+        Centre of the grid.
+    unit
+        Unit of the grid.
+
+    Returns
+    -------
+    HistogramMedian
+        Median and sketch of all rows.
 
     >>> ages = of(np.r_[np.arange(1000.0, 1100.0), 1e9], least=1)
     >>> at = 0.0
@@ -269,7 +403,7 @@ def histogram_median(total: Array, center: float, unit: float) -> HistogramMedia
         return HistogramMedian(center, values, True)
     quarter, value, last = (quantile([values], share) for share in (0.25, 0.5, 0.75))
     value = float(f"{value:.9g}")  # values that many rows share seldom have more digits
-    return HistogramMedian(value, values, abs(value - center) <= NEAR * (last - quarter))
+    return HistogramMedian(value, values, abs(value - center) <= _NEAR * (last - quarter))
 
 
 def _histograms(t: Array, sizes: Array) -> Array:

@@ -63,9 +63,24 @@ def clients(given: Any) -> Clients:
 
 
 def rows(X: Any, what: str) -> Array:
-    """Return a contiguous table of finite numbers, as float32 if it is so, else as float64.
+    """Check a table of rows.
 
-    Sparse tables become CSR. `what` names the table in errors.
+    Parameters
+    ----------
+    X
+        (n, d) numbers, dense or sparse.
+    what
+        Name of the table in errors.
+
+    Returns
+    -------
+    Array
+        Contiguous, float32 if X is so, else float64; sparse tables as CSR.
+
+    Raises
+    ------
+    ValueError
+        If X is no table of finite numbers.
     """
     if sparse.issparse(X):
         table = sparse.csr_array(X)
@@ -100,7 +115,18 @@ def rows(X: Any, what: str) -> Array:
 
 
 def joined(tables: list[Array]) -> Array:
-    """Stack tables; consecutive slices of one table are not copied."""
+    """Stack tables; consecutive slices of one table are not copied.
+
+    Parameters
+    ----------
+    tables
+        (n_i, d) tables.
+
+    Returns
+    -------
+    Array
+        (Σ n_i, d) table.
+    """
     if len(tables) == 1:
         return tables[0]
     if any(map(sparse.issparse, tables)):
@@ -289,7 +315,27 @@ def apply_weights(
 
 
 def check_weights(weights: Any, count: int, what: str) -> Array:
-    """Return weights (count,) as floats; raise a ValueError unless finite and not negative."""
+    """Check sample weights.
+
+    Parameters
+    ----------
+    weights
+        Weights of rows.
+    count
+        Number of rows.
+    what
+        Name of the client in errors.
+
+    Returns
+    -------
+    Array
+        (count,) floats.
+
+    Raises
+    ------
+    ValueError
+        If a weight is missing, negative or not finite.
+    """
     found = np.asarray(weights, dtype=np.float64)
     if found.shape != (count,):
         raise ValueError(
@@ -332,10 +378,20 @@ def class_weights(labels: Array, weights: Array, class_weight: Any) -> Array:
 
 
 def copies(weights: Array) -> Array:
-    """Return how many copies of each row represent its weight in a quantile; at least one.
+    """Return how many copies of each row represent its weight in a quantile.
 
     Integers stay as they are unless they are large; other weights are rounded to a quarter of their
     mean.
+
+    Parameters
+    ----------
+    weights
+        (n,) positive weights.
+
+    Returns
+    -------
+    Array
+        (n,) integers of at least 1.
     """
     if (weights == np.rint(weights)).all() and weights.sum() <= _MAX_COPIES * len(weights):
         return np.asarray(weights, dtype=np.int64)

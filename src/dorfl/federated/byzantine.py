@@ -28,7 +28,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ class Detection(NamedTuple):
 
     most: int = 0
     leave: bool = False
-    outlying: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed in place
+    outlying: Mapping[str, str] = {}
     cleared: tuple[tuple[str, ...], ...] = ()
 
     def clear(self) -> Detection:
@@ -96,7 +96,7 @@ class Outlying(NamedTuple):
 
     Attributes
     ----------
-    who : tuple of int
+    clients : tuple of int
         Indices of the clients.
     times : tuple of float
         For each, d_i over its standard deviation.
@@ -106,7 +106,7 @@ class Outlying(NamedTuple):
         By how much the others' mean risk would fall without them, to second order.
     """
 
-    who: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
     sure: bool = False
     harm: float = 0.0
@@ -116,7 +116,7 @@ class Gradients(NamedTuple):
     """Gradients and curvatures of all clients, penalties included, where training would end."""
 
     vectors: Array  # (N, P) ∇F_i
-    bends: Array  # (N, numbers) packed and limited ∇²F_i
+    curvatures: Array  # (N, numbers) packed and limited ∇²F_i
     sizes: tuple[int, ...]
     rows: Array  # (N,) numbers of rows
     metric: Base
@@ -125,14 +125,19 @@ class Gradients(NamedTuple):
         """Test the clients `suspects` against the others."""
         others = np.delete(np.arange(len(self.rows)), suspects)
         share = self.rows[others] / self.rows[others].sum()
-        theirs, gradient = curvature.mix(self.bends[others], share), share @ self.vectors[others]
+        theirs, gradient = (
+            curvature.mix(self.curvatures[others], share),
+            share @ self.vectors[others],
+        )
         move = -curvature.base(theirs, self.sizes, self.metric.extra).solve(gradient)
-        there = self.vectors + [curvature.multiply(bend, self.sizes, move) for bend in self.bends]
+        there = self.vectors + [
+            curvature.multiply(own, self.sizes, move) for own in self.curvatures
+        ]
         leads = self.metric.solve(there)
-        away = (leads * curvature.multiply(theirs, self.sizes, leads)).sum(axis=1)
+        squared = (leads * curvature.multiply(theirs, self.sizes, leads)).sum(axis=1)
         noise = self.vectors.shape[1] / self.rows
-        differ = np.maximum(away - noise, 0.0)[others].mean()
-        times = np.sqrt(away / (noise + differ))[list(suspects)]
+        differ = np.maximum(squared - noise, 0.0)[others].mean()
+        times = np.sqrt(squared / (noise + differ))[list(suspects)]
         sure = bool(times.min() > _CUTOFF * np.sqrt(1.0 + 3.0 / len(others)))
         return Outlying(suspects, tuple(times.tolist()), sure, -0.5 * float(gradient @ move))
 
@@ -147,7 +152,7 @@ class Gradients(NamedTuple):
 
 
 def gradients_of(
-    vectors: Array, bends: Array | None, shape: Shape, rows: Array, most: int
+    vectors: Array, curvatures: Array | None, shape: Shape, rows: Array, most: int
 ) -> Gradients:
     """Return the clients' gradients and limited curvatures.
 
@@ -158,19 +163,19 @@ def gradients_of(
     >>> found.without((4,)).sure, found.without((0,)).sure
     (True, False)
     """
-    if bends is None:
-        bends = np.ones((len(vectors), shape.size))
-    sizes, bends = shape.sizes_of(bends), _limited(bends, shape, most)
-    floor = np.full(shape.size, 1e-9 * max(float(bends.max()), 1e-300))
-    metric = curvature.base(bends.mean(axis=0), sizes, floor)
-    return Gradients(vectors, bends, sizes, rows, metric)
+    if curvatures is None:
+        curvatures = np.ones((len(vectors), shape.size))
+    sizes, curvatures = shape.sizes_of(curvatures), _limited(curvatures, shape, most)
+    floor = np.full(shape.size, 1e-9 * max(float(curvatures.max()), 1e-300))
+    metric = curvature.base(curvatures.mean(axis=0), sizes, floor)
+    return Gradients(vectors, curvatures, sizes, rows, metric)
 
 
 def find(gradients: Gradients, most: int, cleared: Container[tuple[int, ...]] = ()) -> Outlying:
     """Return the largest set of clients that reaches half of the limit, and of these the worst."""
     best = Outlying()
     for suspects in gradients.suspects(most):
-        if len(suspects) < len(best.who):
+        if len(suspects) < len(best.clients):
             break
         if suspects not in cleared:
             found = gradients.without(suspects)
@@ -179,9 +184,9 @@ def find(gradients: Gradients, most: int, cleared: Container[tuple[int, ...]] = 
     return best
 
 
-def _limited(bends: Array, shape: Shape, most: int) -> Array:
+def _limited(curvatures: Array, shape: Shape, most: int) -> Array:
     """Limit the diagonals of curvatures, of which `most` may be false."""
-    sizes = shape.sizes_of(bends)
-    bend = np.sort(curvature.diagonal(bends, sizes).astype(np.float64), axis=0)[-most - 1]
-    limit = _MAX_CURVATURE * np.maximum(bend, 1e-9 * max(float(bend.max()), 1e-300))
-    return np.array([curvature.limited(one, sizes, limit) for one in bends])
+    sizes = shape.sizes_of(curvatures)
+    honest = np.sort(curvature.diagonal(curvatures, sizes).astype(np.float64), axis=0)[-most - 1]
+    limit = _MAX_CURVATURE * np.maximum(honest, 1e-9 * max(float(honest.max()), 1e-300))
+    return np.array([curvature.limited(one, sizes, limit) for one in curvatures])

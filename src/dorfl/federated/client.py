@@ -105,7 +105,13 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
 
 
 def with_unknowns(oracle: Any) -> Oracle:
-    """Return the clients as they answer to θ and any unknowns after it: ρ, or the scale σ."""
+    """Return clients that evaluate θ with any unknowns after it: ρ, or the scale σ.
+
+    Parameters
+    ----------
+    oracle
+        The clients.
+    """
     if oracle.problem.constrained:
         return Priced(oracle)
     return Scaled(oracle) if oracle.problem.estimates_scale else oracle
@@ -119,7 +125,17 @@ def _has_heavy_row(seen: Evaluation, least: int) -> Array:
 
 
 def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:
-    """Return a client's random stream in a round, independent of where it runs."""
+    """Return a client's random stream, independent of where it runs.
+
+    Parameters
+    ----------
+    seed
+        Seed of the training.
+    client
+        Name of the client.
+    number, step
+        Numbers of the round and of the step in it.
+    """
     return np.random.default_rng([seed, zlib.crc32(client.encode()), number, step])
 
 

@@ -82,8 +82,8 @@ def _constant_loss(group: Group, weights: Array, rows: slice = slice(None)) -> f
         codes = np.unique(target, return_inverse=True)[1]
         return float(entr(np.bincount(codes, weights)).sum())
     order = np.argsort(target, kind="stable")
-    middle = target[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())]
-    guesses = (float(middle), float(np.average(target, weights=weights)))
+    median = target[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())]
+    guesses = (float(median), float(np.average(target, weights=weights)))
     return min(
         float(weights @ loss.value(np.full(len(target), guess), target)) for guess in guesses
     )
@@ -95,17 +95,41 @@ def _ignored_clients(
     """Warn of clients without weight in λ to which the model is no better than a constant."""
     if group.problem.method.mixture.by != "risk":
         return []
-    level = float(lam @ losses)
     constants = [_constant_loss(group, p, slice(a, b)) for p, a, b in _slices(group, weights)]
-    ignored = (lam * len(lam) < NO_WEIGHT) & (losses > np.maximum(constants, level))
+    least = np.maximum(constants, float(lam @ losses))
+    return list_ignored_clients(group.names, lam, losses, least)
+
+
+def list_ignored_clients(
+    names: Sequence[str], lam: Array, losses: Array, least: Array | float
+) -> list[str]:
+    """Return a warning if clients have no weight in λ although their loss is high.
+
+    Parameters
+    ----------
+    names
+        The clients.
+    lam
+        (clients,) mixture λ.
+    losses
+        (clients,) mean losses on inliers.
+    least
+        Loss above which a client without weight is reported.
+
+    Returns
+    -------
+    list of str
+        One sentence, or none.
+    """
+    ignored = (lam * len(lam) < NO_WEIGHT) & (losses > least)
     if not ignored.any():
         return []
     worst = int(np.argmax(np.where(ignored, losses, -np.inf)))
     return [
         f"{int(ignored.sum())} client(s) have no weight in the mixture although their loss is "
-        f"higher, such as {group.names[worst]!r} (loss {losses[worst]:.4g}, the mixture's "
-        f'{level:.4g}): the score lowers their risk. Use mixture.agnostic(by="loss"), or '
-        "dorfl.methods.dorfl()."
+        f"higher, such as {names[worst]!r} (loss {losses[worst]:.4g}, the mixture's "
+        f"{float(lam @ losses):.4g}): the score lowers their risk. Use "
+        'mixture.agnostic(by="loss"), or dorfl.methods.dorfl().'
     ]
 
 

@@ -271,7 +271,7 @@ def describe(status: str, info: Info, tol: float) -> str:
         "converged": f"converged (objective {info.objective:.6g}, {gap})",
         "budget": f"not converged: stopped after max_rounds ({gap}); allow more rounds or a "
         f"larger tol{info.why and f'; {info.why}'}",
-        "stopped": f"stopped, as `progress` asked ({gap})",
+        "stopped": f"stopped by `progress` ({gap})",
         "spent": "stopped: the rounds of the privacy budget are used up",
         "stalled": "not converged: no further progress in floating point"
         f"{info.why and f', because {info.why}'} ({gap}); scale columns to similar units, give "

@@ -84,23 +84,40 @@ class Pooled(NamedTuple):
         Upper bound of all clients' risks; infinite if the sum gives none.
     weight : float
         Σ a_i, for :func:`relevel`.
-    stands : bool
+    imputed : bool
         Whether some curvature is imputed.
     """
 
     report: Report
     upper: float
     weight: float
-    stands: bool = False
+    imputed: bool = False
 
 
 def size(task: Task, shape: Shape) -> int:
-    """Return how many numbers a client adds to the sum."""
+    """Return how many numbers a client adds to the sum.
+
+    Parameters
+    ----------
+    task
+        The request.
+    shape
+        Layout of the curvature.
+    """
     return _HEAD + shape.size + shape.numbers(task.curvature)
 
 
 def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -> float:
     """Return log λ_i after the stages, from the client's F_i at each of them.
+
+    Parameters
+    ----------
+    weight
+        The client's first weight w_i.
+    risks
+        Its F_i at the θ of each stage.
+    stages
+        The stages.
 
     >>> stage = Stage(np.zeros(1), level=0.5, tau=0.1)
     >>> round(float(np.exp(multiplier(0.5, [0.6], [stage]))), 6)     # 0.5 e
@@ -111,12 +128,30 @@ def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -
 
 
 def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shape: Shape) -> Array:
-    """Return what a client adds to the sum.
+    """Compute what a client adds to the sum.
 
     Raises
     ------
     OverflowError
         If the level is far too low for the client's value.
+
+    Parameters
+    ----------
+    report
+        Report of the client.
+    log_weight
+        log λ_i.
+    task
+        The request.
+    tilt
+        Settings of the sum.
+    shape
+        Layout of the curvature.
+
+    Returns
+    -------
+    Array
+        The numbers; see :func:`size`.
     """
     up = report.value - tilt.level
     scaled = 0.0 if tilt.tau is None else up / tilt.tau
@@ -132,11 +167,11 @@ def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shap
         numbers[4:_HEAD] = np.exp(np.minimum(steps, np.log(_MAX_TERM)))
     numbers[_HEAD : _HEAD + shape.size] = a * report.vector
     if task.curvature != "none":
-        bent, sizes = report.curvature, shape.sizes(task.curvature)
-        if bent is None or bent.size != shape.numbers(task.curvature):
+        packed, sizes = report.curvature, shape.sizes(task.curvature)
+        if packed is None or packed.size != shape.numbers(task.curvature):
             numbers[1] = 1.0  # counts missing curvatures, for which the mean of the others is used
         else:
-            whole = bent.astype(np.float64)
+            whole = packed.astype(np.float64)
             if tilt.tau is not None:
                 outer = packing.outer(report.vector[None], np.ones(1), sizes)
                 whole = whole + outer / tilt.tau
@@ -145,7 +180,15 @@ def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shap
 
 
 def beyond(task: Task, shape: Shape) -> Array:
-    """Return the numbers of a client that are out of range: a flag, and zeros."""
+    """Return the numbers of a client that are out of range: a flag, and zeros.
+
+    Parameters
+    ----------
+    task
+        The request.
+    shape
+        Layout of the curvature.
+    """
     numbers = np.zeros(size(task, shape))
     numbers[0] = 1.0
     return numbers
@@ -167,29 +210,54 @@ def combine(
     share: float = 1.0,
     clients: int = 1,
 ) -> Pooled:
-    """Return the sum as the report of one client; `share` is the weight Σ w_i of its `clients`."""
+    """Read the sum as the report of one client.
+
+    Parameters
+    ----------
+    total
+        The sum.
+    task
+        The request.
+    tilt
+        Settings of the sum.
+    shape
+        Layout of the curvature.
+    number
+        Number of the round.
+    name, rows
+        Name and number of rows in the report.
+    share
+        Σ w_i of the clients in the sum.
+    clients
+        Their number.
+
+    Returns
+    -------
+    Pooled
+        Report and bounds.
+    """
     a, rise = float(total[2]), float(total[3])
     gradient = total[_HEAD : _HEAD + shape.size] / a
     if tilt.tau is None:
         value = tilt.level + rise / a
     else:
         value = tilt.level + tilt.tau * float(np.log(a / share))
-    bent, without = None, round(float(total[1]))
+    packed, without = None, round(float(total[1]))
     if task.curvature != "none" and 0 <= without < clients:
         sizes = shape.sizes(task.curvature)
-        bent = total[_HEAD + shape.size :] / a * (clients / (clients - without))
+        packed = total[_HEAD + shape.size :] / a * (clients / (clients - without))
         if tilt.tau is not None:
-            bent = bent - packing.outer(gradient[None], np.ones(1), sizes) / tilt.tau
+            packed = packed - packing.outer(gradient[None], np.ones(1), sizes) / tilt.tau
         places = packing.diagonal_places(sizes)
-        bent[places] = np.maximum(bent[places], 0.0)  # rounding
-        bent = bent.astype(packing.precision(bent.size))
+        packed[places] = np.maximum(packed[places], 0.0)  # rounding
+        packed = packed.astype(packing.precision(packed.size))
     upper = np.inf
     if tilt.finest is not None:
         usable = (total[4:_HEAD] >= _MIN_SUM) & (total[4:_HEAD] < 0.5 * _MAX_TERM)
         most = total[4:_HEAD][usable] * (1.0 + 1e-4)  # rounding, for up to 200 clients
         bounds = tilt.level + _ladder(tilt.finest)[usable] * np.log(most)
         upper = float(bounds.min(initial=np.inf))
-    report = Report(name, number, rows, float(value), gradient, bent)
+    report = Report(name, number, rows, float(value), gradient, packed)
     return Pooled(report, upper, a, without > 0)
 
 

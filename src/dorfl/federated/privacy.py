@@ -1,4 +1,4 @@
-"""Differential privacy: what a site may report about its rows if it trusts no other party.
+"""Differential privacy: reports about rows for a site that trusts no other party.
 
 **What is protected.** One row of one site. Two tables are neighbours when they have as many rows
 and differ in one (x, y). Everything a site sends during training, all rounds together and to
@@ -6,7 +6,7 @@ whoever listens, the server included, is (ε, δ)-differentially private for tha
 site on its own. Not protected: the number of rows n, and what a site reported before training (how
 columns are scaled, a centre ξ̄), unless a study says what is known of its columns and a share of ε
 is kept for them (`before`; :mod:`dorfl.protocol.private`). ξ̄ has to be given: one computed
-from rows would tell of them.
+from rows would not be private.
 
 **How.** Every row's f is clipped to [lo, hi] and its gradient to length C. With w = hi − lo and
 τ = ρβ, no row then has a weight above p = e^{w/τ} / (n − 1 + e^{w/τ}), which is 1/n without a tilt,
@@ -26,7 +26,7 @@ one Gaussian mechanism of noise multiplier z. T rounds of it, each chosen in vie
 as private as one of multiplier z/√T (the composition of Gaussian mechanisms is exact), and the
 multiplier that (ε, δ) needs is dp-accounting's. Curvature is never sent.
 
-**Noise must be secret.** Whoever knows the seed can take the noise away. Without a `seed` it comes
+**Noise must be secret.** With the seed, the noise can be subtracted. Without a `seed` it comes
 from the operating system, anew for every study; give one only to repeat an experiment. The noise
 is ordinary floating point, which leaves the low bits of a report open to an attack (Mironov, 2012).
 """

@@ -11,6 +11,7 @@ asked for, and errors while loading name the entry point.
 >>> fit = train("by size twice", data.clients)
 >>> fit.lam.round(2).tolist()
 [0.03, 0.13, 0.83]
+>>> del _methods["by size twice"]  # other examples and tests list what is registered
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
 BUILT_IN = ("erm", "afl", "wafl", "gdrfl", "dorfl")
-TOLERANCE = 1e-4  # largest change of a client's weight at which reweighting has converged
-MAX_UPDATES = 100  # of the weights
+_TOLERANCE = 1e-4  # largest change of a client's weight at which reweighting has converged
+_MAX_UPDATES = 100  # of the weights
 
 
 class ClientReport(NamedTuple):
@@ -174,19 +175,19 @@ def train(name: str, clients: Any, **options: Any) -> Fit:
         return _train(clients, parts, **options)
     lam: dict[str, float] | None = None
     fit: Fit | None = None
-    for _ in range(MAX_UPDATES):
+    for _ in range(_MAX_UPDATES):
         given = options if fit is None else {**options, "start": fit}
         fit = _train(clients, methods.method(mixture=mixture.fixed(lam), name=name), **given)
         rows = {client: fit.sample_weights[client].size for client in fit.clients}
         wanted = _weights(name, parts, rows, fit.risks)
         change = wanted - fit.lam
-        if np.abs(change).max() <= TOLERANCE:
+        if np.abs(change).max() <= _TOLERANCE:
             return fit
         lam = dict(zip(fit.clients, (fit.lam + 0.5 * change).tolist(), strict=True))
     assert fit is not None
     warnings.warn(
         f"method {name!r}: the weights of clients still change by {np.abs(change).max():.2g} after "
-        f"{MAX_UPDATES} updates; make the rule flatter",
+        f"{_MAX_UPDATES} updates; make the rule flatter",
         FitWarning,
         stacklevel=2,
     )

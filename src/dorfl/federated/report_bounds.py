@@ -75,8 +75,8 @@ class ClientBounds(NamedTuple):
     ----------
     low, high : float
         Smallest and largest value.
-    middle, reach : Array, float
-        Ball of the vector: ‖vector − middle‖ ≤ reach.
+    center, radius : Array, float
+        Ball of the vector: ‖vector − center‖ ≤ radius.
     curvature : float
         Largest entry of the diagonal of ∇²F.
     shape : Shape
@@ -85,8 +85,8 @@ class ClientBounds(NamedTuple):
 
     low: float
     high: float
-    middle: Array
-    reach: float
+    center: Array
+    radius: float
     curvature: float
     shape: Shape
 
@@ -128,9 +128,9 @@ def defend(
     if not problem.loss.classifies and np.isinf(limits.target):
         raise ValueError(f"Limits(target=…): {problem.loss.name} loss needs a bound on targets")
     defence = ReportBounds(problem, limits, dict(center), convex and not problem.approximate)
-    middle = np.zeros(problem.dims)  # raises if there are no bounds
-    _loss(defence, _sizes(defence, middle), 0.0)
-    _penalties(defence, middle)
+    origin = np.zeros(problem.dims)  # raises if there are no bounds
+    _loss(defence, _sizes(defence, origin), 0.0)
+    _penalties(defence, origin)
     return defence
 
 
@@ -148,19 +148,19 @@ def bounds(defence: ReportBounds, client: str, task: Task) -> ClientBounds:
         low, high = low - (_loss(defence, sizes, 0.0)[0] - least), high + most
     tau = problem.method.temperature
     if task.kind == "evaluate":
-        reach, middle = sizes.slope(steep, omega), np.zeros_like(theta)
+        radius, center = sizes.slope(steep, omega), np.zeros_like(theta)
     elif task.kind == "local":
-        reach, middle = 0.0, theta
+        radius, center = 0.0, theta
         for _ in range(task.steps):  # steps can grow with ‖θ‖
-            further = omega + reach
-            reach += task.rate * sizes.slope(_loss(defence, sizes, further)[1], further)
+            further = omega + radius
+            radius += task.rate * sizes.slope(_loss(defence, sizes, further)[1], further)
     else:
-        reach, middle = task.rate * sizes.slope(steep, omega), theta
+        radius, center = task.rate * sizes.slope(steep, omega), theta
         if np.isfinite(tau):
             low, high = (float(np.exp(min(bound / tau, 700.0))) for bound in (low, high))
-            reach *= high / tau
-    bend = _curvature(problem, sizes, steep, omega)
-    return ClientBounds(low, high, middle, reach, bend, problem.layout)
+            radius *= high / tau
+    largest = _curvature(problem, sizes, steep, omega)
+    return ClientBounds(low, high, center, radius, largest, problem.layout)
 
 
 def clip(limit: ClientBounds, report: Report) -> tuple[Report, str]:
@@ -171,11 +171,11 @@ def clip(limit: ClientBounds, report: Report) -> tuple[Report, str]:
         beyond.append("risk")
     else:  # within rounding
         value = report.value
-    away = report.vector - limit.middle
+    away = report.vector - limit.center
     length = float(np.linalg.norm(away))
     vector = report.vector
-    if length > limit.reach * (1.0 + _SLACK):
-        vector = limit.middle + away * (limit.reach / length)
+    if length > limit.radius * (1.0 + _SLACK):
+        vector = limit.center + away * (limit.radius / length)
         beyond.append("vector")
     packed = report.curvature
     if packed is not None:
@@ -192,18 +192,18 @@ def contradicts(
     defence: ReportBounds, before: tuple[Task, Report], now: tuple[Task, Report]
 ) -> bool:
     """Return whether two reports of one client cannot be of one convex risk."""
-    (asked, first), (asks, second) = before, now
-    if not defence.convex or {asked.kind, asks.kind} != {"evaluate"}:
+    (earlier, first), (later, second) = before, now
+    if not defence.convex or {earlier.kind, later.kind} != {"evaluate"}:
         return False
-    move = asks.theta - asked.theta
+    move = later.theta - earlier.theta
     rise = second.value - first.value
-    limit = bounds(defence, second.client, asks)
+    limit = bounds(defence, second.client, later)
     slack = _ROUNDING * (1.0 + abs(limit.low) + abs(limit.high))  # independent of the reports
     return rise < float(first.vector @ move) - slack or rise > float(second.vector @ move) + slack
 
 
 class _Sizes(NamedTuple):
-    """Return κ⁻¹ and r of the module, and how far a threshold score moves a row."""
+    """κ⁻¹ and r of the module, and how far a threshold score moves a row."""
 
     soft: float
     reach: float

@@ -76,11 +76,11 @@ def prepared(
     problem, target = group.problem, group.target
     loss = problem.loss
     assert isinstance(loss, ConcomitantHuber)
-    middle = np.quantile(target, 0.5, weights=group.mass, method="inverted_cdf")
-    unit = _scale(target - middle, loss, group.mass) or abs(float(middle)) or 1.0
+    median = np.quantile(target, 0.5, weights=group.mass, method="inverted_cdf")
+    unit = _scale(target - median, loss, group.mass) or abs(float(median)) or 1.0
     if theta is None:
         theta = problem.start.copy()
-        theta[problem.dims :] = middle  # the intercept, if there is one
+        theta[problem.dims :] = median  # the intercept, if there is one
     if scale is None:
         residuals = target - problem.predict(theta, group.rows)
         scale = _scale(residuals, loss, group.mass) or unit

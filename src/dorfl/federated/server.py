@@ -14,7 +14,7 @@ alike (:mod:`~dorfl.federated.byzantine`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ class Server(NamedTuple):
         Detection of Byzantine clients.
     shown : Info, optional
         Results of the last round in which a client replied.
-    bent : dict
+    clipped_before : dict
         For each client, rounds in which its curvature was clipped.
     """
 
@@ -75,17 +75,17 @@ class Server(NamedTuple):
     solver: Solver
     solving: Any
     round: int = 1
-    last: dict[str, tuple[Task, Report]] = {}  # noqa: RUF012 - replaced, never changed in place
+    last: Mapping[str, tuple[Task, Report]] = {}
     defence: ReportBounds | None = None
     exposed: tuple[str, ...] = ()
     stiffest: float = np.inf
     budget: int | None = None
     detection: Detection = Detection()
     shown: Info | None = None
-    bent: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
+    clipped_before: Mapping[str, int] = {}
 
     @property
-    def roster(self) -> tuple[str, ...]:
+    def clients(self) -> tuple[str, ...]:
         """Return the clients' names, in the order of all sums."""
         return tuple(self.rows)
 
@@ -105,7 +105,7 @@ class Receipt(NamedTuple):
 
     answered: tuple[str, ...]
     refused: dict[str, str]
-    clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    clipped: Mapping[str, str] = {}
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -117,12 +117,18 @@ class Receipt(NamedTuple):
 
 
 def broadcast(server: Server) -> Broadcast:
-    """Return the request of this round, the same for every client."""
+    """Return the request of this round, the same for every client.
+
+    Parameters
+    ----------
+    server
+        State before the round.
+    """
     return Broadcast(server.round, server.solver.ask(server.solving))
 
 
 def receive(
-    server: Server, reports: Iterable[Report], *, stands: bool = False
+    server: Server, reports: Iterable[Report], *, imputed: bool = False
 ) -> tuple[Server, Info, Receipt]:
     """Process the reports of a round.
 
@@ -132,7 +138,7 @@ def receive(
         State before the round.
     reports
         Reports in any order.
-    stands
+    imputed
         Whether a report is a sum in which some curvature is imputed.
 
     Returns
@@ -147,39 +153,21 @@ def receive(
     """
     sent = broadcast(server)
     good, refused, unused = _sift(server, sent, reports)
-    last = dict(server.last)
-    caught = [name for name, report in good.items() if _is_exposed(server, sent.task, report)]
-    for name in caught:
-        refused[name] = _CONTRADICTS
-        del good[name]
-    for name, report in good.items():
-        packed = report.curvature  # ignored unless requested: the last one is kept
-        if sent.task.curvature == "none":
-            packed = last[name][1].curvature if name in last else None
-        last[name] = (sent.task, report._replace(curvature=packed))
-    silent = [name for name in server.roster if name not in last]
-    if silent:
-        because = f": {refused[silent[0]]}" if silent[0] in refused else ""
-        raise ValueError(
-            f"client {silent[0]!r} has sent no usable report yet{because}; "
-            "every client must answer once before training can go on without it"
-        )
-    server = server._replace(last=last, exposed=(*server.exposed, *caught))
-    if len(server.exposed) == len(server.rows):
-        raise ValueError(
-            "every client's reports contradict each other; no client is left to train on"
-        )
+    server, caught = _note_reports(server, sent.task, good, refused)
     shape = server.solving.setting.shape
     # If ρ is estimated, curvatures scale with 1/ρ, and the limit is computed in every round.
     if sent.task.curvature != "none" and (np.isinf(server.stiffest) or shape.others):
-        known = (report for _, report in last.values())
+        known = (report for _, report in server.last.values())
         server = server._replace(stiffest=_largest_plausible(shape, known))
     answers, clipped = _answers(server, sent.task)
     away = len(server.rows) - len(server.exposed) - len(good)
-    answers = answers._replace(stands=answers.stands or stands, own=away == 0)
+    answers = answers._replace(stands=answers.stands or imputed, own=away == 0)
     off = {name for name in good if clipped.get(name) == _CLIPPED_CURVATURE}
-    bent = {name: server.bent.get(name, 0) + (name in off) for name in off | server.bent.keys()}
-    server = server._replace(bent=bent)
+    clipped_before = {
+        name: server.clipped_before.get(name, 0) + (name in off)
+        for name in off | server.clipped_before.keys()
+    }
+    server = server._replace(clipped_before=clipped_before)
     # Implausible reports may overflow, which solvers handle; bits must not depend on threads.
     with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
         solving, info = server.solver.update(server.solving, answers)
@@ -191,9 +179,8 @@ def receive(
     clipped.update({name: why for name, why in server.detection.outlying.items() if name in good})
     server = server._replace(solving=solving, round=server.round + 1)
     if info.done == "converged" and away:
-        info = info._replace(
-            done=""
-        )  # an extrapolated report is a lower bound: it cannot prove convergence
+        # An extrapolated report is a lower bound: it cannot prove convergence.
+        info = info._replace(done="")
     if not good and server.shown is not None:  # θ moves, but there is nothing new to report
         info = server.shown._replace(done="")
     info = info._replace(done=info.done or _over(server, sent.round, info))
@@ -203,6 +190,38 @@ def receive(
     return server, info, Receipt(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
 
 
+def _note_reports(
+    server: Server, task: Task, good: dict[str, Report], refused: dict[str, str]
+) -> tuple[Server, list[str]]:
+    """Return the server with its clients' last reports, and clients that contradict themselves.
+
+    These move from `good` to `refused`. A ValueError says that no training is possible.
+    """
+    last = dict(server.last)
+    caught = [name for name, report in good.items() if _is_exposed(server, task, report)]
+    for name in caught:
+        refused[name] = _CONTRADICTS
+        del good[name]
+    for name, report in good.items():
+        packed = report.curvature  # ignored unless requested: the last one is kept
+        if task.curvature == "none":
+            packed = last[name][1].curvature if name in last else None
+        last[name] = (task, report._replace(curvature=packed))
+    silent = [name for name in server.clients if name not in last]
+    if silent:
+        because = f": {refused[silent[0]]}" if silent[0] in refused else ""
+        raise ValueError(
+            f"client {silent[0]!r} has sent no usable report yet{because}; "
+            "every client must answer once before training can go on without it"
+        )
+    server = server._replace(last=last, exposed=(*server.exposed, *caught))
+    if len(server.exposed) == len(server.rows):
+        raise ValueError(
+            "every client's reports contradict each other; no client is left to train on"
+        )
+    return server, caught
+
+
 def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
     """Detect clients with outlying gradients where training would end, and maybe leave them out.
 
@@ -210,7 +229,7 @@ def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serve
     outlying gradients are not to be left out and cost the others too much.
     """
     detection, setting = server.detection, server.solving.setting
-    names = [name for name in server.roster if name not in server.exposed]
+    names = [name for name in server.clients if name not in server.exposed]
     most = min(detection.most - len(server.exposed), len(names) - 3)
     if len(detection.outlying) > max(most, 0):  # an exposed client counts as Byzantine
         detection = detection.clear()
@@ -236,7 +255,7 @@ def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serve
     action = "left out: gradient" if detection.leave else "has a gradient"
     outlying = {
         names[i]: f"{action} {times:.0f} times as far from the others' as theirs vary"
-        for i, times in zip(found.who, found.times, strict=True)
+        for i, times in zip(found.clients, found.times, strict=True)
     }
     if not detection.leave:
         if not found.sure or found.harm < _HARM * abs(info.objective):
@@ -262,7 +281,22 @@ def _over(server: Server, number: int, info: Info) -> str:
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
-    """Return why a report is invalid, or None; types are checked before values."""
+    """Check a report; types are checked before values.
+
+    Parameters
+    ----------
+    server
+        State before the round.
+    sent
+        The request.
+    report
+        What the client sent, of any type.
+
+    Returns
+    -------
+    str or None
+        Why the report is invalid; None if it is valid.
+    """
     if type(report) is not Report:
         return "is not a report"
     if type(report.client) is not str or report.client not in server.rows:
@@ -366,7 +400,7 @@ def _is_exposed(server: Server, task: Task, report: Report) -> bool:
 def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
     """Return the last valid reports in order, extrapolated to the present θ and clipped."""
     clipped: dict[str, str] = {}
-    used = [_extrapolated(task, *server.last[name]) for name in server.roster]
+    used = [_extrapolated(task, *server.last[name]) for name in server.clients]
     for i, report in enumerate(used if task.curvature != "none" else ()):
         packed, shape = report.curvature, server.solving.setting.shape
         if packed is not None and packed.max(initial=0.0) > server.stiffest:
@@ -396,7 +430,7 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
 def _bends(server: Server, used: list[Report]) -> tuple[Array | None, bool, list[str]]:
     """Return all curvatures, whether some are imputed, and whose was clipped too often."""
     shape = server.solving.setting.shape
-    off = [server.bent.get(report.client, 0) >= _MAX_CLIPPED for report in used]
+    off = [server.clipped_before.get(report.client, 0) >= _MAX_CLIPPED for report in used]
     if all(off):
         off = [False] * len(used)
     reported = [None if bad else report.curvature for report, bad in zip(used, off, strict=True)]
@@ -412,8 +446,8 @@ def _largest_plausible(shape: Shape, reports: Iterable[Report]) -> float:
     """
     packed = [report.curvature for report in reports if report.curvature is not None]
     most = sorted(float(curvature.diagonal(one, shape.sizes_of(one)).max()) for one in packed)
-    middle = most[(len(most) - 1) // 2] if most else 0.0
-    return _MAX_CURVATURE * middle if middle > 0.0 else np.inf
+    median = most[(len(most) - 1) // 2] if most else 0.0
+    return _MAX_CURVATURE * median if median > 0.0 else np.inf
 
 
 def _without(server: Server, answers: Answers) -> Answers:
@@ -422,7 +456,7 @@ def _without(server: Server, answers: Answers) -> Answers:
     gone = (*server.exposed, *(detection.outlying if detection.leave else ()))
     if not gone:
         return answers
-    out = np.isin(server.roster, gone)
+    out = np.isin(server.clients, gone)
 
     def level(array: Array) -> Array:
         array = array.copy()
@@ -435,11 +469,11 @@ def _without(server: Server, answers: Answers) -> Answers:
     )
 
 
-def _extrapolated(task: Task, asked: Task, report: Report) -> Report:
-    if asked is task or task.kind != "evaluate":
+def _extrapolated(task: Task, earlier: Task, report: Report) -> Report:
+    if earlier is task or task.kind != "evaluate":
         return report
-    if asked.kind != "evaluate":
+    if earlier.kind != "evaluate":
         raise ValueError(
             f"client {report.client!r} has not replied, and has no earlier report to extrapolate"
         )
-    return report._replace(value=report.value + float(report.vector @ (task.theta - asked.theta)))
+    return report._replace(value=report.value + float(report.vector @ (task.theta - earlier.theta)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class Round(NamedTuple):
     lam: Array
     answered: tuple[str, ...]
     refused: dict[str, str]
-    clipped: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    clipped: Mapping[str, str] = {}
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -89,14 +89,14 @@ def run(
     count = len(oracle.names)
     while True:
         sent = serving.broadcast(server)
-        asked = list(range(count))
+        sampled = list(range(count))
         if participation < 1.0 and sent.round > 1:
             rng = np.random.default_rng([seed, sent.round])
             size = max(1, round(participation * count))
-            asked = sorted(rng.choice(count, size=size, replace=False).tolist())
+            sampled = sorted(rng.choice(count, size=size, replace=False).tolist())
         if absent is not None:
-            asked = [i for i in asked if not absent(sent.round, oracle.names[i])]
-        reports = respond(oracle.select(asked), sent, seed, privacy) if asked else []
+            sampled = [i for i in sampled if not absent(sent.round, oracle.names[i])]
+        reports = respond(oracle.select(sampled), sent, seed, privacy) if sampled else []
         if tamper is not None:
             reports = [tamper(sent, report) for report in reports]
         server, info, receipt = serving.receive(server, reports)

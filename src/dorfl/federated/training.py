@@ -35,7 +35,7 @@ from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed as fixed_mixture
 from dorfl.objective.mixture import tilted_mean
 from dorfl.solvers import Radius, Scale, Solver
-from dorfl.solvers.base import Setting
+from dorfl.solvers.base import Info, Setting
 from dorfl.support.types import Array
 
 REGRET_FOLDS = 5  # folds of the cross-validation of a client's own model
@@ -87,37 +87,11 @@ def train(
     ('converged', True)
     """
     options = (options or Options()).changed(**given)
-    group, centers, weighs = clients, None, not (sample_weight is None and class_weight is None)
-    weighted = Weighted(clients)
-    if not hasattr(clients, "evaluate"):
-        weighted = validation.apply_weights(clients, sample_weight, class_weight)
-        group = prepare(
-            weighted.clients,
-            _checked(method),
-            options.loss,
-            intercept=options.intercept,
-            tolerance=options.tolerance,
-            mass=weighted.mass,
-        )
-        centers = group.centers
-    elif method is not None or options.limits is not None or weighs:
-        raise ValueError(
-            "train(oracle): it has its own method and weights, and no limits; leave them out"
-        )
-    if weighs and options.privacy is not None:
-        raise ValueError(
-            "privacy: the bound on a row's effect needs equal sample weights; leave them out"
-        )
-    problem, method, tol = group.problem, group.problem.method, options.tol
-    theta = _starting_point(start, problem)
-    if problem.constrained:  # ρ becomes the last unknown
-        theta = np.append(theta, _starting_price(start, group))
-    if problem.estimates_scale:
-        known = start.scale if isinstance(start, Fit) else None
-        group, theta = scaling.prepared(group, None if start is None else theta, known)
-        problem = group.problem
+    group, weighted = _weighted_group(clients, method, options, sample_weight, class_weight)
+    centers = None if group is clients else group.centers
+    group, theta = _start(start, group)
     sizes = getattr(group, "sizes", group.counts)
-    server = serve(problem, group.names, sizes, theta, options, centers)
+    server = serve(group.problem, group.names, sizes, theta, options, centers)
     rows = dict(zip(group.names, group.counts.tolist(), strict=True))  # which reports repeat
     server = server._replace(rows=rows)
     info, history = simulation.run(
@@ -130,33 +104,84 @@ def train(
         privacy=options.privacy,
         progress=progress,
     )
-    scale, l2 = None, options.l2
+    fit, defects = _fit_of(group, weighted, centers, info, history, options)
+    unfinished = fit.status not in ("converged", "stopped") and server.solver.needs.reports_gap
+    if unfinished and options.all_answer:
+        warnings.warn(fit.message, stacklevel=2)
+    for defect in defects:
+        warnings.warn(defect, FitWarning, stacklevel=2)
+    return fit
+
+
+def _weighted_group(
+    clients: Any, method: Method | None, options: Options, sample_weight: Any, class_weight: Any
+) -> tuple[Any, Weighted]:
+    """Return the clients as an oracle, and their rows without those of weight 0."""
+    weighs = not (sample_weight is None and class_weight is None)
+    if weighs and options.privacy is not None:
+        raise ValueError(
+            "privacy: the bound on a row's effect needs equal sample weights; leave them out"
+        )
+    if hasattr(clients, "evaluate"):
+        if method is not None or options.limits is not None or weighs:
+            raise ValueError(
+                "train(oracle): it has its own method and weights, and no limits; leave them out"
+            )
+        return clients, Weighted(clients)
+    weighted = validation.apply_weights(clients, sample_weight, class_weight)
+    group = prepare(
+        weighted.clients,
+        _checked(method),
+        options.loss,
+        intercept=options.intercept,
+        tolerance=options.tolerance,
+        mass=weighted.mass,
+    )
+    return group, weighted
+
+
+def _start(start: Fit | Array | None, group: Any) -> tuple[Any, Array]:
+    """Return the oracle, in units of the residual scale if it is estimated, and all unknowns."""
+    theta = _starting_point(start, group.problem)
+    if group.problem.constrained:  # ρ becomes the last unknown
+        theta = np.append(theta, _starting_price(start, group))
+    if group.problem.estimates_scale:
+        known = start.scale if isinstance(start, Fit) else None
+        group, theta = scaling.prepared(group, None if start is None else theta, known)
+    return group, theta
+
+
+def _fit_of(
+    group: Any,
+    weighted: Weighted,
+    centers: Array | None,
+    info: Info,
+    history: list[Round],
+    options: Options,
+) -> tuple[Fit, list[str]]:
+    """Return the fit at the end of training, and warnings about its defects."""
+    problem, scale, l2, radius = group.problem, None, options.l2, None
     if problem.estimates_scale:
         problem, scale, info = scaling.settle(problem, info)
-        group, method, l2 = replace(group, problem=problem), problem.method, scale * l2
-    theta, rho, radius = info.theta, method.rho, None
+        group, l2 = replace(group, problem=problem), scale * l2
+    theta, rho = info.theta, problem.method.rho
     if problem.constrained:
         theta, rho = theta[:-1], float(theta[-1])
         group = group.priced(rho)
     found = group.evaluate(theta, rows=True)
     if found.spent is not None:
         radius = float(info.lam @ found.spent)
-    message = describe(info.done, info._replace(theta=theta), tol)
+    message = describe(info.done, info._replace(theta=theta), options.tol)
     if problem.constrained:
-        message += _too_large(group, theta, info.objective + tol * abs(info.objective))
-    if (
-        info.done not in ("converged", "stopped")
-        and server.solver.needs.reports_gap
-        and options.all_answer
-    ):
-        warnings.warn(message, stacklevel=2)
+        message += _too_large(group, theta, info.objective + options.tol * abs(info.objective))
+    names, defects = group.names, []
     if isinstance(group, Group) and found.weights is not None and options.privacy is None:
-        for defect in diagnose(group, theta, info.lam, found.weights):
-            warnings.warn(defect, FitWarning, stacklevel=2)
-    return Fit(
+        defects = diagnose(group, theta, info.lam, found.weights)
+    weights = zip(names, found.weights, strict=True)
+    fit = Fit(
         theta=theta.reshape(problem.shape),
         lam=info.lam,
-        clients=group.names,
+        clients=names,
         risks=info.risks,
         objective=info.objective,
         gap=info.gap,
@@ -165,11 +190,8 @@ def train(
         status=info.done,
         message=message,
         history=history,
-        sample_weights={
-            name: weighted.expand(name, p)
-            for name, p in zip(group.names, found.weights, strict=True)
-        },
-        centers=np.zeros((len(group.names), 0)) if centers is None else centers,
+        sample_weights={name: weighted.expand(name, p) for name, p in weights},
+        centers=np.zeros((len(names), 0)) if centers is None else centers,
         problem=group.problem,
         rho=rho,
         radius=radius,
@@ -177,6 +199,7 @@ def train(
         theta_radius=options.theta_radius,
         scale=scale,
     )
+    return fit, defects
 
 
 def serve(
@@ -406,7 +429,21 @@ def stack(
     tolerance: float = 0.0,
     mass: Array | None = None,
 ) -> Group:
-    """Return checked clients as one group, with stacked rows and encoded labels."""
+    """Stack checked clients into one group, with encoded labels.
+
+    Parameters
+    ----------
+    problem
+        What is trained.
+    checked
+        (X, y) by client.
+    centers
+        (clients, d) ξ̄, or (clients, classes, d).
+    tolerance
+        Accuracy of the inner maximisation; 0 solves it exactly.
+    mass
+        (n,) weights of all rows.
+    """
     rows = validation.joined([X for X, _ in checked.values()])
     # Numba would compile the kernels again for a read-only array.
     if isinstance(rows, np.ndarray) and not rows.flags.writeable:
@@ -428,6 +465,16 @@ def own_best(group: Group) -> Array:
 
     That model has l2 = 1 / n_i and five folds: the risk on training rows would be far too low for
     a small client. F_i* is at most the risk of θ = 0.
+
+    Parameters
+    ----------
+    group
+        The clients.
+
+    Returns
+    -------
+    Array
+        (clients,) F_i*.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)

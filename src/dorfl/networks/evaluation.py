@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dorfl.federated.diagnostics import INLIER, NO_BETTER, NO_WEIGHT, list_ignored_clients
 from dorfl.networks.client import Fleet
 from dorfl.networks.data import Rows
 from dorfl.networks.device import array, tensor
@@ -21,9 +22,6 @@ from dorfl.networks.model import Network
 from dorfl.networks.supremum import RowLoss, logistic
 from dorfl.support.types import Array
 
-NO_BETTER = 1e-6  # relative margin by which a network must beat a constant prediction
-NO_WEIGHT = 0.01  # share of its proportional weight below which a client or class has none
-INLIER = 0.5  # relative weight from which on a row counts as an inlier
 MIN_ROWS = 5  # inliers of a client or class that its accuracy is judged by
 _NAMED = 3  # clients or classes that a warning names
 _ADVICE = (
@@ -266,16 +264,8 @@ def _ignored_clients(fleet: Fleet, lam: Array, mean: Array, losses: Array) -> li
     first = np.cumsum(rows.counts) - rows.counts
     sums = np.add.reduceat(mean * losses, first) / np.add.reduceat(mean, first)
     level = float(lam @ sums)
-    ignored = (lam * len(lam) < NO_WEIGHT) & (sums > level * (1.0 + NO_BETTER) + NO_BETTER)
-    if not ignored.any():
-        return []
-    worst = int(np.argmax(np.where(ignored, sums, -np.inf)))
-    return [
-        f"{int(ignored.sum())} client(s) have no weight in the mixture although their loss is "
-        f"higher, such as {rows.names[worst]!r} (loss {sums[worst]:.4g}, the mixture's "
-        f'{level:.4g}): the score lowers their risk. Use mixture.agnostic(by="loss"), or '
-        "dorfl.methods.dorfl()."
-    ]
+    least = level * (1.0 + NO_BETTER) + NO_BETTER
+    return list_ignored_clients(rows.names, lam, sums, least)
 
 
 def _ignored_classes(fleet: Fleet, relative: Array, codes: Array) -> list[str]:

@@ -22,7 +22,7 @@ from scipy.special import softmax as chances
 from dorfl.objective.base import Loss
 from dorfl.support.types import Array
 
-EFFICIENT = 1.345  # standard deviations; 95 % efficient for normal residuals (Huber 1981, ch. 7)
+_EFFICIENT = 1.345  # standard deviations; 95 % efficient for normal residuals (Huber 1981, ch. 7)
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class ConcomitantHuber(Huber):
     supremum = "huber"
     has_unit = False
     estimates_scale = True
-    delta: float = EFFICIENT
+    delta: float = _EFFICIENT
     least: float = 0.0
 
     def __post_init__(self) -> None:
@@ -257,7 +257,7 @@ def huber(delta: float | None = None, *, scale: float | str = 1.0, least: float 
     (3.0, 1.345)
     """
     if scale == "auto":
-        return ConcomitantHuber(EFFICIENT if delta is None else float(delta), float(least))
+        return ConcomitantHuber(_EFFICIENT if delta is None else float(delta), float(least))
     if isinstance(scale, str) or not scale > 0:
         raise ValueError(f'huber(scale={scale!r}): give a positive number or "auto"')
     return Huber((1.0 if delta is None else float(delta)) * float(scale))

@@ -30,7 +30,7 @@ from dorfl.objective.costs import Cost
 from dorfl.objective.mixture import Mixture, resolve
 
 AUTO = "auto"
-MAX_OUTLIERS = 0.4  # largest share of outliers; robust location estimators break down at 0.5
+_MAX_OUTLIERS = 0.4  # largest share of outliers; robust location estimators break down at 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,9 +368,9 @@ def dorfl(
 
 def check_outliers(outliers: float | str) -> None:
     """Raise ValueError unless `outliers` is "auto" or a share from 0 to 0.4."""
-    if outliers != AUTO and (isinstance(outliers, str) or not 0 <= outliers <= MAX_OUTLIERS):
+    if outliers != AUTO and (isinstance(outliers, str) or not 0 <= outliers <= _MAX_OUTLIERS):
         raise ValueError(
-            f"outliers={outliers}: must be a share from 0 to {MAX_OUTLIERS}, or auto. Robust "
+            f"outliers={outliers}: must be a share from 0 to {_MAX_OUTLIERS}, or auto. Robust "
             "estimators break down near one half."
         )
 

@@ -97,7 +97,7 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
         return state._replace(sum=carried._replace(tilt=tilt, tried=LevelSearch())), None
     if carried.among and alive != carried.among:  # another sum is another function
         server = _anew(state, task.theta, server)
-    server, info, heard = serving.receive(server, [seen.report], stands=seen.stands)
+    server, info, heard = serving.receive(server, [seen.report], imputed=seen.imputed)
     level = seen.report.value if tilt.tau is not None else 0.0
     carried = carried._replace(tilt=tilt._replace(level=level), tried=LevelSearch(), among=alive)
     state = state._replace(sum=carried, server=server)

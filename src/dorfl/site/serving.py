@@ -111,7 +111,9 @@ def place(
     classes = meaning.centered_classes(agreement)
     told = y if classes or target is not None else None
     least = agreement.study.privacy.least
-    return robust.report(X, told, classes=classes, middle=middle, least=least, imputed=stand_ins)
+    return robust.report(
+        X, told, classes=classes, common_medians=middle, least=least, imputed=stand_ins
+    )
 
 
 def own_center(X: Array, y: Array, agreement: Agreement | Any) -> Array | None:

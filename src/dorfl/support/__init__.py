@@ -1,1 +1,1 @@
-"""What every part stands on: types, threads, files, the wire format. Nothing of learning."""
+"""Helpers for all other folders: types, threads, files, the wire format."""

@@ -15,6 +15,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
     The new file is synced to disk and then renamed, so readers and crashes see the old or the new
     content, never a part.
+
+    Parameters
+    ----------
+    path
+        The file to replace; folders above it are made.
+
+    Yields
+    ------
+    Path
+        The temporary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -32,7 +42,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace the content of `path` atomically.
+    """Replace the content of a file atomically.
+
+    Parameters
+    ----------
+    path
+        The file; folders above it are made.
+    content
+        Its new content.
 
     >>> note = Path(tempfile.mkdtemp()) / "new" / "note.txt"
     >>> write_whole(note, b"whole")

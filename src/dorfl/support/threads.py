@@ -62,6 +62,17 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
 def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: bool = False) -> None:
     """Run `work` once on every core if that is faster; `work` takes chunks until none is left.
 
+    Parameters
+    ----------
+    work
+        Function without arguments.
+    pieces
+        Number of chunks.
+    numbers
+        How many numbers are read in all; decides whether threads are worth their start-up time.
+    blas
+        Whether `work` calls BLAS, which then runs on one thread per call.
+
     >>> left = ["a", "b", "c"]
     >>> together(left.clear, 3, 10**6)
     >>> left
@@ -89,6 +100,18 @@ def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: boo
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Map `work` over items on all cores, in order; for long tasks.
+
+    Parameters
+    ----------
+    work
+        Function of one item.
+    items
+        The items.
+
+    Returns
+    -------
+    list
+        Results in the order of the items.
 
     >>> each(abs, [-1, 2])
     [1, 2]

@@ -49,7 +49,23 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value as canonical JSON: equal values give equal bytes on every machine."""
+    """Encode a value as canonical JSON: equal values give equal bytes on every machine.
+
+    Parameters
+    ----------
+    value
+        A record, or a container of records, arrays, text, bytes and numbers.
+
+    Returns
+    -------
+    bytes
+        The JSON.
+
+    Raises
+    ------
+    TypeError
+        If a value has another type.
+    """
     return json.dumps(
         _plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()
@@ -98,7 +114,7 @@ def _plain(value: Any, tagged: bool = False) -> Any:
         return value
     if is_record(kind):
         tags = _tagged_fields(kind)
-        plain = {name: _plain(getattr(value, name), name in tags) for name in field_names(kind)}
+        plain = {name: _plain(getattr(value, name), name in tags) for name in _field_names(kind)}
         return {_TAG: kind.__name__, **plain} if tagged or _is_tagged(kind) else plain
     if isinstance(value, tuple | list):
         return [_plain(item, tagged) for item in value]
@@ -118,7 +134,24 @@ def _plain(value: Any, tagged: bool = False) -> Any:
 
 
 def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
-    """Convert parsed JSON to a value of type `kind`; `where` names it in errors."""
+    """Convert parsed JSON to a value of a type.
+
+    Parameters
+    ----------
+    plain
+        Parsed JSON.
+    kind
+        Expected type.
+    where
+        Name of the value in errors.
+    finite
+        Whether to refuse NaN and infinities.
+
+    Raises
+    ------
+    ValueError
+        If it is not a value of that type.
+    """
     origin, arguments = _parts(kind)
     if origin in (Union, types.UnionType):
         return _read_union(plain, arguments, where, finite)
@@ -257,11 +290,11 @@ def is_record(kind: Any) -> bool:
 def hints(kind: type) -> dict[str, Any]:
     """Return the types of a record's fields."""
     found = get_type_hints(kind)
-    return {name: found[name] for name in field_names(kind)}
+    return {name: found[name] for name in _field_names(kind)}
 
 
 @cache
-def field_names(kind: Any) -> tuple[str, ...]:
+def _field_names(kind: Any) -> tuple[str, ...]:
     """Return the fields of a record, in order."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))

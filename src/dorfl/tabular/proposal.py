@@ -64,7 +64,7 @@ def propose(
         client = _guess(able, _CLIENTS) or next(iter(texts), None)
         others = [name for name in able if name != client]
         if client:
-            guessed = "GUESSED: the column that says whose row it is"
+            guessed = "GUESSED: the column with the client of each row"
             notes["client"] = guessed + _candidates(others, few)
     else:
         tables.find_column(names, client, "client")

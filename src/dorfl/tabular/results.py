@@ -152,37 +152,7 @@ def _fit(
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     reports, rows = state.finished, state.shown
-    incomplete = sum(len(line.answered) < len(state.roster) for line in state.history)
-    if incomplete and state.study.privacy.summed:
-        notes += (f"{incomplete} rounds were sums without a site that did not reply",)
-    elif incomplete and state.learning is not None:
-        notes += (f"{incomplete} rounds were without a site that did not reply",)
-    elif incomplete:
-        notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
-    notes += (
-        meaning.unused(state.study)
-        + _discounted(state)
-        + ending.uncertified(state)
-        + ((learning.NO_CERTIFICATE,) if state.learning else ())
-    )
-    assert state.transform is not None
-    dates = [repr(part.name) for part in state.transform.numeric if part.date]
-    if dates:
-        notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
-    served = [
-        ClientStatistics(name, rows[name], reports[name].learnt.loss, reports[name].score)
-        if name in reports
-        else ClientStatistics(name, rows[name])
-        for name in rows
-    ]
-    count = dict(zip(state.roster, state.rows, strict=True))
-    served += [  # in a summed study: each site's own figures, rounded, if it releases them
-        ClientStatistics(name, count[name], own.loss, own.score)
-        for name, own in state.released.items()
-        if own.score is not None
-    ]
-    if state.released:
-        notes += ("figures of single sites are as the sites released them, rounded",)
+    notes += _notes(state)
     weights = learnt = None
     if set(reports) == set(state.roster):
         assert state.outcome is not None
@@ -199,7 +169,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         sum(state.rows),
         notes,
         learning.described(state) + meaning.chosen(state).words,
-        tuple(served),
+        _clients(state),
         tuple(common.ravel().tolist()),
         weights,
         learnt,
@@ -210,6 +180,42 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         outliers=meaning.share_of(state),
         validation=_validation(state.decision),
     )
+
+
+def _notes(state: State) -> tuple[str, ...]:
+    """Return notes on rounds, settings, sites and columns."""
+    incomplete = sum(len(line.answered) < len(state.roster) for line in state.history)
+    notes: tuple[str, ...] = ()
+    if incomplete and state.study.privacy.summed:
+        notes += (f"{incomplete} rounds were sums without a site that did not reply",)
+    elif incomplete and state.learning is not None:
+        notes += (f"{incomplete} rounds were without a site that did not reply",)
+    elif incomplete:
+        notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
+    notes += meaning.unused(state.study) + _discounted(state) + ending.uncertified(state)
+    if state.learning:
+        notes += (learning.NO_CERTIFICATE,)
+    assert state.transform is not None
+    dates = [repr(part.name) for part in state.transform.numeric if part.date]
+    if dates:
+        notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
+    if state.released:
+        notes += ("figures of single sites are as the sites released them, rounded",)
+    return notes
+
+
+def _clients(state: State) -> tuple[ClientStatistics, ...]:
+    """Return the statistics of clients, and in a summed study those that sites release, rounded."""
+    counts = dict(zip(state.roster, state.rows, strict=True))
+    found = []
+    for name, rows in state.shown.items():
+        own = state.finished.get(name)
+        loss, score = (None, None) if own is None else (own.learnt.loss, own.score)
+        found.append(ClientStatistics(name, rows, loss, score))
+    for name, released in state.released.items():
+        if released.score is not None:
+            found.append(ClientStatistics(name, counts[name], released.loss, released.score))
+    return tuple(found)
 
 
 def _validation(decision: Decision | None) -> Validation | None:

@@ -174,7 +174,7 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
             raise ValueError(
                 "defence.most_rows: is for sites elsewhere; a table's rows are counted"
             )
-    asked, whole = study, split
+    given, whole = study, split
     study, split, notes = settle_task(study, split)
     skipped = (study.data.label, study.data.client)
     names = tuple(name for name in split.column_names if name not in skipped)
@@ -212,10 +212,10 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
         notes += [note for name in used for note in about.get(name, ())]
         notes += note_columns(split, transform)
         notes += note_labels(split, transform, study, y)
-        if asked.data.task == "auto" and not study.data.classes:
+        if given.data.task == "auto" and not study.data.classes:
             notes += note_numeric_label(split, study.data.label)
         state = state._replace(transform=explain_ignored(split, transform))
-        if not asked.sites:
+        if not given.sites:
             warnings = left_out(split, study.data.label, study.data.client)
     y = labels.for_training(y, loss_of(study, len(state.classes)))
     X = transform.apply(split, dtype_of(study)).X

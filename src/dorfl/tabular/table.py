@@ -201,8 +201,8 @@ def resolve(
         Candidates to compare, instead of the usual outlier shares.
     """
     rows, names, state = prepared.rows, prepared.state.roster, prepared.state
-    words = state.study._replace(method=study.method, training=study.training)
-    state = state._replace(study=words, network=state.study.training.model != "linear")
+    resolved = state.study._replace(method=study.method, training=study.training)
+    state = state._replace(study=resolved, network=state.study.training.model != "linear")
     if candidates is not None:
         state = state._replace(candidates=candidates)
     state = coordinator.prepared(state)

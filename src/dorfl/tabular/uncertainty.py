@@ -38,20 +38,23 @@ def coefficient_errors(model: Model, rows: Rows) -> Array | None:
     lam = dict(zip(fit.clients, fit.lam.tolist(), strict=True))
     share = np.repeat([lam[name] / n for name, n in zip(used.names, counts, strict=True)], counts)
     q = share if weights is None else share * weights
-    hessian, spread = np.diag(fit.l2 * problem.penalised), np.zeros((problem.penalised.size,) * 2)
+    hessian = np.diag(fit.l2 * problem.penalised)
+    meat = np.zeros_like(hessian)  # G, between the two inverses of the sandwich
     for start in range(0, len(q), _BLOCK):
         part = slice(start, start + _BLOCK)
         block, y = np.asarray(group.rows[part], dtype=float), group.target[part]
         out = problem.predict(fit.theta, block)
         slope = problem.loss.slope(out, y)
-        bend = problem.loss.hessian(slope, y, problem.loss.value(out, y))
+        curvature = problem.loss.hessian(slope, y, problem.loss.value(out, y))
         rows_ = np.column_stack([block, np.ones(len(y))]) if problem.intercept else block
         gradients = (q[part, None] * slope)[:, :, None] * rows_[:, None, :]
         flat = gradients.reshape(len(y), -1)
-        spread += flat.T @ flat
-        bends = np.einsum("n,nab,ni,nj->aibj", q[part], bend, rows_, rows_, optimize=True)
-        hessian += bends.reshape(hessian.shape)
-    half = np.linalg.solve(hessian, spread)
+        meat += flat.T @ flat
+        part_hessian = np.einsum(
+            "n,nab,ni,nj->aibj", q[part], curvature, rows_, rows_, optimize=True
+        )
+        hessian += part_hessian.reshape(hessian.shape)
+    half = np.linalg.solve(hessian, meat)
     covariance = np.linalg.solve(hessian, half.T) / step  # of all rows, not of every `step`-th
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0)).reshape(problem.outputs, -1)
     return np.asarray(errors[:, : problem.dims])

@@ -88,6 +88,23 @@ def numbers(column: Any, name: str) -> Array:
     """Return a column as float64, NaN for missing values and those beyond 1e100.
 
     Dates become days since 1970, times of day become hours.
+
+    Parameters
+    ----------
+    column
+        An Arrow array.
+    name
+        Name of the column in errors.
+
+    Returns
+    -------
+    Array
+        (n,) numbers.
+
+    Raises
+    ------
+    ValueError
+        If a cell is no number.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -131,7 +148,20 @@ def _floats(column: Any) -> Any:
 
 
 def levels(column: Any, name: str) -> Levels:
-    """Return a column as categories: stripped text, numbers in their shortest form."""
+    """Read a column as categories: stripped text, numbers in their shortest form.
+
+    Parameters
+    ----------
+    column
+        An Arrow array.
+    name
+        Name of the column in errors.
+
+    Raises
+    ------
+    ValueError
+        If the type of the column has no categories.
+    """
     if kind_of(column) == "other":
         raise ValueError(f"column {name!r} holds {column.type}, which is no type for categories")
     column = _one_piece(column)
@@ -165,7 +195,15 @@ def _rank(level: str) -> tuple[bool, float, str]:
 
 
 def is_identifier(values: Array, name: str) -> bool:
-    """Return whether integers number the rows: distinct, and ordered or named like an id."""
+    """Return whether integers number the rows: distinct, and ordered or named like an id.
+
+    Parameters
+    ----------
+    values
+        (n,) numbers.
+    name
+        Name of the column.
+    """
     if len(values) < _MIN_NUMBERED:
         return False
     for part in (values[:_MIN_NUMBERED], values):  # the first rows decide for most columns

@@ -25,7 +25,7 @@ from dorfl.data.sketch import Sketch
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 
-SCALINGS = ("robust", "standard", "none")
+_SCALINGS = ("robust", "standard", "none")
 KINDS = ("numeric", "category", "ignore")
 _MAX_LEVELS = 1000  # levels of a column that a client reports
 _MAD = 1.4826022185056018  # 1 / Φ⁻¹(3/4): makes the MAD of normal rows their standard deviation
@@ -65,8 +65,8 @@ class ColumnPlan:
     floors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling={self.scaling!r}: choose one of {', '.join(SCALINGS)}")
+        if self.scaling not in _SCALINGS:
+            raise ValueError(f"scaling={self.scaling!r}: choose one of {', '.join(_SCALINGS)}")
         for name, kind in self.kinds.items():
             if kind not in KINDS:
                 raise ValueError(f"column {name!r}: {kind!r} is none of {', '.join(KINDS)}")
@@ -112,6 +112,18 @@ class Deviation(NamedTuple):
 
 def summarise(table: Any, plan: ColumnPlan) -> dict[str, Column]:
     """Summarise every column of a client's table, for the first exchange.
+
+    Parameters
+    ----------
+    table
+        Anything that `pyarrow.table` takes.
+    plan
+        The plan that all clients follow.
+
+    Returns
+    -------
+    dict
+        Summaries by column.
 
     >>> ages = {"age": [30, 30, 31, 39, 40, 44, 50, 51, 52, 53], "site": ["a"] * 10}
     >>> summarise(ages, ColumnPlan())["age"].values.means
@@ -160,17 +172,32 @@ def read_column(column: Any, name: str, plan: ColumnPlan) -> tuple[Column, Array
 
 
 def deviations(table: Any, transform: Transform, plan: ColumnPlan) -> dict[str, Deviation]:
-    """Return the distances of numeric columns from their centres, for the second exchange."""
+    """Compute the distances of numeric columns from their centres, for the second exchange.
+
+    Parameters
+    ----------
+    table
+        Anything that `pyarrow.table` takes.
+    transform
+        The transformation after the first exchange.
+    plan
+        The plan that all clients follow.
+
+    Returns
+    -------
+    dict
+        Distances by column.
+    """
     given = columns.table_of(table)
     return {p.name: deviation(given.column(p.name), p, plan) for p in transform.numeric}
 
 
 def deviation(column: Any, part: Numeric, plan: ColumnPlan) -> Deviation:
     """Return the distances of one column from its centre."""
-    return deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
+    return _deviation_of(columns.present(columns.numbers(column, part.name)), part, plan)
 
 
-def deviation_of(present: Array, part: Numeric, plan: ColumnPlan) -> Deviation:
+def _deviation_of(present: Array, part: Numeric, plan: ColumnPlan) -> Deviation:
     """Return the distances of numbers from the centre of their column."""
     if len(present) < plan.least:
         return Deviation()
@@ -208,14 +235,14 @@ def agree(summaries: Mapping[str, Mapping[str, Column]], plan: ColumnPlan) -> Tr
     """
     if not summaries:
         raise ValueError("preprocessing: there are no clients")
-    names = check_columns({client: list(own) for client, own in summaries.items()}, plan)
+    names = _check_columns({client: list(own) for client, own in summaries.items()}, plan)
     found = {
         name: agree_on(name, {c: own[name] for c, own in summaries.items()}, plan) for name in names
     }
-    return assemble(found, plan)
+    return _assemble(found, plan)
 
 
-def check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str]:
+def _check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str]:
     """Return the columns used; raise a ValueError if a client lacks one of them."""
     used = {
         client: [name for name in names if plan.kinds.get(name) != "ignore"]
@@ -233,7 +260,7 @@ def check_columns(listed: Mapping[str, list[str]], plan: ColumnPlan) -> list[str
     return used[first]
 
 
-def assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
+def _assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
     """Return the transformation of the columns used, with reasons for the others."""
     ignored = {name: "as the study says" for name, kind in plan.kinds.items() if kind == "ignore"}
     ignored |= {name: why for name, why in found.items() if isinstance(why, str)}
@@ -244,9 +271,19 @@ def assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
 def scale(
     transform: Transform, reports: Mapping[str, Mapping[str, Deviation]], plan: ColumnPlan
 ) -> Transform:
-    """Return the transformation after the second exchange, with its scales."""
+    """Return the transformation after the second exchange, with its scales.
+
+    Parameters
+    ----------
+    transform
+        The transformation after the first exchange.
+    reports
+        Distances by client and column: :func:`deviations`.
+    plan
+        The plan that all clients follow.
+    """
     parts = [
-        part._replace(spread=spread_of([d[part.name] for d in reports.values()], plan, part.name))
+        part._replace(spread=_spread_of([d[part.name] for d in reports.values()], plan, part.name))
         if isinstance(part, Numeric)
         else part
         for part in transform.parts
@@ -255,7 +292,27 @@ def scale(
 
 
 def agree_on(name: str, summaries: Mapping[str, Column], plan: ColumnPlan) -> Part | str:
-    """Return how a column is used, or the reason why it is not."""
+    """Decide how a column is used.
+
+    Parameters
+    ----------
+    name
+        The column.
+    summaries
+        Its summaries by client.
+    plan
+        The plan that all clients follow.
+
+    Returns
+    -------
+    Part or str
+        The part of the transformation, or the reason why the column is not used.
+
+    Raises
+    ------
+    ValueError
+        If clients read the column differently.
+    """
     kinds = {column.kind: client for client, column in summaries.items() if column.kind != "empty"}
     if not kinds:
         return f"no client has {plan.least} values of it"
@@ -309,7 +366,7 @@ def _center(used: list[Column], plan: ColumnPlan) -> float:
     return sketch.quantile([c.values for c in used], 0.5)
 
 
-def spread_of(reports: list[Deviation], plan: ColumnPlan, name: str = "") -> float:
+def _spread_of(reports: list[Deviation], plan: ColumnPlan, name: str = "") -> float:
     """Return the scale of a column; 1 for a constant column.
 
     The robust scale is the larger of the MAD and the scaled 80 % quantile of the distances: the
@@ -356,7 +413,7 @@ def fit(
     given = {name: columns.table_of(table) for name, table in sorted(tables.items())}
     if not given:
         raise ValueError("preprocessing: there are no clients")
-    names = check_columns({name: table.column_names for name, table in given.items()}, plan)
+    names = _check_columns({name: table.column_names for name, table in given.items()}, plan)
 
     def column(name: str) -> Part | str:
         """Run both exchanges for one column, which is read once."""
@@ -365,8 +422,8 @@ def fit(
             inspect(name)
         part = agree_on(name, {client: summary for client, (summary, _) in read.items()}, plan)
         if isinstance(part, Numeric) and plan.scaling != "none":
-            far = [deviation_of(numbers, part, plan) for _, numbers in read.values()]
-            return part._replace(spread=spread_of(far, plan))
+            far = [_deviation_of(numbers, part, plan) for _, numbers in read.values()]
+            return part._replace(spread=_spread_of(far, plan))
         return part
 
-    return assemble(dict(zip(names, each(column, names), strict=True)), plan)
+    return _assemble(dict(zip(names, each(column, names), strict=True)), plan)

@@ -18,7 +18,7 @@ def write(model: Model) -> str:
     facts, fit = model.facts, model.fit
     lines = [f"# A model of {_code(model.label)}", "", _summary(model), ""]
     red = (*facts.warnings, model.shortfall, model.useless, model.idle)
-    lines += [f"**{words}**\n" for words in red if words]
+    lines += [f"**{warning}**\n" for warning in red if warning]
     lines += ["## Data", ""]
     if facts.rows:
         lines += [
@@ -80,8 +80,8 @@ def _why(model: Model) -> str:
 
 
 def _table(table: Table) -> list[str]:
-    said = [f"{table.title}.", "", *as_markdown(table).splitlines()]
-    return [*said, "", table.note] if table.note else said
+    lines = [f"{table.title}.", "", *as_markdown(table).splitlines()]
+    return [*lines, "", table.note] if table.note else lines
 
 
 def _method(model: Model) -> list[str]:

@@ -207,7 +207,9 @@ def from_json(written: Any) -> Facts:
     plain["held_out"] = [_held_out(entry) for entry in plain.get("held_out") or []]
     for name, kind in _RECORDS.items():
         plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
-    settings = _entry(plain.pop("settings", {}))
+    settings, frame = _entry(plain.pop("settings", {})), _entry(plain.get("frame"))
+    if "tells" in frame:  # written before 0.3
+        plain["frame"] = {"distance": frame.pop("tells"), **frame}
     known = {name: hint for name, hint in wire.hints(Facts).items() if name in plain}
     read = {name: wire.read(plain[name], hint, name, True) for name, hint in known.items()}
     return Facts(**read, settings=settings)

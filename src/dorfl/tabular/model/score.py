@@ -22,12 +22,12 @@ from typing import Any
 
 MARKS = {"", "?", "NA", "N/A", "#N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none",
          "-", "."}  # fmt: skip
-DAY = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(.*)")
-ZONE = re.compile(r"(:\d\d(\.\d+)?)(Z|[-+]\d{2}:?\d{2})$")
-GROUPED = re.compile(r"\d{1,3}([,'’]\d{3})+(\.\d*)?")
-SEPARATOR = re.compile(r'"?sep=([,;\t|])"?')
+_DAY = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(.*)")
+_ZONE = re.compile(r"(:\d\d(\.\d+)?)(Z|[-+]\d{2}:?\d{2})$")
+_GROUPED = re.compile(r"\d{1,3}([,'’]\d{3})+(\.\d*)?")
+_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?')
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-LARGEST = 1e100
+_LARGEST = 1e100
 
 
 def number(cell: str, comma: bool) -> float | None:
@@ -38,10 +38,10 @@ def number(cell: str, comma: bool) -> float | None:
     if comma:
         cell = cell.translate(str.maketrans(",.", ".,"))
     bare = re.sub(r"[$€£¥%)\s]", "", cell).replace("(", "-").replace("−", "-")
-    if GROUPED.fullmatch(bare.lstrip("+-")):
+    if _GROUPED.fullmatch(bare.lstrip("+-")):
         bare = re.sub("[,'’]", "", bare)
     value = float(bare)
-    return value if abs(value) <= LARGEST else None
+    return value if abs(value) <= _LARGEST else None
 
 
 def days(cell: str) -> float | None:
@@ -49,11 +49,11 @@ def days(cell: str) -> float | None:
     cell = cell.strip()
     if cell in MARKS:
         return None
-    found = DAY.fullmatch(cell)
+    found = _DAY.fullmatch(cell)
     if found:
         day, month, year, rest = found.groups()
         cell = f"{year}-{month:0>2}-{day:0>2}{rest}"
-    since = datetime.fromisoformat(ZONE.sub(r"\1", cell)) - datetime(1970, 1, 1)
+    since = datetime.fromisoformat(_ZONE.sub(r"\1", cell)) - datetime(1970, 1, 1)
     return since / timedelta(days=1)
 
 
@@ -176,7 +176,7 @@ def main() -> None:
         model["layers"] = layers(beside, model["network"]["sha256"])
     with open(given.table, encoding="utf-8-sig", newline="") as file:
         lines = list(islice(file, 200))
-        named = SEPARATOR.fullmatch(lines[0].rstrip()) if lines else None  # as Excel writes
+        named = _SEPARATOR.fullmatch(lines[0].rstrip()) if lines else None  # as Excel writes
         mark, comma = dialect(lines[1:] if named else lines, named[1] if named else "")
         file.seek(0)
         if named:
