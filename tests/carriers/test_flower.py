@@ -99,9 +99,12 @@ def test_a_request_goes_to_the_node_of_that_name_and_waits_for_one_that_is_away(
     made = []
     monkeypatch.setattr("flwr.app.Message", lambda content, node, *_, **__: made.append(node))
     grid = Grid(Node(7, "site-1"), Node(8, "other"))
-    line = flower.GridCarrier(grid)
+    answered = []
+    line = flower.GridCarrier(grid, lambda: answered.append(True))
+    line.exchange([], set(), 0.0)
+    assert not answered
     line.exchange([Outgoing("a", "site-1", b"x"), Outgoing("b", "site-2", b"y")], set(), 0.0)
-    assert made == [7]
+    assert made == [7] and answered  # so a process that waits for the run is refused
     grid.nodes = (*grid.nodes, Node(9, "site-2"))
     line.exchange([], set(), 0.0)
     assert made == [7, 9]

@@ -58,7 +58,15 @@ class CoordinatorSeal:
         self._certificate = made.public_bytes(serialization.Encoding.DER)
 
     def request(self, site: str, payload: bytes) -> bytes:
-        """Return the envelope of a request to `site`."""
+        """Return the envelope of a request.
+
+        Parameters
+        ----------
+        site
+            The name of the site, which alone accepts the request.
+        payload
+            The request.
+        """
         signature = self._key.sign(_request_text(site, payload), _SCHEME)
         return _packed(Parts(self._certificate, signature, payload))
 
@@ -66,7 +74,24 @@ class CoordinatorSeal:
     def reply(
         site: str, public: ec.EllipticCurvePublicKey, request: bytes, envelope: bytes
     ) -> bytes:
-        """Return the payload of a reply; ValueError if `site` did not sign it for this request."""
+        """Verify a reply and return its payload.
+
+        Parameters
+        ----------
+        site
+            The name of the site.
+        public
+            The site's registered key.
+        request
+            The envelope of the request.
+        envelope
+            The envelope of the reply.
+
+        Raises
+        ------
+        ValueError
+            If the site did not sign the reply for this request.
+        """
         found = _unpacked(envelope)
         text = _reply_text(site, request, found.payload)
         if not _signed(public, found.signature, text):

@@ -55,7 +55,20 @@ class Federation:
 
     @classmethod
     def create(cls, path: Path, host: str, port: int) -> Federation:
-        """Create a folder with an authority and a certificate for `host`, and no site."""
+        """Create a coordinator's folder, with an authority and no site.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        host, port
+            The public address that sites connect to; `host` is the name in the certificate.
+
+        Raises
+        ------
+        ValueError
+            If the folder has a federation already, or `host` is neither a name nor an address.
+        """
         if (path / "federation.toml").exists():
             raise ValueError(f"{path}: there is a federation already; its keys would be lost")
         if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):

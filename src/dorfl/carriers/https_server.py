@@ -88,7 +88,22 @@ class Mailbox:
     _complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     def claim(self, site: str, session: str, transport: asyncio.BaseTransport) -> None:
-        """Note that a process answers for `site`; 409 if another one does."""
+        """Note that a process answers for a site.
+
+        Parameters
+        ----------
+        site
+            The site, by its certificate.
+        session
+            What the process calls itself, the same for all its connections.
+        transport
+            Its connection, whose end frees the site for another process.
+
+        Raises
+        ------
+        HTTPConflict
+            If another process answers for the site.
+        """
         now = time.time()
         known = self._presence(site)
         if known is not None and known.session != session:
@@ -138,7 +153,23 @@ class Mailbox:
 
     @contextlib.contextmanager
     def upload(self, site: str, id_: str, size: int) -> Any:
-        """Reserve the upload of a reply; an HTTP error if it is not wanted."""
+        """Reserve the upload of a reply, for the length of a block.
+
+        Parameters
+        ----------
+        site
+            The site, by its certificate.
+        id_
+            The request that it replies to.
+        size
+            Bytes that the site announces.
+
+        Raises
+        ------
+        HTTPException
+            If the coordinator does not wait for the reply, the reply is too long, or the site
+            uploads another one.
+        """
         sent = self._open.get(site, {}).get(id_)
         if sent is None or id_ not in self._given:
             raise _refusal(web.HTTPGone, "the coordinator does not wait for this reply")

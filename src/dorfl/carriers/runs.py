@@ -88,10 +88,33 @@ def resume(
     connect: Connect | None = None,
     patience: float = LOCK_SECONDS,
 ) -> State:
-    """Go on with a run from its last checkpoint; parameters as for :func:`begin`.
+    """Go on with a run from its last checkpoint.
 
-    A model that `vet` refuses can be written by another call with another `vet`. `patience` is how
-    many seconds to wait for a process that drove the run before, and neither ends nor goes on.
+    Parameters
+    ----------
+    federation
+        Whose sites take part.
+    folder
+        The run's folder.
+    watch
+        Called as `watch(state, event, line)` with every line of the log.
+    vet
+        Called with the model; it raises to refuse that the model is written. Another call with
+        another `vet` can still write it.
+    connect
+        Opens the carrier; by default the federation's HTTPS server.
+    patience
+        Seconds to wait for a process that drove the run before, and neither ends nor goes on.
+
+    Returns
+    -------
+    State
+        The last state.
+
+    Raises
+    ------
+    ValueError
+        If a site has another key than before or does not take part, or a run is going on.
     """
     connect = _prepared(federation, read_record(folder)["study"]["training"]["model"], connect)
     _check_keys(federation, folder)
@@ -117,7 +140,20 @@ def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
 
 
 def unfinished(federation: Federation, run: str | None = None) -> Path:
-    """Return the folder of an unfinished run: the one named `run`, or else the last."""
+    """Return the folder of an unfinished run.
+
+    Parameters
+    ----------
+    federation
+        Whose runs to search.
+    run
+        The run's name; None is the last run that is not finished.
+
+    Raises
+    ------
+    ValueError
+        If there is no such run, or it is finished.
+    """
     runs = federation.runs()
     if run is not None:
         runs = [folder for folder in runs if folder.name == run]

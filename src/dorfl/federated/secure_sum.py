@@ -48,7 +48,15 @@ _MOST = 2.0**62  # largest sum: half of what 64 bits hold, with a sign
 
 
 def private_key(secret: bytes, run: bytes) -> bytes:
-    """Return a site's X25519 key for a run, from its lasting secret: the same after a restart."""
+    """Return a site's X25519 key for a run, which is the same after a restart.
+
+    Parameters
+    ----------
+    secret
+        The site's lasting secret.
+    run
+        The name of the run.
+    """
     return _derive(secret, b"key", run)
 
 
@@ -58,7 +66,15 @@ def public_key(private: bytes) -> bytes:
 
 
 def seed(secret: bytes, label: bytes) -> bytes:
-    """Return b_u, the seed of a site's own mask for one sum."""
+    """Return b_u, the seed of a site's own mask for one sum.
+
+    Parameters
+    ----------
+    secret
+        The site's lasting secret.
+    label
+        The name of the sum, used once.
+    """
     return _derive(secret, b"seed", label)
 
 
@@ -96,7 +112,24 @@ def mask(
 
 
 def pair_seed(private: bytes, me: str, other: str, key: bytes, label: bytes) -> bytes:
-    """Return s_uv for one sum; the same at both sites."""
+    """Return s_uv, the seed of the mask that two sites share in one sum.
+
+    Parameters
+    ----------
+    private
+        This site's X25519 key.
+    me, other
+        The names of this site and of the other one.
+    key
+        The other site's public key.
+    label
+        The name of the sum, used once.
+
+    Returns
+    -------
+    bytes
+        The seed, which is the same at both sites.
+    """
     shared = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(key)
     )
@@ -134,7 +167,26 @@ def total(
 
 
 def encode(numbers: Array, bits: int, sites: int) -> Array:
-    """Return numbers as integers modulo 2⁶⁴, in units of 2^−bits; ValueError if too large.
+    """Return numbers as integers modulo 2⁶⁴.
+
+    Parameters
+    ----------
+    numbers
+        (n,) finite numbers.
+    bits
+        Fixed-point precision: the unit is 2^−bits.
+    sites
+        The number of sites in the sum, which bounds each number.
+
+    Returns
+    -------
+    array
+        (n,) uint64.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite, or the sum could overflow.
 
     >>> encode(np.array([1.5, -0.25]), 2, 3)
     array([                   6, 18446744073709551615], dtype=uint64)
@@ -147,6 +199,13 @@ def encode(numbers: Array, bits: int, sites: int) -> Array:
 
 def decode(total: Array, bits: int) -> Array:
     """Return the numbers that integers modulo 2⁶⁴ encode; the inverse of :func:`encode`.
+
+    Parameters
+    ----------
+    total
+        (n,) uint64, such as a sum.
+    bits
+        Fixed-point precision, as in :func:`encode`.
 
     >>> three = [encode(np.array([x]), 40, 3) for x in (0.1, 0.2, -0.7)]
     >>> decode(sum(three), 40).round(11)
