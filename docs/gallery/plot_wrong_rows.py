@@ -1,7 +1,7 @@
 """Outliers in the training rows
 =============================
 
-One training row in ten is wrong, and it is not known which. The estimator lowers the weights of these rows. This is
+70 of 800 training rows are wrong, and it is not known which. The estimator lowers the weights of these rows. This is
 the case of a data scientist: a table, a label, and a column that names the client of each row.
 """
 
@@ -11,8 +11,8 @@ import numpy as np
 import dorfl
 
 # %%
-# Three clients. A tenth of their rows was multiplied by −8 after labels were given; ``data.outliers``
-# says which, and is used below only to colour the picture.
+# Three clients. 10, 5 and 10 % of their rows were multiplied by −7, −8 and −9 after labels were given. ``data.outliers``
+# marks these rows, and is used below only to colour the picture.
 
 data = dorfl.datasets.synthetic(seed=0)
 X = np.concatenate([rows for rows, _ in data.clients.values()])

@@ -387,7 +387,7 @@ def open_choices(found: Results) -> tuple[Section, list[Claim]]:
             "of the contamination, how it is shared among the clients, or the number of seeds. "
             "Here each of these is changed by itself.",
             *(
-                f"{name} is ahead in {count['holds']} of {len(gains[name])} settings, level in "
+                f"{name}: ahead in {count['holds']} of {len(gains[name])} settings, level in "
                 f"{count['tie']} and behind in {count['fails']}."
                 for name, count in counts.items()
             ),
@@ -410,7 +410,7 @@ def sensitivity(found: Results) -> tuple[Section, list[Claim]]:
         [
             "How far may ξ̄ be from the mean of the clean rows? The paper reports that offsets of "
             "up to 5 standard deviations in every coordinate cost no accuracy. In the paper's own "
-            f"form the lowest accuracy is {paper:.1f} %. The loss comes from λ and not from "
+            f"form the lowest accuracy is {paper:.1f} %. Accuracy is lost through λ, not through "
             "outliers: with one distant ξ̄ for all clients, the worst mixture has all its weight on "
             "the client nearest to ξ̄. At one end that is the smallest client, with 100 rows.",
             f"With clients compared by loss the lowest accuracy is {loss:.1f} %: λ has its weight "

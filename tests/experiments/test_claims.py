@@ -114,5 +114,6 @@ def test_the_share_of_wrong_rows_is_what_is_said():
     data = dorfl.datasets.synthetic(seed=0)
     wrong = np.concatenate(list(data.outliers.values()))
     assert f"{wrong.sum()} of {len(wrong)} rows" == synthetic_page.WRONG
-    text = README.read_text(encoding="utf-8")
-    assert "70 of 800" in text and "training row in ten" not in text
+    for page in (README, README.parent / "docs/gallery/plot_wrong_rows.py"):
+        text = page.read_text(encoding="utf-8")
+        assert "70 of 800" in text and "training row in ten" not in text

@@ -431,6 +431,20 @@ def test_nothing_is_clipped(tmp_path, width):
             )
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `apt-get install chromium`")
+@pytest.mark.slow
+def test_a_wide_table_fits_on_paper(tmp_path):
+    columns = ("method", *(f"accuracy {k}" for k in range(8)))
+    rows = [(name, *[Measured(95.04, 0.12)] * 8) for name in ("ERM", "DOR-FL")]
+    table = Table("groups", "By group", columns, rows, ".2f", best="max")
+    path = write(Page("A study", "In short.", [], [Section("S", [table])]), tmp_path / "page.html")
+    with browser() as tab:
+        tab.resize(718, 800)  # A4 in CSS pixels, within margins of 1 cm
+        tab.open(path)
+        tab.send("Emulation.setEmulatedMedia", media="print")
+        assert tab.evaluate("document.documentElement.scrollWidth") == 718
+
+
 _FONT = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
 
 

@@ -25,7 +25,7 @@ METHODS = {
     "gdrfl": "#d55e00",
     "dorflsdefaults": "#56b4e9",
 }
-REFERENCES = ("oracle", "bayesrule", "paper", "constant")
+REFERENCES = ("oracle", "constant", "bayesrule", "paper")
 _ALIASES = {"cleanrowsonly": "oracle", "chance": "constant"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5", "#117733", "#999933", "#aa4466", "#44555f")

@@ -193,7 +193,8 @@ def _coefficients(model: Model) -> Figure:
     top = np.argsort(-size, kind="stable")[:_SHOWN]
     names = [model.transform.names[k] for k in top]
     towards = model.classes[-1] if model.classifies else f"more {model.label}"
-    labels = model.classes if problem.outputs > 1 else (f"towards {towards}",)
+    one = problem.outputs == 1
+    labels = (f"towards {towards}",) if one else model.classes
     if len(labels) > _COLOURS:  # features across, a class a line
         names = [name if len(name) < _LONG else f"{name[: _LONG - 1]}…" for name in names]
     errors = np.array(model.facts.errors) if model.facts.errors else None
@@ -204,7 +205,7 @@ def _coefficients(model: Model) -> Figure:
     ]
     return Figure(
         "coefficients",
-        "What pushes the answer",
+        f"Coefficients: positive is {labels[0]}" if one else "Coefficients by class",
         "feature",
         "coefficient",
         series,
