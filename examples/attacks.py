@@ -41,7 +41,7 @@ def ceiling(group: Group, liar: str) -> Lie:
     def lie(sent: Broadcast, report: Report) -> Report:
         limit = bounds(defence, liar, sent.task)
         away = -report.vector / max(float(np.linalg.norm(report.vector)), 1e-300)
-        return report._replace(value=limit.high, vector=limit.reach * away)
+        return report._replace(value=limit.high, vector=limit.radius * away)
 
     return lie
 
@@ -54,7 +54,7 @@ def convex_ceiling(group: Group, liar: str) -> Lie:
         limit, theta = bounds(defence, liar, sent.task), sent.task.theta
         length = float(np.linalg.norm(theta))
         outward = theta / length if length > 0 else np.eye(theta.size)[0]
-        return report._replace(value=limit.high, vector=limit.reach * outward)
+        return report._replace(value=limit.high, vector=limit.radius * outward)
 
     return lie
 

@@ -74,13 +74,12 @@ def certify(
     """
     screen, loaded = Screen(), load(model)
     if radius and not paper:
-        raise ValueError("--radius is for --paper; without it say --outliers and --drift")
+        raise ValueError("--radius is for --paper; without it give --outliers and --drift")
     if paper and beside is not None:
         raise ValueError("--beside compares the certificates of two models; leave out --paper")
     if paper:
         _paper(screen, loaded, _rows(screen, loaded, data, client, site), radius or [])
         return
-
     assumed = loaded.facts.outliers if outliers is None else outliers
     share = 0.1 if assumed is None else assumed  # older models have no assumed share
     settings = _Settings(data, client, site, share, drift, None if in_sample else confidence)

@@ -66,7 +66,7 @@ def train(
     rounds = count(1)  # of the final training, as the result counts them
     with screen.progress("reading") as step:
 
-        def tell(done: Any) -> None:
+        def show_round(done: Any) -> None:
             number = next(rounds)
             step(
                 f"round {number}, gap {done.gap:.1e}"
@@ -88,7 +88,7 @@ def train(
             step("the model is saved" + "; certifying" * (not made.network))
 
         # The certificate from held-out rows, if there is time for it, takes the place of this one.
-        model, rows = run(study, tell, keep, certify=not budget)
+        model, rows = run(study, show_round, keep, certify=not budget)
     model = _framed(study, model, rows)
     screen.notes([*model.facts.notes, *summary.not_used(model)])
     model = _measured(screen, study, model, rows, budget)

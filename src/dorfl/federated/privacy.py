@@ -1,12 +1,12 @@
 """Differential privacy: reports about rows for a site that trusts no other party.
 
 **What is protected.** One row of one site. Two tables are neighbours when they have as many rows
-and differ in one (x, y). Everything a site sends during training, all rounds together and to
-whoever listens, the server included, is (ε, δ)-differentially private for that relation, for every
-site on its own. Not protected: the number of rows n, and what a site reported before training (how
-columns are scaled, a centre ξ̄), unless a study says what is known of its columns and a share of ε
-is kept for them (`before`; :mod:`dorfl.protocol.private`). ξ̄ has to be given: one computed
-from rows would not be private.
+and differ in one (x, y). Everything that a site sends during training, over all rounds, is
+(ε, δ)-differentially private for that relation, for every site on its own, also against the server.
+Not protected: the number of rows n, and what a site reported before training (how columns are
+scaled, a centre ξ̄), unless a study declares what is known of its columns and reserves a share of ε
+for them (`before`; :mod:`dorfl.protocol.private`). ξ̄ has to be given: one computed from rows would
+not be private.
 
 **How.** Every row's f is clipped to [lo, hi] and its gradient to length C. With w = hi − lo and
 τ = ρβ, no row then has a weight above p = e^{w/τ} / (n − 1 + e^{w/τ}), which is 1/n without a tilt,

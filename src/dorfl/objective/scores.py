@@ -23,7 +23,7 @@ from dorfl.support.wire import number, whole
 
 @dataclass(frozen=True, eq=False)
 class Nothing(Score):
-    """Score h = 0, which None stands for: no row is an outlier."""
+    """Score h = 0, used for None: no row is an outlier."""
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
         return np.zeros(len(rows))

@@ -73,7 +73,7 @@ def dates(column: Any) -> Any | None:
 
 
 def read(column: Any, decimal: str = ".") -> tuple[Any, str]:
-    """Return a column converted to numbers or dates if its text says so, and a remark.
+    """Convert a column of text to numbers or dates if all cells are; return it with a remark.
 
     Text of plain numbers stays text: it is quoted in the file because it is a code.
 
