@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import dorfl
 from cases import few
 from dorfl.data import preprocessing
-from dorfl.protocol import checkpoint, coordinator, meaning
-from dorfl.protocol.meaning import plan_of
+from dorfl.protocol import checkpoint, coordinator, resolution
 from dorfl.protocol.messages import Refusal, Reply, Request
+from dorfl.protocol.resolution import plan_of
 from dorfl.protocol.settings import among
 from dorfl.protocol.toml import parse
 from dorfl.selection import defaults
@@ -59,7 +59,7 @@ def test_a_study_ends_as_training_in_process_does_to_the_bit(method):
         study,
         TABLES,
         lambda t: np.array(t["y"]) == "yes",
-        meaning.problem_of(end).method,
+        resolution.problem_of(end).method,
         start=end.start,
     )
     assert end.outcome.status == "converged"
@@ -82,7 +82,7 @@ def test_three_classes_categories_and_gaps():
     study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
     end = run(study, tables)
     slim = {s: {n: t[n] for n in ("x", "ward", "grade")} for s, t in tables.items()}
-    method = meaning.problem_of(end).method
+    method = resolution.problem_of(end).method
     assert end.centers.shape == (2, 3, len(end.transform.names))  # classes lie apart
     centers = dict(zip(end.roster, end.centers, strict=True))
     fit, *_ = in_process(
@@ -140,7 +140,7 @@ def test_the_model_folder_holds_the_model(tmp_path):
 def test_in_words_the_method_follows_the_rule_of_the_defaults():
     study = make_study(TABLES, method="outliers = 0.15\nshift = 0.5")
     end = run(study, TABLES)
-    method = meaning.problem_of(end).method
+    method = resolution.problem_of(end).method
     assert method.rho == defaults.REFERENCE_NORM[True] / 0.5
     assert method.score.weight == pytest.approx(defaults.STEEPNESS * method.temperature)
     X = [end.transform.apply(table).X for table in TABLES.values()]

@@ -10,7 +10,7 @@ import dorfl
 from cases import few
 from dorfl.federated import pooled, training
 from dorfl.federated import server as serving
-from dorfl.protocol import checkpoint, coordinator, meaning, secure, summing, toml, transcript
+from dorfl.protocol import checkpoint, coordinator, resolution, secure, summing, toml, transcript
 from dorfl.protocol.messages import Masked, Opened, Reply
 from dorfl.protocol.transcript import Relay, Said, Step, Transcript
 from dorfl.site import local
@@ -68,13 +68,13 @@ def clients_of(end, tables):
 
 def trained(end, tables):
     """What `dorfl.train` makes of the same rows by the same method."""
-    method = meaning.problem_of(end).method
+    method = resolution.problem_of(end).method
     return dorfl.train(clients_of(end, tables), method, l2=1.0 / sum(end.rows), tol=1e-4)
 
 
 def worst_of(end, tables):
     """The worst site's risk at the model found."""
-    group = training.prepare(clients_of(end, tables), meaning.problem_of(end).method)
+    group = training.prepare(clients_of(end, tables), resolution.problem_of(end).method)
     penalty = 0.5 / sum(end.rows) * np.sum(end.outcome.theta[:-1] ** 2)
     return group.evaluate(end.outcome.theta).values.max() + penalty
 
@@ -98,7 +98,7 @@ def test_a_tilted_fixed_mixture_gives_the_plain_model():
     tables = synthetic_tables()
     words = 'name = "dorfl"\noutliers = 0\nmixture = "fixed"\nrho = 20\nbeta = 0.05'
     end = run(tables, make_study(tables, method=words, extra=STANDARD))
-    assert np.isfinite(meaning.problem_of(end).method.temperature)
+    assert np.isfinite(resolution.problem_of(end).method.temperature)
     fit = trained(end, tables)
     assert end.outcome.status == "converged"
     assert np.abs(end.outcome.theta - fit.theta).max() < 1e-6
@@ -249,9 +249,9 @@ def test_the_certificate_of_the_sum_is_that_of_single_sites():
     end = local.run(coordinator.begin(study, "run-1"), sites)
     told = []
     for name in end.roster:
-        agreed = meaning.agreed(end, name)
+        agreed = resolution.agreed(end, name)
         group = sites[name].group(agreed)
-        told += computing.certify(group, end.outcome.theta, agreed, meaning.thin(end))
+        told += computing.certify(group, end.outcome.theta, agreed, resolution.thin(end))
     single = end._replace(
         told=dict(zip(end.roster, told, strict=True)),
         study=study.changed(privacy_reports="open", privacy_peers=()),

@@ -6,7 +6,7 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.data import sketch
-from dorfl.protocol import checks, coordinator, meaning
+from dorfl.protocol import checks, coordinator, resolution
 from dorfl.protocol.messages import Masked, Reply
 from dorfl.protocol.transcript import Said
 from dorfl.site import local
@@ -59,7 +59,7 @@ def test_wrong_rows_are_set_aside_as_in_the_open(words, seed):
     tables, data = synthetic_tables(seed), dorfl.datasets.synthetic(seed=seed)
     plain, end = both(tables, make_study(tables, method=TOLD[words]))
     assert end.outcome.status == "converged"
-    assert meaning.share_of(end) == pytest.approx(meaning.share_of(plain), rel=0.1)
+    assert resolution.share_of(end) == pytest.approx(resolution.share_of(plain), rel=0.1)
     one, other = accuracy(plain, data), accuracy(end, data)
     assert abs(one - other) <= 0.2
     assert np.abs(end.spread.units / plain.spread.units - 1.0).max() <= 0.03

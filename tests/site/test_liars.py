@@ -11,7 +11,7 @@ from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Report
-from dorfl.protocol import coordinator, settling, vetting
+from dorfl.protocol import coordinator, reply_validation, schema
 from dorfl.protocol.messages import Columns, Enrolled, Finished, Refusal, Reports, Spreads
 from dorfl.support import wire
 from study_cases import METHODS, make_sites, make_study, split, synthetic_tables
@@ -145,8 +145,8 @@ def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
     end = with_lies(make_study(TABLES, method=METHODS["erm"]), lie)
     assert end.believed == (2000, 200, 500)
     assert end.outcome.lam.tolist() == pytest.approx([20 / 27, 2 / 27, 5 / 27])
-    assert vetting.believed((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
-    assert vetting.believed((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)
+    assert reply_validation.believed((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
+    assert reply_validation.believed((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)
 
 
 def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
@@ -179,29 +179,33 @@ def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
 def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     told = {name: Column("category", 100, levels={"no": 50, "yes": 50}) for name in TABLES}
     state = coordinator.begin(make_study(TABLES), "run-1")
-    assert settling.settle_label(state, told).classes == ("no", "yes")
+    assert schema.settle_label(state, told).classes == ("no", "yes")
     told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
     with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
-        settling.settle_label(state, told)
+        schema.settle_label(state, told)
     told[LIAR] = Column("category", 2000, levels={f"class {k}": 2 for k in range(990)})
     with pytest.raises(ValueError, match=r"990 class.* at site 'site-1' alone"):
-        settling.settle_label(state, told)
+        schema.settle_label(state, told)
     named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
-    assert len(settling.settle_label(state._replace(study=named), told).classes) == 3
+    assert len(schema.settle_label(state._replace(study=named), told).classes) == 3
 
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():
     place = coordinator.LocationReport(
         100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1))
     )
-    assert "real numbers" in vetting.wrong(place, 100, (1, 1, 0), None)
+    assert "real numbers" in reply_validation.wrong(place, 100, (1, 1, 0), None)
     honest = place._replace(mean=np.zeros(1), means=np.zeros((0, 1)))
-    assert vetting.wrong(honest, 100, (1, 1, 0), None) is None
+    assert reply_validation.wrong(honest, 100, (1, 1, 0), None) is None
     two = honest._replace(by=np.array([40.0, 60.0]), means=np.zeros((2, 1)))
-    assert vetting.wrong(two, 100, (1, 1, 2), None) is None
-    assert "classes" in vetting.wrong(two, 100, (1, 1, 3), None)
-    assert "add up" in vetting.wrong(two._replace(by=np.array([40.0, 70.0])), 100, (1, 1, 2), None)
-    assert "range" in vetting.wrong(two._replace(means=np.full((2, 1), 1e7)), 100, (1, 1, 2), None)
+    assert reply_validation.wrong(two, 100, (1, 1, 2), None) is None
+    assert "classes" in reply_validation.wrong(two, 100, (1, 1, 3), None)
+    assert "add up" in reply_validation.wrong(
+        two._replace(by=np.array([40.0, 70.0])), 100, (1, 1, 2), None
+    )
+    assert "range" in reply_validation.wrong(
+        two._replace(means=np.full((2, 1), 1e7)), 100, (1, 1, 2), None
+    )
 
     def lie(_, answer):
         if not isinstance(answer, Finished):

@@ -7,7 +7,7 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.certificates import bound
-from dorfl.protocol import coordinator, meaning, vetting
+from dorfl.protocol import coordinator, reply_validation, resolution
 from dorfl.protocol.settings import Data, Study
 from dorfl.site import local
 from dorfl.site.site import Refused
@@ -55,7 +55,7 @@ def test_frozen_columns_and_flags_do_not_move():
     sites = mixed_tables()
     study = make_study(sites, label="ill", extra='[columns]\nignore = ["grade", "cost"]')
     end = run(study, sites)
-    units, asked = meaning.certifying(end, 1)
+    units, asked = resolution.certifying(end, 1)
     moves = dict(zip(end.transform.names, np.isfinite(units.moves), strict=True))
     assert moves.pop("x") and not any(moves.values())
     assert set(end.told) == set(sites) and asked.shares == (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -91,7 +91,7 @@ def test_nothing_is_told_under_differential_privacy():
     study = make_study(TABLES, method="outliers = 0", privacy=private, training="max_rounds = 3")
     end = run(study, TABLES)
     assert end.told == {} and promises.of_study(end) is None
-    assert not meaning.certifies(study)
+    assert not resolution.certifies(study)
 
 
 def test_a_site_certifies_on_a_grid_of_the_protocol_only():
@@ -116,9 +116,9 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
     told = end.told["site-1"]
-    asked = meaning.certificates(end, meaning.thin(end))
-    assert vetting.untold(told, *asked) is None
-    assert "certificate" in vetting.untold(told._replace(**lie), *asked)
+    asked = resolution.certificates(end, resolution.thin(end))
+    assert reply_validation.untold(told, *asked) is None
+    assert "certificate" in reply_validation.untold(told._replace(**lie), *asked)
 
 
 def test_labels_that_were_cut_short_have_no_bound(tmp_path):

@@ -18,7 +18,7 @@ from cryptography import x509
 
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal
-from dorfl.protocol import coordinator, vetting
+from dorfl.protocol import coordinator, reply_validation
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Refusal
 from dorfl.protocol.transcript import Step, Transcript
@@ -209,7 +209,7 @@ class _Collecting:
         found = []
         for site in [site for site, when in self.again.items() if when <= now]:
             payload = self.step.payload(site)
-            limit = vetting.longest(self.state) + envelope.OVERHEAD
+            limit = reply_validation.longest(self.state) + envelope.OVERHEAD
             sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
             found.append(sent)
             self.asked[sent.id] = sent

@@ -151,7 +151,7 @@ def _go(
 ) -> None:
     from dorfl.carriers import runs  # noqa: PLC0415
     from dorfl.carriers.tensorboard import beside  # noqa: PLC0415
-    from dorfl.protocol.ending import uncertified  # noqa: PLC0415
+    from dorfl.protocol.finalize import uncertified  # noqa: PLC0415
     from dorfl.tabular import results  # noqa: PLC0415
 
     screen, name = Screen(), ""

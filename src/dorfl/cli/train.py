@@ -144,13 +144,13 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
     """Return the model with what certificates and reports need of its training rows."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from dorfl.protocol import meaning  # noqa: PLC0415 - slow to import
+    from dorfl.protocol import resolution  # noqa: PLC0415 - slow to import
     from dorfl.tabular import promises  # noqa: PLC0415 - slow to import
     from dorfl.tabular.uncertainty import coefficient_errors  # noqa: PLC0415 - slow to import
 
     if study.privacy.epsilon is not None:
         return model
-    frame = promises.frame_of(model, rows) if meaning.certifies(study) else None
+    frame = promises.frame_of(model, rows) if resolution.certifies(study) else None
     table = promises.fingerprint(Path(study.data.file or ""))
     found = coefficient_errors(model, rows)
     errors = () if found is None else tuple(map(tuple, found.tolist()))
@@ -162,7 +162,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
     from dataclasses import replace  # noqa: PLC0415
 
     from dorfl.certificates.certified import CONFIDENCE, DRIFT  # noqa: PLC0415 - slow to import
-    from dorfl.protocol import meaning  # noqa: PLC0415
+    from dorfl.protocol import resolution  # noqa: PLC0415
     from dorfl.tabular import held_out, promises, table  # noqa: PLC0415
 
     private = model.facts.settings["privacy"]["epsilon"] is not None
@@ -183,7 +183,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
             def certify(own: Model, trained: Rows, held: Rows) -> None:
                 nonlocal model
-                if not (meaning.certifies(study) and len(held.y)):
+                if not (resolution.certifies(study) and len(held.y)):
                     return
                 share = model.facts.outliers or 0.0
                 found = promises.of_held_out(own, trained, held, share, DRIFT, CONFIDENCE)

@@ -5,7 +5,7 @@ and differ in one (x, y). Everything a site sends during training, all rounds to
 whoever listens, the server included, is (ε, δ)-differentially private for that relation, for every
 site on its own. Not protected: the number of rows n, and what a site reported before training (how
 columns are scaled, a centre ξ̄), unless a study says what is known of its columns and a share of ε
-is kept for them (`before`; :mod:`dorfl.protocol.private`). ξ̄ has to be given: one computed
+is kept for them (`before`; :mod:`dorfl.protocol.private_columns`). ξ̄ has to be given: one computed
 from rows would tell of them.
 
 **How.** Every row's f is clipped to [lo, hi] and its gradient to length C. With w = hi − lo and

@@ -5,7 +5,7 @@
 If the study leaves the share of outliers open, candidates are trained first, all of them in the
 same rounds (`select`), and compared on held-out rows (`compare`): :mod:`dorfl.selection.outliers`.
 The final training starts from the selected one. A network is trained after that, instead of a
-linear model (`network`: :mod:`dorfl.protocol.learning`).
+linear model (`network`: :mod:`dorfl.protocol.network_rounds`).
 
 Every step asks each site for one answer (:func:`request`); :func:`read` checks what comes back, and
 :func:`receive` makes the next state of it. Engines only carry: the same functions run in process
@@ -32,17 +32,16 @@ from dorfl.federated.messages import Report
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
 from dorfl.protocol import (  # fmt: skip
-    ending,
-    learning,
-    meaning,
-    pooling,
+    finalize,
+    network_rounds,
+    pooled_rounds,
+    reply_validation,
+    resolution,
+    schema,
     secure,
-    settling,
     summing,
-    vetting,
 )
-from dorfl.protocol.ending import AFTER, running
-from dorfl.protocol.learning import Learning
+from dorfl.protocol.finalize import AFTER, running
 from dorfl.protocol.messages import (
     Answer,
     Columns,
@@ -56,9 +55,10 @@ from dorfl.protocol.messages import (
     Request,
     Spreads,
 )
+from dorfl.protocol.network_rounds import Learning
+from dorfl.protocol.schema import scale_label, settle_label
 from dorfl.protocol.secure import Sum
 from dorfl.protocol.settings import Study, linear
-from dorfl.protocol.settling import scale_label, settle_label
 from dorfl.selection import constants, outliers
 from dorfl.selection.defaults import cutoff_of
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
@@ -66,7 +66,7 @@ from dorfl.solvers.base import Info
 from dorfl.support import text, wire
 from dorfl.support.types import Array
 
-certificate, waiting, asked = ending.certificate, ending.waiting, secure.asked
+certificate, waiting, asked = finalize.certificate, finalize.waiting, secure.asked
 
 
 class State(NamedTuple):
@@ -138,7 +138,7 @@ class State(NamedTuple):
     def believed(self) -> tuple[float, ...]:
         """The rows that sites weigh by."""
         most = self.study.defence.most_rows
-        return self.sizes or vetting.believed(self.rows, most, sites=not self.here)
+        return self.sizes or reply_validation.believed(self.rows, most, sites=not self.here)
 
 
 _ANSWERS: dict[str, type] = {
@@ -169,13 +169,13 @@ def request(state: State, site: str) -> Request:
     """What to ask `site` now."""
     sent, models, outcome, thin = secure.about(state)
     outcome = state.outcome if state.step in AFTER else outcome
-    sent = learning.sent(state) if state.step == "network" else sent
+    sent = network_rounds.sent(state) if state.step == "network" else sent
     broadcasts = {
         str(k): serving.broadcast(server) for k, server in enumerate(state.servers) if server
     }
     compared = state.candidates if state.step in ("select", "compare") or models is not None else ()
     return Request(
-        meaning.agreed(state, site), state.step, sent, outcome, secure.question(state),
+        resolution.agreed(state, site), state.step, sent, outcome, secure.question(state),
         compared, broadcasts, models, thin,
     )  # fmt: skip
 
@@ -208,15 +208,17 @@ def read(state: State, site: str, data: bytes) -> Answer:
 
 def _wrong(state: State, site: str, answer: Answer) -> str | None:
     if isinstance(answer, Report) and state.step == "network":
-        return learning.wrong(state, site, answer)
+        return network_rounds.wrong(state, site, answer)
     if isinstance(answer, Reports):
         return _wrong_reports(state, site, answer)
     if isinstance(answer, Told):
-        return vetting.untold(answer, *meaning.certificates(state, meaning.thin(state)))
+        return reply_validation.untold(
+            answer, *resolution.certificates(state, resolution.thin(state))
+        )
     rows = state.rows[state.roster.index(site)] if state.rows else 0
     dims = len(state.transform.names) if state.transform else 0
-    widths = (dims, dims + (state.target is not None), meaning.centered_classes(state))
-    return secure.wrong(state, site, answer) or vetting.wrong(
+    widths = (dims, dims + (state.target is not None), resolution.centered_classes(state))
+    return secure.wrong(state, site, answer) or reply_validation.wrong(
         answer, rows, widths, state.server, site, noisy=bool(state.study.privacy.known)
     )
 
@@ -230,7 +232,7 @@ def _wrong_reports(state: State, site: str, answer: Reports) -> str | None:
         report = answer.reports[place]
         if report.client != site:
             return "reports for another site"
-        if reason := vetting.wrong(report, 0, (0, 0, 0), server, site):
+        if reason := reply_validation.wrong(report, 0, (0, 0, 0), server, site):
             return reason
     return None
 
@@ -251,18 +253,18 @@ def receive(
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
     good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
-    good = vetting.discounted(state, good)
+    good = reply_validation.discounted(state, good)
     return secure.begin(_NEXT[state.step](state, good, refused))
 
 
 def new_server(state: State) -> Server:
     """The server before the first round."""
-    study, problem = linear(state.study), meaning.problem_of(state)
-    start = meaning.start_of(problem) if state.start is None else state.start
+    study, problem = linear(state.study), resolution.problem_of(state)
+    start = resolution.start_of(problem) if state.start is None else state.start
     if study.privacy.summed:
-        return pooling.server_of(state, start)
-    told, options = meaning.trained_on(state), meaning.options_now(state)
-    bounds = meaning.limits_of(study) if state.here else meaning.bounds_of(study, problem)
+        return pooled_rounds.server_of(state, start)
+    told, options = resolution.trained_on(state), resolution.options_now(state)
+    bounds = resolution.limits_of(study) if state.here else resolution.bounds_of(study, problem)
     server = training.serve(
         problem, state.roster, np.array(state.believed), start,
         options.changed(limits=bounds), state.centers,
@@ -282,7 +284,7 @@ def _columns(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
         if set(told.columns) != set(used):
             raise ValueError(f"site {site!r}: tells of other columns than those asked for")
     ordered = {s: {name: told.columns[name] for name in used} for s, told in answers.items()}
-    state = state._replace(transform=preprocessing.agree(ordered, meaning.plan_of(study)))
+    state = state._replace(transform=preprocessing.agree(ordered, resolution.plan_of(study)))
     state = settle_label(state, {site: told.label for site, told in answers.items()})
     scales = state.target is not None or study.columns.scaling != "none"
     return state._replace(step="spreads") if scales else prepared(state)
@@ -292,7 +294,7 @@ def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> Stat
     if state.candidate is not None and refused:
         return _decided(state, outliers.CAUTIOUS)
     if state.sum.of in secure.AFTER and len(answers) < len(state.roster):
-        return _NEXT[state.sum.of](state, {}, ending.silent(state, answers, refused))
+        return _NEXT[state.sum.of](state, {}, finalize.silent(state, answers, refused))
     state, total = secure.receive(state, answers, refused)
     if total is None:
         return state
@@ -300,7 +302,7 @@ def _sum(state: State, answers: dict[str, Any], refused: dict[str, str]) -> Stat
     if state.step != "round":
         state, told = secure.told(state, total)
         return state if told is None else _NEXT[state.step](state, {summing.ALL: told}, refused)
-    state, info = pooling.round_of(state, total, refused)
+    state, info = pooled_rounds.round_of(state, total, refused)
     if info is None:
         return state
     return _end(state, info) if state.candidate is None else _trained_alone(state, info.theta)
@@ -317,7 +319,7 @@ def _spreads(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     if transform.scaling != "none":
         told = {site: answer.spreads for site, answer in answers.items()}
         state = state._replace(
-            transform=preprocessing.scale(transform, told, meaning.plan_of(study))
+            transform=preprocessing.scale(transform, told, resolution.plan_of(study))
         )
     if state.target is not None:
         state = scale_label(state, {site: answer.label for site, answer in answers.items()})
@@ -330,23 +332,23 @@ def prepared(state: State) -> State:
     if not state.transform.names:
         reasons = "; ".join(f"{name!r}: {why}" for name, why in state.transform.ignored.items())
         raise ValueError(f"no column is left to learn from ({reasons or 'none but the label'})")
-    return state._replace(step="center") if meaning.asks_where(state.study) else _start(state)
+    return state._replace(step="center") if resolution.asks_where(state.study) else _start(state)
 
 
 def _center(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     told = list(answers.values())
-    state = state._replace(spread=robust.column_scales(told, meaning.measured_of(state.study)))
-    own, shape = meaning.keeps_center(state), meaning.shape_of(state)
+    state = state._replace(spread=robust.column_scales(told, resolution.measured_of(state.study)))
+    own, shape = resolution.keeps_center(state), resolution.shape_of(state)
     if not (state.study.method.scores and shape.any()):
         return _begin_selection(state)
     state = state._replace(centers=robust.client_centers(told, own, shape))
-    if own and state.study.privacy.summed and meaning.centered_classes(state):
+    if own and state.study.privacy.summed and resolution.centered_classes(state):
         return state._replace(step="classes")
     return state._replace(step="edge")
 
 
 def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
-    told, shares = list(answers.values()), meaning.shares_of(state)
+    told, shares = list(answers.values()), resolution.shares_of(state)
     cutoffs = tuple((share, cutoff_of(told, share)) for share in shares)
     return _begin_selection(state._replace(cutoffs=cutoffs))
 
@@ -356,7 +358,7 @@ def _edge(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
 
 def _begin_selection(state: State) -> State:
     """Go on to the training of candidates, or to the final training if there is one candidate."""
-    if not meaning.selects(state.study):
+    if not resolution.selects(state.study):
         return _start(state)
     scored = [c for c in state.candidates if c.share == 0 or state.cutoffs]
     least = state.study.privacy.least
@@ -366,7 +368,7 @@ def _begin_selection(state: State) -> State:
         )  # no client can report on held-out rows
     limit = outliers.row_limit(len(state.roster))
     state = state._replace(candidates=tuple(scored), row_limit=limit)
-    if len(scored) == 1 and not meaning.compares_labels(state):
+    if len(scored) == 1 and not resolution.compares_labels(state):
         return _start(state._replace(row_limit=0))
     return _train_candidates(state, (None,) * len(scored))
 
@@ -428,7 +430,7 @@ def _compare(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     if first is not None:  # labels were compared second, and the share of outliers stands
         if first.rows and (first.share > 0 or not decision.labels):
             decision = first._replace(labels=decision.labels)
-    elif meaning.compares_labels(state) and (decision.rows or len(state.candidates) == 1):
+    elif resolution.compares_labels(state) and (decision.rows or len(state.candidates) == 1):
         plain = Candidate(decision.share)
         state = state._replace(
             decision=decision, reference=winner, candidates=(plain, plain._replace(labels=True))
@@ -450,9 +452,9 @@ def _decided(state: State, decision: Decision) -> State:
 
 def _start(state: State) -> State:
     if state.study.privacy.summed:
-        state = pooling.tilted(state)
-    if learning.due(state):
-        return learning.begin(state)
+        state = pooled_rounds.tilted(state)
+    if network_rounds.due(state):
+        return network_rounds.begin(state)
     return state._replace(step="round", server=new_server(state))
 
 
@@ -469,27 +471,27 @@ def _round(state: State, answers: dict[str, Any], refused: dict[str, str]) -> St
         state = state._replace(server=server, history=(*state.history, line))
     else:
         state = state._replace(server=server, spent=state.spent + 1)
-    info = ending.unless_refused(state, info)
+    info = finalize.unless_refused(state, info)
     return _end(state, info) if info.done else state
 
 
 def _end(state: State, info: Info) -> State:
-    outcome = ending.outcome(state, info)
-    return learning.after(state._replace(outcome=outcome, scatter=outcome.scatter))
+    outcome = finalize.outcome(state, info)
+    return network_rounds.after(state._replace(outcome=outcome, scatter=outcome.scatter))
 
 
 _NEXT: dict[str, Callable[[State, dict[str, Any], dict[str, str]], State]] = {
-    "enrol": settling.enrolled,
-    "levels": lambda state, answers, _: settling.levels(state, answers),
+    "enrol": schema.enrolled,
+    "levels": lambda state, answers, _: schema.levels(state, answers),
     **dict.fromkeys(secure.STEPS, _sum),
     "columns": _columns,
     "spreads": _spreads,
     "center": _center,
     "edge": _edge,
     "round": _round,
-    "network": learning.receive,
+    "network": network_rounds.receive,
     "select": _select,
     "compare": _compare,
-    "finish": ending.finish,
-    "certify": ending.certified,
+    "finish": finalize.finish,
+    "certify": finalize.certified,
 }

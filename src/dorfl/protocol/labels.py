@@ -10,8 +10,8 @@ import numpy as np
 
 from dorfl.data.preprocessing import Column, Numeric, Plan, columns, summaries
 from dorfl.objective.base import Loss
-from dorfl.protocol import private
-from dorfl.protocol.meaning import task_of
+from dorfl.protocol import private_columns
+from dorfl.protocol.resolution import task_of
 from dorfl.protocol.settings import Study
 from dorfl.support.types import Array
 
@@ -30,7 +30,7 @@ def plan_of(study: Study) -> Plan:
 
 def unit_plan(study: Study) -> Plan:
     """How the unit of a label that is a number is found."""
-    kinds, floors = {study.data.label: "numeric"}, private.floors(study)
+    kinds, floors = {study.data.label: "numeric"}, private_columns.floors(study)
     return Plan(_scaling(study), kinds, least=study.privacy.least, floors=floors)
 
 

@@ -16,7 +16,7 @@ from dorfl.data.robust import ColumnScales, LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.pooled import Tilt
-from dorfl.protocol.constant import Learnt
+from dorfl.protocol.constant_baseline import Learnt
 from dorfl.protocol.settings import Study
 from dorfl.selection.outliers import Candidate, Decision, HeldOut
 from dorfl.support.types import Array

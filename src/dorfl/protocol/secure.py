@@ -3,7 +3,7 @@
     sum masked → sum open
 
 take the place of every step whose answers add up: `round`, and those of
-:mod:`dorfl.protocol.counted` (`columns` after `levels`, which asks for names
+:mod:`dorfl.protocol.additive_statistics` (`columns` after `levels`, which asks for names
 alone). A sum becomes the answer of one client that has everybody's rows, and the study goes on from
 that as from any other. A sum that cannot be opened is asked for anew.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from dorfl.federated import pooled
 from dorfl.federated import server as serving
 from dorfl.federated.pooled import Levels, Tilt
-from dorfl.protocol import counted, meaning, vetting
+from dorfl.protocol import additive_statistics, reply_validation, resolution
 from dorfl.protocol import summing as summed
 from dorfl.protocol.messages import (
     Answer,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STEPS = summed.STEPS
 ANSWERS: dict[str, type] = dict(zip(STEPS, (Masked, Opened), strict=True))
-SUMMED = (*counted.STEPS, "round")
+SUMMED = (*additive_statistics.STEPS, "round")
 AFTER = ("certify",)  # what is summed over all sites or left out
 _VOID = 3  # sums in a row that cannot be opened
 
@@ -64,8 +64,8 @@ class Sum(NamedTuple):
 
 def told(state: State, total: Array) -> tuple[State, Any]:
     """What a sum comes to, as if one client had all rows; ValueError where it cannot be one."""
-    state, answer = counted.told(state, total)
-    reason = vetting.unsound(answer, sum(state.rows))
+    state, answer = additive_statistics.told(state, total)
+    reason = reply_validation.unsound(answer, sum(state.rows))
     if reason is not None:
         raise impossible(reason)
     return state, answer
@@ -116,7 +116,7 @@ def about(state: State) -> Asked:
     sent = serving.broadcast(state.server) if of == "round" and state.server is not None else None
     models = np.array(state.models) if of == "compare" else None
     outcome = state.outcome if of in AFTER else None
-    return Asked(sent, models, outcome, meaning.thin(state))
+    return Asked(sent, models, outcome, resolution.thin(state))
 
 
 def wrong(state: State, site: str, answer: Answer) -> str | None:
@@ -199,5 +199,5 @@ def _size(state: State) -> int:
     """How many numbers a site adds to the present sum."""
     broadcast = about(state).broadcast
     if broadcast is None:
-        return counted.size(state)
-    return pooled.size(broadcast.task, meaning.problem_of(state).layout)
+        return additive_statistics.size(state)
+    return pooled.size(broadcast.task, resolution.problem_of(state).layout)

@@ -123,7 +123,7 @@ class Privacy(NamedTuple):
     (:mod:`dorfl.protocol.transcript`). "open": it learns each site's reports.
     "private": reports have noise for (ε, δ)-differential privacy
     (:mod:`dorfl.federated.privacy`, also for `clip` and `highest`); with `known` of every column,
-    the steps before training have it too (:mod:`dorfl.protocol.private`).
+    the steps before training have it too (:mod:`dorfl.protocol.private_columns`).
     """
 
     minimum_rows: Annotated[int, "how many rows a client needs"] = 10

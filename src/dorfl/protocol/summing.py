@@ -1,9 +1,8 @@
 """What of a study is summed, as vectors of numbers; the same on both sides of a secure sum.
 
-Counts and sums of columns, and the reports of a round; what is made of sketches is
-:mod:`dorfl.protocol.counted`'s business. What is no sum is told by name only (:func:`names_of`: of
-which kind a column is, and which levels occur) or not asked for: what every site would tell of
-itself at the end.
+Counts and sums of columns, and the reports of a round. :mod:`dorfl.protocol.additive_statistics`
+adds up sketches. The kinds of columns and the names of levels are not sums (:func:`names_of`).
+What a site would report of itself at the end is not asked for.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorfl.protocol import coordinator, nearness, transcript
+from dorfl.protocol import coordinator, rounding, transcript
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Refusal, Reply, Request
 from dorfl.protocol.transcript import Relay, Said, UnfitError
@@ -91,9 +91,9 @@ def _agreed(site: Site, state: State, relayed: Request) -> State:
     if wire.encode(own) == wire.encode(relayed):
         return state
     own = wire.decode(wire.encode(own), Request)
-    if not nearness.distance(own, relayed) <= nearness.TOLERANCE:
+    if not rounding.distance(own, relayed) <= rounding.TOLERANCE:
         raise UnfitError("the request is not the study's own")
-    return nearness.adopt(state, own, relayed)  # type: ignore[no-any-return]
+    return rounding.adopt(state, own, relayed)  # type: ignore[no-any-return]
 
 
 def _answered(site: Site, state: State, request: Request) -> Said:

@@ -17,7 +17,7 @@ from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
-from dorfl.protocol import constant, guard, labels, meaning
+from dorfl.protocol import constant_baseline, guard, labels, resolution
 from dorfl.protocol.messages import Agreement, Columns, Finished, Spreads
 from dorfl.selection import constants, outliers
 from dorfl.site.consent import Refused
@@ -36,7 +36,7 @@ def columns(rows: pa.Table, agreement: Agreement) -> Columns:
     study = agreement.study
     label = labels.summarise(rows.column(study.data.label), study)
     return Columns(
-        preprocessing.summarise(rows.select(agreement.columns), meaning.plan_of(study)), label
+        preprocessing.summarise(rows.select(agreement.columns), resolution.plan_of(study)), label
     )
 
 
@@ -46,7 +46,7 @@ def spreads(rows: pa.Table, agreement: Agreement) -> Spreads:
     assert agreement.transform is not None
     if target is not None:
         told = summaries.deviation(rows.column(study.data.label), target, labels.unit_plan(study))
-    plan = meaning.plan_of(study)
+    plan = resolution.plan_of(study)
     return Spreads(preprocessing.deviations(rows, agreement.transform, plan), told)
 
 
@@ -61,11 +61,11 @@ def features(rows: pa.Table, agreement: Agreement) -> tuple[Array, Array]:
             "some rows have a label that is not among the study's classes; name them all: "
             "[data] classes = [...]"
         ) from None
-    X = agreement.transform.apply(rows, meaning.dtype_of(study)).X
+    X = agreement.transform.apply(rows, resolution.dtype_of(study)).X
     # With noise a row must not change others, and needs no others to hide among.
     if study.privacy.epsilon is None:
         X = guard.settle(X, study.privacy.least)
-    return X, labels.for_training(y, meaning.loss_of(study, len(agreement.classes)))
+    return X, labels.for_training(y, resolution.loss_of(study, len(agreement.classes)))
 
 
 def gaps(table: Any, transform: Transform, bounds: Array) -> Array:
@@ -108,7 +108,7 @@ def place(
     if not agreement.apart:  # the middles agreed on, which most columns are scaled to have at 0
         middle = np.append(fills, 0.0) if target is not None else fills
     stand_ins = None if missing is None else np.array([fills.astype(X.dtype), missing])
-    classes = meaning.centered_classes(agreement)
+    classes = resolution.centered_classes(agreement)
     told = y if classes or target is not None else None
     least = agreement.study.privacy.least
     return robust.report(X, told, classes=classes, middle=middle, least=least, imputed=stand_ins)
@@ -121,15 +121,15 @@ def own_center(X: Array, y: Array, agreement: Agreement | Any) -> Array | None:
     alone had another.
     """
     several = np.asarray(agreement.center).ndim == 2
-    if not (several or meaning.keeps_center(agreement)):
+    if not (several or resolution.keeps_center(agreement)):
         return None
     told = place(X, y, agreement)
-    return robust.class_centers(told, meaning.shape_of(agreement)) if several else told.mean
+    return robust.class_centers(told, resolution.shape_of(agreement)) if several else told.mean
 
 
 def distances(X: Array, y: Array, center: Array, agreement: Agreement | Any) -> Sketch:
     """How far a client's rows lie from their centre, or that of their class."""
-    shape, least = meaning.shape_of(agreement), agreement.study.privacy.least
+    shape, least = resolution.shape_of(agreement), agreement.study.privacy.least
     return robust.distance_sketch(X, robust.row_centers(center, y), shape, least)
 
 
@@ -143,7 +143,7 @@ def seen(X: Array, y: Array, agreed: Agreement | Any) -> tuple[Array, Array]:
 
 def mass(problem: Problem, X: Array, y: Array, agreed: Agreement | Any) -> Any:
     """Return the weights of rows by their labels, or None if labels are not down-weighted."""
-    if agreed.reference is None or not meaning.labels_of(agreed):
+    if agreed.reference is None or not resolution.labels_of(agreed):
         return None
     return label_weights(problem, agreed.reference, X, y)
 
@@ -196,7 +196,7 @@ def candidate_losses(
     _, held = outliers.split_rows(len(y), agreed.row_limit, y if agreed.classes else None)
     if agreed.cutoffs and center is not None:
         offset = X[held].astype(np.float64) - robust.row_centers(center, y[held])
-        away = offset**2 @ meaning.shape_of(agreed)
+        away = offset**2 @ resolution.shape_of(agreed)
         held = held[outliers.compared_rows(away, max(agreed.cutoffs)[1], least)]
     if agreed.reference is not None:  # labels are compared: only rows whose label fits
         fitting = label_weights(problem, agreed.reference, X[held], y[held])
@@ -233,7 +233,7 @@ def served(
     """How any model serves a client whose rows have the weights `p`; `y` as encoded."""
     out = outputs(problem, theta, X)
     loss = problem.loss.value(out, y)
-    learnt = constant.measure(problem, loss, y, p)
+    learnt = constant_baseline.measure(problem, loss, y, p)
     score = score_of(problem, out, y, target, least)
     return Finished(float(loss.mean()), score, learnt, histogram(p * len(y), least), None)
 
@@ -244,7 +244,7 @@ def certify(group: Group, theta: Array, agreed: Agreement | Any, thin: int) -> l
     A bound stays one, and nobody learns from the last digits of many means what is in one row. A
     client that trains with labels cut short (:func:`labels.for_training`) has no bound to tell.
     """
-    units, asked = meaning.certifying(agreed, thin)
+    units, asked = resolution.certifying(agreed, thin)
 
     def rounded(mean: Array, unit: float) -> Array:
         return np.asarray(

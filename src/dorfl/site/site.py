@@ -30,7 +30,7 @@ from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.privacy import Gaussian
 from dorfl.linear.curvature import RESOLUTIONS, coarser
 from dorfl.linear.group import Group
-from dorfl.protocol import labels, meaning, private
+from dorfl.protocol import labels, private_columns, resolution
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import (
     Agreement,
@@ -189,21 +189,21 @@ class Site:
         rows, study = self.rows(agreement), agreement.study
         if step == "enrol":
             return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
-        if study.privacy.known and step in private.STEPS:
-            return private.STEPS[step](rows, agreement, self._noise(agreement))
+        if study.privacy.known and step in private_columns.STEPS:
+            return private_columns.STEPS[step](rows, agreement, self._noise(agreement))
         if step == "columns":
             return serving.columns(rows, agreement)
         if agreement.transform is None:
             raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
         if study.privacy.known:
-            self._unless(private.strange(agreement))
+            self._unless(private_columns.strange(agreement))
         if not study.privacy.summed:
             self._saturation(agreement, rows.num_rows, "this site's")
         if agreement.decay is not None:
             return updating.answer(self, request)
         if step == "spreads":
             return serving.spreads(rows, agreement)
-        if step == "center" and meaning.asks_where(study):
+        if step == "center" and resolution.asks_where(study):
             X, y = self._features(agreement)
             missing = serving.gaps(rows, agreement.transform, np.array([0, rows.num_rows]))[0]
             return serving.place(X, y, agreement, missing)
@@ -218,7 +218,7 @@ class Site:
             return self._compare(request)
         if step == "finish" and request.outcome is not None:
             return self._finish(agreement, request.outcome)
-        if step == "certify" and request.outcome is not None and meaning.certifies(study):
+        if step == "certify" and request.outcome is not None and resolution.certifies(study):
             return self._certify(agreement, request.outcome, request.thin)
         raise Refused("is no question of this protocol")
 
@@ -228,7 +228,10 @@ class Site:
         if key not in self._groups:
             X, y = self._features(agreement)
             checked = validation.clients({self.name: serving.seen(X, y, agreement)})
-            center, problem = self._centered(agreement, X, y)[None], meaning.problem_of(agreement)
+            center, problem = (
+                self._centered(agreement, X, y)[None],
+                resolution.problem_of(agreement),
+            )
             mass = serving.mass(problem, *checked[self.name], agreement)
             made = training.stack(problem, checked, center, mass=mass)
             kept = list(self._groups.items())[-_GROUPS + 1 :]
@@ -275,7 +278,7 @@ class Site:
 
     def _saturation(self, agreement: Agreement, rows: int, whose: str) -> None:
         if agreement.study.training.model == "linear":
-            problem = meaning.problem_of(agreement)
+            problem = resolution.problem_of(agreement)
             self._unless(disclosure.parameters_objection(problem, self.policy, rows, whose))
 
     def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:
@@ -283,7 +286,7 @@ class Site:
         assert agreement.transform is not None
         dims, spread = len(agreement.transform.names), agreement.spread
         center = np.zeros(dims) if agreement.center is None else agreement.center
-        fits = center.shape in ((dims,), (meaning.centered_classes(agreement), dims))
+        fits = center.shape in ((dims,), (resolution.centered_classes(agreement), dims))
         if not fits or (spread is not None and spread.units.shape != (dims,)):
             raise Refused("centre and spread do not fit the columns agreed on")
         own = None if agreement.center is None else serving.own_center(X, y, agreement)
@@ -316,7 +319,7 @@ class Site:
         if len(models) != len(request.candidates):
             raise Refused("the candidates are none that the study implies")
         X, y = self._features(agreement)
-        problem = meaning.problem_of(agreement)
+        problem = resolution.problem_of(agreement)
         center = self._centered(agreement, X, y) if agreement.cutoffs else None
         losses = serving.candidate_losses(problem, models, X, y, agreement, center)
         return outliers.compare_losses(request.candidates, losses, agreement.study.privacy.least)
@@ -346,7 +349,7 @@ class Site:
     def _noise(self, agreement: Agreement) -> Gaussian | None:
         """Return the noise of a private study, once the ledger has it."""
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
-        noise, policy = meaning.mechanism_of(agreement.study, seed), self.policy
+        noise, policy = resolution.mechanism_of(agreement.study, seed), self.policy
         if noise is not None:
             self._unless(self.ledger.spend(agreement.run, noise, policy.epsilon, policy.delta))
         return noise

@@ -9,7 +9,7 @@ import numpy as np
 
 from dorfl.federated import pooled, secure_sum
 from dorfl.federated.messages import Report
-from dorfl.protocol import counted
+from dorfl.protocol import additive_statistics
 from dorfl.protocol import summing as summed
 from dorfl.protocol.messages import (
     Agreement,
@@ -110,14 +110,14 @@ def _significant(number: float) -> float:
 def _numbers(site: Site, request: Request, summing: Summing) -> Array:
     """Return what the site adds: the integers that stand for its answer in the open."""
     agreement, of = request.agreement, summing.of
-    told = site.plainly(request._replace(step=counted.PLAINLY.get(of, of)))
+    told = site.plainly(request._replace(step=additive_statistics.PLAINLY.get(of, of)))
     rows = site.rows(agreement)
     if isinstance(told, Report):
         assert request.broadcast is not None
         shape = site.group(agreement).problem.layout
         weight = _log_weight(site, agreement, rows.num_rows, summing)
         return np.asarray(summed.report(told, weight, request.broadcast, summing, shape))
-    plain = counted.numbers(told, agreement, summing, rows)
+    plain = additive_statistics.numbers(told, agreement, summing, rows)
     if plain is None:
         raise Refused("the sum is of other columns than those agreed on")
     try:

@@ -17,7 +17,7 @@ from dorfl.data.validation import Clients
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.linear.group import Group
 from dorfl.networks.layered import Layered
-from dorfl.protocol import learning
+from dorfl.protocol import network_rounds
 from dorfl.protocol.messages import Agreement, Answer, Finished, Outcome, Request
 from dorfl.site import serving
 from dorfl.site.consent import Refused
@@ -62,7 +62,7 @@ def _report(site: Site, agreement: Agreement, sent: Broadcast) -> Report:
     if not 1 <= number <= plan.rounds + 1:
         raise Refused("the round's number is out of range")
     last = number == plan.rounds + 1
-    if task[2:] != learning.asked(task.theta, task.lam, last=last)[2:]:
+    if task[2:] != network_rounds.asked(task.theta, task.lam, last=last)[2:]:
         raise Refused("the task is none that the study implies: one step on all rows")
     if np.abs(task.theta - own.start).max() > _REACH * plan.used_server_optimizer.lr * (number - 1):
         raise Refused("θ is further from where it began than the study's steps lead")
@@ -106,7 +106,7 @@ def _own(site: Site, agreement: Agreement) -> Own:
         group = site.group(agreement)
         problem, rows = group.problem, _rows(group)
         assert isinstance(problem, Layered)
-        plan = learning.planned(agreement, group.counts, agreement.decay)
+        plan = network_rounds.planned(agreement, group.counts, agreement.decay)
         fleet = tabular.ready(rows, problem, group.centers, plan)
         own = site.own = Own(mark, group, fleet, fleet.network.start().numpy())
     return own

@@ -34,7 +34,7 @@ from dorfl.objective.costs import squared
 from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic
-from dorfl.protocol import checks, meaning
+from dorfl.protocol import checks, resolution
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
 from dorfl.selection.defaults import RULES, Choice
@@ -181,7 +181,7 @@ def choose(
         methods.check_shift(method.shift)
     study, prepared = prepared_for(clients, method, loss=loss, frozen=frozen)
     state = engine.resolve(study, prepared)
-    choice = meaning.chosen(state)
+    choice = resolution.chosen(state)
     scale = _Units(state, len(state.columns))
     made = scale.method(choice.method, _centers(state))
     if isinstance(method.score, Score) or method.score is None:
@@ -275,7 +275,7 @@ def run(
     relative[prepared.rows.order] = (
         np.concatenate(group.sample_weights(state.outcome.theta)) * counts
     )
-    for note in meaning.unused(study):
+    for note in resolution.unused(study):
         warnings.warn(note, UserWarning, stacklevel=4)
     return Fitted(state, group, prepared, relative)
 

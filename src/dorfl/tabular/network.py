@@ -15,7 +15,7 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.federated.simulation import Round
 from dorfl.networks.layered import Layered, layered
-from dorfl.protocol import constant, learning
+from dorfl.protocol import constant_baseline, network_rounds
 from dorfl.protocol.settings import Study
 from dorfl.site import serving
 from dorfl.support.types import Array
@@ -77,7 +77,7 @@ def model_of(
         gap=trained.gap_estimate if old.method.mixture.adversarial else np.nan,
         rounds=trained.rounds,
         status="trained",
-        message=learning.message(trained.objective),
+        message=network_rounds.message(trained.objective),
         history=trained.history,
         l2=trained.plan.l2,
     )
@@ -85,8 +85,8 @@ def model_of(
     settings = {**made.facts.settings, "training": study.to_json()["training"]}
     served, counts, learnt = _served(made, problem, fit, rows, weights)
     facts = made.facts._replace(
-        notes=(*made.facts.notes, learning.NO_CERTIFICATE),
-        choice=(learning.words(problem, trained.plan), *made.facts.choice),
+        notes=(*made.facts.notes, network_rounds.NO_CERTIFICATE),
+        choice=(network_rounds.words(problem, trained.plan), *made.facts.choice),
         clients=served,
         weights=results.histogram(counts),
         learnt=learnt,
@@ -107,4 +107,4 @@ def _served(
         served.append(ClientStatistics(name, len(y), own.learnt.loss, own.score))
         counts.append(own.weights)
         parts.append(own.learnt)
-    return tuple(served), counts, LossComparison(*constant.against(parts, fit.lam))
+    return tuple(served), counts, LossComparison(*constant_baseline.against(parts, fit.lam))

@@ -19,7 +19,7 @@ from dorfl.certificates.certified import (
     Frame,
     InSample,
 )
-from dorfl.protocol import meaning
+from dorfl.protocol import resolution
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Study
 from dorfl.support import wire
@@ -38,15 +38,15 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.told or set(state.told) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    asked, less = meaning.certificates(state, meaning.thin(state))
+    asked, less = resolution.certificates(state, resolution.thin(state))
     told = tuple(state.told[site] for site in shown)
     if any(one.loss.shape[1] < len(asked.shares) for one in told):
         told, asked = tuple(bound.shortened(one, asked, less) for one in told), less
     found = InSample(
-        outliers=meaning.wrong_of(state),
+        outliers=resolution.wrong_of(state),
         drift=drift,
         names=tuple(shown),
-        classifies=meaning.problem_of(state).loss.classifies,
+        classifies=resolution.problem_of(state).loss.classifies,
         unit=1.0 if state.target is None else state.target.spread,
         lam=rows / rows.sum(),
         reports=told,

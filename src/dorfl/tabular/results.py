@@ -14,7 +14,7 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
-from dorfl.protocol import constant, coordinator, ending, learning, meaning
+from dorfl.protocol import constant_baseline, coordinator, finalize, network_rounds, resolution
 from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Agreement, Outcome
 from dorfl.selection.outliers import Decision
@@ -42,7 +42,7 @@ def fit_of(state: State) -> Fit:
     """Return the fit of a finished study, for standardised columns."""
     outcome, centers = state.outcome, state.centers
     assert outcome is not None
-    problem = meaning.problem_of(state)
+    problem = resolution.problem_of(state)
     if centers is None:
         centers = np.zeros((len(state.shown), problem.dims))
     fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
@@ -160,10 +160,10 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     elif incomplete:
         notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
     notes += (
-        meaning.unused(state.study)
+        resolution.unused(state.study)
         + _discounted(state)
-        + ending.uncertified(state)
-        + ((learning.NO_CERTIFICATE,) if state.learning else ())
+        + finalize.uncertified(state)
+        + ((network_rounds.NO_CERTIFICATE,) if state.learning else ())
     )
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
@@ -188,7 +188,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         assert state.outcome is not None
         weights = histogram([reports[name].weights for name in state.roster])
         parts = [reports[name].learnt for name in state.roster]
-        learnt = LossComparison(*constant.against(parts, state.outcome.lam))
+        learnt = LossComparison(*constant_baseline.against(parts, state.outcome.lam))
         if weights.low and not state.here:
             notes += (
                 f"sites report weights in blocks of at least {state.study.privacy.least} rows, so "
@@ -198,7 +198,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     return Facts(
         sum(state.rows),
         notes,
-        learning.described(state) + meaning.chosen(state).words,
+        network_rounds.described(state) + resolution.chosen(state).words,
         tuple(served),
         tuple(common.ravel().tolist()),
         weights,
@@ -207,7 +207,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         settings=state.study.to_json(),
         promise=promises.of_study(state),
         reference=_plain(state.reference),
-        outliers=meaning.share_of(state),
+        outliers=resolution.share_of(state),
         validation=_validation(state.decision),
     )
 

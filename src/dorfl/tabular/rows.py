@@ -21,12 +21,12 @@ from dorfl.data.robust import LocationReport
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.federated.client import stream
-from dorfl.protocol import coordinator, guard, labels, meaning
+from dorfl.protocol import coordinator, guard, labels, resolution
 from dorfl.protocol.coordinator import State
-from dorfl.protocol.meaning import dtype_of, loss_of, plan_of
 from dorfl.protocol.messages import Enrolled
+from dorfl.protocol.resolution import dtype_of, loss_of, plan_of
+from dorfl.protocol.schema import scale_label, settle_label
 from dorfl.protocol.settings import Study
-from dorfl.protocol.settling import scale_label, settle_label
 from dorfl.site import serving
 from dorfl.support.text import percent
 from dorfl.support.types import Array
@@ -136,7 +136,7 @@ def open_split(study: Study) -> Split:
         )
     client, label = study.data.client, study.data.label
     text = [*study.columns.category, *([client] if client else [])]
-    if meaning.task_of(study) == "classification":
+    if resolution.task_of(study) == "classification":
         text.append(label)
     table = tables.read(study.data.file, text=text, missing=study.columns.missing)
     names = table.column_names

@@ -27,10 +27,10 @@ from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods
 from dorfl.objective.base import Score
-from dorfl.protocol import coordinator, meaning, settings
+from dorfl.protocol import coordinator, resolution, settings
 from dorfl.protocol.coordinator import State
-from dorfl.protocol.meaning import mechanism_of
 from dorfl.protocol.messages import Answer, Reports
+from dorfl.protocol.resolution import mechanism_of
 from dorfl.protocol.settings import Study
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
@@ -83,7 +83,7 @@ def run(
         keep(model)
     if certify and state.step == "certify" and not model.network:
         assert state.outcome is not None
-        parts = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
+        parts = serving.certify(group, state.outcome.theta, state, resolution.thin(state))
         state = coordinator.receive(state, dict(zip(group.names, parts, strict=True)))
     facts = model.facts._replace(promise=promises.of_study(state))
     return replace(model, facts=facts), prepared.rows
@@ -178,7 +178,7 @@ def fit(
     assert state.outcome is not None
     if group.problem.estimates_scale:
         assert state.scatter is not None
-        fixed = meaning.problem_of(state)
+        fixed = resolution.problem_of(state)
         if score is not None:
             fixed = scaling.fixed(group.problem, state.scatter)
         group = replace(group, problem=fixed)
@@ -215,7 +215,7 @@ def resolve(
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
 
         def location(name: str) -> LocationReport:
-            key = name, meaning.centered_classes(state), state.apart
+            key = name, resolution.centered_classes(state), state.apart
             if key not in prepared.locations:
                 found = serving.place(*clients[name], state, gaps.get(name))
                 prepared.locations[key] = found
@@ -260,7 +260,7 @@ def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
     Clients with too few held-out rows for a variance of their own are one stratum, if their rows
     may be reported on: it is entered for the first of them.
     """
-    models, problem = np.array(state.models), meaning.problem_of(state)
+    models, problem = np.array(state.models), resolution.problem_of(state)
 
     def losses(name: str) -> list[Array]:
         center = None if state.centers is None else state.centers[state.roster.index(name)]
@@ -291,7 +291,7 @@ def _group(
     state: State, clients: Clients, mass: Array | None = None, score: Score | None = None
 ) -> Group:
     """Return the rows as the problem at hand sees them."""
-    problem = meaning.problem_of(state)
+    problem = resolution.problem_of(state)
     dims = next(iter(clients.values()))[0].shape[1]
     centers = np.zeros((len(state.roster), dims)) if state.centers is None else state.centers
     if score is not None:
@@ -302,7 +302,7 @@ def _group(
         tables = {name: X for name, (X, _) in clients.items()}
         centers = find_centers(problem.method, tables, len(state.classes))
     used = {name: serving.seen(*pair, state) for name, pair in clients.items()}
-    if meaning.labels_of(state) and state.reference is not None:
+    if resolution.labels_of(state) and state.reference is not None:
         mass = np.concatenate([serving.mass(problem, *pair, state) for pair in used.values()])
     return training.stack(problem, used, centers, mass=mass)
 

@@ -21,7 +21,7 @@ from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO
-from dorfl.protocol import private
+from dorfl.protocol import private_columns
 from dorfl.protocol.messages import Agreement
 from dorfl.protocol.settings import (
     Study,
@@ -323,7 +323,7 @@ def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
 def plan_of(study: Study) -> Plan:
     """How columns are summarised and scaled."""
     scaling, missing = study.columns.scaling, study.columns.missing
-    floors = private.floors(study)
+    floors = private_columns.floors(study)
     return Plan(scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors)
 
 

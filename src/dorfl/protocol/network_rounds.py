@@ -18,7 +18,7 @@ import numpy as np
 
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.networks.layered import Layered, layered
-from dorfl.protocol import meaning
+from dorfl.protocol import resolution
 from dorfl.protocol.messages import Agreement, Outcome
 from dorfl.solvers.base import Task
 from dorfl.support.types import Array
@@ -65,7 +65,9 @@ def due(state: State) -> bool:
     """
     if state.study.training.model == "linear" or state.candidate is not None:
         return False
-    return state.scatter is not None or not meaning.refines(state.study, meaning.problem_of(state))
+    return state.scatter is not None or not resolution.refines(
+        state.study, resolution.problem_of(state)
+    )
 
 
 def after(state: State) -> State:
@@ -79,7 +81,7 @@ def begin(state: State) -> State:
     """To the rounds, once all is settled that a linear model settles."""
     from dorfl.networks import server, tabular  # noqa: PLC0415 - brings in torch
 
-    problem, counts = layered(meaning.problem_of(state)), np.array(state.believed)
+    problem, counts = layered(resolution.problem_of(state)), np.array(state.believed)
     plan = planned(state, counts, state.study.training.l2)
     setting = server.Setting(problem.method, plan, state.roster, counts)
     playing = server.begin(setting, tabular.start(problem, plan.seed))
@@ -216,7 +218,7 @@ def learning(state: State) -> Learning:
 
 
 def _problem(state: State) -> Layered:
-    problem = meaning.problem_of(state)
+    problem = resolution.problem_of(state)
     assert isinstance(problem, Layered)
     return problem
 

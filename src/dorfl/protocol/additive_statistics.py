@@ -28,7 +28,7 @@ from dorfl.data import robust, sketch
 from dorfl.data.preprocessing import Deviation
 from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
-from dorfl.protocol import labels, meaning, summing
+from dorfl.protocol import labels, resolution, summing
 from dorfl.protocol.messages import Agreement, Columns, Spreads, Summing
 from dorfl.selection.outliers import HeldOut, pairs_of
 from dorfl.support.types import Array
@@ -96,7 +96,7 @@ def _place(told: LocationReport, agreement: Agreement) -> Array:
 
 
 def _classes(told: LocationReport, agreement: Agreement) -> Array:
-    shape = meaning.shape_of(agreement)
+    shape = resolution.shape_of(agreement)
     found = robust.class_centers(told, shape)
     far = (found - told.mean) ** 2 @ shape
     return np.concatenate([told.by, told.by * far, (told.by[:, None] * found).ravel()])
@@ -113,7 +113,7 @@ def _means(told: Told, share: float) -> Array:
 
 def is_robust(agreed: Agreement | State, name: str) -> bool:
     """Whether it is a median that says where a column is; the label is ""."""
-    plan = meaning.plan_of(agreed.study) if name else labels.unit_plan(agreed.study)
+    plan = resolution.plan_of(agreed.study) if name else labels.unit_plan(agreed.study)
     return plan.scaling != "standard"
 
 
@@ -131,7 +131,7 @@ def size(state: State) -> int:
     if of == "center":
         return 1 + dims + sketch.ONE_SIDED * len(_drifting(state))
     if of == "classes":
-        return meaning.centered_classes(state) * (2 + dims)
+        return resolution.centered_classes(state) * (2 + dims)
     if of == "certify":
         return sum(map(int, map(np.prod, _shapes(state))))
     return sum(_held_out_sizes(state)) if of == "compare" else sketch.ONE_SIDED
@@ -170,7 +170,7 @@ def _columns(state: State, total: Array) -> tuple[State, Columns | None]:
         total, levels, carried.named, lambda name: is_robust(state, name)
     )
     numeric = {name: column for name, column in found.columns.items() if not column.levels}
-    if "regression" in (meaning.task_of(state.study), labels.task_from([found.label])):
+    if "regression" in (resolution.task_of(state.study), labels.task_from([found.label])):
         numeric[""] = found.label
     middles = {
         name: 0.0
@@ -240,7 +240,7 @@ def _placed(state: State, total: Array) -> LocationReport:
 
 def _shapes(state: State) -> tuple[tuple[int, ...], ...]:
     """Those of what is told for the certificate."""
-    _, asked = meaning.certifying(state, meaning.thin(state))
+    _, asked = resolution.certifying(state, resolution.thin(state))
     points, shares = len(asked.points), len(asked.shares)
     return (points, shares), (points, shares)
 
@@ -256,7 +256,7 @@ def _certified(state: State, total: Array) -> Told:
 
 def _apart(state: State, total: Array) -> State:
     """Centres by class, if the classes lie apart: at each site its own, here those of all."""
-    classes, shape = meaning.centered_classes(state), meaning.shape_of(state)
+    classes, shape = resolution.centered_classes(state), resolution.shape_of(state)
     by, far = total[:classes], total[classes : 2 * classes]
     differs = far / np.maximum(by, 1.0)
     state = state._replace(step="edge")
@@ -270,6 +270,6 @@ def _apart(state: State, total: Array) -> State:
 def _drifting(agreed: Agreement | State) -> list[int]:
     """The features whose spread matters, and what is predicted, if it is a number."""
     assert agreed.transform is not None
-    dims, held = len(agreed.transform.names), meaning.frozen_of(agreed.study, agreed.transform)
+    dims, held = len(agreed.transform.names), resolution.frozen_of(agreed.study, agreed.transform)
     free = [k for k in range(dims) if k not in held]
     return [*free, *([dims] if agreed.target is not None else [])]

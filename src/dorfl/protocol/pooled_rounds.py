@@ -18,7 +18,7 @@ from dorfl.federated.pooled import Levels, Stage, Tilt
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
 from dorfl.objective import mixture as mixing
-from dorfl.protocol import meaning, secure
+from dorfl.protocol import resolution, secure
 from dorfl.protocol.summing import ALL
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
@@ -35,12 +35,12 @@ _WEIGHTS = 1e-9  # rounding of a thousand sites' weights
 
 def server_of(state: State, theta: Array) -> Server:
     """A server whose one client is all sites together: its mixture is in the sums already."""
-    problem = meaning.problem_of(state)
+    problem = resolution.problem_of(state)
     adversarial, method = problem.method.mixture.adversarial, problem.method
     if adversarial:
         fixed = replace(method, mixture=mixing.fixed(by=method.mixture.by))
         problem = replace(problem, method=fixed)
-    options = meaning.options_now(state).changed(limits=None)
+    options = resolution.options_now(state).changed(limits=None)
     if adversarial:
         options = options.changed(tol=_INNER * options.tol)
     rows = np.array([sum(state.believed)])
@@ -56,7 +56,7 @@ def _anew(state: State, theta: Array, server: Server) -> Server:
 
 def tilted(state: State) -> State:
     """Before the first round: how sites are weighed."""
-    tau = meaning.problem_of(state).method
+    tau = resolution.problem_of(state).method
     fixed = not tau.mixture.adversarial
     own = tau.temperature if fixed and np.isfinite(tau.temperature) else None
     fresh = state.sum._replace(
@@ -67,7 +67,7 @@ def tilted(state: State) -> State:
 
 def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State, Info | None]:
     """The sum of all reports into the next state; Info where the training has ended."""
-    carried, problem, server = state.sum, meaning.problem_of(state), state.server
+    carried, problem, server = state.sum, resolution.problem_of(state), state.server
     assert server is not None
     asks, shape, tilt = serving.broadcast(server), problem.layout, carried.tilt
     task, adversarial = asks.task, problem.method.mixture.adversarial
@@ -166,7 +166,7 @@ def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[Stat
 
 
 def _tol(state: State) -> float:
-    return meaning.options_now(state).tol
+    return resolution.options_now(state).tol
 
 
 def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import dorfl
 from dorfl.data import preprocessing
 from dorfl.data.preprocessing import Column, Deviation, Transform, columns
-from dorfl.protocol import labels, meaning, summing
+from dorfl.protocol import labels, resolution, summing
 from dorfl.protocol.messages import Columns, Enrolled
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _check_replay(answers: dict[str, Enrolled]) -> None:
 def settle_label(state: State, told: dict[str, Column]) -> State:
     """Which classes there are, or where the middle of a number is; if left open, what it is."""
     study, label = state.study, state.study.data.label
-    task = meaning.task_of(study)
+    task = resolution.task_of(study)
     if task == "auto":
         task = labels.task_from(list(told.values()))
     if task == "classification":

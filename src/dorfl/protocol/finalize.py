@@ -13,7 +13,7 @@ from dorfl.certificates.certificate import Bound
 from dorfl.federated import scale as scaling
 from dorfl.federated.fit import describe
 from dorfl.federated.server import Server
-from dorfl.protocol import learning, meaning, secure
+from dorfl.protocol import network_rounds, resolution, secure
 from dorfl.protocol.messages import Outcome, Released
 from dorfl.solvers.base import Info
 
@@ -32,7 +32,7 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
     if state.step in AFTER:
         return ()
     if state.step == "network":
-        return learning.waiting(state, missing, answered)
+        return network_rounds.waiting(state, missing, answered)
     if state.step == "compare" and answered:  # whoever answers decides
         return ()
     if state.step not in ("round", "select") or not answered:
@@ -61,7 +61,7 @@ def unless_refused(state: State, info: Info) -> Info:
 
 def outcome(state: State, info: Info) -> Outcome:
     """Return what a training came to; a residual scale that was estimated is fixed."""
-    options, problem = meaning.options_now(state), meaning.problem_of(state)
+    options, problem = resolution.options_now(state), resolution.problem_of(state)
     scale, l2 = state.scatter, options.l2
     if problem.estimates_scale:
         problem, scale, info = scaling.settle(problem, info)
@@ -100,7 +100,7 @@ def _refusals(state: State) -> list[str]:
 
 def finish(state: State, answers: dict[str, Any], refused: dict[str, str]) -> State:
     """How the model serves the sites, and on to its certificate where there is one."""
-    certifies = meaning.certifies(state.study)
+    certifies = resolution.certifies(state.study)
     if state.study.privacy.summed:
         released = {site: told for site, told in answers.items() if isinstance(told, Released)}
         return state._replace(step="certify" if certifies else "done", released=released)
@@ -139,7 +139,7 @@ def uncertified(state: State) -> tuple[str, ...]:
 
 def certificate(state: State) -> Bound | None:
     """Proposition 2 for the finished model, where there is transport and every site answered."""
-    method = meaning.problem_of(state).method
+    method = resolution.problem_of(state).method
     told = [state.finished[site].part for site in state.roster if site in state.finished]
     parts = [part for part in told if part is not None]
     if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
