@@ -58,7 +58,6 @@ def numbers(
     split = tables.by_client(arrow, client, least=study.privacy.minimum_rows, small=data.small)
     prepared = prepare(study, split)
     state, everyone = prepared.state, prepared.rows.clients
-    assert state.transform is not None
     kept, held = hold_out(everyone, HELD_OUT, seed)
     return Table(
         {c: (X[k], y[k]) for (c, (X, y)), k in zip(everyone.items(), kept, strict=True)},

@@ -7,13 +7,14 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.certificates import bound
-from dorfl.protocol import coordinator, reply_validation, resolution
+from dorfl.protocol import coordinator, resolution
+from dorfl.protocol.messages import Refused
 from dorfl.protocol.settings import Data, Study
+from dorfl.protocol.steps import certify
 from dorfl.site import local
-from dorfl.site.site import Refused
 from dorfl.tabular import promises, results, table
 from dorfl.tabular.model.facts import from_json
-from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
+from study_cases import METHODS, make_sites, make_study, mixed_tables, refuse, synthetic_tables
 
 TABLES = synthetic_tables()
 
@@ -68,13 +69,10 @@ def test_without_every_site_nothing_is_promised():
     assert results.model_of(some).facts.promise is None
 
 
-@pytest.mark.parametrize("step", ["_certify", "_finish"])
+@pytest.mark.parametrize("step", ["certify", "finish"])
 def test_a_site_that_withholds_its_part_is_named_with_its_reason(step):
-    def refuse(*_):
-        raise Refused("our board has to agree first")
-
     sites = make_sites(TABLES)
-    setattr(sites["site-2"], step, refuse)
+    refuse(sites["site-2"], "our board has to agree first", lambda name, _: name == step)
     end = local.run(coordinator.begin(make_study(TABLES), "run-1"), sites)
     assert end.step == "done" and promises.of_study(end) is None
     made = results.model_of(end)
@@ -101,7 +99,7 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
     asked = coordinator.request(end._replace(step="certify"), "site-1")
     assert isinstance(sites["site-1"].answer(asked), bound.Told)
     with pytest.raises(Refused):
-        sites["site-1"].answer(asked._replace(thin=0))
+        sites["site-1"].answer(asked._replace(stride=0))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +114,9 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
     told = end.told["site-1"]
-    asked = resolution.certificates(end, resolution.thin(end))
-    assert reply_validation.untold(told, *asked) is None
-    assert "certificate" in reply_validation.untold(told._replace(**lie), *asked)
+    asked = resolution.certificates(end, resolution.grid_stride(end))
+    assert certify.check(told, *asked) is None
+    assert "certificate" in certify.check(told._replace(**lie), *asked)
 
 
 def test_labels_that_were_cut_short_have_no_bound(tmp_path):

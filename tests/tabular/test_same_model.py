@@ -149,8 +149,8 @@ def test_methods_that_share_rows_ask_once_where_they_lie(tmp_path, monkeypatch):
     """And each trains as it does alone: what one method was told is not another's answer."""
     frame_of(mixed_tables(), "ill").to_csv(tmp_path / "all.csv", index=False)
     study = toml.parse(f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n')
-    asked, place = [], engine.serving.place
-    monkeypatch.setattr(engine.serving, "place", lambda *of: asked.append(of) or place(*of))
+    asked, place = [], engine.location.report
+    monkeypatch.setattr(engine.location, "report", lambda *of: asked.append(of) or place(*of))
     prepared = prepare(study, open_split(study))
     for name in ("wafl", "dorfl", "gdrfl"):
         words = study.changed(method_name=name)

@@ -19,9 +19,9 @@ from cryptography import x509
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.protocol import coordinator, reply_validation
-from dorfl.protocol.coordinator import State
 from dorfl.protocol.messages import Refusal
-from dorfl.protocol.transcript import Step, Transcript
+from dorfl.protocol.state import State
+from dorfl.protocol.transcript import Exchange, Transcript
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`
@@ -139,7 +139,7 @@ def conduct(
             with connect() as carrier:
                 late = dict[str, str]()
                 while state.step != "done":
-                    exchange = Step(state, transcript)
+                    exchange = Exchange(state, transcript)
                     step = _Collecting(exchange, carrier, seal, registered, note, late)
                     step.collect(resumed=lost is not None)
                     lost = None
@@ -159,7 +159,7 @@ def conduct(
 class _Collecting:
     """One request to every site that is asked, and the replies to it."""
 
-    step: Step
+    step: Exchange
     carrier: Carrier
     seal: CoordinatorSeal
     registered: Callable[[], Mapping[str, x509.Certificate]]
@@ -209,7 +209,7 @@ class _Collecting:
         found = []
         for site in [site for site, when in self.again.items() if when <= now]:
             payload = self.step.payload(site)
-            limit = reply_validation.longest(self.state) + envelope.OVERHEAD
+            limit = reply_validation.max_bytes(self.state) + envelope.OVERHEAD
             sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
             found.append(sent)
             self.asked[sent.id] = sent

@@ -22,7 +22,7 @@ from dorfl.cli.server import Folder, opened
 if TYPE_CHECKING:
     from dorfl.carriers.folders import Federation
     from dorfl.carriers.runs import Watch
-    from dorfl.protocol.coordinator import State
+    from dorfl.protocol.state import State
     from dorfl.tabular.model import Model
 
 
@@ -151,7 +151,7 @@ def _go(
 ) -> None:
     from dorfl.carriers import runs  # noqa: PLC0415
     from dorfl.carriers.tensorboard import beside  # noqa: PLC0415
-    from dorfl.protocol.finalize import uncertified  # noqa: PLC0415
+    from dorfl.protocol.steps.certify import describe_withheld  # noqa: PLC0415
     from dorfl.tabular import results  # noqa: PLC0415
 
     screen, name = Screen(), ""
@@ -176,7 +176,7 @@ def _go(
         Line("Saved", f"{saved}/", f"dorfl report {saved}"),
     )
     summary.explain(screen, made)
-    for line in uncertified(end):
+    for line in describe_withheld(end):
         screen.note(line)
     screen.give(runs.read_record(folder))
     warn_shortfall(screen, made)

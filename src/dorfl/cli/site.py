@@ -40,19 +40,6 @@ Finest = Annotated[
         click_type=click.Choice(RESOLUTIONS),
     ),
 ]
-_SENT = {
-    "enrol": "the number of rows, and the names of the columns",
-    "columns": "counts, sums and sketches of the columns, and their frequent levels",
-    "spreads": "the scale of numeric columns around the agreed medians",
-    "center": "the location and scale of the rows",
-    "edge": "a sketch of the distances of rows from their location",
-    "round": "the risk and its gradient",
-    "network": "an update of the network and its risk; at the end the risk alone",
-    "finish": "the loss and the accuracy of the model at the site",
-    "levels": "the kinds of columns, and the names of their frequent levels",
-    "sum masked": "masked numbers, of which only the sum over sites can be read",
-    "sum open": "seeds that open the sum, and nothing else",
-}
 
 
 @app.command()
@@ -170,9 +157,8 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
-    from dorfl.protocol.messages import Agreement  # noqa: PLC0415
+    from dorfl.protocol.messages import Agreement, Refused  # noqa: PLC0415
     from dorfl.site import approval, disclosure  # noqa: PLC0415
-    from dorfl.site.consent import Refused  # noqa: PLC0415
 
     try:
         asked = Agreement("check", site.name, study)
@@ -196,10 +182,10 @@ def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None
 def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
     """Show the fingerprints of the sites' keys in a summed study, for comparing."""
     from dorfl.carriers import keys  # noqa: PLC0415
-    from dorfl.protocol import summing  # noqa: PLC0415
+    from dorfl.protocol import site_keys  # noqa: PLC0415
 
     screen.say("it sums among these sites and keys:")
-    for name, key in summing.peers_of(peers).items():
+    for name, key in site_keys.peers_of(peers).items():
         screen.say(f"  {name}: {keys.fingerprint(keys.public_bytes(key))}")
 
 
@@ -302,7 +288,7 @@ def start(
         note = _noting(folder / "site.log", Screen())
         site, endpoint = _open(folder, data, ca, curvature)
         site.note = note
-        site.told = lambda request, reply: note(*_progress(request, reply))
+        site.answered = lambda request, reply: note(*_progress(request, reply))
         site.done = lambda agreed, *told: note(
             write_site(folder / "results" / agreed.run, agreed, *told)
         )
@@ -334,6 +320,8 @@ def _attend(
 
 def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
     """Return what was just answered, as a sentence and as fields of the log."""
+    from dorfl.protocol import sums  # noqa: PLC0415
+
     agreed, sent = request.agreement, request.broadcast
     told: dict[str, Any] = {
         "event": "answered",
@@ -342,7 +330,7 @@ def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
         "step": request.step,
         "round": None if sent is None else sent.round,
         "bytes": len(reply),
-        "what": _SENT.get(request.step, request.step),
+        "what": sums.sends(request.step),
     }
     if sent is not None and sent.task.curvature != "none":
         told["what"] += f", curvature ({sent.task.curvature} was asked for)"

@@ -35,8 +35,8 @@ from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic
 from dorfl.protocol import checks, resolution
-from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
+from dorfl.protocol.state import State
 from dorfl.selection.defaults import RULES, Choice
 from dorfl.support.types import Array
 from dorfl.tabular import results
@@ -428,7 +428,6 @@ class _Units:
     """Conversion of a model of standardised columns to the units of the given columns."""
 
     def __init__(self, state: State, dims: int) -> None:
-        assert state.transform is not None
         self.transform: Transform = state.transform
         self.dims, self.clients = dims, state.roster
         self.label = 1.0 if state.target is None else state.target.spread
@@ -567,5 +566,4 @@ def _has_weights(rule: str | Mixture) -> bool:
 def _centers(state: State) -> Array:
     if state.centers is not None:
         return state.centers
-    assert state.transform is not None
     return np.zeros((len(state.roster), len(state.transform.names)))

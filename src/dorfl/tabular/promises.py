@@ -20,8 +20,8 @@ from dorfl.certificates.certified import (
     InSample,
 )
 from dorfl.protocol import resolution
-from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Study
+from dorfl.protocol.state import State
 from dorfl.support import wire
 from dorfl.tabular.model import Model
 from dorfl.tabular.model.facts import Promise, Promised
@@ -38,12 +38,12 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.told or set(state.told) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    asked, less = resolution.certificates(state, resolution.thin(state))
+    asked, less = resolution.certificates(state, resolution.grid_stride(state))
     told = tuple(state.told[site] for site in shown)
     if any(one.loss.shape[1] < len(asked.shares) for one in told):
         told, asked = tuple(bound.shortened(one, asked, less) for one in told), less
     found = InSample(
-        outliers=resolution.wrong_of(state),
+        outliers=resolution.share_of(state),
         drift=drift,
         names=tuple(shown),
         classifies=resolution.problem_of(state).loss.classifies,

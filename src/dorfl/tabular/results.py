@@ -14,12 +14,12 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
-from dorfl.protocol import constant_baseline, coordinator, finalize, network_rounds, resolution
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import constant_baseline, resolution
 from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.protocol.state import State
+from dorfl.protocol.steps import certify, finish, network
+from dorfl.protocol.steps.network import risks_of
 from dorfl.selection.outliers import Decision
-from dorfl.site import serving
-from dorfl.site.updating import risks_of
 from dorfl.support import files
 from dorfl.support.types import Array
 from dorfl.tabular import model, promises
@@ -35,7 +35,7 @@ from dorfl.tabular.model.facts import (
 from dorfl.tabular.rows import Rows
 
 _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
-_BELOW_HALF = serving.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
+_BELOW_HALF = finish.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
 
 
 def fit_of(state: State) -> Fit:
@@ -60,7 +60,6 @@ def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...
     notes, warnings
         Notes on the table, and what must not be missed.
     """
-    assert state.transform is not None
     fit, data = fit_of(state), state.study.data
     facts = _facts(state, fit.centers, notes)._replace(warnings=warnings)
     return Model(fit, state.transform, data.label, data.client, state.classes, state.target, facts)
@@ -90,7 +89,6 @@ def write_site(
     (name,) = group.names
     risks = risks_of(group, outcome.theta)
     fit = _fit(outcome, group.problem, group.names, np.ones(1), risks, group.centers)
-    assert agreement.transform is not None
     own = Model(
         fit,
         agreement.transform,
@@ -162,10 +160,9 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     notes += (
         resolution.unused(state.study)
         + _discounted(state)
-        + finalize.uncertified(state)
-        + ((network_rounds.NO_CERTIFICATE,) if state.learning else ())
+        + certify.describe_withheld(state)
+        + ((network.NO_CERTIFICATE,) if state.learning else ())
     )
-    assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:
         notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
@@ -198,7 +195,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     return Facts(
         sum(state.rows),
         notes,
-        network_rounds.described(state) + resolution.chosen(state).words,
+        network.describe(state) + resolution.chosen(state).words,
         tuple(served),
         tuple(common.ravel().tolist()),
         weights,
@@ -238,11 +235,11 @@ def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
     """Return the sum of the clients' counts of rows by weight, without bins of few rows."""
     total = np.sum(counts, axis=0).tolist()
     shown = tuple(int(n) if n >= _MIN_BIN else 0 for n in total)
-    return Weights(serving.EDGES, shown, int(sum(total[:_BELOW_HALF])))
+    return Weights(finish.EDGES, shown, int(sum(total[:_BELOW_HALF])))
 
 
 def _guarantee(state: State) -> PaperCertificate | None:
-    bound = coordinator.certificate(state)
+    bound = finish.certificate_of(state)
     if bound is None:
         return None
     firm = bound.error is not None
