@@ -12,8 +12,8 @@ import time
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dorfl.protocol import coordinator, settings, summing, toml
-from dorfl.protocol.transcript import Step, Transcript
+from dorfl.protocol import coordinator, settings, site_keys, toml
+from dorfl.protocol.transcript import Exchange, Transcript
 from dorfl.site.ledger import mark_of
 from dorfl.site.policy import Policy
 from dorfl.site.site import Site
@@ -37,7 +37,7 @@ def measured(study, sites):
     state, down, up, there, here = coordinator.begin(study, "run"), 0, 0, 0.0, 0.0
     log = Transcript()
     while state.step != "done":
-        step = Step(state, log)
+        step = Exchange(state, log)
         for name in coordinator.asked(state):
             done = False
             while not done:
@@ -65,7 +65,7 @@ def run(count, method, mode):
     study = settings.among(toml.parse(text), ())
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in names}
     if mode == "summed":
-        peers = tuple(summing.peer(name, key.public_key()) for name, key in keys.items())
+        peers = tuple(site_keys.peer(name, key.public_key()) for name, key in keys.items())
         study = study.changed(privacy_peers=peers)
     sites = {}
     for k, name in enumerate(names):

@@ -21,9 +21,9 @@ from sklearn.datasets import load_breast_cancer
 
 from dorfl.federated import pooled
 from dorfl.linear.curvature import Shape, diagonal_places
-from dorfl.protocol import coordinator, settings, summing, toml, transcript
+from dorfl.protocol import coordinator, settings, site_keys, steps, toml, transcript
 from dorfl.protocol.messages import Reply
-from dorfl.protocol.transcript import Relay, Said
+from dorfl.protocol.transcript import Relay, SignedReply
 from dorfl.site import local
 from dorfl.site.ledger import mark_of
 from dorfl.site.policy import Policy
@@ -52,12 +52,15 @@ class Liar:
 
     def respond(self, data: bytes) -> bytes:
         """Reply as an honest site does, except for the numbers of a round."""
-        said, request = wire.decode(self.site.respond(data), Said), wire.decode(data, Relay).request
+        said, request = (
+            wire.decode(self.site.respond(data), SignedReply),
+            wire.decode(data, Relay).request,
+        )
         if not said.signature or request.step != "sum masked" or request.broadcast is None:
             return wire.encode(said)
         reply = wire.decode(said.reply, Reply)
         lie = self._lie(request.broadcast.task)
-        whole = np.rint(np.ldexp(lie, summing.BITS["round"])).astype(np.int64)
+        whole = np.rint(np.ldexp(lie, steps.named("round").bits)).astype(np.int64)
         masked = reply.answer.numbers.view(np.uint64) + whole.view(np.uint64)
         numbers = masked.view(reply.answer.numbers.dtype)
         other = wire.encode(reply._replace(answer=reply.answer._replace(numbers=numbers)))
@@ -83,7 +86,7 @@ def attack(X: np.ndarray, y: np.ndarray, sites: int, column: int) -> tuple[float
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in names}
     listed = ", ".join(f'"{name}"' for name in names)
     study = settings.among(toml.parse(STUDY.format(sites=listed)), ())
-    peers = tuple(summing.peer(name, key.public_key()) for name, key in keys.items())
+    peers = tuple(site_keys.peer(name, key.public_key()) for name, key in keys.items())
     study = study.changed(privacy_peers=peers)
     hosted = dict[str, Site | Liar]()
     for k, name in enumerate(names):

@@ -92,7 +92,6 @@ def study(data: Dataset, words: str, draw: int) -> float:
     asked = settings.among(toml.parse(STUDY + words + mode), tuple(sites))
     end = local.run(coordinator.begin(asked, "run"), sites)
     assert end.outcome is not None
-    assert end.transform is not None
     X, y = (np.concatenate([pair[k] for pair in data.test.values()]) for k in (0, 1))
     theta = end.outcome.theta
     found = end.transform.apply(table(X, y)).X @ theta[:-1] + theta[-1] > 0

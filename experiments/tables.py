@@ -17,7 +17,7 @@ import pyarrow as pa
 from dorfl.data import tables
 from dorfl.data.datasets.base import hold_out
 from dorfl.objective.base import Loss
-from dorfl.protocol import meaning
+from dorfl.protocol import resolution
 from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
 from dorfl.tabular.rows import prepare
@@ -58,12 +58,11 @@ def numbers(
     split = tables.by_client(arrow, client, least=study.privacy.minimum_rows, small=data.small)
     prepared = prepare(study, split)
     state, everyone = prepared.state, prepared.rows.clients
-    assert state.transform is not None
     kept, held = hold_out(everyone, HELD_OUT, seed)
     return Table(
         {c: (X[k], y[k]) for (c, (X, y)), k in zip(everyone.items(), kept, strict=True)},
         {c: (X[h], y[h]) for (c, (X, y)), h in zip(everyone.items(), held, strict=True)},
         len(state.classes),
-        meaning.loss_of(state.study, len(state.classes)),
+        resolution.loss_of(state.study, len(state.classes)),
         state.transform.frozen,
     )

@@ -17,9 +17,9 @@ from scipy.special import expit, logit
 from dorfl.data import sketch
 from dorfl.data.preprocessing import Category, Numeric, Transform
 from dorfl.federated.messages import Broadcast
-from dorfl.protocol import coordinator, summing, toml
+from dorfl.protocol import coordinator, site_keys, toml
 from dorfl.protocol.messages import Agreement, Outcome, Refusal, Reply, Request
-from dorfl.protocol.transcript import Relay, Said, Step, Transcript
+from dorfl.protocol.transcript import Exchange, Relay, SignedReply, Transcript
 from dorfl.selection.outliers import Decision, default_candidates
 from dorfl.site.ledger import mark_of
 from dorfl.site.policy import Policy
@@ -67,7 +67,7 @@ class Course:
         others = {name: victim(table=patients(seed=k)) for k, name in ((1, "b"), (2, "c"))}
         self.sites = {"s": site, **others}
         study = study._replace(sites=tuple(self.sites)).changed(privacy_reports="summed")
-        peers = tuple(summing.peer(n, key_of(n).public_key()) for n in sorted(self.sites))
+        peers = tuple(site_keys.peer(n, key_of(n).public_key()) for n in sorted(self.sites))
         self.study = study.changed(privacy_peers=peers)
         for name, one in self.sites.items():
             one.name, one.key = name, key_of(name)
@@ -76,7 +76,7 @@ class Course:
 
     def to_the_rounds(self):
         while self.state.sum.of != "round":
-            step = Step(self.state, self.log)
+            step = Exchange(self.state, self.log)
             for name in coordinator.asked(self.state):
                 while not step.read(name, self.sites[name].respond(step.payload(name))):
                     pass
@@ -122,7 +122,7 @@ class Attacker:
         self.asked += 1
         if self.summed:
             of = self.course(request.agreement.study, request.agreement.run)
-            said = wire.decode(self.site.respond(wire.encode(of.relay(request))), Said)
+            said = wire.decode(self.site.respond(wire.encode(of.relay(request))), SignedReply)
             answer = wire.decode(said.reply, Reply).answer
         else:
             answer = wire.decode(self.site.respond(wire.encode(request)), Reply).answer
@@ -278,9 +278,9 @@ def moved_middle(attacker, questions=40):
     for k in range(questions):
         part = agreed.transform.parts[0]._replace(center=low - k)
         moved = Transform((part, *agreed.transform.parts[1:]), {})
-        answer = attacker.send(Request(agreed._replace(transform=moved, run=f"r-{k}"), "spreads"))
+        answer = attacker.send(Request(agreed._replace(transform=moved, run=f"r-{k}"), "scales"))
         if answer is not None:
-            told = answer.spreads["age"].distances
+            told = answer.columns["age"].distances
             _add_up(sums, told._replace(means=tuple(m + low - k for m in told.means)))
     return _single_values(attacker, sums, len(values))
 
@@ -294,10 +294,10 @@ def chosen_columns(attacker):
             run = "-".join(use)
             state = coordinator.begin(study, run)
             answer = True
-            while state.step != "edge" and answer is not None:
+            while state.step != "cutoff" and answer is not None:
                 request = coordinator.request(state, "s")
                 answer = attacker.send(request)
-                if request.step == "center" and answer is not None:
+                if request.step == "location" and answer is not None:
                     parts = {p.name: p for p in request.agreement.transform.numeric}
                     mean = {c: m * parts[c].spread + parts[c].center
                             for c, m in zip(use, answer.mean, strict=True)}  # fmt: skip
@@ -415,7 +415,7 @@ def moved_fill(attacker, questions=60):
             agreement, f"r-{k}", middle, apart=False, spread=None, center=None, cutoffs=(),
             candidate=None,
         )  # fmt: skip
-        answer = attacker.send(Request(asked, "center"))
+        answer = attacker.send(Request(asked, "location"))
         told.append(None if answer is None else answer.away[:, 0].min())
     step = middles[1] - middles[0]
     bends = [  # of a distance that is straight between values: each bends it by 2 / size

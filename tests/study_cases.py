@@ -7,9 +7,9 @@ import pytest
 
 import dorfl
 from dorfl.data.preprocessing.columns import table_of
-from dorfl.protocol import coordinator, settings, summing, toml
-from dorfl.protocol.messages import Refusal
-from dorfl.protocol.transcript import Step, Transcript
+from dorfl.protocol import coordinator, settings, site_keys, toml
+from dorfl.protocol.messages import Refusal, Refused
+from dorfl.protocol.transcript import Exchange, Transcript
 from dorfl.site import local
 from dorfl.site.ledger import mark_of
 from dorfl.site.policy import Policy
@@ -97,6 +97,18 @@ def a_site(name, table, kind=Site, **options):
     return kind(name, table, policy, **options)
 
 
+def refuse(site, reason, when):
+    """Let a site refuse requests for which `when(step, request)` holds."""
+    own = site.local
+
+    def local(step, request):
+        if when(step.name, request):
+            raise Refused(reason)
+        return own(step, request)
+
+    site.local = local
+
+
 def make_sites(tables, **options):
     return {name: a_site(name, table, **options) for name, table in tables.items()}
 
@@ -111,7 +123,7 @@ def key_of(name):
 
 def among(study, key=key_of):
     """The study with secure sums; `key(name)` is a site's private key."""
-    listed = tuple(summing.peer(n, key(n).public_key()) for n in sorted(study.sites))
+    listed = tuple(site_keys.peer(n, key(n).public_key()) for n in sorted(study.sites))
     return study.changed(privacy_reports="summed", privacy_peers=listed)
 
 
@@ -144,7 +156,7 @@ def conduct(
     """
     transcript = Transcript()
     while state.step != "done":
-        step = Step(state, transcript)
+        step = Exchange(state, transcript)
 
         def ask(name, state=state, step=step):
             for _ in range(3):

@@ -22,6 +22,7 @@ ELSEWHERE = {  # pages that another test follows literally, with servers and sit
 }
 LANGUAGES = {"python", "sh", "text", "toml", "bibtex", "diff", "nginx", "none", "ini"}
 REASONS = {  # why a block is not run, and in how many blocks
+    "docs/architecture.md": {"a part of a test": 1},
     "docs/benchmark.md": {"takes hours": 1},
     "docs/deployment.md": {"needs root": 1},
     "docs/federation.md": {"needs MLflow and a run": 1},

@@ -44,9 +44,9 @@ from dorfl.networks.layered import NO_CERTIFICATE
 from dorfl.objective.base import Score
 from dorfl.objective.mixture import Mixture
 from dorfl.protocol import labels as labelling
-from dorfl.protocol import meaning
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import resolution
 from dorfl.protocol.settings import Data, Study, Used
+from dorfl.protocol.state import State
 from dorfl.support.types import Array
 from dorfl.tabular import arrays, network
 from dorfl.tabular.arrays import LABEL, coded_labels
@@ -192,8 +192,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         )
         fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
         state, prepared, fit = fitted.state, fitted.prepared, fitted.fit
-        assert state.transform is not None
-        self.choice_ = meaning.chosen(state).words
+        self.choice_ = resolution.chosen(state).words
         self._trained = (fit, state.transform)
         self._rows: Clients | None = prepared.rows.clients
         self.sample_weights_ = fitted.weights

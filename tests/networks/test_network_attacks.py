@@ -12,7 +12,7 @@ from dorfl.federated.messages import Broadcast
 from dorfl.networks import tabular
 from dorfl.networks.layered import Layered
 from dorfl.networks.model import Network
-from dorfl.protocol import coordinator, meaning, toml
+from dorfl.protocol import coordinator, resolution, toml
 from dorfl.protocol.messages import Request
 from dorfl.site.policy import Policy
 from dorfl.solvers.base import Task
@@ -49,7 +49,7 @@ def trapped(attacker, first=600, questions=10, reach=4.0):
     if state is None:
         return attacker
     agreement = coordinator.request(state, "s").agreement
-    problem: Layered = meaning.problem_of(state)
+    problem: Layered = resolution.problem_of(state)
     along = np.random.default_rng(0).normal(size=problem.dims)
     along /= np.linalg.norm(along)
     for q in range(questions):
@@ -87,7 +87,7 @@ def determined(attacker, rounds=2):
     themselves, over how little an update may change with them. Labels are taken to be known.
     """
     state = agreed(attacker, rounds)
-    agreement, problem = coordinator.request(state, "s").agreement, meaning.problem_of(state)
+    agreement, problem = coordinator.request(state, "s").agreement, resolution.problem_of(state)
     asked, told = [], []
     for _ in range(rounds):
         request = coordinator.request(state, "s")

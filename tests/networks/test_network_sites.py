@@ -190,8 +190,8 @@ def test_a_site_answers_only_what_the_study_implies():
         (asked._replace(broadcast=Broadcast(0, sent.task)), "out of range"),
         (asked._replace(broadcast=Broadcast(14, sent.task)), "out of range"),
         (asked._replace(broadcast=Broadcast(13, sent.task)), one_step),
-        (asked._replace(step="round"), "no question of this protocol"),
-        (asked._replace(step="certify"), "no question of this protocol"),
+        (asked._replace(step="round"), "not a request of this protocol"),
+        (asked._replace(step="certify"), "not a request of this protocol"),
     ):
         assert reason in refusal(site, request)
     assert not refusal(site, asked) and not refusal(site, asked)  # the same again is no other
@@ -209,7 +209,7 @@ def test_a_site_answers_only_what_the_study_implies():
         ({"round": 2}, "does not answer round 1"),
         ({"rows": 7}, "another number of rows"),
         ({"value": 1e30}, "too large"),
-        ({"curvature": np.zeros(3)}, "nobody asked for"),
+        ({"curvature": np.zeros(3)}, "not requested"),
         ({"client": "site-2"}, "reports for another site"),
     ],
 )
@@ -279,7 +279,7 @@ def test_how_old_the_risk_of_a_site_is_that_was_away_at_the_end():
     study, sites = make_study(TABLES, training=TRAINING), make_sites(TABLES, policy=ALLOWED)
     state = until_rounds(study, sites, 12)
     after = play(state, sites, away=("site-2",))
-    said = "site-2 was away at the end: its risk is that of round 12"
+    said = "site-2 did not reply at the end: its risk is that of round 12"
     assert after.outcome.message.endswith(said)
     assert after.outcome.risks[1] == state.learning.risks[1]
     assert play(state, sites).outcome.message.endswith("nobody knows)")

@@ -6,7 +6,7 @@ import pytest
 from dorfl.data.preprocessing.columns import table_of
 from dorfl.federated import privacy
 from dorfl.federated.messages import Broadcast
-from dorfl.protocol import coordinator, meaning, private, toml
+from dorfl.protocol import coordinator, private_columns, resolution, toml
 from dorfl.protocol.messages import Refusal, Reply, Request
 from dorfl.site import local
 from dorfl.solvers.base import Task
@@ -30,12 +30,12 @@ def test_a_study_runs_to_its_end_and_tells_nothing_without_noise():
     assert toml.parse(toml.to_toml(study)) == study
     sites, told = make_sites(tables, secret=b"a"), []
     for site in sites.values():
-        site.told = lambda request, reply: told.append(
+        site.answered = lambda request, reply: told.append(
             (request.step, wire.decode(reply, Reply).answer)
         )
     end = local.run(coordinator.begin(study, "run"), sites)
     assert end.outcome.status == "spent" and set(end.classes) == {"no", "yes"}
-    assert {step for step, _ in told} == {"enrol", "columns", "spreads", "round"}
+    assert {step for step, _ in told} == {"enrol", "columns", "scales", "round"}
     x, ward = end.transform.parts
     plain = np.concatenate([np.array(t["x"], float) for t in tables.values()])
     assert x.center == 0.5 and 0.7 < x.spread / np.nanstd(plain) < 1.4
@@ -91,10 +91,10 @@ def test_replacing_a_row_moves_what_is_told_by_no_more_than_the_noise_is_made_fo
         seen = []
         for one in (rows, other):
             unit = Unit()
-            private.spreads(table_of(one), agreement, unit)
+            private_columns.scales(table_of(one), agreement, unit)
             seen.append(unit.seen)
-            levels = private.columns(table_of(one), agreement, None)
-            assert levels == private.columns(table_of(rows), agreement, None)  # no row is in it
+            levels = private_columns.columns(table_of(one), agreement)
+            assert levels == private_columns.columns(table_of(rows), agreement)  # no row is in it
         farthest = max(farthest, float(np.linalg.norm(seen[0] - seen[1])))
     assert 1.4 < farthest <= np.sqrt(2.0) * (1.0 + 1e-12)
 
@@ -102,8 +102,8 @@ def test_replacing_a_row_moves_what_is_told_by_no_more_than_the_noise_is_made_fo
 def test_columns_and_rounds_together_cost_what_the_study_says():
     tables = mixed_tables(sizes=(90, 140))
     study = a_study(tables, epsilon=1.0)
-    noise, plain = meaning.mechanism_of(study), meaning.mechanism_of(a_study(tables, 1.0, ""))
-    assert noise.before == meaning.BEFORE and plain.before == 0.0
+    noise, plain = resolution.mechanism_of(study), resolution.mechanism_of(a_study(tables, 1.0, ""))
+    assert noise.before == resolution.BEFORE and plain.before == 0.0
     unit = noise.before_training("s", np.zeros(100_000), np.ones(100_000)).std()
     before = 100_000 / unit**2  # 1/z² of what is told before training, as it is drawn
     rounds = noise.rounds / noise.multiplier**2
@@ -112,7 +112,7 @@ def test_columns_and_rounds_together_cost_what_the_study_says():
     )
     sites = make_sites(tables)
     state = coordinator.begin(study, "run")
-    for step in ("enrol", "columns", "spreads"):
+    for step in ("enrol", "columns", "scales"):
         assert state.step == step
         replies = {s: sites[s].respond(wire.encode(coordinator.request(state, s))) for s in sites}
         state = coordinator.receive(
@@ -143,8 +143,8 @@ def test_membership_shows_no_more_than_epsilon_allows_before_training_and_after(
         while state.step != "done":
             reply = sites["s"].respond(wire.encode(coordinator.request(state, "s")))
             answer = coordinator.read(state, "s", reply)
-            if state.step == "spreads":
-                numbers += answer.spreads["x"].squares
+            if state.step == "scales":
+                numbers += answer.columns["x"].squares
             if state.step == "round":
                 numbers += [answer.value, *answer.vector]
                 return numbers

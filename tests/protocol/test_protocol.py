@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 import dorfl
 from cases import few
 from dorfl.data import preprocessing
-from dorfl.protocol import checkpoint, coordinator, meaning
-from dorfl.protocol.meaning import plan_of
-from dorfl.protocol.messages import Refusal, Reply, Request
+from dorfl.federated.messages import Report
+from dorfl.protocol import checkpoint, coordinator, resolution
+from dorfl.protocol.messages import Refusal, Refused, Reply, Reports, Request
+from dorfl.protocol.resolution import plan_of
 from dorfl.protocol.settings import among
+from dorfl.protocol.steps import finish
 from dorfl.protocol.toml import parse
 from dorfl.selection import defaults
 from dorfl.site import local
 from dorfl.site.journal import Journal
-from dorfl.site.site import Refused, Site
+from dorfl.site.site import Site
 from dorfl.support import wire
 from dorfl.tabular import model as models
 from dorfl.tabular import results
@@ -59,7 +61,7 @@ def test_a_study_ends_as_training_in_process_does_to_the_bit(method):
         study,
         TABLES,
         lambda t: np.array(t["y"]) == "yes",
-        meaning.problem_of(end).method,
+        resolution.problem_of(end).method,
         start=end.start,
     )
     assert end.outcome.status == "converged"
@@ -67,7 +69,7 @@ def test_a_study_ends_as_training_in_process_does_to_the_bit(method):
     assert end.outcome.rounds == fit.rounds
     assert np.array_equal(end.outcome.theta, fit.theta)
     assert np.array_equal(end.outcome.lam, fit.lam)
-    found = coordinator.certificate(end)
+    found = finish.certificate_of(end)
     if study.method.name in ("erm", "afl"):
         assert found is None
     else:
@@ -82,7 +84,7 @@ def test_three_classes_categories_and_gaps():
     study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
     end = run(study, tables)
     slim = {s: {n: t[n] for n in ("x", "ward", "grade")} for s, t in tables.items()}
-    method = meaning.problem_of(end).method
+    method = resolution.problem_of(end).method
     assert end.centers.shape == (2, 3, len(end.transform.names))  # classes lie apart
     centers = dict(zip(end.roster, end.centers, strict=True))
     fit, *_ = in_process(
@@ -101,7 +103,7 @@ def test_a_site_takes_no_centre_of_a_class_but_its_own():
     tables, states = mixed_tables(), []
     study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
     local.run(coordinator.begin(study, "run-1"), make_sites(tables), states.append)
-    state, site = next(s for s in states if s.step == "edge"), make_sites(tables)["site-1"]
+    state, site = next(s for s in states if s.step == "cutoff"), make_sites(tables)["site-1"]
     request = coordinator.request(state, "site-1")
     for c in range(3):
         center = request.agreement.center.copy()
@@ -109,7 +111,7 @@ def test_a_site_takes_no_centre_of_a_class_but_its_own():
         forged = request._replace(
             agreement=request.agreement._replace(center=center, run=f"other-{c}")
         )
-        with pytest.raises(Refused, match="not the one that this site told"):
+        with pytest.raises(Refused, match="not the one that this site reported"):
             site.answer(forged)
     assert site.answer(request).rows > 0
 
@@ -140,7 +142,7 @@ def test_the_model_folder_holds_the_model(tmp_path):
 def test_in_words_the_method_follows_the_rule_of_the_defaults():
     study = make_study(TABLES, method="outliers = 0.15\nshift = 0.5")
     end = run(study, TABLES)
-    method = meaning.problem_of(end).method
+    method = resolution.problem_of(end).method
     assert method.rho == defaults.REFERENCE_NORM[True] / 0.5
     assert method.score.weight == pytest.approx(defaults.STEEPNESS * method.temperature)
     X = [end.transform.apply(table).X for table in TABLES.values()]
@@ -247,8 +249,8 @@ def changed(request, **changes):
         (lambda r: changed(r, batch=50), "study implies"),
         (lambda r: changed(r, theta=np.full(6, np.nan)), "does not fit this site"),
         (lambda r: r._replace(broadcast=r.broadcast._replace(round=0)), "range"),
-        (lambda r: r._replace(step="rows"), "no question"),
-        (lambda r: r._replace(broadcast=None), "no question"),
+        (lambda r: r._replace(step="rows"), "not a request"),
+        (lambda r: r._replace(broadcast=None), "not a request"),
     ],
 )
 def test_a_site_checks_what_it_is_asked(middle, change, reason):
@@ -362,7 +364,7 @@ def test_tampered_statistics_are_refused_or_harmless(scaling, data):
     study = make_study(tables, "cost", 'task = "regression"\n[columns]\nuse = ["x", "ward"]\n'
                        f'scaling = "{scaling}"')  # fmt: skip
     state, sites = coordinator.begin(study, "run-1"), make_sites(tables)
-    target = data.draw(st.sampled_from(["enrol", "columns", "spreads", "center", "edge"]))
+    target = data.draw(st.sampled_from(["enrol", "columns", "scales", "location", "cutoff"]))
     while state.step != "round":
         answers = {}
         for name, site in sites.items():
@@ -505,8 +507,14 @@ def test_a_request_holds_what_a_restarted_site_needs(middle):
 class Liar(Site):
     """Honest until training, then badly served beyond measure, and leading away."""
 
-    def _report(self, agreement, sent):
-        report = super()._report(agreement, sent)
+    def local(self, step, request):
+        answer = super().local(step, request)
+        if isinstance(answer, Reports):
+            return Reports({place: self.lie(own) for place, own in answer.reports.items()})
+        return self.lie(answer) if isinstance(answer, Report) else answer
+
+    @staticmethod
+    def lie(report):
         return report._replace(value=1e6, vector=-1e3 * report.vector)
 
 
@@ -556,7 +564,7 @@ def test_differential_privacy_sends_noise_and_nothing_exact():
     study = make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20", privacy=private)
     first = run(study, TABLES, secret=b"a")
     assert first.outcome.status == "spent"
-    assert coordinator.certificate(first) is None
+    assert finish.certificate_of(first) is None
     assert np.array_equal(first.outcome.theta, run(study, TABLES, secret=b"a").outcome.theta)
     assert not np.array_equal(first.outcome.theta, run(study, TABLES, secret=b"b").outcome.theta)
     exact = run(make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20"), TABLES)
@@ -602,8 +610,8 @@ def test_a_run_cannot_ask_for_one_thing_twice_over(tmp_path):
         moved = request.broadcast._replace(task=task._replace(theta=task.theta + 1.0))
         assert "another question" in reason_of(site, request._replace(broadcast=moved))
         assert reason_of(site, request) is None  # the same again, to the bit
-    where = request._replace(step="center", broadcast=None)
-    assert "no question" in reason_of(sites["site-1"], where)  # nothing is centred here
+    where = request._replace(step="location", broadcast=None)
+    assert "not a request" in reason_of(sites["site-1"], where)  # nothing is centred here
 
 
 @pytest.mark.parametrize("run", ["", "/tmp/elsewhere", "../up", "a/b", ".hidden", "x" * 200])

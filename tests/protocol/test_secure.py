@@ -10,12 +10,12 @@ import dorfl
 from cases import few
 from dorfl.federated import pooled, training
 from dorfl.federated import server as serving
-from dorfl.protocol import checkpoint, coordinator, meaning, secure, summing, toml, transcript
+from dorfl.protocol import checkpoint, coordinator, resolution, sums, toml, transcript
 from dorfl.protocol.messages import Masked, Opened, Reply
-from dorfl.protocol.transcript import Relay, Said, Step, Transcript
+from dorfl.protocol.state import ALL_SITES
+from dorfl.protocol.steps import certify
+from dorfl.protocol.transcript import Exchange, Relay, SignedReply, Transcript
 from dorfl.site import local
-from dorfl.site import serving as computing
-from dorfl.site.consent import Refused
 from dorfl.solvers import Sqp
 from dorfl.solvers.base import Needs
 from dorfl.support import wire
@@ -28,6 +28,7 @@ from study_cases import (
     make_sites,
     make_study,
     mixed_tables,
+    refuse,
     secure_sites,
     split,
     synthetic_tables,
@@ -44,7 +45,10 @@ class Lying:
         self.site, self.change = site, change
 
     def respond(self, data):
-        said, request = wire.decode(self.site.respond(data), Said), wire.decode(data, Relay).request
+        said, request = (
+            wire.decode(self.site.respond(data), SignedReply),
+            wire.decode(data, Relay).request,
+        )
         if not said.signature:
             return wire.encode(said)
         reply = wire.decode(said.reply, Reply)
@@ -68,13 +72,13 @@ def clients_of(end, tables):
 
 def trained(end, tables):
     """What `dorfl.train` makes of the same rows by the same method."""
-    method = meaning.problem_of(end).method
+    method = resolution.problem_of(end).method
     return dorfl.train(clients_of(end, tables), method, l2=1.0 / sum(end.rows), tol=1e-4)
 
 
 def worst_of(end, tables):
     """The worst site's risk at the model found."""
-    group = training.prepare(clients_of(end, tables), meaning.problem_of(end).method)
+    group = training.prepare(clients_of(end, tables), resolution.problem_of(end).method)
     penalty = 0.5 / sum(end.rows) * np.sum(end.outcome.theta[:-1] ** 2)
     return group.evaluate(end.outcome.theta).values.max() + penalty
 
@@ -98,7 +102,7 @@ def test_a_tilted_fixed_mixture_gives_the_plain_model():
     tables = synthetic_tables()
     words = 'name = "dorfl"\noutliers = 0\nmixture = "fixed"\nrho = 20\nbeta = 0.05'
     end = run(tables, make_study(tables, method=words, extra=STANDARD))
-    assert np.isfinite(meaning.problem_of(end).method.temperature)
+    assert np.isfinite(resolution.problem_of(end).method.temperature)
     fit = trained(end, tables)
     assert end.outcome.status == "converged"
     assert np.abs(end.outcome.theta - fit.theta).max() < 1e-6
@@ -127,7 +131,7 @@ def test_columns_with_gaps_and_categories_and_a_number_to_predict():
     assert end.transform.names == told.transform.names
     assert end.transform.numeric[0].missing == told.transform.numeric[0].missing
     model = results.model_of(end)
-    assert model.fit.clients == (summing.ALL,) and model.facts.rows == sum(end.rows)
+    assert model.fit.clients == (ALL_SITES,) and model.facts.rows == sum(end.rows)
     guess = np.concatenate([model.predict(t) for t in tables.values()])
     true = np.concatenate([np.array(t["cost"], dtype=float) for t in tables.values()])
     assert np.nanmean(np.abs(guess - true)) < 0.7 * np.nanmean(np.abs(true - np.nanmedian(true)))
@@ -152,7 +156,7 @@ def test_only_sums_reach_the_solver_and_how_rows_are_split_makes_no_difference(m
         tables, totals[:] = split(4, seed), []
         ends.append(run(tables, make_study(tables, method=METHODS["erm"], extra=STANDARD)))
         sums.append([total.copy() for total in totals])
-    assert all(clients == {summing.ALL} for clients in seen)
+    assert all(clients == {ALL_SITES} for clients in seen)
     assert np.abs(ends[0].outcome.theta - ends[1].outcome.theta).max() < 1e-6
     assert len(sums[0]) == len(sums[1])
     for one, other in zip(*sums, strict=True):
@@ -164,7 +168,7 @@ def test_what_sites_send_looks_like_noise():
     sent = []
 
     def watch(state, site, data):
-        answer = wire.decode(wire.decode(data, Said).reply, Reply).answer
+        answer = wire.decode(wire.decode(data, SignedReply).reply, Reply).answer
         if isinstance(answer, Masked):
             sent.append(answer.numbers)
         return data
@@ -182,7 +186,7 @@ def undisturbed(method):
     return tables, study, run(tables, study)
 
 
-@pytest.mark.parametrize("step", few(secure.STEPS[::-1], 2))
+@pytest.mark.parametrize("step", few([*sums.EXCHANGES][::-1], 2))
 @pytest.mark.parametrize("method", few(["erm", "afl"]))
 def test_a_site_may_drop_out_at_every_step_of_a_round(step, method):
     tables, study, whole = undisturbed(method)
@@ -249,9 +253,9 @@ def test_the_certificate_of_the_sum_is_that_of_single_sites():
     end = local.run(coordinator.begin(study, "run-1"), sites)
     told = []
     for name in end.roster:
-        agreed = meaning.agreed(end, name)
+        agreed = resolution.agreed(end, name)
         group = sites[name].group(agreed)
-        told += computing.certify(group, end.outcome.theta, agreed, meaning.thin(end))
+        told += certify.bounds(group, end.outcome.theta, agreed, resolution.grid_stride(end))
     single = end._replace(
         told=dict(zip(end.roster, told, strict=True)),
         study=study.changed(privacy_reports="open", privacy_peers=()),
@@ -267,13 +271,10 @@ def test_the_certificate_of_the_sum_is_that_of_single_sites():
 
 
 def test_a_site_that_does_not_certify_leaves_the_model_without():
-    def silent(*_):
-        raise Refused("not this")
-
     tables, study, whole = undisturbed("erm")
     study = among(study)
     sites = secure_sites(tables, study, key_of)
-    sites["site-2"]._certify = silent
+    refuse(sites["site-2"], "not this", lambda step, _: step == "certify")
     end = local.run(coordinator.begin(study, "run-1"), sites)
     assert end.step == "done" and not end.told and promises.of_study(end) is None
     assert end.withheld == {"site-2": "not this"}
@@ -324,7 +325,7 @@ def added(amount, place=slice(None)):
         # Counts that there are not.
         ("columns", added(2**50), "more or fewer values"),
         ("columns", added(-(2**30)), "more or fewer values"),
-        ("spreads", added(2**50, 0), "more or fewer values"),
+        ("scales", added(2**50, 0), "more or fewer values"),
         # A weight that it has not, and a flag that only says yes or no.
         ("round", added(2**38, 2), "what sites weigh does not add up"),
         ("round", added(-(2**39), 2), "what sites weigh does not add up"),
@@ -336,7 +337,7 @@ def test_a_part_of_a_sum_that_cannot_be_is_an_error_and_no_sum(about, change, wo
         summed_with_a_lie("erm", about, change)
 
 
-@pytest.mark.parametrize("step", secure.STEPS)
+@pytest.mark.parametrize("step", sums.EXCHANGES)
 def test_an_answer_of_another_size_is_no_part_of_a_sum(step):
     """Numbers and openings: the answer is refused with a reason, never added."""
     tables = split(3)
@@ -361,14 +362,14 @@ def test_an_answer_of_another_size_is_no_part_of_a_sum(step):
         state, log = coordinator.begin(study, "run-1"), Transcript()
         while state.step != step:
             state = asked_of_all(state, sites, log)
-        now = Step(state, log)
+        now = Exchange(state, log)
         words = r"another count|number|not the one that it promised|not part of"
         with pytest.raises(ValueError, match=words):
             now.read("site-0", sites["site-0"].respond(now.payload("site-0")))
 
 
 def asked_of_all(state, sites, log):
-    step = Step(state, log)
+    step = Exchange(state, log)
     for name in coordinator.asked(state):
         assert step.read(name, sites[name].respond(step.payload(name)))
     return step.close()

@@ -6,11 +6,10 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.data import sketch
-from dorfl.protocol import checks, coordinator, meaning
+from dorfl.protocol import checks, coordinator, resolution
 from dorfl.protocol.messages import Masked, Reply
-from dorfl.protocol.transcript import Said
+from dorfl.protocol.transcript import SignedReply
 from dorfl.site import local
-from dorfl.site.consent import Refused
 from dorfl.support import wire
 from dorfl.tabular import results
 from study_cases import (
@@ -21,6 +20,7 @@ from study_cases import (
     make_sites,
     make_study,
     mixed_tables,
+    refuse,
     run_summed,
     secure_sites,
     split,
@@ -59,7 +59,7 @@ def test_wrong_rows_are_set_aside_as_in_the_open(words, seed):
     tables, data = synthetic_tables(seed), dorfl.datasets.synthetic(seed=seed)
     plain, end = both(tables, make_study(tables, method=TOLD[words]))
     assert end.outcome.status == "converged"
-    assert meaning.share_of(end) == pytest.approx(meaning.share_of(plain), rel=0.1)
+    assert resolution.share_of(end) == pytest.approx(resolution.share_of(plain), rel=0.1)
     one, other = accuracy(plain, data), accuracy(end, data)
     assert abs(one - other) <= 0.2
     assert np.abs(end.spread.units / plain.spread.units - 1.0).max() <= 0.03
@@ -82,7 +82,7 @@ def test_the_rows_set_aside_are_the_wrong_ones_and_no_site_shows_its_centre():
     sent = []
 
     def watch(state, site, reply):
-        answer = wire.decode(wire.decode(reply, Said).reply, Reply).answer
+        answer = wire.decode(wire.decode(reply, SignedReply).reply, Reply).answer
         sent.append((state.step, state.sum.of))
         if isinstance(answer, Masked):
             assert answer.numbers.dtype == np.int64
@@ -97,11 +97,11 @@ def test_the_rows_set_aside_are_the_wrong_ones_and_no_site_shows_its_centre():
     summed = {of for step, of in sent if step.startswith("sum ")}
     assert summed == {
         "columns",
-        "middles",
-        "spreads",
-        "center",
-        "classes",
-        "edge",
+        "medians",
+        "scales",
+        "location",
+        "class centers",
+        "cutoff",
         "round",
         "compare",
         "certify",
@@ -139,14 +139,11 @@ def test_a_site_that_takes_no_part_in_the_trial_keeps_nobody_from_training():
     tables = split(4)
     study = among(make_study(tables, method=AUTO))
     sites = secure_sites(tables, study, key_of)
-    report = sites["site-3"]._report
 
-    def no_trial(agreement, sent):
-        if agreement.candidate is not None:
-            raise Refused("not this")
-        return report(agreement, sent)
+    def is_trial(step, request):
+        return step == "round" and request.agreement.candidate is not None
 
-    sites["site-3"]._report = no_trial
+    refuse(sites["site-3"], "not this", is_trial)
     end = local.run(coordinator.begin(study, "run-1"), sites)
     assert end.outcome.status == "converged"
     assert end.decision.share == 0.1 and end.decision.rows == 0

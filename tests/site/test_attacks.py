@@ -12,7 +12,7 @@ from dorfl.data import robust
 from dorfl.federated import privacy
 from dorfl.federated.training import prepare
 from dorfl.objective import methods
-from dorfl.protocol import coordinator, guard
+from dorfl.protocol import coordinator, training_rows
 from dorfl.site import approval
 from dorfl.site.ledger import Ledger
 from dorfl.site.policy import Policy
@@ -257,7 +257,7 @@ def test_columns_in_which_a_few_rows_differ_are_constant(least):
     rows[rng.choice(60, least - 1, replace=False), 1] = 7.0
     rows[:, 2] = 1.0
     rows[rng.choice(60, least, replace=False), 2] = 0.0
-    settled = guard.settle(rows, least)
+    settled = training_rows.hold_constant(rows, least)
     assert (settled[:, 1] == 0.0).all()
     assert np.array_equal(settled[:, [0, 2, 3]], rows[:, [0, 2, 3]])
 

@@ -9,10 +9,13 @@ import dorfl
 from cases import few
 from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation
+from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Report
-from dorfl.protocol import coordinator, settling, vetting
-from dorfl.protocol.messages import Columns, Enrolled, Finished, Refusal, Reports, Spreads
+from dorfl.protocol import coordinator, schema
+from dorfl.protocol.messages import Columns, Enrolled, Finished, Refusal, Reply, Reports, Scales
+from dorfl.protocol.state import limit_rows
+from dorfl.protocol.steps import finish, location
 from dorfl.support import wire
 from study_cases import METHODS, make_sites, make_study, split, synthetic_tables
 
@@ -29,7 +32,7 @@ def with_lies(study, tamper, tables=TABLES):
             asked = wire.encode(coordinator.request(state, name))
             data = sites[name].respond(asked)
             if name == LIAR:
-                reply = wire.decode(data, coordinator.Reply)
+                reply = wire.decode(data, Reply)
                 data = wire.encode(reply._replace(answer=tamper(state, reply.answer)))
             try:
                 answers[name] = coordinator.read(state, name, data)
@@ -145,8 +148,8 @@ def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
     end = with_lies(make_study(TABLES, method=METHODS["erm"]), lie)
     assert end.believed == (2000, 200, 500)
     assert end.outcome.lam.tolist() == pytest.approx([20 / 27, 2 / 27, 5 / 27])
-    assert vetting.believed((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
-    assert vetting.believed((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)
+    assert limit_rows((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
+    assert limit_rows((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)
 
 
 def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
@@ -163,9 +166,9 @@ def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
                 name: one._replace(rows=many, values=away) for name, one in answer.columns.items()
             }
             return Columns(columns, label._replace(rows=many, levels=levels))
-        if isinstance(answer, Spreads):
+        if isinstance(answer, Scales):
             near = Deviation(many, distances=Sketch(many, (1e-3,) * 50))
-            return answer._replace(spreads=dict.fromkeys(answer.spreads, near))
+            return answer._replace(columns=dict.fromkeys(answer.columns, near))
         return answer._replace(rows=many) if isinstance(answer, Report) else answer
 
     study = make_study(tables, method=METHODS["erm"])
@@ -179,29 +182,27 @@ def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
 def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     told = {name: Column("category", 100, levels={"no": 50, "yes": 50}) for name in TABLES}
     state = coordinator.begin(make_study(TABLES), "run-1")
-    assert settling.settle_label(state, told).classes == ("no", "yes")
+    assert schema.settle_label(state, told).classes == ("no", "yes")
     told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
     with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
-        settling.settle_label(state, told)
+        schema.settle_label(state, told)
     told[LIAR] = Column("category", 2000, levels={f"class {k}": 2 for k in range(990)})
     with pytest.raises(ValueError, match=r"990 class.* at site 'site-1' alone"):
-        settling.settle_label(state, told)
+        schema.settle_label(state, told)
     named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
-    assert len(settling.settle_label(state._replace(study=named), told).classes) == 3
+    assert len(schema.settle_label(state._replace(study=named), told).classes) == 3
 
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():
-    place = coordinator.LocationReport(
-        100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1))
-    )
-    assert "real numbers" in vetting.wrong(place, 100, (1, 1, 0), None)
+    place = LocationReport(100, 100.0, np.array([np.iinfo(np.int64).min]), np.zeros((20, 1)))
+    assert "real numbers" in location.check(place, 100, 1, 1, 0)
     honest = place._replace(mean=np.zeros(1), means=np.zeros((0, 1)))
-    assert vetting.wrong(honest, 100, (1, 1, 0), None) is None
+    assert location.check(honest, 100, 1, 1, 0) is None
     two = honest._replace(by=np.array([40.0, 60.0]), means=np.zeros((2, 1)))
-    assert vetting.wrong(two, 100, (1, 1, 2), None) is None
-    assert "classes" in vetting.wrong(two, 100, (1, 1, 3), None)
-    assert "add up" in vetting.wrong(two._replace(by=np.array([40.0, 70.0])), 100, (1, 1, 2), None)
-    assert "range" in vetting.wrong(two._replace(means=np.full((2, 1), 1e7)), 100, (1, 1, 2), None)
+    assert location.check(two, 100, 1, 1, 2) is None
+    assert "classes" in location.check(two, 100, 1, 1, 3)
+    assert "add up" in location.check(two._replace(by=np.array([40.0, 70.0])), 100, 1, 1, 2)
+    assert "range" in location.check(two._replace(means=np.full((2, 1), 1e7)), 100, 1, 1, 2)
 
     def lie(_, answer):
         if not isinstance(answer, Finished):
@@ -209,11 +210,11 @@ def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():
         return answer._replace(part=Part(-1e20, 0.0, -1e20, 0.0))
 
     end = with_lies(make_study(TABLES), lie)
-    assert LIAR not in end.finished and coordinator.certificate(end) is None
+    assert LIAR not in end.finished and finish.certificate_of(end) is None
 
 
 def test_what_a_site_says_is_one_printable_line():
     state = coordinator.begin(make_study(TABLES), "run-1")
     words = "no\nround 9: converged\x1b[2J\r"
-    reply = coordinator.Reply("run-1", LIAR, "enrol", Refusal(words))
+    reply = Reply("run-1", LIAR, "enrol", Refusal(words))
     assert coordinator.read(state, LIAR, wire.encode(reply)).reason == "no round 9: converged [2J"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.protocol import coordinator, nearness, transcript
+from dorfl.protocol import coordinator, rounding, transcript
 from dorfl.protocol.messages import Enrolled, Refusal, Reply, Request
-from dorfl.protocol.transcript import Relay, Said, Step, Transcript
+from dorfl.protocol.transcript import Exchange, Relay, SignedReply, Transcript
 from dorfl.site import local
 from dorfl.site.journal import Journal
 from dorfl.site.policy import Policy
@@ -27,7 +27,7 @@ def federation(count=3, method="erm", run="run-1", **options):
 
 def ask(site, relay):
     """The answer to a relayed request, and whether the site signed it."""
-    said = wire.decode(site.respond(wire.encode(relay)), Said)
+    said = wire.decode(site.respond(wire.encode(relay)), SignedReply)
     return wire.decode(said.reply, Reply).answer, bool(said.signature)
 
 
@@ -40,7 +40,7 @@ def reason(site, relay):
 def until(step, state, sites, log, rounds=1):
     """The state at a step of a round's sum."""
     while not (state.step == step and state.sum.of == "round" and len(state.history) == rounds):
-        now = Step(state, log)
+        now = Exchange(state, log)
         for name in coordinator.asked(state):
             assert now.read(name, sites[name].respond(now.payload(name)))
         state = now.close()
@@ -100,7 +100,7 @@ def test_two_courses_of_one_run_are_not_both_answered():
     state, sites = federation(count=4)
     log = Transcript()
     state = until("sum masked", state, sites, log)
-    now = Step(state, log)
+    now = Exchange(state, log)
     for name in state.roster:
         now.read(name, sites[name].respond(now.payload(name)))
     number, opened = state.number, now.close()
@@ -116,7 +116,7 @@ def test_two_courses_of_one_run_are_not_both_answered():
     # Nor does what others said at the one head count at the other.
     relay = fork.relay(other, "site-1", number)
     assert reason(sites["site-1"], relay) is None
-    said = wire.decode(sites["site-1"].respond(wire.encode(relay)), Said)
+    said = wire.decode(sites["site-1"].respond(wire.encode(relay)), SignedReply)
     with pytest.raises(transcript.UnfitError, match="not signed by it at this point"):
         transcript.verify(opened, said)
 
@@ -213,7 +213,7 @@ def test_replies_are_split_into_messages_that_a_site_catches_up_with(monkeypatch
     monkeypatch.setattr(transcript, "_CHUNK", 5000)
     state, sites, log = middle()
     sites["site-0"].replicas = {}
-    now, asked = Step(state, log), 0
+    now, asked = Exchange(state, log), 0
     while not now.read("site-0", sites["site-0"].respond(now.payload("site-0"))):
         asked += 1
     assert asked > 2 and "site-0" in now.answers
@@ -252,13 +252,13 @@ def begun(study):
 
 def test_all_parties_need_the_same_version(monkeypatch):
     state, sites = federation()
-    own = sites["site-1"].plainly
+    own = sites["site-1"].local
 
-    def other(request):
-        told = own(request)
+    def other(step, request):
+        told = own(step, request)
         return told._replace(version="0.0.1") if isinstance(told, Enrolled) else told
 
-    sites["site-1"].plainly = other
+    sites["site-1"].local = other
     words = rf"'site-1' runs dorfl 0\.0\.1 and another party {dorfl.__version__}"
     with pytest.raises(ValueError, match=words):
         local.run(state, sites)
@@ -287,10 +287,10 @@ def test_a_coordinator_that_rounds_differently_is_followed(method, monkeypatch):
         return asked._replace(broadcast=sent._replace(task=sent.task._replace(theta=rough)))
 
     while state.step != "done":
-        step = Step(state, log)
+        step = Exchange(state, log)
         own = coordinator.request(state, state.roster[0])
         relayed = elsewhere(own)
-        state = nearness.adopt(state, own, relayed)  # the coordinator's own numbers
+        state = rounding.adopt(state, own, relayed)  # the coordinator's own numbers
         step.state = state
         for name in coordinator.asked(state):
             while not step.read(name, sites[name].respond(step.payload(name))):
@@ -309,7 +309,7 @@ def test_requests_that_differ_by_more_than_rounding_are_not_the_same():
         moved = theta + size * np.abs(theta).max() * np.sign(theta)
         task = own.broadcast.task._replace(theta=moved)
         other = own._replace(broadcast=own.broadcast._replace(task=task))
-        assert (nearness.distance(own, other) <= nearness.TOLERANCE) == near
+        assert (rounding.distance(own, other) <= rounding.TOLERANCE) == near
 
 
 def test_no_policy_is_needed_to_take_part_in_sums():

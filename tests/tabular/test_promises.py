@@ -7,13 +7,14 @@ import pytest
 import dorfl
 from cases import few
 from dorfl.certificates import bound
-from dorfl.protocol import coordinator, meaning, vetting
+from dorfl.protocol import coordinator, resolution
+from dorfl.protocol.messages import Refused
 from dorfl.protocol.settings import Data, Study
+from dorfl.protocol.steps import certify
 from dorfl.site import local
-from dorfl.site.site import Refused
 from dorfl.tabular import promises, results, table
 from dorfl.tabular.model.facts import from_json
-from study_cases import METHODS, make_sites, make_study, mixed_tables, synthetic_tables
+from study_cases import METHODS, make_sites, make_study, mixed_tables, refuse, synthetic_tables
 
 TABLES = synthetic_tables()
 
@@ -55,7 +56,7 @@ def test_frozen_columns_and_flags_do_not_move():
     sites = mixed_tables()
     study = make_study(sites, label="ill", extra='[columns]\nignore = ["grade", "cost"]')
     end = run(study, sites)
-    units, asked = meaning.certifying(end, 1)
+    units, asked = resolution.certifying(end, 1)
     moves = dict(zip(end.transform.names, np.isfinite(units.moves), strict=True))
     assert moves.pop("x") and not any(moves.values())
     assert set(end.told) == set(sites) and asked.shares == (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -68,13 +69,10 @@ def test_without_every_site_nothing_is_promised():
     assert results.model_of(some).facts.promise is None
 
 
-@pytest.mark.parametrize("step", ["_certify", "_finish"])
+@pytest.mark.parametrize("step", ["certify", "finish"])
 def test_a_site_that_withholds_its_part_is_named_with_its_reason(step):
-    def refuse(*_):
-        raise Refused("our board has to agree first")
-
     sites = make_sites(TABLES)
-    setattr(sites["site-2"], step, refuse)
+    refuse(sites["site-2"], "our board has to agree first", lambda name, _: name == step)
     end = local.run(coordinator.begin(make_study(TABLES), "run-1"), sites)
     assert end.step == "done" and promises.of_study(end) is None
     made = results.model_of(end)
@@ -91,7 +89,7 @@ def test_nothing_is_told_under_differential_privacy():
     study = make_study(TABLES, method="outliers = 0", privacy=private, training="max_rounds = 3")
     end = run(study, TABLES)
     assert end.told == {} and promises.of_study(end) is None
-    assert not meaning.certifies(study)
+    assert not resolution.certifies(study)
 
 
 def test_a_site_certifies_on_a_grid_of_the_protocol_only():
@@ -101,7 +99,7 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
     asked = coordinator.request(end._replace(step="certify"), "site-1")
     assert isinstance(sites["site-1"].answer(asked), bound.CertificateReport)
     with pytest.raises(Refused):
-        sites["site-1"].answer(asked._replace(thin=0))
+        sites["site-1"].answer(asked._replace(stride=0))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +114,9 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
     told = end.told["site-1"]
-    asked = meaning.certificates(end, meaning.thin(end))
-    assert vetting.untold(told, *asked) is None
-    assert "certificate" in vetting.untold(told._replace(**lie), *asked)
+    asked = resolution.certificates(end, resolution.grid_stride(end))
+    assert certify.check(told, *asked) is None
+    assert "certificate" in certify.check(told._replace(**lie), *asked)
 
 
 def test_labels_that_were_cut_short_have_no_bound(tmp_path):

@@ -1,6 +1,5 @@
 """The same rows and the same words give the same model, to the last bit, whoever trains it."""
 
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -149,8 +148,8 @@ def test_methods_that_share_rows_ask_once_where_they_lie(tmp_path, monkeypatch):
     """And each trains as it does alone: what one method was told is not another's answer."""
     frame_of(mixed_tables(), "ill").to_csv(tmp_path / "all.csv", index=False)
     study = toml.parse(f'[data]\nfile = "{tmp_path}/all.csv"\nlabel = "ill"\nclient = "site"\n')
-    asked, place = [], engine.serving.place
-    monkeypatch.setattr(engine.serving, "place", lambda *of: asked.append(of) or place(*of))
+    asked, place = [], engine.location.report
+    monkeypatch.setattr(engine.location, "report", lambda *of: asked.append(of) or place(*of))
     prepared = prepare(study, open_split(study))
     for name in ("wafl", "dorfl", "gdrfl"):
         words = study.changed(method_name=name)
@@ -228,8 +227,7 @@ def test_an_estimator_given_words_dates_and_gaps_and_a_table(tmp_path, label):
 def test_the_study_of_the_documentation_runs_on_a_table_too(tmp_path):
     docs = Path(__file__).parents[2] / "docs" / "federation.md"
     section = docs.read_text().split("## A study")[1].split("\n## ")[0]
-    block = [line for line in section.splitlines() if line.startswith("    ") or not line]
-    (tmp_path / "study.toml").write_text(textwrap.dedent("\n".join(block)))
+    (tmp_path / "study.toml").write_text(section.split("```toml\n")[1].split("```")[0])
     rng = np.random.default_rng(0)
     age = rng.normal(60, 9, 400)
     frame = pd.DataFrame(

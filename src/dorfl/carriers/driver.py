@@ -18,10 +18,10 @@ from cryptography import x509
 
 from dorfl.carriers import envelope, keys
 from dorfl.carriers.envelope import CoordinatorSeal
-from dorfl.protocol import coordinator, vetting
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import coordinator, reply_validation
 from dorfl.protocol.messages import Refusal
-from dorfl.protocol.transcript import Step, Transcript
+from dorfl.protocol.state import State
+from dorfl.protocol.transcript import Exchange, Transcript
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`
@@ -139,11 +139,11 @@ def conduct(
             with connect() as carrier:
                 late = dict[str, str]()
                 while state.step != "done":
-                    step = Step(state, transcript)
-                    collection = _Collection(step, carrier, seal, registered, note, late)
+                    exchange = Exchange(state, transcript)
+                    collection = _Collection(exchange, carrier, seal, registered, note, late)
                     collection.collect(resumed=lost is not None)
                     lost = None
-                    state = step.close()
+                    state = exchange.close()
                     keep(state, collection.took)
         except CarrierLostError as error:
             if lost is None:
@@ -159,7 +159,7 @@ def conduct(
 class _Collection:
     """The requests of one step, and the replies to them."""
 
-    step: Step
+    step: Exchange
     carrier: Carrier
     seal: CoordinatorSeal
     registered: Callable[[], Mapping[str, x509.Certificate]]
@@ -209,7 +209,7 @@ class _Collection:
         found = []
         for site in [site for site, when in self.due.items() if when <= now]:
             payload = self.step.payload(site)
-            limit = vetting.longest(self.state) + envelope.OVERHEAD
+            limit = reply_validation.max_bytes(self.state) + envelope.OVERHEAD
             sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
             found.append(sent)
             self.open[sent.id] = sent

@@ -27,7 +27,7 @@ from dorfl.protocol import settings, toml
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-    from dorfl.protocol.coordinator import State
+    from dorfl.protocol.state import State
 
 REJOIN_SECONDS = 90.0  # a SuperNode that was killed is let in again after up to 60 s
 RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could not carry

@@ -24,9 +24,10 @@ from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import LOCK_SECONDS, Federation
 from dorfl.carriers.https_server import Link
 from dorfl.federated.simulation import Round
-from dorfl.protocol import checkpoint, coordinator, summing
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import checkpoint, coordinator, site_keys
 from dorfl.protocol.settings import Study
+from dorfl.protocol.state import State
+from dorfl.protocol.steps import finish
 from dorfl.protocol.transcript import Transcript
 from dorfl.support import wire
 from dorfl.support.files import write_whole
@@ -136,7 +137,7 @@ def _prepared(federation: Federation, model: str, connect: Connect | None) -> Co
 def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
     """Return every site's registered key, for the sums of the study."""
     known = federation.sites()
-    return tuple(summing.peer(site, keys.public_of(known[site])) for site in sorted(study.sites))
+    return tuple(site_keys.peer(site, keys.public_of(known[site])) for site in sorted(study.sites))
 
 
 def unfinished(federation: Federation, run: str | None = None) -> Path:
@@ -295,7 +296,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def _ending(state: State) -> dict[str, Any]:
     assert state.outcome is not None
-    outcome, bound = state.outcome, coordinator.certificate(state)
+    outcome, bound = state.outcome, finish.certificate_of(state)
     extrapolated = {
         site: rounds
         for site in state.roster

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dorfl.carriers.runs import Watch
-from dorfl.protocol.coordinator import State
+from dorfl.protocol.state import State
 from dorfl.support import lazy
 
 

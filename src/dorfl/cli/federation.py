@@ -22,7 +22,7 @@ from dorfl.cli.server import Folder, opened
 if TYPE_CHECKING:
     from dorfl.carriers.folders import Federation
     from dorfl.carriers.runs import Watch
-    from dorfl.protocol.coordinator import State
+    from dorfl.protocol.state import State
     from dorfl.tabular.model import Model
 
 
@@ -152,7 +152,7 @@ def _go(
 ) -> None:
     from dorfl.carriers import runs
     from dorfl.carriers.tensorboard import with_tensorboard
-    from dorfl.protocol.ending import uncertified
+    from dorfl.protocol.steps.certify import describe_withheld
     from dorfl.tabular import results
 
     screen, name = Screen(), ""
@@ -177,7 +177,7 @@ def _go(
         ResultLine("Saved", f"{saved}/", f"dorfl report {saved}"),
     )
     summary.explain(screen, made)
-    for line in uncertified(end):
+    for line in describe_withheld(end):
         screen.note(line)
     screen.give(runs.read_record(folder))
     warn_shortfall(screen, made)

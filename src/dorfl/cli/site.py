@@ -40,22 +40,6 @@ Finest = Annotated[
         click_type=click.Choice(RESOLUTIONS),
     ),
 ]
-_SENT = {
-    "enrol": "the number of rows, and the names of the columns",
-    "columns": "counts, sums and sketches of the columns, and their frequent levels",
-    "spreads": "the scale of numeric columns around the agreed medians",
-    "center": "the location and scale of the rows",
-    "edge": "a sketch of the distances of rows from their location",
-    "select": "the risks and gradients of the candidates for the share of outliers",
-    "compare": "differences of the candidates' losses on held-out rows",
-    "round": "the risk and its gradient",
-    "network": "an update of the network and its risk; at the end the risk alone",
-    "finish": "the loss and the accuracy of the model at the site",
-    "certify": "mean losses at their worst, for the certificate",
-    "levels": "the kinds of columns, and the names of their frequent levels",
-    "sum masked": "masked numbers, of which only the sum over sites can be read",
-    "sum open": "seeds that open the sum, and nothing else",
-}
 
 
 @app.command()
@@ -173,9 +157,8 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
-    from dorfl.protocol.messages import Agreement
+    from dorfl.protocol.messages import Agreement, Refused
     from dorfl.site import approval, disclosure
-    from dorfl.site.consent import Refused
 
     try:
         agreement = Agreement("check", site.name, study)
@@ -199,10 +182,10 @@ def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None
 def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
     """Show the fingerprints of the sites' keys in a summed study, for comparing."""
     from dorfl.carriers import keys
-    from dorfl.protocol import summing
+    from dorfl.protocol import site_keys
 
     screen.say("it sums among these sites and keys:")
-    for name, key in summing.peers_of(peers).items():
+    for name, key in site_keys.peers_of(peers).items():
         screen.say(f"  {name}: {keys.fingerprint(keys.public_bytes(key))}")
 
 
@@ -305,7 +288,7 @@ def start(
         note = _noting(folder / "site.log", Screen())
         site, endpoint = _open(folder, data, ca, curvature)
         site.note = note
-        site.told = lambda request, reply: note(*_progress(request, reply))
+        site.answered = lambda request, reply: note(*_progress(request, reply))
         site.done = lambda agreed, *ending: note(
             write_site(folder / "results" / agreed.run, agreed, *ending)
         )
@@ -337,6 +320,8 @@ def _attend(
 
 def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
     """Describe a reply, as a sentence and as fields of the log."""
+    from dorfl.protocol import sums
+
     agreed, sent = request.agreement, request.broadcast
     fields: dict[str, Any] = {
         "event": "answered",
@@ -345,7 +330,7 @@ def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
         "step": request.step,
         "round": None if sent is None else sent.round,
         "bytes": len(reply),
-        "what": _SENT.get(request.step, request.step),
+        "what": sums.sends(request.step),
     }
     if sent is not None and sent.task.curvature != "none":
         fields["what"] += f", curvature ({sent.task.curvature} was requested)"

@@ -15,7 +15,7 @@ import typer
 from dorfl.certificates.certified import CONFIDENCE, DRIFT
 from dorfl.cli import options, summary
 from dorfl.cli.screen import ResultLine, Screen, refuse_useless, warn_shortfall
-from dorfl.protocol import meaning
+from dorfl.protocol import resolution
 from dorfl.protocol.settings import Study
 from dorfl.tabular import held_out, promises, table
 from dorfl.tabular.model import Model, save, save_evaluation
@@ -146,7 +146,7 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
     """Return the model with what certificates and reports need of its training rows."""
     if study.privacy.epsilon is not None:
         return model
-    frame = promises.frame_of(model, rows) if meaning.certifies(study) else None
+    frame = promises.frame_of(model, rows) if resolution.certifies(study) else None
     table = promises.fingerprint(Path(study.data.file or ""))
     found = coefficient_errors(model, rows)
     errors = () if found is None else tuple(map(tuple, found.tolist()))
@@ -173,7 +173,7 @@ def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: f
 
             def certify(own: Model, trained: Rows, held: Rows) -> None:
                 nonlocal model
-                if not (meaning.certifies(study) and len(held.y)):
+                if not (resolution.certifies(study) and len(held.y)):
                     return
                 share = model.facts.outliers or 0.0
                 found = promises.of_held_out(own, trained, held, share, DRIFT, CONFIDENCE)

@@ -5,8 +5,8 @@ and differ in one (x, y). Everything that a site sends during training, over all
 (ε, δ)-differentially private for that relation, for every site on its own, also against the server.
 Not protected: the number of rows n, and what a site reported before training (how columns are
 scaled, a centre ξ̄), unless a study declares what is known of its columns and reserves a share of ε
-for them (`before`; :mod:`dorfl.protocol.private`). ξ̄ has to be given: one computed from rows would
-not be private.
+for them (`before`; :mod:`dorfl.protocol.private_columns`). ξ̄ has to be given: one computed from
+rows would not be private.
 
 **How.** Every row's f is clipped to [lo, hi] and its gradient to length C. With w = hi − lo and
 τ = ρβ, no row then has a weight above p = e^{w/τ} / (n − 1 + e^{w/τ}), which is 1/n without a tilt,

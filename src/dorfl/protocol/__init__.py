@@ -1,7 +1,9 @@
 """One study as a sequence of steps: settings, messages, and the coordinator that combines replies.
 
-settings     what is asked for; `toml` as people write it, `meaning` what the words mean
-messages     what passes between the two sides; :mod:`dorfl.support.wire` makes it bytes
-coordinator  a pure state machine; `vetting` checks what it hears, `checkpoint` keeps it
+steps        one file for each step, with all that belongs to it; `step` is the base class
+coordinator  begins one step after the other; `state` is what it carries, `checkpoint` saves it
+sums         secure sums of any step's answers, in summed studies
+settings     the text of a study; `toml` reads and writes it, `checks` and `resolution` interpret it
+messages     requests and replies; :mod:`dorfl.support.wire` makes them bytes
 transcript   the signed replies of a run, which every site replays
 """

@@ -1,8 +1,8 @@
-"""A coordinator's state in a file: written whole, summed up, and read back to the last bit.
+"""Save a coordinator's state in a file with a checksum, and read it back to the last bit.
 
-What follows from the study (the solver, its setting) is not written but made anew; what training
-has found is. The file before the last is kept: a study resumed from it only asks again what it
-asked before, and ends in the same numbers.
+The solver and its setting follow from the study and are made anew; what training found is saved.
+The file before the last is kept: a study that is resumed from it sends the same requests again, and
+ends in the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dorfl.federated.server import Server
-from dorfl.protocol.coordinator import State, new_server
+from dorfl.protocol.state import State
+from dorfl.protocol.training import new_server
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 
@@ -34,7 +35,7 @@ def save(path: Path, state: State) -> None:
 
 
 def load(path: Path) -> State:
-    """The last state kept; a file that is damaged or cut short is never used."""
+    """Return the last state; ValueError if no file is whole."""
     reasons = []
     for candidate in (path, _before(path)):
         try:
@@ -49,13 +50,13 @@ def load(path: Path) -> State:
 def _load(path: Path) -> State:
     head, _, body = path.read_bytes().partition(b"\n")
     try:
-        told = json.loads(head)
-        same = {key: told.get(key) for key in _FORMAT} == _FORMAT
+        written = json.loads(head)
+        same = {key: written.get(key) for key in _FORMAT} == _FORMAT
     except (ValueError, AttributeError):
         raise ValueError("is not a checkpoint") from None
     if not same:
         raise ValueError("was written by another version of dorfl")
-    if told.get("sha256") != hashlib.sha256(body).hexdigest():
+    if written.get("sha256") != hashlib.sha256(body).hexdigest():
         raise ValueError("is damaged or cut short")
     plain = json.loads(body)
     state: State = wire.read(plain["state"], State, "state", finite=False)

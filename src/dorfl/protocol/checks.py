@@ -7,7 +7,7 @@ import numpy as np
 from dorfl import solvers
 from dorfl.objective import mixture as mixing
 from dorfl.objective.methods import check_outliers, check_shift
-from dorfl.protocol import meaning, private
+from dorfl.protocol import private_columns, resolution
 from dorfl.protocol.settings import (
     METHODS,
     MIXTURES,
@@ -75,20 +75,20 @@ def check(study: Study) -> None:
     for what, price in positive.items():
         if price is not None and not 0 < price < np.inf:
             raise ValueError(f"{what} = {price}: must be a positive number")
-    if data.task != "auto" and meaning.loss_of(study, max(len(data.classes), 2)).classifies != (
+    if data.task != "auto" and resolution.loss_of(study, max(len(data.classes), 2)).classifies != (
         data.task == "classification"
     ):
         raise ValueError(f"study: loss {options.loss!r} is not for {data.task}")
-    asked = meaning.options_of(study, 1)
+    asked = resolution.options_of(study, 1)
     if asked.trim > 0 and not solvers.resolve(asked.solver, whole=asked.whole).needs.trims:
         raise ValueError('study: defence.trim needs training.solver = "optimistic"')
-    meaning.plan_of(study)
+    resolution.plan_of(study)
     if study.privacy.mode == "private" and study.privacy.epsilon is None:
         raise ValueError('privacy.reports = "private": set privacy.epsilon')
     if study.privacy.mode == "open" and study.privacy.epsilon is not None:
         raise ValueError('privacy.reports = "open": goes without epsilon; set "private"')
     if study.privacy.known:
-        private.check(study)
+        private_columns.check(study)
     if options.model != "linear":
         _check_network(study)
     elif options.batch is not None:
@@ -126,7 +126,7 @@ def _check_network(study: Study) -> None:
 
 def _check_sums(study: Study) -> None:
     """Raise if a summed study asks for what cannot be computed from sums over sites."""
-    solver, defence = meaning.options_of(study, 1).solver, study.defence
+    solver, defence = resolution.options_of(study, 1).solver, study.defence
     judged = defence.row is not None or defence.target is not None
     judged = judged or defence.trim > 0 or defence.liars > 0
     network = study.training.model != "linear"

@@ -1,4 +1,4 @@
-"""What is predicted, as numbers: classes in order, or values in robust units."""
+"""Labels as numbers: classes in order, or values in robust units."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from dorfl.data.preprocessing import Column, ColumnPlan, Numeric, columns, summaries
 from dorfl.objective.base import Loss
-from dorfl.protocol import private
-from dorfl.protocol.meaning import task_of
+from dorfl.protocol import private_columns, resolution
+from dorfl.protocol.resolution import task_of
 from dorfl.protocol.settings import Study
 from dorfl.support.types import Array
 
 MOST_CLASSES = 50
-FARTHEST = 30.0  # units of a label from its middle: so far, and no further, does it count
+FARTHEST = 30.0  # units of a label from its centre, at which it is clipped
 _FEW = 10  # whole numbers with at most so many different values are classes
 
 
 def plan_of(study: Study) -> ColumnPlan:
-    """How the label is told of: by its classes, in robust units, or (auto) as it looks."""
+    """Return how the label is summarised: classes, numbers, or by its values if left open."""
     kinds = {"classification": "category", "regression": "numeric"}
     task = task_of(study)
     named = {study.data.label: kinds[task]} if task != "auto" else {}
@@ -29,9 +29,15 @@ def plan_of(study: Study) -> ColumnPlan:
 
 
 def unit_plan(study: Study) -> ColumnPlan:
-    """How the unit of a label that is a number is found."""
-    kinds, floors = {study.data.label: "numeric"}, private.floors(study)
+    """Return how the unit of a numeric label is found."""
+    kinds, floors = {study.data.label: "numeric"}, private_columns.floors(study)
     return ColumnPlan(_scaling(study), kinds, least=study.privacy.least, floors=floors)
+
+
+def uses_median(study: Study, name: str) -> bool:
+    """Return whether a column is centred at its median; the label is ""."""
+    plan = resolution.plan_of(study) if name else unit_plan(study)
+    return plan.scaling != "standard"
 
 
 def _scaling(study: Study) -> str:
@@ -39,29 +45,29 @@ def _scaling(study: Study) -> str:
 
 
 def summarise(column: Any, study: Study) -> Column:
-    """What a client tells of its label; where the task is open, few whole numbers as levels too."""
+    """Summarise a label; if the task is open, few whole numbers count as levels too."""
     name, plan = study.data.label, plan_of(study)
     if plan.kinds or columns.kind_of(column) != "numeric":
         return summaries.summarise_column(column, name, plan)
     as_number, as_class = (replace(plan, kinds={name: kind}) for kind in ("numeric", "category"))
-    told = summaries.summarise_column(column, name, as_number)
+    found = summaries.summarise_column(column, name, as_number)
     if not _few(columns.present(columns.numbers(column, name))):
-        return told
-    return told._replace(levels=summaries.summarise_column(column, name, as_class).levels)
+        return found
+    return found._replace(levels=summaries.summarise_column(column, name, as_class).levels)
 
 
-def task_from(told: Sequence[Column]) -> str:
-    """What clients' labels together make: classes, or a number to estimate."""
-    if any(column.kind == "category" for column in told):
+def task_from(columns_: Sequence[Column]) -> str:
+    """Return the task for the labels of all clients: classification or regression."""
+    if any(column.kind == "category" for column in columns_):
         return "classification"
-    used = [column for column in told if column.kind != "empty"]
+    used = [column for column in columns_ if column.kind != "empty"]
     found = {float(level) for column in used for level in column.levels}
     few = bool(used) and all(column.levels for column in used)
     return "classification" if few and _few(np.array(sorted(found))) else "regression"
 
 
 def task_in(column: Any, study: Study) -> str:
-    """What a whole column of labels makes, unless the study says."""
+    """Return the task for a whole column of labels, unless the study states it."""
     if task_of(study) != "auto":
         return task_of(study)
     name = study.data.label
@@ -74,7 +80,7 @@ def task_in(column: Any, study: Study) -> str:
 def encode(
     column: Any, name: str, classes: tuple[str, ...], target: Numeric | None
 ) -> tuple[Array, Array]:
-    """Labels as numbers, and where there is one; ValueError for a class that is not known."""
+    """Return labels as numbers, and which rows have one; UnknownClassError for other classes."""
     if target is not None:
         values = columns.numbers(column, name)
         return (values - target.center) / target.spread, ~np.isnan(values)
@@ -89,7 +95,7 @@ def encode(
 
 
 def for_training(y: Array, loss: Loss) -> Array:
-    """Labels as trained on: Huber's slope is the same however far out y is, the tilt's is not."""
+    """Return labels as trained on: clipped if the loss has a bounded slope; the tilt has none."""
     return (
         np.clip(y, -FARTHEST, FARTHEST)
         if not loss.classifies and np.isfinite(loss.max_slope)
@@ -98,7 +104,7 @@ def for_training(y: Array, loss: Loss) -> Array:
 
 
 def known(column: Any, study: Study) -> Array:
-    """Which rows have a label."""
+    """Return which rows have a label."""
     name, task = study.data.label, task_of(study)
     if task == "classification" or (task == "auto" and columns.kind_of(column) == "category"):
         found = columns.levels(column, name)
@@ -110,9 +116,9 @@ def known(column: Any, study: Study) -> Array:
 
 
 def usable(column: Any, study: Study, least: int) -> Array:
-    """Which rows of a site take part: those with a label and, of classes, one that `least` have.
+    """Return which rows of a site take part: those with a label, and a class of `least` rows.
 
-    What is told of rows tells of a class by itself. With noise a row needs no others beside it.
+    Statistics by class would show the rows of a rare one. With noise this is not needed.
     """
     found = known(column, study)
     if least <= 1 or task_in(column, study) != "classification":
@@ -123,11 +129,11 @@ def usable(column: Any, study: Study, least: int) -> Array:
 
 
 class UnknownClassError(ValueError):
-    """A label that is none of the classes; the text names it, for this side's eyes alone."""
+    """A label is none of the classes; the text names it and must not be sent."""
 
 
 def _few(values: Array) -> bool:
-    """Whether these numbers are classes: two of them, or a few whole ones."""
+    """Return whether these numbers are classes: two of them, or a few whole ones."""
     distinct = np.unique(values)
     whole = bool((distinct == np.rint(distinct)).all())
     return len(distinct) <= 2 or (whole and len(distinct) <= _FEW)

@@ -1,25 +1,31 @@
-"""What passes between a coordinator and its sites, field by field; `docs/privacy.md` explains it.
+"""Messages between a coordinator and its sites, field by field; `docs/privacy.md` explains them.
 
-Down: what is agreed so far, and one question. Up: one answer, never a row.
+A request has what is agreed on so far and what one step needs. A reply has one answer, never rows.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dorfl.certificates.bound import CertificateReport
 from dorfl.certificates.certificate import Part
 from dorfl.data.preprocessing import Column, Deviation, Numeric, Transform
-from dorfl.data.robust import ColumnScales, LocationReport
-from dorfl.data.sketch import Sketch
+from dorfl.data.robust import ColumnScales
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.pooled import SumSettings
-from dorfl.protocol.constant import Learnt
+from dorfl.protocol.constant_baseline import Learnt
 from dorfl.protocol.settings import Study
-from dorfl.selection.outliers import Candidate, Decision, HeldOut
+from dorfl.selection.outliers import Candidate, Decision
 from dorfl.support.types import Array
+
+NO_COLUMNS = Transform((), {})  # before columns are agreed on
+NOT_ASKED = "is not a request of this protocol"
+MAX_ROUNDS = 10_000  # rounds of a run that a site takes part in
+
+
+class Refused(Exception):  # noqa: N818 - a decision, not an error
+    """A request cannot be answered; the text holds no value of a row and may be sent."""
 
 
 class Agreement(NamedTuple):
@@ -30,7 +36,7 @@ class Agreement(NamedTuple):
     study: Study
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    transform: Transform | None = None
+    transform: Transform = NO_COLUMNS
     target: Numeric | None = None  # how the label of a regression is scaled
     apart: bool = True  # whether sites have rows enough for a middle of their own
     spread: ColumnScales | None = None  # scales of the columns, if a cost or a score needs them
@@ -87,8 +93,8 @@ class Summing(NamedTuple):
         How the reports of a round are weighed.
     levels
         Levels of columns and, as "", of the label.
-    units, middles
-        What distances in columns are divided by, and the middles around which columns are counted.
+    units, medians
+        By column, the unit of distances, and the value around which rows are counted.
     """
 
     of: str
@@ -100,7 +106,7 @@ class Summing(NamedTuple):
     tilt: SumSettings = SumSettings()
     levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - replaced, never changed in place
     units: dict[str, float] = {}  # noqa: RUF012 - so are these
-    middles: dict[str, float] = {}  # noqa: RUF012
+    medians: dict[str, float] = {}  # noqa: RUF012
 
 
 class Request(NamedTuple):
@@ -114,12 +120,19 @@ class Request(NamedTuple):
     candidates: tuple[Candidate, ...] = ()  # that are trained or compared
     broadcasts: dict[str, Broadcast] = {}  # noqa: RUF012 - of candidates still trained, by place
     models: Array | None = None  # (candidates, parameters): those to be compared
-    thin: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.certificates.bound`
+    stride: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.certificates.bound`
 
     @staticmethod
     def is_tagged() -> bool:
         """Return True: a site accepts a Request or a Relay."""
         return True
+
+    @property
+    def sum(self) -> Summing:
+        """Return what goes with a secure sum; raise Refused if the request is for none."""
+        if self.summing is None:
+            raise Refused(NOT_ASKED)
+        return self.summing
 
 
 class Enrolled(NamedTuple):
@@ -141,10 +154,10 @@ class Columns(NamedTuple):
     label: Column
 
 
-class Spreads(NamedTuple):
-    """Answer to `spreads`: how far numbers are from the middles agreed on."""
+class Scales(NamedTuple):
+    """Answer to `scales`: deviations of numbers from the centres agreed on."""
 
-    spreads: dict[str, Deviation]
+    columns: dict[str, Deviation]
     label: Deviation | None
 
 
@@ -202,19 +215,19 @@ class Refusal(NamedTuple):
     behind: int | None = None
 
 
-# Answer to `center`: a LocationReport; to `edge`: a Sketch of squared distances from ξ̄; to
-# `round`: a Report; to `select`: Reports; to `compare`: HeldOut; to `certify`: the site's part of
-# the certificate. Of a secure sum, to `levels`: Columns with names alone.
-Answer = (
-    Enrolled | Columns | Spreads | LocationReport | Sketch | Report | Reports | HeldOut | Finished
-    | CertificateReport | Released | Masked | Opened | Refusal
-)  # fmt: skip
+Answer = Any  # one of ANSWERS
+ANSWERS: list[type] = [Refusal, Released, Masked, Opened]  # a step that is registered adds its own
 
 
 class Reply(NamedTuple):
-    """Site to coordinator."""
+    """Site to coordinator; the answer is one of :data:`ANSWERS`, tagged with its class name."""
 
     run: str
     site: str
     step: str
     answer: Answer
+
+    @staticmethod
+    def records() -> list[type]:
+        """Return the types that the answer may have."""
+        return ANSWERS

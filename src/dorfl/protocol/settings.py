@@ -91,8 +91,8 @@ class Words(NamedTuple):
 class Training(NamedTuple):
     """Options of :func:`dorfl.train` that a study can set: :mod:`dorfl.federated.options`.
 
-    A study decides by itself what to minimise, and how much of l2 that takes; rows nobody looked
-    at do not deserve a finer tolerance. Huber's loss turns linear where that of scikit-learn's
+    A study decides by itself what to minimise, and how much of l2 that takes; raw
+    tables do not deserve a finer tolerance. Huber's loss turns linear where that of scikit-learn's
     `HuberRegressor` does: 0.92 of the consistent scale is 1.35 of its own, smaller one, for both
     have b/ε² = 1/1.35² (:class:`dorfl.objective.losses.ConcomitantHuber`).
     """
@@ -123,7 +123,7 @@ class Privacy(NamedTuple):
     (:mod:`dorfl.protocol.transcript`). "open": it learns each site's reports.
     "private": reports have noise for (ε, δ)-differential privacy
     (:mod:`dorfl.federated.privacy`, also for `clip` and `highest`); with `known` of every column,
-    the steps before training have it too (:mod:`dorfl.protocol.private`).
+    the steps before training have it too (:mod:`dorfl.protocol.private_columns`).
     """
 
     minimum_rows: Annotated[int, "how many rows a client needs"] = 10
@@ -139,7 +139,7 @@ class Privacy(NamedTuple):
     highest: Annotated[float, "… the most that a row's loss counts for"] = 2.0
     known: Annotated[
         dict[str, Known],
-        "… columns' ranges and levels: what is told before training is private too",
+        "… columns' ranges and levels: statistics before training are private too",
     ] = {}  # noqa: RUF012 - never changed in place
     peers: Annotated[Names, "sites that sum, with their keys; `dorfl run` fills it in"] = ()
 
@@ -157,31 +157,31 @@ class Privacy(NamedTuple):
 
 
 class Defence(NamedTuple):
-    """Against a site that lies: see docs/attacks.md.
+    """Defences against a site that lies: see docs/attacks.md.
 
-    `row` is how long a row can be once columns are scaled (`target`: how large what is predicted);
-    reports are then clipped to what is possible. `liars` is the share of sites that may lie: as
-    many that pull apart from the others are set aside. `trim` is the share of the mixture whose
-    gradients may be lies (solver "optimistic"). A fixed mixture weighs sites by the rows they say
-    they have: `most_rows` is the most that is believed.
+    `row` is the largest norm of a row once columns are scaled (`target`: of a label); reports are
+    then clipped to what is possible. `liars` is the share of sites that may lie: the sites whose
+    reports differ most from the others are left out. `trim` is the share of the mixture whose
+    gradients may be lies (solver "optimistic"). A fixed mixture weights sites by the rows that they
+    report: `most_rows` is the most that counts.
     """
 
     row: Annotated[float | None, "how long a scaled row can be"] = None
     target: Annotated[float | None, "how large a scaled label can be"] = None
     liars: Annotated[float, about("liars")] = Options.liars
     trim: Annotated[float, about("trim")] = Options.trim
-    most_rows: Annotated[int | None, "the most rows a site is believed to have"] = None
+    most_rows: Annotated[int | None, "the most rows that a site counts for"] = None
 
 
 class Absent(NamedTuple):
     """The rule for a site that does not answer a round.
 
-    After `answer_within` seconds its last report stands in for it, for up to `stand_in` rounds in a
+    After `answer_within` seconds its last report is extrapolated, for up to `stand_in` rounds in a
     row; "then" the round waits for it ("wait"), or training goes on with the old report ("go on").
     """
 
     answer_within: Annotated[float, "seconds a site has to answer"] = 60.0
-    stand_in: Annotated[int, "rounds its last report stands in"] = 3
+    stand_in: Annotated[int, "rounds for which its last report is extrapolated"] = 3
     then: Annotated[str, "wait or go on"] = "wait"
 
 
@@ -199,7 +199,7 @@ class Study(NamedTuple):
     absent: Absent = Absent()
 
     def changed(self, **given: Any) -> Study:
-        """The study with values by section and name (`data_label`), None meaning not given."""
+        """Return the study with other values by section and name (`data_label`), unless None."""
         out = self
         for path, value in given.items():
             section, _, name = path.partition("_")
@@ -228,7 +228,7 @@ class Study(NamedTuple):
 
 
 def among(study: Study, sites: Names) -> Study:
-    """The study with its sites; `sites` take part where it names none."""
+    """Return the study with its sites and mode; `sites` take part if it names none."""
     study = study._replace(sites=study.sites or sites)
     if not study.sites:
         raise ValueError("study: no site takes part; name them: sites = [...]")
@@ -258,7 +258,7 @@ def _with_mode(study: Study) -> Study:
 
 
 def linear(study: Study) -> Study:
-    """The study of the linear model that is trained before a network; what is said of that is not.
+    """Return the study of the linear model that is trained before a network, by default options.
 
     >>> linear(Study(Data("y"), training=Training("mlp", max_rounds=9))).training == Training()
     True

@@ -37,7 +37,7 @@ _KINDS = {str: "text in quotes", float: "a number", int: "a whole number", bool:
 
 
 def read(path: str | Path) -> Study:
-    """A study from its file; the data's place is relative to it."""
+    """Read a study from its file; the path of the data is relative to it."""
     path = Path(path)
     try:
         study = parse(path.read_text(encoding="utf-8-sig"))
@@ -51,7 +51,7 @@ def read(path: str | Path) -> Study:
 
 
 def parse(text: str) -> Study:
-    """A study from TOML; what it does not know is answered with the nearest it does."""
+    """Read a study from TOML; an error about an unknown name has the nearest known one."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -75,7 +75,7 @@ def parse(text: str) -> Study:
 
 
 def to_toml(study: Study, notes: dict[str, str] | None = None) -> str:
-    """The study with a comment on every entry; those that are None stand as comments."""
+    """Write a study with a comment on every entry; entries that are None become comments."""
     lines = ["# A study for dorfl: `dorfl train study.toml`, or `dorfl run fed/ study.toml`", ""]
     lines += [f"name = {_toml(study.name)}"]
     if study.sites:
@@ -93,7 +93,7 @@ def to_toml(study: Study, notes: dict[str, str] | None = None) -> str:
 
 
 def _section(table: dict[str, Any], section: str, kind: Any) -> Any:
-    """A record from a TOML table: unknown keys refused, what is left out as by default."""
+    """Read a record from a TOML table; unknown keys are refused, missing ones have defaults."""
     known = wire.hints(kind)
     values = dict(kind._field_defaults)
     written = {(section, key): value for key, value in table.get(section, {}).items()}

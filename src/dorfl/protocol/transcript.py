@@ -1,9 +1,8 @@
 """The signed replies of a run, from which every site recomputes the coordinator's requests.
 
-The coordinator is a pure function of the replies: :func:`~dorfl.protocol.coordinator.receive`
-makes the next state of them, and :func:`~dorfl.protocol.coordinator.request` the next request of
-that. In a summed study each reply is signed together with the *head*, a
-digest of the study, the run and all
+The coordinator is a pure function of the replies: :func:`~dorfl.protocol.coordinator.receive` makes
+the next state of them, and :func:`~dorfl.protocol.coordinator.request` the next request of that. In
+a summed study each reply is signed together with the *head*, a digest of the study, the run and all
 replies before it. With a request (:class:`Relay`) come the replies of the step before. A site
 checks the signatures, applies the same functions (:func:`advance`) and answers only the request
 that it computes itself. The coordinator can therefore delay replies, but not choose a question. Two
@@ -33,9 +32,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dorfl.protocol import coordinator, summing
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import coordinator, site_keys
 from dorfl.protocol.messages import Answer, Refusal, Reply, Request
+from dorfl.protocol.state import State
 from dorfl.support import wire
 
 _SCHEME = ec.ECDSA(hashes.SHA256())
@@ -46,7 +45,7 @@ class UnfitError(ValueError):
     """Replies or requests are not part of the study's course; the text may be sent."""
 
 
-class Said(NamedTuple):
+class SignedReply(NamedTuple):
     """A site's reply and its signature over the reply and the head. An unsigned one is no reply."""
 
     site: str
@@ -71,7 +70,7 @@ class Relay(NamedTuple):
 
     number: int
     first: int
-    steps: tuple[tuple[Said, ...], ...]
+    steps: tuple[tuple[SignedReply, ...], ...]
     request: Request
 
     @staticmethod
@@ -85,14 +84,14 @@ def signed_text(head: bytes, site: str, reply: bytes) -> bytes:
     return wire.encode(("dorfl reply at head", head, site, hashlib.sha256(reply).digest()))
 
 
-def sign(key: ec.EllipticCurvePrivateKey, head: bytes, site: str, reply: bytes) -> Said:
+def sign(key: ec.EllipticCurvePrivateKey, head: bytes, site: str, reply: bytes) -> SignedReply:
     """Return a site's signed reply."""
-    return Said(site, reply, key.sign(signed_text(head, site, reply), _SCHEME))
+    return SignedReply(site, reply, key.sign(signed_text(head, site, reply), _SCHEME))
 
 
-def verify(state: State, said: Said) -> None:
+def verify(state: State, said: SignedReply) -> None:
     """Raise UnfitError if `said` is not signed by its site at the head of `state`."""
-    keys = summing.peers_of(state.study.privacy.peers)
+    keys = site_keys.peers_of(state.study.privacy.peers)
     try:
         keys[said.site].verify(
             said.signature, signed_text(state.head, said.site, said.reply), _SCHEME
@@ -104,7 +103,7 @@ def verify(state: State, said: Said) -> None:
         ) from None
 
 
-def advance(state: State, step: Sequence[Said]) -> State:
+def advance(state: State, step: Sequence[SignedReply]) -> State:
     """Return the state after a step, at the coordinator and at every site alike.
 
     Parameters
@@ -143,10 +142,10 @@ def advance(state: State, step: Sequence[Said]) -> State:
     return after._replace(head=_after(state.head, step), number=state.number + 1, absences=absences)
 
 
-def _after(head: bytes, step: Sequence[Said]) -> bytes:
+def _after(head: bytes, step: Sequence[SignedReply]) -> bytes:
     """Return the head once these replies are part of the run."""
-    told = sorted((said.site, hashlib.sha256(said.reply).digest()) for said in step)
-    return hashlib.sha256(wire.encode((head, told))).digest()
+    digests = sorted((said.site, hashlib.sha256(said.reply).digest()) for said in step)
+    return hashlib.sha256(wire.encode((head, digests))).digest()
 
 
 @dataclass
@@ -162,18 +161,18 @@ class Transcript:
     """
 
     file: Path | None = None
-    steps: list[tuple[Said, ...]] = field(default_factory=list)
+    steps: list[tuple[SignedReply, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.file is None or not self.file.exists():
             return
         kept = []
         for line in self.file.read_bytes().split(b"\n")[:-1]:  # a line cut short is asked again
-            kept.append(wire.decode(line, tuple[Said, ...]))
+            kept.append(wire.decode(line, tuple[SignedReply, ...]))
         self.steps = kept
         self.file.write_bytes(b"".join(wire.encode(step) + b"\n" for step in kept))
 
-    def append(self, step: tuple[Said, ...]) -> None:
+    def append(self, step: tuple[SignedReply, ...]) -> None:
         """Add a closed step."""
         self.steps.append(step)
         if self.file is not None:
@@ -188,7 +187,7 @@ class Transcript:
 
     def relay(self, state: State, site: str, first: int) -> Relay:
         """Return the request to `site` with steps from `first` on, as many as a message holds."""
-        steps, size = list[tuple[Said, ...]](), 0
+        steps, size = list[tuple[SignedReply, ...]](), 0
         for step in self.steps[first : state.number]:
             size += 2 * sum(len(said.reply) + len(said.signature) for said in step)
             if steps and size > _CHUNK:
@@ -198,7 +197,7 @@ class Transcript:
 
 
 @dataclass
-class Step:
+class Exchange:
     """The requests and replies of one step, in any mode.
 
     In a summed study replies are collected for the transcript; otherwise they are only read.
@@ -208,7 +207,7 @@ class Step:
     transcript: Transcript
     answers: dict[str, Answer] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    _said: dict[str, Said] = field(default_factory=dict)
+    _said: dict[str, SignedReply] = field(default_factory=dict)
     _first: dict[str, int] = field(default_factory=dict)  # step that a site asked to be shown from
 
     def payload(self, site: str) -> bytes:
@@ -235,7 +234,7 @@ class Step:
 
     def _read(self, site: str, data: bytes) -> bool:
         if self.state.study.privacy.summed:
-            said = wire.decode(data, Said)
+            said = wire.decode(data, SignedReply)
             reply = wire.decode(said.reply, Reply)
             if said.site != site:
                 raise ValueError("gives another site's name")

@@ -1,24 +1,16 @@
-"""What a site agrees to before it looks at its rows: its policy against a study's text."""
+"""Compare a study's text with a site's policy, before any row is read."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dorfl import networks
-from dorfl.protocol import checks
-from dorfl.protocol.messages import Agreement
+from dorfl.protocol import checks, site_keys
+from dorfl.protocol.messages import MAX_ROUNDS, Agreement
 from dorfl.protocol.settings import Study
 from dorfl.selection import outliers
-
-if TYPE_CHECKING:
-    from dorfl.site.policy import Policy
-
-MOST_ROUNDS = 10_000
-
-
-class Refused(Exception):  # noqa: N818 - a decision, not an error
-    """What is asked cannot be answered; the text holds no value and may be sent."""
+from dorfl.site.policy import Policy
 
 
 def objection(agreement: Agreement, name: str, policy: Policy) -> str | None:
@@ -41,10 +33,8 @@ def objection(agreement: Agreement, name: str, policy: Policy) -> str | None:
                 f"column {column[:60]!r} is not released by this site; a person there names "
                 "the columns that studies may use: released = [...] in site.toml"
             )
-    if agreement.transform is not None:
-        used = {part.name for part in agreement.transform.parts}
-        if not used <= set(agreement.columns):
-            return "the transformation uses columns that were not agreed on"
+    if not {part.name for part in agreement.transform.parts} <= set(agreement.columns):
+        return "the transformation uses columns that were not agreed on"
     if agreement.row_limit not in (0, outliers.row_limit(len(study.sites))):
         return "candidates see another number of rows than the number of sites implies"
     if (reason := mode_objection(study, policy)) is not None:
@@ -74,6 +64,23 @@ def mode_objection(study: Study, policy: Policy) -> str | None:
     return None
 
 
+def sum_objection(study: Study, name: str, key: Any) -> str | None:
+    """Return why a site of this name and private key does not sum with the study's sites."""
+    if key is None:
+        return "this site has no key to sign with, which a summed study needs"
+    try:
+        peers = site_keys.peers_of(study.privacy.peers)
+    except ValueError as error:
+        return str(error)
+    if sorted(peers) != sorted(study.sites):
+        return "the study does not name the keys of the sites that take part"
+    if len({line.rpartition(" ")[2] for line in study.privacy.peers}) < len(peers):
+        return "the study names one key for two sites"
+    if site_keys.peer(name, key.public_key()) not in study.privacy.peers:
+        return "the study names another key for this site than its own"
+    return None
+
+
 def _no_network(study: Study, policy: Policy) -> str | None:
     """Return why the site does not train the study's network, or None."""
     if not policy.networks:
@@ -82,8 +89,8 @@ def _no_network(study: Study, policy: Policy) -> str | None:
             "made of, and the coordinator could work them out. A person there may allow it all the "
             "same: networks = true in site.toml"
         )
-    if (study.training.max_rounds or 0) > MOST_ROUNDS:
-        return f"a network has more rounds than {MOST_ROUNDS}"
+    if (study.training.max_rounds or 0) > MAX_ROUNDS:
+        return f"a network has more rounds than {MAX_ROUNDS}"
     if study.training.batch != 0:
         return "a network's steps are on all rows of a site: [training] batch = 0"
     try:

@@ -1,10 +1,10 @@
 """Disclosure rules, checked from the study's text and the table before a study begins.
 
 The rules have the names that statistical offices and DataSHIELD use (A. Hundepool et al.,
-"Statistical Disclosure Control", 2012); their numbers are in
-:class:`~dorfl.site.policy.Policy`.
+"Statistical Disclosure Control", 2012); their numbers are in :class:`~dorfl.site.policy.Policy`.
 Two more need no number: columns in which fewer than `least` rows differ from all others are held
-constant (:func:`dorfl.protocol.guard.settle`), and a column that only numbers the rows is refused.
+constant (:func:`dorfl.protocol.training_rows.hold_constant`), and a column that only numbers the
+rows is refused.
 """
 
 from __future__ import annotations

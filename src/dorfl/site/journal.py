@@ -1,7 +1,7 @@
-"""What a site has answered in each run, so that no place of a run is asked twice in two ways.
+"""The answers of a site in each run, so that no step of a run is answered twice in two ways.
 
-Two answers at one place tell more than each alone: in a summed study the masks would cancel, and in
-a private one the noise. Asked the same again, a site sends the same bytes.
+Two answers at one step show more than each alone: in a summed study the masks would cancel, and in
+a private one the noise. To the same request again, a site sends the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from dorfl.site.consent import Refused
+from dorfl.protocol.messages import Refused
 
 
 class Entry(NamedTuple):
@@ -79,9 +79,9 @@ class Journal:
         lines = file.read_bytes().split(b"\n")
         for line in lines[:-1]:  # the last was cut short by a crash, before anything was sent
             try:
-                told = json.loads(line)
-                found[told["place"]] = Entry(
-                    told["mark"], told["table"], b64decode(told["reply"], validate=True)
+                written = json.loads(line)
+                found[written["place"]] = Entry(
+                    written["mark"], written["table"], b64decode(written["reply"], validate=True)
                 )
             except (ValueError, KeyError, TypeError):
                 raise ValueError(

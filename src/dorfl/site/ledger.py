@@ -44,9 +44,9 @@ class Ledger:
     def __post_init__(self) -> None:
         if self.file is not None and self.file.exists():
             try:
-                told = json.loads(self.file.read_text(encoding="utf-8"))
+                written = json.loads(self.file.read_text(encoding="utf-8"))
                 for name in self.written:
-                    setattr(self, name, told[name])
+                    setattr(self, name, written[name])
             except (ValueError, KeyError, TypeError):
                 raise ValueError(
                     f"{self.file.name}: cannot be read. It counts the runs of this site; "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dorfl.protocol import coordinator
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.transcript import Step, Transcript
+from dorfl.protocol.state import State
+from dorfl.protocol.transcript import Exchange, Transcript
 from dorfl.site.site import Site
 
 
@@ -31,7 +31,7 @@ def run(
     """
     transcript = transcript or Transcript()
     while state.step != "done":
-        step = Step(state, transcript)
+        step = Exchange(state, transcript)
         for name in coordinator.asked(state):
             while not step.read(name, sites[name].respond(step.payload(name))):
                 pass

@@ -1,18 +1,13 @@
-"""A site's own copy of the coordinator: it answers the study's own requests, and no others."""
+"""A site's own copy of the coordinator, from which it knows the study's own requests."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dorfl.protocol import coordinator, nearness, transcript
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.messages import Refusal, Reply, Request
-from dorfl.protocol.transcript import Relay, Said, UnfitError
-from dorfl.site.consent import Refused
+from dorfl.protocol import coordinator, rounding, transcript
+from dorfl.protocol.messages import Request
+from dorfl.protocol.state import State
+from dorfl.protocol.transcript import Relay, UnfitError
+from dorfl.site.journal import Journal
 from dorfl.support import wire
-
-if TYPE_CHECKING:
-    from dorfl.site.site import Site
 
 
 class BehindError(Exception):
@@ -23,33 +18,20 @@ class BehindError(Exception):
         self.number = number
 
 
-def respond(site: Site, relay: Relay) -> bytes:
-    """Return the signed reply to a relayed request, or an unsigned one that says why there is none.
+def follow(replicas: dict[str, State], journal: Journal, relay: Relay) -> State:
+    """Return the state after all relayed replies, which becomes the run's entry of `replicas`.
 
-    A site that was restarted asks for the replies from the first step on and replays them.
+    Raises
+    ------
+    UnfitError
+        If the replies are not those of the study.
+    BehindError
+        If earlier replies are needed.
+    Refused
+        If the site has answered at a step of the run after other replies.
     """
-    agreement, step = relay.request.agreement, relay.request.step
-    try:
-        site.consent(agreement)
-        state = _agreed(site, _followed(site, relay), relay.request)
-        said = _answered(site, state, coordinator.request(state, site.name))
-    except BehindError as behind:
-        said = _unsigned(site, relay, Refusal("needs earlier replies", behind.number))
-    except (UnfitError, Refused) as error:
-        site.note(f"refused {step[:20] or 'a request'}: {error}")
-        said = _unsigned(site, relay, Refusal(str(error)))
-    return wire.encode(said)
-
-
-def _unsigned(site: Site, relay: Relay, refusal: Refusal) -> Said:
-    reply = Reply(relay.request.agreement.run, site.name, relay.request.step, refusal)
-    return Said(site.name, wire.encode(reply))
-
-
-def _followed(site: Site, relay: Relay) -> State:
-    """Return the state after all relayed replies."""
     study, run = relay.request.agreement.study, relay.request.agreement.run
-    state = site.replicas.get(run)
+    state = replicas.get(run)
     if state is None:
         state = coordinator.begin(study, run)
     if state.study != study:
@@ -67,43 +49,34 @@ def _followed(site: Site, relay: Relay) -> State:
             raise
         except ValueError as error:
             raise UnfitError(f"the study has ended: {error}") from None
-        _one_course(site, state)
-    site.replicas = {**dict(list(site.replicas.items())[-1:]), run: state}
+        journal.recall(run, place_of(state), state.head.hex())
+    before = dict(list(replicas.items())[-1:])
+    replicas.clear()
+    replicas.update({**before, run: state})  # the last two runs
     if state.number < relay.number:
         raise BehindError(state.number)
     return state
 
 
-def _one_course(site: Site, state: State) -> None:
-    """Raise Refused if this site has answered at this step of the run after other replies."""
-    site.journal.recall(state.run, _place(state), state.head.hex())
-
-
-def _place(state: State) -> str:
+def place_of(state: State) -> str:
+    """Return the place of a step in the journal."""
     return f"step {state.number}"
 
 
-def _agreed(site: Site, state: State, relayed: Request) -> State:
-    """Return the state with the relayed numbers; UnfitError if the request is not the own one."""
-    if state.step == "done" or site.name not in coordinator.asked(state):
+def agree(state: State, site: str, relayed: Request) -> State:
+    """Return the state with the relayed numbers.
+
+    Raises
+    ------
+    UnfitError
+        If the request is not the one that the site computes itself.
+    """
+    if state.step == "done" or site not in coordinator.asked(state):
         raise UnfitError("this site is not asked at this step of the study")
-    own = coordinator.request(state, site.name)
+    own = coordinator.request(state, site)
     if wire.encode(own) == wire.encode(relayed):
         return state
     own = wire.decode(wire.encode(own), Request)
-    if not nearness.distance(own, relayed) <= nearness.TOLERANCE:
+    if not rounding.distance(own, relayed) <= rounding.TOLERANCE:
         raise UnfitError("the request is not the study's own")
-    return nearness.adopt(state, own, relayed)  # type: ignore[no-any-return]
-
-
-def _answered(site: Site, state: State, request: Request) -> Said:
-    """Return the signed reply: the one given before, if this step was answered already."""
-    place, mark = _place(state), state.head.hex()
-    given = site.journal.recall(state.run, place, mark)
-    if given:
-        return wire.decode(given, Said)
-    reply = site.reply(request, site.add_up)
-    said = transcript.sign(site.key, state.head, site.name, reply)
-    if not isinstance(wire.decode(reply, Reply).answer, Refusal):  # a refusal has no content
-        site.journal.record(state.run, place, mark, wire.encode(said))
-    return said
+    return rounding.adopt(state, own, relayed)  # type: ignore[no-any-return]

@@ -1,10 +1,10 @@
-"""A site's side: rows stay here, and what the coordinator asks is answered by the site's policy.
+"""A site: it replies to the coordinator's requests within its policy, and rows stay here.
 
-A site answers studies that a person there has approved, for columns it has released, in a mode that
-it allows, within its disclosure rules (:mod:`dorfl.site.disclosure`). All of that is settled
-before the first statistic. In a summed study the site answers only requests that it computes itself
-(:mod:`dorfl.site.replica`). In an open one it has given permission, and answers the
-questions that the protocol has. The reason for a refusal holds no value; other errors stay in the
+A site replies to studies that a person there has approved, for columns it has released, in a mode
+that it allows, within its disclosure rules (:mod:`dorfl.site.disclosure`). All of that is checked
+before the first statistic. What it computes is a step's local part (:mod:`dorfl.protocol.steps`).
+In a summed study the site replies only to requests that it computes itself
+(:mod:`dorfl.site.replica`). The reason for a refusal holds no value; other errors stay in the
 site's own log.
 """
 
@@ -14,48 +14,59 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-import dorfl
-from dorfl.certificates.bound import CertificateReport
 from dorfl.data import validation
 from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
 from dorfl.federated import training
-from dorfl.federated.client import respond
-from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.privacy import Gaussian
-from dorfl.linear.curvature import RESOLUTIONS, coarser
+from dorfl.linear.curvature import RESOLUTIONS
 from dorfl.linear.group import Group
-from dorfl.protocol import labels, meaning, private
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import (
+    coordinator,
+    labels,
+    private_columns,
+    resolution,
+    steps,
+    sums,
+    training_rows,
+    transcript,
+)
 from dorfl.protocol.messages import (
+    NOT_ASKED,
     Agreement,
     Answer,
-    Enrolled,
-    Finished,
     Outcome,
     Refusal,
+    Refused,
     Reply,
-    Reports,
     Request,
 )
-from dorfl.protocol.transcript import Relay
-from dorfl.selection import outliers
-from dorfl.selection.outliers import HeldOut
-from dorfl.site import approval, consent, disclosure, replica, serving, sums, updating
-from dorfl.site.consent import MOST_ROUNDS, Refused
+from dorfl.protocol.state import State
+from dorfl.protocol.step import Step, unless
+from dorfl.protocol.steps import location, network
+from dorfl.protocol.transcript import Relay, SignedReply, UnfitError
+from dorfl.site import approval, consent, disclosure, replica
 from dorfl.site.journal import Journal
 from dorfl.site.ledger import Ledger, mark_of
 from dorfl.site.policy import Policy
-from dorfl.solvers.base import Task
 from dorfl.support import wire
 from dorfl.support.types import Array
 
-_GROUPS = 3  # problems whose rows are kept at the same time: one for each candidate
+_MAX_GROUPS = 3  # problems whose rows are kept at the same time: one for each candidate
+
+
+class _Selected(NamedTuple):
+    """Rows of the table that take part, and what they depend on."""
+
+    names: list[str]
+    read_as: tuple[Any, ...]
+    rows: pa.Table
+    places: Array
 
 
 @dataclass
@@ -75,7 +86,7 @@ class Site:
         the group's rows in the table. What it makes of them stays at the site.
     note
         Called with lines for the site's log.
-    told
+    answered
         Called with every request that was answered, and the reply.
     ledger, journal
         The studies and runs so far, and what was answered in each.
@@ -91,15 +102,15 @@ class Site:
     policy: Policy = Policy()  # noqa: RUF009 - a tuple, never changed
     done: Callable[[Agreement, Group, Outcome, Array], object] | None = None
     note: Callable[[str], object] = lambda _: None
-    told: Callable[[Request, bytes], object] = lambda *_: None
+    answered: Callable[[Request, bytes], object] = lambda *_: None
     ledger: Ledger = field(default_factory=Ledger)
     journal: Journal = field(default_factory=Journal)
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     key: Any = field(default=None, repr=False)
-    own: updating.Own | None = field(default=None, repr=False)  # for a network's rounds
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)  # of steps
     replicas: dict[str, State] = field(default_factory=dict, repr=False)  # of the last two runs
     _groups: dict[str, Group] = field(default_factory=dict, repr=False)
-    _kept: tuple[Any, ...] = ()
+    _selected: _Selected | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.table = reading.table_of(self.table)
@@ -116,8 +127,38 @@ class Site:
             refusal = Refusal("what was asked does not fit this site; its own log says why")
             return wire.encode(Reply("", self.name, "", refusal))
         if isinstance(message, Relay):
-            return replica.respond(self, message)
+            return self._respond_to_relay(message)
         return self.reply(message, self.answer)
+
+    def _respond_to_relay(self, relay: Relay) -> bytes:
+        """Return the signed reply to a relayed request, or an unsigned one with a reason.
+
+        A site that was restarted asks for the replies from the first step on and replays them.
+        """
+        agreement, step = relay.request.agreement, relay.request.step
+        try:
+            self.consent(agreement)
+            state = replica.follow(self.replicas, self.journal, relay)
+            return wire.encode(self._signed(replica.agree(state, self.name, relay.request)))
+        except replica.BehindError as behind:
+            refusal = Refusal("needs earlier replies", behind.number)
+        except (UnfitError, Refused) as error:
+            self.note(f"refused {step[:20] or 'a request'}: {error}")
+            refusal = Refusal(str(error))
+        reply = Reply(agreement.run, self.name, step, refusal)
+        return wire.encode(SignedReply(self.name, wire.encode(reply)))
+
+    def _signed(self, state: State) -> SignedReply:
+        """Return the signed reply: the one given before, if this step was answered already."""
+        place, mark = replica.place_of(state), state.head.hex()
+        given = self.journal.recall(state.run, place, mark)
+        if given:
+            return wire.decode(given, SignedReply)
+        reply = self.reply(coordinator.request(state, self.name), self.add_up)
+        signed = transcript.sign(self.key, state.head, self.name, reply)
+        if not isinstance(wire.decode(reply, Reply).answer, Refusal):  # a refusal has no content
+            self.journal.record(state.run, place, mark, wire.encode(signed))
+        return signed
 
     def reply(self, request: Request, answer: Callable[[Request], Answer]) -> bytes:
         """Return the bytes of an answer, or of the reason why there is none."""
@@ -133,11 +174,11 @@ class Site:
         if isinstance(given, Refusal):
             self.note(f"refused {step or 'a request'}: {given.reason}")
         else:
-            self.told(request, reply)
+            self.answered(request, reply)
         return reply
 
     def answer(self, request: Request) -> Answer:
-        """Return the answer to a request in an open or private study; Refused if there is none."""
+        """Return the answer to a request in an open or private study, or raise Refused."""
         agreement = request.agreement
         self.consent(agreement)
         if agreement.study.privacy.summed:
@@ -148,20 +189,23 @@ class Site:
         self.admit(agreement)
         if agreement.study.privacy.mode == "private":
             self._once(request)
-        return self.plainly(request)
+        step = steps.find(request.step)
+        if step is None or step.sum_only:
+            raise Refused(NOT_ASKED)
+        return self.local(step, request)
 
     def add_up(self, request: Request) -> Answer:
-        """Return the answer to a request in a summed study, which the site computed itself."""
+        """Return the answer to a request of a summed study that the site computed itself."""
         self.admit(request.agreement)
-        if request.summing is not None and request.agreement.transform is not None:
+        if request.summing is not None and request.agreement.transform.parts:
             self._saturation(request.agreement, request.summing.rows, "the sites'")
-        return sums.answer(self, request)
+        return sums.local(self, request)
 
     def consent(self, agreement: Agreement) -> None:
         """Raise Refused if the study asks for what the policy does not allow."""
-        self._unless(consent.objection(agreement, self.name, self.policy))
+        unless(consent.objection(agreement, self.name, self.policy))
         if agreement.study.privacy.summed:
-            self._unless(sums.objection(agreement.study, self.name, self.key))
+            unless(consent.sum_objection(agreement.study, self.name, self.key))
 
     def admit(self, agreement: Agreement) -> None:
         """Raise Refused if no person approved the study, or a disclosure rule is against it.
@@ -175,95 +219,70 @@ class Site:
                 f"study {study.name[:60]!r} waits for approval by a person at this site "
                 f"(there: dorfl site approve, study {mark_of(study)[:12]})"
             )
-        self._unless(self.ledger.begin(study, agreement.run, self.policy))
+        unless(self.ledger.begin(study, agreement.run, self.policy))
         mark = mark_of(study)
         if self.journal.recall(agreement.run, "begin", mark) is None:
             self.journal.record(agreement.run, "begin", mark)
         rows = self.rows(agreement)
-        self._unless(disclosure.rows_objection(study, self.policy, rows.num_rows))
-        self._unless(disclosure.identifier_objection(study, rows.column_names, rows))
+        unless(disclosure.rows_objection(study, self.policy, rows.num_rows))
+        unless(disclosure.identifier_objection(study, rows.column_names, rows))
 
-    def plainly(self, request: Request) -> Answer:
-        """Return the site's own answer, which in a summed study is masked before it is sent."""
-        agreement, step = request.agreement, request.step
-        rows, study = self.rows(agreement), agreement.study
-        if step == "enrol":
-            return Enrolled(rows.num_rows, tuple(self._columns(agreement)), dorfl.__version__)
-        if study.privacy.known and step in private.STEPS:
-            return private.STEPS[step](rows, agreement, self._noise(agreement))
-        if step == "columns":
-            return serving.columns(rows, agreement)
-        if agreement.transform is None:
-            raise Refused(f"step {step[:20]!r} comes before the columns are agreed on")
-        if study.privacy.known:
-            self._unless(private.strange(agreement))
-        if not study.privacy.summed:
-            self._saturation(agreement, rows.num_rows, "this site's")
-        if agreement.decay is not None:
-            return updating.answer(self, request)
-        if step == "spreads":
-            return serving.spreads(rows, agreement)
-        if step == "center" and meaning.asks_where(study):
-            X, y = self._features(agreement)
-            missing = serving.gaps(rows, agreement.transform, np.array([0, rows.num_rows]))[0]
-            return serving.place(X, y, agreement, missing)
-        if step == "edge" and agreement.spread is not None and agreement.center is not None:
-            X, y = self._features(agreement)
-            return serving.distances(X, y, self._centered(agreement, X, y), agreement)
-        if step == "round" and request.broadcast is not None:
-            return self._report(agreement, request.broadcast)
-        if step == "select" and request.broadcasts:
-            return self._select(request)
-        if step == "compare" and request.models is not None:
-            return self._compare(request)
-        if step == "finish" and request.outcome is not None:
-            return self._finish(agreement, request.outcome)
-        if step == "certify" and request.outcome is not None and meaning.certifies(study):
-            return self._certify(agreement, request.outcome, request.thin)
-        raise Refused("is no question of this protocol")
+    def local(self, step: Step, request: Request) -> Answer:
+        """Return the site's own answer to a step, which a summed study masks before it is sent."""
+        agreement, study = request.agreement, request.agreement.study
+        if step.needs_columns:
+            if not agreement.transform.parts:
+                raise Refused(f"step {step.name!r} comes before the columns are agreed on")
+            if study.privacy.known:
+                unless(private_columns.strange(agreement))
+            if not study.privacy.summed:
+                self._saturation(agreement, self.rows(agreement).num_rows, "this site's")
+        unless(network.objection(agreement, step.name))
+        return step.local(self, request)
 
     def group(self, agreement: Agreement) -> Group:
-        """Return the site's rows as the agreed model sees them; made once for each agreement."""
+        """Return the site's rows with the model's problem; made once for each agreement."""
         key = hashlib.sha256(wire.encode(agreement)).hexdigest()
         if key not in self._groups:
-            X, y = self._features(agreement)
-            checked = validation.clients({self.name: serving.seen(X, y, agreement)})
-            center, problem = self._centered(agreement, X, y)[None], meaning.problem_of(agreement)
-            mass = serving.mass(problem, *checked[self.name], agreement)
-            made = training.stack(problem, checked, center, mass=mass)
-            kept = list(self._groups.items())[-_GROUPS + 1 :]
+            X, y = self.features(agreement)
+            checked = validation.clients({self.name: training_rows.select(X, y, agreement)})
+            center, problem = self.center(agreement, X, y), resolution.problem_of(agreement)
+            mass = training_rows.weights(problem, *checked[self.name], agreement)
+            made = training.stack(problem, checked, center[None], mass=mass)
+            kept = list(self._groups.items())[-_MAX_GROUPS + 1 :]
             self._groups = {**dict(kept), key: made}
         return self._groups[key]
 
-    def served(self, agreement: Agreement, outcome: Outcome) -> Finished:
-        """Return how the finished model serves the site; its results are written here."""
-        group = self._ended(agreement, outcome)
+    def keep(self, agreement: Agreement, group: Group, outcome: Outcome) -> None:
+        """Write the finished model and the site's results here."""
         if self.done is not None:
             self.done(agreement, group, outcome, self.places(agreement))
-        least = agreement.study.privacy.least
-        return serving.finish(group, outcome.theta, agreement.target, least)[0]
 
     def rows(self, agreement: Agreement) -> pa.Table:
         """Return the rows with a label that enough have, in the columns of the study."""
-        names = [*self._columns(agreement), agreement.study.data.label]
+        return self._select(agreement).rows
+
+    def places(self, agreement: Agreement) -> Array:
+        """Return the places in the table of the rows that take part."""
+        return self._select(agreement).places
+
+    def _select(self, agreement: Agreement) -> _Selected:
+        """Return the rows that take part; kept until another study reads the table otherwise."""
+        names = [*self.column_names(agreement), agreement.study.data.label]
         for name in names:
             if name not in self.table.column_names:
                 raise Refused(f"column {name[:60]!r} is not in this site's table")
         missing, study = agreement.study.columns.missing, agreement.study
         support = self.policy.support(study)
         read_as = (study.data.task, missing, support, study.privacy.known and study.data.classes)
-        if (names, read_as) != self._kept[:2]:
+        kept = self._selected
+        if kept is None or (names, read_as) != kept[:2]:
             columns = {name: cells.without(self.table.column(name), missing) for name in names}
             table = pa.table(columns)
             known = labels.usable(table.column(names[-1]), study, support)
             rows = table if known.all() else table.filter(pa.array(known))
-            self._kept = (names, read_as, rows, np.flatnonzero(known))
-        return self._kept[2]
-
-    def places(self, agreement: Agreement) -> Array:
-        """Return where the rows that take part are in the table."""
-        self.rows(agreement)
-        return np.asarray(self._kept[3])
+            kept = self._selected = _Selected(names, read_as, rows, np.flatnonzero(known))
+        return kept
 
     def _once(self, request: Request) -> None:
         """Raise Refused if a private run asks again at one place: the noise would cancel."""
@@ -275,127 +294,45 @@ class Site:
 
     def _saturation(self, agreement: Agreement, rows: int, whose: str) -> None:
         if agreement.study.training.model == "linear":
-            problem = meaning.problem_of(agreement)
-            self._unless(disclosure.parameters_objection(problem, self.policy, rows, whose))
+            problem = resolution.problem_of(agreement)
+            unless(disclosure.parameters_objection(problem, self.policy, rows, whose))
 
-    def _centered(self, agreement: Agreement, X: Array, y: Array) -> Array:
-        """Return the site's ξ̄, which may be anything if there is no score."""
-        assert agreement.transform is not None
+    def center(self, agreement: Agreement, X: Array, y: Array) -> Array:
+        """Return the site's ξ̄, which may be anything if there is no score.
+
+        Raises
+        ------
+        Refused
+            If the centre is not the site's own. In a summed study the site alone knows that.
+        """
         dims, spread = len(agreement.transform.names), agreement.spread
         center = np.zeros(dims) if agreement.center is None else agreement.center
-        fits = center.shape in ((dims,), (meaning.centered_classes(agreement), dims))
+        fits = center.shape in ((dims,), (resolution.centered_classes(agreement), dims))
         if not fits or (spread is not None and spread.units.shape != (dims,)):
-            raise Refused("centre and spread do not fit the columns agreed on")
-        own = None if agreement.center is None else serving.own_center(X, y, agreement)
+            raise Refused("centre and scales do not fit the columns agreed on")
+        own = None if agreement.center is None else location.own_center(X, y, agreement)
         known = own is None or np.array_equal(center, own)
-        if not known and not agreement.study.privacy.summed:  # there nobody is told of it
-            raise Refused("the centre is not the one that this site told")
+        if not known and not agreement.study.privacy.summed:
+            raise Refused("the centre is not the one that this site reported")
         return center if own is None else own
 
-    def _select(self, request: Request) -> Reports:
-        """Return the reports on all candidates that are still trained."""
-        agreement = request.agreement
-        self._known_candidates(request)
-        for place in request.broadcasts:
-            if not (place.isdecimal() and int(place) < len(request.candidates)):
-                raise Refused("the candidates are none that the study implies")
-        return Reports(
-            {
-                place: self._report(
-                    agreement._replace(candidate=request.candidates[int(place)]), sent
-                )
-                for place, sent in request.broadcasts.items()
-            }
-        )
-
-    def _compare(self, request: Request) -> HeldOut:
-        """Return the statistics of the candidates' losses on this site's held-out rows."""
-        agreement, models = request.agreement, request.models
-        assert models is not None
-        self._known_candidates(request)
-        if len(models) != len(request.candidates):
-            raise Refused("the candidates are none that the study implies")
-        X, y = self._features(agreement)
-        problem = meaning.problem_of(agreement)
-        center = self._centered(agreement, X, y) if agreement.cutoffs else None
-        losses = serving.candidate_losses(problem, models, X, y, agreement, center)
-        return outliers.compare_losses(request.candidates, losses, agreement.study.privacy.least)
-
-    def _known_candidates(self, request: Request) -> None:
-        """Raise Refused for candidates that the selection of outliers does not have."""
-        known = outliers.default_candidates()
-        allowed = {*known, *(candidate._replace(labels=True) for candidate in known)}
-        if not (request.agreement.row_limit and set(request.candidates) <= allowed):
-            raise Refused("the candidates are none that the study implies")
-
-    def _report(self, agreement: Agreement, sent: Broadcast) -> Report:
-        group, task = self.group(agreement), sent.task
-        size = group.problem.layout.size
-        if task.theta.shape != (size,) or task.theta.dtype != np.float64:
-            raise Refused("θ has another shape than the model agreed on")
-        self._unless(_unasked(task, agreement.study.training.curvature))
-        if not 1 <= sent.round <= MOST_ROUNDS:
-            raise Refused("the round's number is out of range")
-        noise = self._noise(agreement)
-        if noise is not None:
-            return respond(group, sent, 0, noise)[0]
-        wish = coarser(task.curvature, self.policy.curvature) if group.problem.bends else "none"
-        sent = sent._replace(task=task._replace(curvature=wish))
-        return respond(group, sent, 0, least=agreement.study.privacy.least)[0]
-
-    def _noise(self, agreement: Agreement) -> Gaussian | None:
+    def noise(self, agreement: Agreement) -> Gaussian | None:
         """Return the noise of a private study, once the ledger has it."""
         seed = int.from_bytes(hashlib.sha256(self.secret + agreement.run.encode()).digest())
-        noise, policy = meaning.mechanism_of(agreement.study, seed), self.policy
+        noise, policy = resolution.mechanism_of(agreement.study, seed), self.policy
         if noise is not None:
-            self._unless(self.ledger.spend(agreement.run, noise, policy.epsilon, policy.delta))
+            unless(self.ledger.spend(agreement.run, noise, policy.epsilon, policy.delta))
         return noise
 
-    @staticmethod
-    def _unless(reason: str | None) -> None:
-        if reason is not None:
-            raise Refused(reason)
-
-    def _ended(self, agreement: Agreement, outcome: Outcome) -> Group:
-        group = self.group(agreement)
-        if outcome.theta.shape != (group.problem.size,):
-            raise Refused("θ has another shape than the model agreed on")
-        return group
-
-    def _finish(self, agreement: Agreement, outcome: Outcome) -> Finished:
-        told = self.served(agreement, outcome)
-        if agreement.study.privacy.epsilon is not None:
-            raise Refused("the study is private: a site's exact figures are not sent")
-        return told
-
-    def _certify(self, agreement: Agreement, outcome: Outcome, thin: int) -> CertificateReport:
-        group = self._ended(agreement, outcome)
-        self._unless(None if 1 <= thin <= MOST_ROUNDS else "is no question of this protocol")
-        return serving.certify(group, outcome.theta, agreement, thin)[0]
-
-    def _columns(self, agreement: Agreement) -> list[str]:
+    def column_names(self, agreement: Agreement) -> list[str]:
         """Return the columns agreed on; before that, those the study names, or all released."""
         study = agreement.study
         found = agreement.columns or study.columns.use or self.policy.released
         return [column for column in found if column not in (study.data.label, study.data.client)]
 
-    def _features(self, agreement: Agreement) -> tuple[Array, Array]:
+    def features(self, agreement: Agreement) -> tuple[Array, Array]:
+        """Return (n, d) standardised rows and (n,) labels as they are trained on."""
         rows = self.rows(agreement)
-        assert agreement.transform is not None
         if agreement.study.privacy.mode != "private":
-            self._unless(disclosure.transform_objection(agreement.transform, rows))
-        return serving.features(rows, agreement)
-
-
-def _unasked(task: Task, wished: str) -> str | None:
-    """Return what of a round's task no study with the curvature `wished` implies, or None.
-
-    Minibatches and local steps are in none: few rows, drawn by a seed that others know.
-    """
-    if task.kind != "evaluate" or task.batch is not None or task.steps != 1:
-        return "the task is none that the study implies: all rows, risk and gradient"
-    if task.curvature not in RESOLUTIONS or (
-        wished != "auto" and coarser(task.curvature, wished) != task.curvature
-    ):
-        return "the task asks for a curvature that the study does not"
-    return None
+            unless(disclosure.transform_objection(agreement.transform, rows))
+        return training_rows.features(rows, agreement)

@@ -3,8 +3,8 @@
 Input is untrusted. :func:`decode` reads it against an expected type, field by field, and refuses a
 field that is missing, unknown, repeated, of another type or size, or not finite. The error names
 the field and never repeats its content. A field whose type is a union of several records carries
-the name of the record as ``"type"``. So does a record whose class has a method `is_tagged`, for
-a receiver that accepts one of several.
+the name of the record as ``"type"``. So does a field of type `Any`, for which the record that has
+it lists the types in a method `records`, and a record whose class has a method `is_tagged`.
 
 The standard library is used because records are NamedTuples: msgspec encodes these by position,
 cannot tag them, and accepts repeated keys.
@@ -186,8 +186,10 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _tagged_fields(kind: Any) -> frozenset[str]:
-    """Return the fields of a record whose type has a union of several records in it."""
-    return frozenset(name for name, hint in hints(kind).items() if _has_record_union(hint))
+    """Return the fields of a record whose type is open, or has a union of several records in it."""
+    return frozenset(
+        name for name, hint in hints(kind).items() if hint is Any or _has_record_union(hint)
+    )
 
 
 def _is_tagged(kind: Any) -> bool:
@@ -227,7 +229,15 @@ def _read_record(plain: Any, kind: type, where: str, finite: bool, tagged: bool 
         named = {name: value for name, value in named.items() if name != _TAG}
     if set(named) != set(known):
         raise ValueError(f"{where}: has the fields {_listed(named)}, needs {_listed(known)}")
-    return kind(**{f: read(named[f], hint, f"{where}.{f}", finite) for f, hint in known.items()})
+    fields = {}
+    for field, hint in known.items():
+        place = f"{where}.{field}"
+        if hint is Any:
+            choices = tuple(kind.records())  # type: ignore[attr-defined]
+            fields[field] = _read_union(named[field], choices, place, finite)
+        else:
+            fields[field] = read(named[field], hint, place, finite)
+    return kind(**fields)
 
 
 def _read_array(plain: Any, where: str, finite: bool) -> Array:

@@ -34,9 +34,9 @@ from dorfl.objective.costs import squared
 from dorfl.objective.methods import AUTO, AutoMethod, Method
 from dorfl.objective.mixture import Mixture
 from dorfl.objective.scores import Quadratic
-from dorfl.protocol import checks, meaning
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import checks, resolution
 from dorfl.protocol.settings import Data, Defence, Privacy, Study, Training, Used, Words, linear
+from dorfl.protocol.state import State
 from dorfl.selection.defaults import RULES, Choice
 from dorfl.support.types import Array
 from dorfl.tabular import results
@@ -181,7 +181,7 @@ def choose(
         methods.check_shift(method.shift)
     study, prepared = prepared_for(clients, method, loss=loss, frozen=frozen)
     state = engine.resolve(study, prepared)
-    choice = meaning.chosen(state)
+    choice = resolution.chosen(state)
     scale = _Units(state, len(state.columns))
     made = scale.method(choice.method, _centers(state))
     if isinstance(method.score, Score) or method.score is None:
@@ -275,7 +275,7 @@ def run(
     relative[prepared.rows.order] = (
         np.concatenate(group.sample_weights(state.outcome.theta)) * counts
     )
-    for note in meaning.unused(study):
+    for note in resolution.unused(study):
         warnings.warn(note, UserWarning, stacklevel=4)
     return Fitted(state, group, prepared, relative)
 
@@ -428,7 +428,6 @@ class _Units:
     """Conversion of a model of standardised columns to the units of the given columns."""
 
     def __init__(self, state: State, dims: int) -> None:
-        assert state.transform is not None
         self.transform: Transform = state.transform
         self.dims, self.clients = dims, state.roster
         self.label = 1.0 if state.target is None else state.target.spread
@@ -567,5 +566,4 @@ def _has_weights(rule: str | Mixture) -> bool:
 def _centers(state: State) -> Array:
     if state.centers is not None:
         return state.centers
-    assert state.transform is not None
     return np.zeros((len(state.roster), len(state.transform.names)))

@@ -21,7 +21,7 @@ from dorfl.data.robust import row_centers
 from dorfl.federated.fit import Fit
 from dorfl.networks.layered import Layered
 from dorfl.objective.base import Score
-from dorfl.site import serving
+from dorfl.protocol import training_rows
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 from dorfl.tabular.model import Model
@@ -168,7 +168,9 @@ def _label_weights(model: Model, rows: Rows) -> Array:
         return np.ones(len(rows.y))
     pairs = [(rows.X[part], rows.y[part]) for part in rows.places]
     problem = model.fit.problem
-    return np.concatenate([serving.label_weights(problem, reference, *pair) for pair in pairs])
+    return np.concatenate(
+        [training_rows.label_weights(problem, reference, *pair) for pair in pairs]
+    )
 
 
 def _label_words(model: Model, rows: Rows, k: int) -> str:

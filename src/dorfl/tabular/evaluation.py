@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorfl.federated.fit import probabilities
-from dorfl.site import serving
+from dorfl.protocol import training_rows
 from dorfl.support.types import Array
 from dorfl.tabular.model import Model
 from dorfl.tabular.model.facts import Estimate
@@ -172,7 +172,7 @@ def _brier(p: Array, y: Array) -> Array:
 
 
 def _outputs(model: Model, rows: Rows) -> Array:
-    return serving.outputs(model.fit.problem, model.fit.theta, rows.X)
+    return training_rows.outputs(model.fit.problem, model.fit.theta, rows.X)
 
 
 def by_class(model: Model, rows: Rows) -> Classes:
@@ -205,7 +205,7 @@ def auc(model: Model, rows: Rows) -> dict[str | None, float]:
 
     problem, theta = model.fit.problem, model.fit.theta
     return {
-        name: float(roc_auc_score(y, serving.outputs(problem, theta, X)))
+        name: float(roc_auc_score(y, training_rows.outputs(problem, theta, X)))
         for name, (X, y) in [*rows.clients.items(), (None, (rows.X, rows.y))]
         if len(model.classes) == 2 and 0 < y.sum() < len(y)
     }

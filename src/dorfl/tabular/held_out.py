@@ -13,8 +13,8 @@ import numpy as np
 
 from dorfl.data.tables import Split
 from dorfl.federated.simulation import Round
+from dorfl.protocol import training_rows
 from dorfl.protocol.settings import Study, Words, linear
-from dorfl.site import serving
 from dorfl.support.types import Array
 from dorfl.tabular import evaluation, results, table
 from dorfl.tabular.audit import is_inlier
@@ -144,7 +144,7 @@ def _label_weights(model: Model, split: Split, rows: Rows) -> Array | None:
     if not model.facts.reference:
         return None
     seen, reference = rows_for(model, split), np.array(model.facts.reference)
-    weights = serving.label_weights(model.fit.problem, reference, seen.X, seen.y)
+    weights = training_rows.label_weights(model.fit.problem, reference, seen.X, seen.y)
     places = np.argsort(seen.order)
     return weights[places[np.searchsorted(seen.order[places], rows.order)]]
 

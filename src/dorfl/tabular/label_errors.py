@@ -24,8 +24,8 @@ from dorfl.federated import training
 from dorfl.objective import methods
 from dorfl.objective.base import Loss
 from dorfl.protocol import labels
+from dorfl.protocol.training_rows import BIWEIGHT
 from dorfl.selection import outliers
-from dorfl.site.serving import BIWEIGHT
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 from dorfl.tabular.audit import number

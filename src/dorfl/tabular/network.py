@@ -15,9 +15,9 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.federated.simulation import Round
 from dorfl.networks.layered import Layered, layered
-from dorfl.protocol import constant, learning
+from dorfl.protocol import constant_baseline
 from dorfl.protocol.settings import Study
-from dorfl.site import serving
+from dorfl.protocol.steps import finish, network
 from dorfl.support.types import Array
 from dorfl.tabular import results
 from dorfl.tabular.model import Model
@@ -80,7 +80,7 @@ def model_of(
         gap=trained.gap_estimate if old.method.mixture.adversarial else np.nan,
         rounds=trained.rounds,
         status="trained",
-        message=learning.message(trained.objective),
+        message=network.message(trained.objective),
         history=trained.history,
         l2=trained.plan.l2,
     )
@@ -88,8 +88,8 @@ def model_of(
     settings = {**made.facts.settings, "training": study.to_json()["training"]}
     served, counts, learnt = _served(made, problem, fit, rows, weights)
     facts = made.facts._replace(
-        notes=(*made.facts.notes, learning.NO_CERTIFICATE),
-        choice=(learning.words(problem, trained.plan), *made.facts.choice),
+        notes=(*made.facts.notes, network.NO_CERTIFICATE),
+        choice=(network.describe_network(problem, trained.plan), *made.facts.choice),
         clients=served,
         weights=results.histogram(counts),
         learnt=learnt,
@@ -106,8 +106,10 @@ def _served(
     """Return the statistics of clients, rows by weight, and the loss beside a constant's."""
     served, counts, parts = [], [], []
     for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
-        own = serving.served(problem, fit.theta, X, problem.encode(y), p, made.target, least=1)
+        own = finish.client_statistics(
+            problem, fit.theta, X, problem.encode(y), p, made.target, least=1
+        )
         served.append(ClientStatistics(name, len(y), own.learnt.loss, own.score))
         counts.append(own.weights)
         parts.append(own.learnt)
-    return tuple(served), counts, LossComparison(*constant.against(parts, fit.lam))
+    return tuple(served), counts, LossComparison(*constant_baseline.against(parts, fit.lam))

@@ -19,9 +19,9 @@ from dorfl.certificates.certified import (
     Frame,
     InSample,
 )
-from dorfl.protocol import meaning
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import resolution
 from dorfl.protocol.settings import Study
+from dorfl.protocol.state import State
 from dorfl.support import wire
 from dorfl.tabular.model import Model
 from dorfl.tabular.model.facts import Promise, Promised
@@ -38,15 +38,15 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.told or set(state.told) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    asked, less = meaning.certificates(state, meaning.thin(state))
+    asked, less = resolution.certificates(state, resolution.grid_stride(state))
     told = tuple(state.told[site] for site in shown)
     if any(one.loss.shape[1] < len(asked.shares) for one in told):
         told, asked = tuple(bound.restrict_report(one, asked, less) for one in told), less
     found = InSample(
-        outliers=meaning.wrong_of(state),
+        outliers=resolution.share_of(state),
         drift=drift,
         names=tuple(shown),
-        classifies=meaning.problem_of(state).loss.classifies,
+        classifies=resolution.problem_of(state).loss.classifies,
         unit=1.0 if state.target is None else state.target.spread,
         lam=rows / rows.sum(),
         reports=told,

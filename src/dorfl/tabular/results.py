@@ -14,12 +14,12 @@ import numpy as np
 from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
-from dorfl.protocol import constant, coordinator, ending, learning, meaning
-from dorfl.protocol.coordinator import State
+from dorfl.protocol import constant_baseline, resolution
 from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.protocol.state import State
+from dorfl.protocol.steps import certify, finish, network
+from dorfl.protocol.steps.network import risks_of
 from dorfl.selection.outliers import Decision
-from dorfl.site import serving
-from dorfl.site.updating import risks_of
 from dorfl.support import files
 from dorfl.support.types import Array
 from dorfl.tabular import model, promises
@@ -35,14 +35,14 @@ from dorfl.tabular.model.facts import (
 from dorfl.tabular.rows import Rows
 
 _MIN_BIN = 5  # rows of a bin below which the histogram of weights leaves it out
-_BELOW_HALF = serving.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
+_BELOW_HALF = finish.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
 
 
 def fit_of(state: State) -> Fit:
     """Return the fit of a finished study, for standardised columns."""
     outcome, centers = state.outcome, state.centers
     assert outcome is not None
-    problem = meaning.problem_of(state)
+    problem = resolution.problem_of(state)
     if centers is None:
         centers = np.zeros((len(state.shown), problem.dims))
     fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
@@ -60,7 +60,6 @@ def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...
     notes, warnings
         Notes on the table, and what must not be missed.
     """
-    assert state.transform is not None
     fit, data = fit_of(state), state.study.data
     facts = _facts(state, fit.centers, notes)._replace(warnings=warnings)
     return Model(fit, state.transform, data.label, data.client, state.classes, state.target, facts)
@@ -90,7 +89,6 @@ def write_site(
     (name,) = group.names
     risks = risks_of(group, outcome.theta)
     fit = _fit(outcome, group.problem, group.names, np.ones(1), risks, group.centers)
-    assert agreement.transform is not None
     own = Model(
         fit,
         agreement.transform,
@@ -158,7 +156,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         assert state.outcome is not None
         weights = histogram([reports[name].weights for name in state.roster])
         parts = [reports[name].learnt for name in state.roster]
-        learnt = LossComparison(*constant.against(parts, state.outcome.lam))
+        learnt = LossComparison(*constant_baseline.against(parts, state.outcome.lam))
         if weights.low and not state.here:
             notes += (
                 f"sites report weights in blocks of at least {state.study.privacy.least} rows, so "
@@ -168,7 +166,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     return Facts(
         sum(state.rows),
         notes,
-        learning.described(state) + meaning.chosen(state).words,
+        network.describe(state) + resolution.chosen(state).words,
         _clients(state),
         tuple(common.ravel().tolist()),
         weights,
@@ -177,7 +175,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         settings=state.study.to_json(),
         promise=promises.of_study(state),
         reference=_plain(state.reference),
-        outliers=meaning.share_of(state),
+        outliers=resolution.share_of(state),
         validation=_validation(state.decision),
     )
 
@@ -192,9 +190,9 @@ def _notes(state: State) -> tuple[str, ...]:
         notes += (f"{incomplete} rounds were without a site that did not reply",)
     elif incomplete:
         notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
-    notes += meaning.unused(state.study) + _discounted(state) + ending.uncertified(state)
+    notes += resolution.unused(state.study) + _discounted(state) + certify.describe_withheld(state)
     if state.learning:
-        notes += (learning.NO_CERTIFICATE,)
+        notes += (network.NO_CERTIFICATE,)
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:
@@ -244,11 +242,11 @@ def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
     """Return the sum of the clients' counts of rows by weight, without bins of few rows."""
     total = np.sum(counts, axis=0).tolist()
     shown = tuple(int(n) if n >= _MIN_BIN else 0 for n in total)
-    return Weights(serving.EDGES, shown, int(sum(total[:_BELOW_HALF])))
+    return Weights(finish.EDGES, shown, int(sum(total[:_BELOW_HALF])))
 
 
 def _guarantee(state: State) -> PaperCertificate | None:
-    bound = coordinator.certificate(state)
+    bound = finish.certificate_of(state)
     if bound is None:
         return None
     firm = bound.error is not None

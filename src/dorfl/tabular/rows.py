@@ -21,13 +21,13 @@ from dorfl.data.robust import LocationReport
 from dorfl.data.tables import DataError, Split
 from dorfl.data.tables.errors import need_memory
 from dorfl.federated.client import stream
-from dorfl.protocol import coordinator, guard, labels, meaning
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.meaning import dtype_of, loss_of, plan_of
+from dorfl.protocol import coordinator, labels, resolution, training_rows
 from dorfl.protocol.messages import Enrolled
+from dorfl.protocol.resolution import dtype_of, loss_of, plan_of
+from dorfl.protocol.schema import check_columns, scale_label, settle_label
 from dorfl.protocol.settings import Study
-from dorfl.protocol.settling import scale_label, settle_label
-from dorfl.site import serving
+from dorfl.protocol.state import State
+from dorfl.protocol.steps import location
 from dorfl.support.text import percent
 from dorfl.support.types import Array
 from dorfl.tabular.model import Model
@@ -136,7 +136,7 @@ def open_split(study: Study) -> Split:
         )
     client, label = study.data.client, study.data.label
     text = [*study.columns.category, *([client] if client else [])]
-    if meaning.task_of(study) == "classification":
+    if resolution.task_of(study) == "classification":
         text.append(label)
     table = tables.read(study.data.file, text=text, missing=study.columns.missing)
     names = table.column_names
@@ -197,7 +197,7 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
             split.clients(used), plan_of(study), inspect if with_notes else None
         )
         state = _settle_label(state._replace(study=study, transform=transform), split)
-        coordinator.prepared(state)
+        check_columns(state)
         label = study.data.label
         y, _ = labels.encode(split.column(label), label, state.classes, state.target)
     except ValueError as error:
@@ -222,11 +222,11 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
     private = study.privacy.epsilon is not None  # then a row must not change others
     places = [] if private else pairwise(split.bounds.tolist())
     for first, stop in places:  # as a site does, or models would differ
-        settled = guard.settle(X[first:stop], study.privacy.least)
+        settled = training_rows.hold_constant(X[first:stop], study.privacy.least)
         if settled.base is not X:
             X[first:stop] = settled
     pa.default_memory_pool().release_unused()  # what reading took, training may need
-    gaps = serving.gaps(split, transform, split.bounds)
+    gaps = location.count_missing(split, transform, split.bounds)
     notes = [*split.notes, *notes]
     rows = Rows(split.names, split.bounds, X, y, split.order, tuple(notes), warnings, gaps, whole)
     return Prepared(state, rows)

@@ -27,14 +27,15 @@ from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
 from dorfl.objective import methods
 from dorfl.objective.base import Score
-from dorfl.protocol import coordinator, meaning, settings
-from dorfl.protocol.coordinator import State
-from dorfl.protocol.meaning import mechanism_of
+from dorfl.protocol import coordinator, resolution, settings, training_rows
 from dorfl.protocol.messages import Answer, Reports
+from dorfl.protocol.resolution import mechanism_of
 from dorfl.protocol.settings import Study
+from dorfl.protocol.state import State
+from dorfl.protocol.steps import compare, cutoff, finish, location
+from dorfl.protocol.steps.certify import bounds
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate, HeldOut
-from dorfl.site import serving
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 from dorfl.tabular import network, promises, results
@@ -83,7 +84,7 @@ def run(
         keep(model)
     if certify and state.step == "certify" and not model.network:
         assert state.outcome is not None
-        parts = serving.certify(group, state.outcome.theta, state, meaning.thin(state))
+        parts = bounds(group, state.outcome.theta, state, resolution.grid_stride(state))
         state = coordinator.receive(state, dict(zip(group.names, parts, strict=True)))
     facts = model.facts._replace(promise=promises.of_study(state))
     return replace(model, facts=facts), prepared.rows
@@ -178,11 +179,11 @@ def fit(
     assert state.outcome is not None
     if group.problem.estimates_scale:
         assert state.scatter is not None
-        fixed = meaning.problem_of(state)
+        fixed = resolution.problem_of(state)
         if score is not None:
             fixed = scaling.fixed(group.problem, state.scatter)
         group = replace(group, problem=fixed)
-    statistics = serving.finish(group, state.outcome.theta, state.target, least=1)
+    statistics = finish.statistics(group, state.outcome.theta, state.target, least=1)
     return coordinator.receive(state, dict(zip(names, statistics, strict=True))), group
 
 
@@ -205,27 +206,27 @@ def resolve(
     state = state._replace(study=resolved, network=state.study.training.model != "linear")
     if candidates is not None:
         state = state._replace(candidates=candidates)
-    state = coordinator.prepared(state)
+    state = coordinator.proceed(state, "scales")
     clients = validation.clients(rows.clients)
 
     def answer(state: State, one: Callable[[str], Answer]) -> State:
         return coordinator.receive(state, dict(zip(names, each(one, names), strict=True)))
 
-    if state.step == "center":
+    if state.step == "location":
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
 
-        def location(name: str) -> LocationReport:
-            key = name, meaning.centered_classes(state), state.apart
+        def report(name: str) -> LocationReport:
+            key = name, resolution.centered_classes(state), state.apart
             if key not in prepared.locations:
-                found = serving.place(*clients[name], state, gaps.get(name))
+                found = location.report(*clients[name], state, gaps.get(name))
                 prepared.locations[key] = found
             return prepared.locations[key]
 
-        state = answer(state, location)
-    if state.step == "edge":
+        state = answer(state, report)
+    if state.step == "cutoff":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
-        state = answer(state, lambda name: serving.distances(*clients[name], known[name], state))
+        state = answer(state, lambda name: cutoff.distances(*clients[name], known[name], state))
     return _select(state, clients)
 
 
@@ -260,11 +261,11 @@ def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
     Clients with too few held-out rows for a variance of their own are one stratum, if their rows
     may be reported on: it is entered for the first of them.
     """
-    models, problem = np.array(state.models), meaning.problem_of(state)
+    models, problem = np.array(state.models), resolution.problem_of(state)
 
     def losses(name: str) -> list[Array]:
         center = None if state.centers is None else state.centers[state.roster.index(name)]
-        return serving.candidate_losses(problem, models, *clients[name], state, center)
+        return compare.candidate_losses(problem, models, *clients[name], state, center)
 
     found = dict(zip(state.roster, each(losses, state.roster), strict=True))
     least = state.study.privacy.least
@@ -291,7 +292,7 @@ def _group(
     state: State, clients: Clients, mass: Array | None = None, score: Score | None = None
 ) -> Group:
     """Return the rows as the problem at hand sees them."""
-    problem = meaning.problem_of(state)
+    problem = resolution.problem_of(state)
     dims = next(iter(clients.values()))[0].shape[1]
     centers = np.zeros((len(state.roster), dims)) if state.centers is None else state.centers
     if score is not None:
@@ -301,9 +302,11 @@ def _group(
         problem.check()
         tables = {name: X for name, (X, _) in clients.items()}
         centers = find_centers(problem.method, tables, len(state.classes))
-    used = {name: serving.seen(*pair, state) for name, pair in clients.items()}
-    if meaning.labels_of(state) and state.reference is not None:
-        mass = np.concatenate([serving.mass(problem, *pair, state) for pair in used.values()])
+    used = {name: training_rows.select(*pair, state) for name, pair in clients.items()}
+    if resolution.labels_of(state) and state.reference is not None:
+        mass = np.concatenate(
+            [training_rows.weights(problem, *pair, state) for pair in used.values()]
+        )
     return training.stack(problem, used, centers, mass=mass)
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AutoMethod, check_outliers, check_shift
-from dorfl.protocol.coordinator import State
 from dorfl.protocol.settings import Study
+from dorfl.protocol.state import State
 from dorfl.selection import outliers as selection
 from dorfl.selection.outliers import Candidate
 from dorfl.tabular import arrays

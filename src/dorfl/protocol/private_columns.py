@@ -1,26 +1,23 @@
-"""Differential privacy of what is told before training, so that a study is private from end to end.
+"""Differentially private scales of columns, so that a study is private from end to end.
 
-A study that says beforehand what is known of its columns (`[privacy] known`: the least and the most
-of a number, the levels of a category) need not find out from rows how to read them. Levels and
-classes are then the study's, and no row is looked at for them; nor for the middle c of a number's
-range [a, b], where it is centred. A number is clipped to its range, a gap is its middle, and one
-thing is told of all K such columns together:
+A study may state what is known of its columns (`[privacy] known`): the range of a number, the
+levels of a category. Levels and classes are then those of the study, and no row is read for them. A
+number is centred at the middle c of its range [a, b] and clipped to the range, and a missing value
+is c. Sites report one statistic of all K such columns together:
 
-    Σ |x − c|     replacing a row moves it by at most  (b − a)/2     in each column
+    Σ |x − c|     replacing a row changes it by at most  (b − a)/2     in each column
 
 In these units each sum moves by 1 at most, and all K by √K: with Gaussian noise of z √K units that
-is one Gaussian mechanism of multiplier z. It gets a share of what (ε, δ) allows (`meaning.BEFORE`),
+is one Gaussian mechanism of multiplier z. It gets a share of the budget (`resolution.BEFORE`),
 training the rest: 1/z² of Gaussian mechanisms adds up exactly (:mod:`dorfl.federated.privacy`).
-What is made of the noisy sums costs nothing more: the mean distance of all sites' rows is the unit
-of the column, but for a factor, and no less than a twentieth of (b − a)/2. Squares would need some
-ten times the noise.
+Post-processing costs nothing: the unit of a column is the mean distance of all sites' rows up to a
+factor, and at least a twentieth of (b − a)/2. Squares would need some ten times the noise.
 
-Nothing else is told of rows but how many have a label among the classes, which is not protected.
+The only other statistic is how many rows have a label among the classes; it is not protected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,15 +25,15 @@ import numpy as np
 from dorfl.data.preprocessing import Category, Column, Deviation
 from dorfl.data.preprocessing import columns as reading
 from dorfl.federated.privacy import Gaussian
-from dorfl.protocol.messages import Agreement, Columns, Spreads
+from dorfl.protocol.messages import Agreement, Columns, Scales
 from dorfl.protocol.settings import Known, Study
 from dorfl.support.types import Array
 
-_FLAT = 0.05  # of half its range is the least that a column is taken to spread
+_MIN_SCALE = 0.05  # smallest scale of a column, in units of half its range
 
 
 def ranges(study: Study) -> dict[str, tuple[float, float]]:
-    """The least and the most of every column that is a number.
+    """Return the range of every numeric column.
 
     >>> from dorfl.protocol.settings import Data, Privacy
     >>> ranges(Study(Data("ill"), privacy=Privacy(known={"age": (0.0, 120.0), "sex": ("f", "m")})))
@@ -47,24 +44,24 @@ def ranges(study: Study) -> dict[str, tuple[float, float]]:
 
 
 def is_category(known: Known) -> bool:
-    """Whether what is known of a column is its levels."""
+    """Return whether the levels of a column are known, and not its range."""
     return isinstance(known[0], str)
 
 
 def floors(study: Study) -> dict[str, float]:
-    """The least that columns are taken to spread."""
-    return {name: _FLAT * (high - low) / 2.0 for name, (low, high) in ranges(study).items()}
+    """Return the smallest scales of columns."""
+    return {name: _MIN_SCALE * (high - low) / 2.0 for name, (low, high) in ranges(study).items()}
 
 
 def check(study: Study) -> None:
-    """Raise where a study says too little for nothing to be told without noise."""
+    """Raise ValueError if a study states too little for all statistics to have noise."""
     known, data = study.privacy.known, study.data
     for wrong, reason in (
         (study.privacy.epsilon is None, "is for differential privacy: set privacy.epsilon"),
-        (not study.columns.use, "which columns there are must not be found from rows: columns.use"),
+        (not study.columns.use, "columns must not be found from rows: name them in columns.use"),
         (
             study.columns.scaling != "standard",
-            'medians are not told with noise: set columns.scaling = "standard"',
+            'medians cannot have noise: set columns.scaling = "standard"',
         ),
         (
             not data.classes and data.label not in known,
@@ -96,8 +93,7 @@ def check(study: Study) -> None:
 
 
 def strange(agreement: Agreement) -> str | None:
-    """What of an agreement does not follow from what the study says of columns, or nothing."""
-    assert agreement.transform is not None
+    """Return what of an agreement does not follow from the known columns, or None."""
     known = agreement.study.privacy.known
     for part in agreement.transform.parts:
         of = known.get(part.name, ())
@@ -114,8 +110,8 @@ def strange(agreement: Agreement) -> str | None:
     return None
 
 
-def columns(rows: Any, agreement: Agreement, _: Gaussian | None) -> Columns:
-    """What a site tells of its columns: what the study says of them."""
+def columns(rows: Any, agreement: Agreement) -> Columns:
+    """Return the columns as the study states them."""
     study, count = agreement.study, rows.num_rows
     known, found = study.privacy.known, ranges(study)
 
@@ -129,27 +125,21 @@ def columns(rows: Any, agreement: Agreement, _: Gaussian | None) -> Columns:
     return Columns({name: one(name) for name in used}, one(study.data.label))
 
 
-def spreads(rows: Any, agreement: Agreement, noise: Gaussian | None) -> Spreads:
-    """How far numbers are from the middles of their ranges: sums of distances, with noise."""
+def scales(rows: Any, agreement: Agreement, noise: Gaussian | None) -> Scales:
+    """Return sums of distances from the middles of the ranges, with noise."""
     assert noise is not None
     found, target = ranges(agreement.study), agreement.target
     away = [np.abs(_clipped(rows, name, of) - sum(of) / 2.0).sum() for name, of in found.items()]
     halves = np.array([(high - low) / 2.0 for low, high in found.values()])
-    told = noise.before_training(agreement.site, np.array(away), halves)
+    noisy = noise.before_training(agreement.site, np.array(away), halves)
     far = {
         name: Deviation(rows.num_rows, (float(part),))
-        for name, part in zip(found, told, strict=True)
+        for name, part in zip(found, noisy, strict=True)
     }
     label = far.pop(agreement.study.data.label, None)
-    return Spreads(far, label if target else None)
+    return Scales(far, label if target else None)
 
 
 def _clipped(rows: Any, name: str, within: tuple[float, float]) -> Array:
     values = reading.numbers(rows.column(name), name)
     return np.clip(np.where(np.isnan(values), sum(within) / 2.0, values), *within)
-
-
-STEPS: dict[str, Callable[[Any, Agreement, Gaussian | None], Columns | Spreads]] = {
-    "columns": columns,
-    "spreads": spreads,
-}

@@ -1,8 +1,8 @@
-"""What the words of a study mean: loss, method, plan, limits and noise; one rule for each."""
+"""Resolve the settings of a study: loss, method, plan, bounds and noise, by one rule for each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,27 +21,22 @@ from dorfl.objective import losses
 from dorfl.objective import mixture as mixing
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AUTO
-from dorfl.protocol import private
+from dorfl.protocol import private_columns
 from dorfl.protocol.messages import Agreement
-from dorfl.protocol.settings import (
-    Study,
-    linear,
-)
+from dorfl.protocol.settings import Study, linear
+from dorfl.protocol.state import State
 from dorfl.selection import defaults, outliers
 from dorfl.selection.defaults import Choice
 from dorfl.support.types import Array
 
-if TYPE_CHECKING:
-    from dorfl.protocol.coordinator import State
-
-BEFORE = 0.1  # of what (ε, δ) allows, for how columns are scaled
+BEFORE = 0.1  # share of the privacy budget for the scales of columns
 _PRIVATE_ROUNDS = 100
-_LONGEST = 30.0  # standard deviations that the rows of a site are away from the middle of all
-_SINGLE = 1e-8  # the gap, in units of the objective, that rows in single precision can show
+_MAX_ROW = 30.0  # standard deviations of a column that the rows of an honest site reach
+_SINGLE = 1e-8  # smallest gap, in units of the objective, that single precision resolves
 
 
 def agreed(state: State, site: str) -> Agreement:
-    """What is settled so far, as `site` is told."""
+    """Return what is agreed on so far, as `site` gets it."""
     at = 0 if state.study.privacy.summed else state.roster.index(site)  # of all, or its own
     center = None if state.centers is None else state.centers[at]
     return Agreement(
@@ -52,7 +47,7 @@ def agreed(state: State, site: str) -> Agreement:
 
 
 def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None = None) -> Options:
-    """What the study says of training, as :func:`dorfl.train` takes it, for so many rows.
+    """Return the options of a training on so many rows, as :func:`dorfl.train` takes them.
 
     The `seed` is that of the noise which makes rounds private. As in scikit-learn's Huber
     regression the ridge is in the unit of the residuals: where these `scatter` little, any other
@@ -92,7 +87,7 @@ def trained_on(state: State) -> tuple[int, ...]:
 
 
 def task_of(study: Study) -> str:
-    """What is learnt: as the study says, or as its loss does; else "auto"."""
+    """Return the task by the study or its loss, or "auto" if both leave it open."""
     if study.data.task != "auto" or study.training.loss == "auto":
         return study.data.task
     classifies = losses.resolve(study.training.loss).classifies
@@ -125,7 +120,7 @@ def loss_of(study: Study, classes: int, scatter: float | None = None) -> Loss:
 
 
 def dtype_of(study: Study) -> type[np.floating[Any]]:
-    """What rows are kept in: single precision, unless a tolerance asks for what it cannot show."""
+    """Return the precision of rows: single, unless the tolerance is too small for it."""
     return np.float64 if study.training.tol < _SINGLE else np.float32
 
 
@@ -145,15 +140,10 @@ def shift_of(agreed: Agreement | State) -> float | str:
 
 
 def labels_of(agreed: Agreement | State) -> bool:
-    """Whether rows with outlying labels are down-weighted."""
+    """Return whether rows with outlying labels are down-weighted."""
     if agreed.candidate is not None:
         return agreed.candidate.labels
     return agreed.decision is not None and agreed.decision.labels
-
-
-def wrong_of(agreed: Agreement | State) -> float:
-    """Return the share of outliers that the certificate assumes."""
-    return share_of(agreed)
 
 
 def cutoff_of(agreed: Agreement | State) -> float | None:
@@ -175,21 +165,22 @@ def shares_of(state: State) -> tuple[float, ...]:
 
 
 def selects(study: Study) -> bool:
-    """Whether candidates are compared to decide on outliers."""
+    """Return whether candidates are compared to decide on outliers."""
     byzantine = study.defence.trim > 0 or study.defence.liars > 0
     usual = study.training.solver in ("auto", "sqp") and not byzantine
-    return study.method.scores and study.method.outliers == AUTO and usual and _tells(study)
+    is_open = study.method.scores and study.method.outliers == AUTO
+    return is_open and usual and _reports_plainly(study)
 
 
 def compares_labels(state: State) -> bool:
-    """Whether down-weighting of outlying labels is a candidate: of a linear Huber regression."""
+    """Return whether down-weighting of outlying labels is a candidate, as in Huber regression."""
     usual = all(candidate.shift == AUTO for candidate in state.candidates)
     linear_model = not state.network and state.study.training.model == "linear"
     return usual and linear_model and refines(state.study, problem_of(state))
 
 
 def unused(study: Study) -> tuple[str, ...]:
-    """What the study says by hand that its method has no part for, and which has."""
+    """Return a sentence on settings that the method does not use, and on methods that do."""
     words = study.method
     drift = {"shift": words.shift not in (AUTO, 0), "rho": words.rho is not None}
     rest = {
@@ -203,15 +194,14 @@ def unused(study: Study) -> tuple[str, ...]:
         return ()
     whose = "wafl, gdrfl and dorfl" if set(named) <= set(drift) else "dorfl"
     still = " (the certificate goes by it)" if "outliers" in named else ""
-    told = ", ".join(named)
-    return (f"{told}: has no part in training by method {words.name!r}{still}, but by {whose}",)
+    listed = ", ".join(named)
+    return (f"{listed}: has no part in training by method {words.name!r}{still}, but by {whose}",)
 
 
 def chosen(agreed: Agreement | State) -> Choice:
-    """The method the study's words mean for rows that spread as agreed, and why."""
+    """Return the method for columns with the scales agreed on, and why."""
     study, transform, spread = agreed.study, agreed.transform, agreed.spread
-    assert transform is not None
-    if spread is None:  # nothing was told of it: columns are in units of their own, by scaling
+    if spread is None:  # no scales are reported: columns are in the units of their scaling
         spread = ColumnScales(np.ones(len(transform.names)))
     words = study.method
     rule = words.mixture if words.mixture != "auto" else defaults.RULES[words.name]
@@ -226,8 +216,7 @@ def chosen(agreed: Agreement | State) -> Choice:
 
 
 def problem_of(agreed: Agreement | State) -> Problem:
-    """What is trained, once columns and classes are agreed on; classes are 0, 1, … in order."""
-    assert agreed.transform is not None
+    """Return the training problem; classes are 0, 1, … in the order agreed on."""
     kind = Problem if agreed.decay is None else Layered
     problem = kind(
         chosen(agreed).method,
@@ -247,8 +236,7 @@ def start_of(problem: Problem) -> Array:
 
 
 def shape_of(agreed: Agreement | State) -> Array:
-    """V but for its size, in which distances from ξ̄ are measured."""
-    assert agreed.transform is not None
+    """Return the diagonal of V up to a factor, for distances from ξ̄."""
     assert agreed.spread is not None
     return defaults.shape_of(agreed.spread, frozen_of(agreed.study, agreed.transform))
 
@@ -257,82 +245,81 @@ def _loss(agreed: Agreement | State) -> Loss:
     return loss_of(agreed.study, len(agreed.classes), agreed.scatter)
 
 
-def asks_where(study: Study) -> bool:
-    """Whether sites tell where their rows lie: not under differential privacy."""
-    return study.method.measures and _tells(study)
+def measures_location(study: Study) -> bool:
+    """Return whether sites report the location of their rows: not under differential privacy."""
+    return study.method.measures and _reports_plainly(study)
 
 
 def keeps_center(agreed: Agreement | State) -> bool:
-    """Whether every site has a centre of its own."""
+    """Return whether every site has a centre of its own."""
     return agreed.apart and agreed.study.method.center == "client"
 
 
 def centered_classes(agreed: Agreement | State) -> int:
-    """How many classes sites tell the middle of: all of them where rows far out are suspect."""
+    """Return how many classes have centres: all if the method has a score, else none."""
     return len(agreed.classes) if agreed.study.method.scores and agreed.apart else 0
 
 
 def refines(study: Study, problem: Problem) -> bool:
-    """Whether the scale of residuals is estimated: of Huber's loss, unless noise is added."""
+    """Return whether the scale of residuals is estimated: for Huber's loss without noise."""
     return (problem.loss.has_unit or problem.loss.estimates_scale) and _estimates_scale(study)
 
 
 def _estimates_scale(study: Study) -> bool:
-    """Whether the solver can estimate a residual scale; otherwise the loss is in label units."""
+    """Return whether the solver can estimate a residual scale; else the loss is in label units."""
     usual = study.training.solver in ("auto", "sqp") and study.defence.trim == 0
-    return _tells(study) and usual and study.method.by != "regret"
+    return _reports_plainly(study) and usual and study.method.by != "regret"
 
 
 def certifies(study: Study) -> bool:
-    """Whether the finished model is certified: columns need a unit, and rows may be told of."""
+    """Return whether the finished model is certified: columns have scales, reports no noise."""
     scaled = study.columns.scaling != "none" or study.method.measures
-    return scaled and _tells(study) and study.training.model == "linear"
+    return scaled and _reports_plainly(study) and study.training.model == "linear"
 
 
-def _tells(study: Study) -> bool:
-    """Whether a site may tell more of its rows, by itself or in sums, than training takes."""
+def _reports_plainly(study: Study) -> bool:
+    """Return whether sites may report statistics without noise, alone or in sums."""
     return study.privacy.epsilon is None
 
 
-def thin(state: State) -> int:
-    """The grid of the certificate: a coarser one where there are many rows."""
+def grid_stride(state: State) -> int:
+    """Return the stride on the certificate's grid of prices: larger for many rows."""
     return bound.grid_stride(sum(state.rows), max(len(state.classes) - 1, 1))
 
 
-def certifying(agreed: Agreement | State, thin: int) -> tuple[Units, CertificateRequest]:
-    """In which units rows drift for the certificate, and what clients are asked for it."""
-    assert agreed.transform is not None
+def certifying(agreed: Agreement | State, stride: int) -> tuple[Units, CertificateRequest]:
+    """Return the units of drift for the certificate, and the prices and shares of its grid."""
     spread = agreed.spread or ColumnScales(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
-    share, scatter = wrong_of(agreed), agreed.scatter or 1.0
-    return units, certified.make_request(_loss(agreed), share, scatter, thin)
+    share, scatter = share_of(agreed), agreed.scatter or 1.0
+    return units, certified.make_request(_loss(agreed), share, scatter, stride)
 
 
 def certificates(
-    agreed: Agreement | State, thin: int
+    agreed: Agreement | State, stride: int
 ) -> tuple[CertificateRequest, CertificateRequest]:
-    """What clients are asked for the certificate, and what is enough of who may tell little."""
-    _, asked = certifying(agreed, thin)
-    return asked, bound.restrict(asked, wrong_of(agreed))
+    """Return the grid of the certificate, and the smaller one of sites that report less."""
+    _, asked = certifying(agreed, stride)
+    return asked, bound.restrict(asked, share_of(agreed))
 
 
 def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
-    """The features that cannot drift: those of categories, flags, and columns the study names."""
+    """Return the features that cannot drift: categories, flags, and columns the study names."""
     named = {k for k, name in enumerate(transform.sources) if name in study.columns.frozen}
     return tuple(sorted({*transform.frozen, *named}))
 
 
 def plan_of(study: Study) -> ColumnPlan:
-    """How columns are summarised and scaled."""
+    """Return how columns are summarised and scaled."""
     scaling, missing = study.columns.scaling, study.columns.missing
-    floors = private.floors(study)
+    floors = private_columns.floors(study)
     return ColumnPlan(
         scaling, study.kinds, least=study.privacy.least, missing=missing, floors=floors
     )
 
 
 def limits_of(study: Study) -> Limits | None:
-    """What honest sites keep to, if the study says so."""
+    """Return the bounds on rows of honest sites, if the study states them."""
     row, target = study.defence.row, study.defence.target
     if row is None:
         return None
@@ -342,11 +329,10 @@ def limits_of(study: Study) -> Limits | None:
 
 
 def bounds_of(study: Study, problem: Problem) -> Limits | None:
-    """What reports are held against: as the study says, or what no scaled rows go beyond.
+    """Return the bounds that reports are clipped to: the study's, or generous ones.
 
-    Columns are in robust units and reports are averages: those of honest sites are far within. No
-    bounds where numbers are in units of their own or predicted, for these may be of any size, or
-    where noise is added to what is told.
+    Columns are in robust units and reports are averages, so honest ones are far within. There are
+    no bounds for unscaled columns and numeric labels, which may be of any size, nor with noise.
     """
     given = limits_of(study)
     if given is not None:
@@ -355,23 +341,23 @@ def bounds_of(study: Study, problem: Problem) -> Limits | None:
         return None
     if not problem.loss.classifies:
         return None
-    limits = Limits(_LONGEST * float(np.sqrt(problem.dims)), _LONGEST)
+    limits = Limits(_MAX_ROW * float(np.sqrt(problem.dims)), _MAX_ROW)
     try:
         defend(problem, limits, {})
-    except (ValueError, NotImplementedError):  # a loss or score of somebody's own has none
+    except (ValueError, NotImplementedError):  # a loss or score of a user may have no bound
         return None
     return limits
 
 
 def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
-    """The noise of a study that is differentially private; its seed is each site's own secret."""
+    """Return the noise of a private study; its seed is each site's own secret."""
     asked = study.privacy
     if asked.epsilon is None:
         return None
     if study.method.scores and study.method.outliers != AUTO:
         raise ValueError(
-            "study: privacy.epsilon: where rows lie must not be told, so no row can be suspected "
-            "for where it lies; leave method.outliers out, or set method.outliers = 0"
+            "study: privacy.epsilon: sites must not report the location of rows, so no outlier "
+            "can be found; leave method.outliers out, or set method.outliers = 0"
         )
     return privacy.gaussian(
         asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),

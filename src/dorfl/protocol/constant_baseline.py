@@ -1,8 +1,8 @@
-"""Whether a model has learnt anything: its loss beside that of the best constant prediction.
+"""Compare a model's loss with that of the best constant prediction.
 
-Both are taken on the rows trained with, weighed as training weighed them in the end: λ by client, p
-by row, so that rows held for wrong do not count here either. A minimiser cannot be worse than a
-constant under these weights; a training without progress is no better.
+Both are on the training rows, with the final weights of clients (λ) and rows (p), so that outliers
+do not count. A minimiser cannot be worse than a constant under these weights; without progress in
+training it is no better.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dorfl.support.types import Array
 
 
 class Learnt(NamedTuple):
-    """A client's part: its weighted loss, and what a constant prediction would come to.
+    """A client's part: its weighted loss, and what the loss of a constant prediction depends on.
 
     `classes` has the weight of each class; for a regression `middle` is the loss of predicting 0,
-    the middle of the label.
+    the centre of the label.
     """
 
     loss: float
@@ -30,7 +30,7 @@ class Learnt(NamedTuple):
 
 
 def measure(problem: Problem, loss: Array, y: Array, weights: Array) -> Learnt:
-    """The part of a client, of its rows' losses, encoded labels, and weights that sum to 1."""
+    """Return a client's part from its rows' losses, encoded labels, and weights that sum to 1."""
     own = float(weights @ loss)
     if not problem.loss.classifies:
         return Learnt(own, middle=float(weights @ problem.loss.value(np.zeros(len(y)), y)))
@@ -39,7 +39,7 @@ def measure(problem: Problem, loss: Array, y: Array, weights: Array) -> Learnt:
 
 
 def against(parts: Sequence[Learnt], lam: Array) -> tuple[float, float]:
-    """The mixture's loss, and that of the best constant (a regression: of the label's middle).
+    """Return the mixture's loss and that of the best constant (in a regression, 0).
 
     >>> balanced, sure = Learnt(0.7, (0.5, 0.5)), Learnt(0.1, (0.0, 1.0))
     >>> loss, constant = against([balanced, sure], np.array([1.0, 0.0]))

@@ -1,120 +1,109 @@
-"""What the coordinator makes of a round's sum: the report of one client, and steps of multipliers.
+"""Rounds of training from sums over sites: read a sum as one client's report, update multipliers.
 
-The mathematics is in :mod:`dorfl.federated.pooled`, how a sum comes about in
-:mod:`dorfl.protocol.secure`.
+The mathematics is in :mod:`dorfl.federated.pooled`, the secure sum in :mod:`dorfl.protocol.sums`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dorfl.federated import pooled, training
-from dorfl.federated import server as serving
+from dorfl.federated import server as federated
 from dorfl.federated.messages import Broadcast
 from dorfl.federated.pooled import LevelSearch, Stage, SumSettings
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
 from dorfl.objective import mixture as mixing
-from dorfl.protocol import meaning, secure
-from dorfl.protocol.summing import ALL
+from dorfl.protocol import resolution
+from dorfl.protocol.state import ALL_SITES, PooledTraining, State
+from dorfl.protocol.step import impossible_sum
 from dorfl.solvers.base import Info
 from dorfl.support.types import Array
 
-if TYPE_CHECKING:
-    from dorfl.protocol.coordinator import State
-
-_LEVELS = 40  # levels that a round is asked at
-_TAU, _SHRINK = 0.1, 0.5  # of the risk at the start: the first temperature; of the one before
-_INNER = 0.25  # of the tolerance: how well a stage is solved
-_STAGES = 60
-_WEIGHTS = 1e-9  # rounding of a thousand sites' weights
+_MAX_LEVELS = 40  # levels that a round is asked at
+_FIRST_TEMPERATURE = 0.1  # in units of the risk at the start
+_NEXT_TEMPERATURE = 0.5  # in units of the temperature before
+_STAGE_TOLERANCE = 0.25  # tolerance of a stage, in units of the study's
+_MAX_STAGES = 60
+_WEIGHT_ROUNDING = 1e-9  # of a thousand sites' weights
 
 
 def server_of(state: State, theta: Array) -> Server:
-    """A server whose one client is all sites together: its mixture is in the sums already."""
-    problem = meaning.problem_of(state)
+    """Return a server whose one client is all sites together; the sums have the mixture."""
+    problem = resolution.problem_of(state)
     adversarial, method = problem.method.mixture.adversarial, problem.method
     if adversarial:
         fixed = replace(method, mixture=mixing.fixed(by=method.mixture.by))
         problem = replace(problem, method=fixed)
-    options = meaning.options_now(state).changed(limits=None)
+    options = resolution.options_now(state).changed(limits=None)
     if adversarial:
-        options = options.changed(tol=_INNER * options.tol)
+        options = options.changed(tol=_STAGE_TOLERANCE * options.tol)
     rows = np.array([sum(state.believed)])
-    server = training.serve(problem, (ALL,), rows, theta, options)
+    server = training.serve(problem, (ALL_SITES,), rows, theta, options)
     number, last = state.spent + len(state.history) + 1, (server.budget or 0) + state.spent
     return server._replace(round=number, budget=last)
 
 
 def _anew(state: State, theta: Array, server: Server) -> Server:
-    """A server that begins at θ what another function is, in the rounds that are left."""
+    """Return a server that begins at θ again, for another function, in the rounds that are left."""
     return server_of(state, theta)._replace(round=server.round, budget=server.budget)
 
 
-def tilted(state: State) -> State:
-    """Before the first round: how sites are weighed."""
-    tau = meaning.problem_of(state).method
-    fixed = not tau.mixture.adversarial
-    own = tau.temperature if fixed and np.isfinite(tau.temperature) else None
-    fresh = state.sum._replace(
-        tilt=SumSettings(tau=own),
-        tried=LevelSearch(),
-        among=(),
-        upper=np.inf,
-        best=None,
-        lower=-np.inf,
-    )
-    return state._replace(sum=fresh)
+def begin(state: State) -> State:
+    """Return the state before the first round, with the weighting of sites."""
+    method = resolution.problem_of(state).method
+    fixed = not method.mixture.adversarial
+    tau = method.temperature if fixed and np.isfinite(method.temperature) else None
+    return state._replace(pooled=PooledTraining(tilt=SumSettings(tau=tau)))
 
 
-def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State, Info | None]:
-    """The sum of all reports into the next state; Info where the training has ended."""
-    carried, problem, server = state.sum, meaning.problem_of(state), state.server
+def receive(state: State, total: Array) -> tuple[State, Info | None]:
+    """Return the state after the sum of all reports, and the end of training or None."""
+    carried, problem, server = state.pooled, resolution.problem_of(state), state.server
     assert server is not None
-    asks, shape, tilt = serving.broadcast(server), problem.layout, carried.tilt
+    asks, shape, tilt = federated.broadcast(server), problem.layout, carried.tilt
     task, adversarial = asks.task, problem.method.mixture.adversarial
     off = pooled.is_beyond(total)
     moved = pooled.relevel(tilt, None if off else float(total[2]), carried.tried)
-    if moved is not None and carried.tried.times < _LEVELS:
+    if moved is not None and carried.tried.times < _MAX_LEVELS:
         tilt, tried = moved
-        return state._replace(sum=carried._replace(tilt=tilt, tried=tried)), None
+        return state._replace(pooled=carried._replace(tilt=tilt, tried=tried)), None
     if off or moved is not None:
         raise ValueError("secure sum: a site's numbers are too large to be added up")
-    alive = tuple(site for site in state.roster if site in carried.masked)
+    alive = tuple(site for site in state.roster if site in state.sum.masked)
     count, share = int(sum(state.believed)), 1.0
     if not adversarial:
         held = dict(zip(state.roster, state.believed, strict=True))
         share = sum(held[site] for site in alive) / count
     _check_weights(total, tilt, len(alive) / len(state.roster) if adversarial else share)
-    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL, count, share, len(alive))
+    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL_SITES, count, share, len(alive))
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
         finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
-        tilt = SumSettings(seen.report.value, _TAU * size, finest)
-        return state._replace(sum=carried._replace(tilt=tilt, tried=LevelSearch())), None
+        tilt = SumSettings(seen.report.value, _FIRST_TEMPERATURE * size, finest)
+        return state._replace(pooled=carried._replace(tilt=tilt, tried=LevelSearch())), None
     if carried.among and alive != carried.among:  # another sum is another function
         server = _anew(state, task.theta, server)
-    server, info, heard = serving.receive(server, [seen.report], imputed=seen.imputed)
+    server, info, received = federated.receive(server, [seen.report], imputed=seen.imputed)
     level = seen.report.value if tilt.tau is not None else 0.0
     carried = carried._replace(tilt=tilt._replace(level=level), tried=LevelSearch(), among=alive)
-    state = state._replace(sum=carried, server=server)
+    state = state._replace(pooled=carried, server=server)
     whole = len(alive) == len(state.roster)
     if adversarial and whole:
         state, info = _bounded(state, task.theta, seen.upper, info)
     elif info.done in ("converged", "stalled") and not (
         whole or (state.study.absent.then == "go on" and not adversarial)
-    ):  # of some sites only: it goes on until all have been there
+    ):  # of some sites only: go on until all have replied
         info = info._replace(done="")
         state = state._replace(server=_anew(state, info.theta, server))
-    if adversarial and not whole:  # of who is away nothing is known
+    if adversarial and not whole:  # nothing is known of the other sites
         info = info._replace(gap=np.inf)
     up, down = _bytes(state, total.size, asks)
     line = Round(
         asks.round, info.objective, info.gap, info.risks, info.lam, alive,
-        {**refused, **heard.refused}, heard.clipped, up, down,
+        {**state.sum.refused, **received.refused}, received.clipped, up, down,
     )  # fmt: skip
     if state.candidate is not None:
         state = state._replace(spent=state.spent + 1)
@@ -124,17 +113,17 @@ def round_of(state: State, total: Array, refused: dict[str, str]) -> tuple[State
 
 
 def _check_weights(total: Array, tilt: SumSettings, share: float) -> None:
-    """Raise where weights that are known add up to something else: somebody's numbers are made up.
+    """Raise if weights that are known add up to something else.
 
-    It says nothing of other numbers: in a sum any of them may be anything within range.
+    Other numbers of a sum may be anything within range.
     """
-    if tilt.tau is None and not abs(float(total[2]) - share) <= _WEIGHTS:
-        raise secure.impossible("what sites weigh does not add up")
+    if tilt.tau is None and not abs(float(total[2]) - share) <= _WEIGHT_ROUNDING:
+        raise impossible_sum("what sites weigh does not add up")
 
 
 def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[State, Info]:
-    """The bounds on min max F that a round gives; at the end of a stage, the multipliers' step."""
-    carried, server = state.sum, state.server
+    """Update the bounds on min max F; at the end of a stage, take a step of the multipliers."""
+    carried, server = state.pooled, state.server
     assert server is not None
     penalty = server.solving.setting.penalty
 
@@ -151,15 +140,15 @@ def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[Stat
     tol, done = _tol(state), info.done
     if ended:
         close = gap <= tol * max(abs(carried.upper), 1e-300)
-        done = "converged" if close else "" if len(carried.tilt.stages) < _STAGES else "stalled"
+        done = "converged" if close else "" if len(carried.tilt.stages) < _MAX_STAGES else "stalled"
     if ended and not done:
         at, tilt = info.theta, carried.tilt
         assert tilt.tau is not None
         level = info.objective - added(at)
         stages = (*tilt.stages, Stage(at, level, tilt.tau))
-        tilt = tilt._replace(level=level, tau=_SHRINK * tilt.tau, stages=stages)
+        tilt = tilt._replace(level=level, tau=_NEXT_TEMPERATURE * tilt.tau, stages=stages)
         carried = carried._replace(tilt=tilt)
-        state = state._replace(server=_anew(state._replace(sum=carried), at, server))
+        state = state._replace(server=_anew(state._replace(pooled=carried), at, server))
     known = np.isfinite(carried.upper)
     info = info._replace(
         objective=carried.upper if known else info.objective,
@@ -167,11 +156,11 @@ def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[Stat
         theta=carried.best if known and carried.best is not None and done else info.theta,
         done=done,
     )
-    return state._replace(sum=carried), info
+    return state._replace(pooled=carried), info
 
 
 def _tol(state: State) -> float:
-    return meaning.options_now(state).tol
+    return resolution.options_now(state).tol
 
 
 def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:

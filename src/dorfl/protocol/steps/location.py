@@ -1,0 +1,236 @@
+"""Step `location`: agree on the scales of columns among inliers, and on the centres of clients.
+
+In a summed study the step `class centers` follows if every client has a centre of its own: it tells
+whether classes differ in location. A client's own centre is known to the client alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dorfl.data import robust, sketch
+from dorfl.data.preprocessing import Numeric, Transform, cells
+from dorfl.data.preprocessing.columns import numbers
+from dorfl.data.robust import SUBSAMPLE, LocationReport
+from dorfl.data.sketch import BLOCKS
+from dorfl.protocol import resolution
+from dorfl.protocol.messages import NOT_ASKED, Agreement, Refused, Request
+from dorfl.protocol.reply_validation import MAX_NUMBER
+from dorfl.protocol.state import State
+from dorfl.protocol.step import NEXT, Answers, LocalSite, Reasons, Step
+from dorfl.support.types import Array
+
+_MAX_LOCATION = 1e6  # largest entry of a centre, in standard deviations
+
+
+class Location(Step):
+    """Agree on column scales and centres from the location of every client's rows."""
+
+    name = "location"
+    answer = LocationReport
+    sends = "the location and scale of the rows"
+    is_summed = True
+
+    def is_due(self, state: State) -> bool:
+        """Return whether the method needs scales or centres, and sites may report them."""
+        return resolution.measures_location(state.study)
+
+    def local(self, site: LocalSite, request: Request) -> LocationReport:
+        """Report the location of the site's rows."""
+        agreement = request.agreement
+        if not resolution.measures_location(agreement.study):
+            raise Refused(NOT_ASKED)
+        rows = site.rows(agreement)
+        X, y = site.features(agreement)
+        missing = count_missing(rows, agreement.transform, np.array([0, rows.num_rows]))[0]
+        return report(X, y, agreement, missing)
+
+    def validate(self, state: State, site: str, answer: LocationReport) -> str | None:
+        """Check shapes, ranges and order."""
+        dims, rows = len(state.transform.names), state.rows[state.roster.index(site)]
+        width, classes = dims + (state.target is not None), resolution.centered_classes(state)
+        return check(answer, rows, dims, width, classes)
+
+    def limit_rows(self, answer: LocationReport, rows: int, most: float) -> LocationReport:
+        """Scale the weights of the report."""
+        share, used = most / rows, min(answer.rows, int(most))
+        return answer._replace(rows=used, kept=answer.kept * share, by=answer.by * share)
+
+    def combine(self, state: State, answers: Answers[LocationReport], refused: Reasons) -> State:
+        """Settle the scales of columns and, if the method has a score, the centres."""
+        reports = list(answers.values())
+        scales = robust.column_scales(reports, resolution.measured_of(state.study))
+        state = state._replace(step=NEXT, spread=scales)
+        own, shape = resolution.keeps_center(state), resolution.shape_of(state)
+        if not (state.study.method.scores and shape.any()):
+            return state
+        return state._replace(centers=robust.client_centers(reports, own, shape))
+
+    def size(self, state: State) -> int:
+        """Return the numbers of the centre and of all histograms."""
+        return 1 + len(state.transform.names) + sketch.ONE_SIDED * len(_measured(state))
+
+    def encode(self, site: LocalSite, request: Request, answer: LocationReport) -> Array:
+        """Return the weighted centre and histograms of distances."""
+        away = sketch.histogram_table(answer.away[:, _measured(request.agreement)], answer.rows)
+        return np.concatenate([[answer.kept], answer.kept * answer.mean, away])
+
+    def decode(self, state: State, total: Array) -> tuple[State, LocationReport]:
+        """Return the location of all rows."""
+        dims = len(state.transform.names)
+        parts = total[1 + dims :].reshape(-1, sketch.ONE_SIDED)
+        sketches = [sketch.from_histogram(part) for part in parts]
+        rows = max((one.rows for one in sketches), default=0)
+        blocks = max((len(one.means) for one in sketches), default=0)
+        away = np.zeros((blocks, dims + (state.target is not None)))
+        for k, one in zip(_measured(state), sketches, strict=True):
+            away[:, k] = one.means
+        kept = float(total[0])
+        return state, LocationReport(rows, kept, total[1 : 1 + dims] / kept, away)
+
+
+class ClassCenters(Location):
+    """Give every class a centre of its own if the classes differ in location."""
+
+    name = "class centers"
+    sum_only = True
+
+    def is_due(self, state: State) -> bool:
+        """Return whether the sums so far have no centres by class."""
+        own = state.centers is not None and resolution.keeps_center(state)
+        return state.study.privacy.summed and own and resolution.centered_classes(state) > 0
+
+    def combine(self, state: State, answers: Answers[Any], refused: Reasons) -> State:
+        """Replace the common centre by centres of classes, if these differ."""
+        (total,) = answers.values()
+        classes, shape = resolution.centered_classes(state), resolution.shape_of(state)
+        by, far = total[:classes], total[classes : 2 * classes]
+        state = state._replace(step=NEXT)
+        differs = far / np.maximum(by, 1.0)
+        if differs.max() < robust.CLASS_DIFFERS * np.count_nonzero(shape):
+            return state
+        found = total[2 * classes :].reshape(classes, -1) / np.maximum(by, 1.0)[:, None]
+        assert state.centers is not None
+        return state._replace(centers=np.where(by[:, None] > 0, found, state.centers[0])[None])
+
+    def size(self, state: State) -> int:
+        """Return the numbers of all classes."""
+        return resolution.centered_classes(state) * (2 + len(state.transform.names))
+
+    def encode(self, site: LocalSite, request: Request, answer: LocationReport) -> Array:
+        """Return rows, distances from the site's centre, and centres, by class."""
+        shape = resolution.shape_of(request.agreement)
+        found = robust.class_centers(answer, shape)
+        far = (found - answer.mean) ** 2 @ shape
+        return np.concatenate([answer.by, answer.by * far, (answer.by[:, None] * found).ravel()])
+
+    def decode(self, state: State, total: Array) -> tuple[State, Any]:
+        """Return the sums."""
+        return state, total
+
+
+def report(
+    X: Array, y: Array, agreement: Agreement | State, missing: Array | None = None
+) -> LocationReport:
+    """Report the location of a client's rows, of its classes, and of a numeric label.
+
+    Parameters
+    ----------
+    X, y
+        (n, d) standardised rows and (n,) labels.
+    agreement
+        What is agreed on so far.
+    missing
+        (d,) numbers of missing values, for which imputation values stand in `X`.
+    """
+    transform, target = agreement.transform, agreement.target
+    fills = np.zeros(len(transform.names))
+    for at, part in _numeric(transform):
+        fills[at] = (part.fill - part.center) / part.spread
+    middle = None
+    if not agreement.apart:  # distances are from the centres of columns, mostly 0 once scaled
+        middle = np.append(fills, 0.0) if target is not None else fills
+    imputed = None if missing is None else np.array([fills.astype(X.dtype), missing])
+    classes = resolution.centered_classes(agreement)
+    used = y if classes or target is not None else None
+    least = agreement.study.privacy.least
+    return robust.report(
+        X, used, classes=classes, common_medians=middle, least=least, imputed=imputed
+    )
+
+
+def own_center(X: Array, y: Array, agreement: Agreement) -> Array | None:
+    """Return the client's own centre, or those of its classes; None if all share one centre.
+
+    Distances from another centre would be distances along a column.
+    """
+    by_class = np.asarray(agreement.center).ndim == 2
+    if not (by_class or resolution.keeps_center(agreement)):
+        return None
+    found = report(X, y, agreement)
+    shape = resolution.shape_of(agreement)
+    return robust.class_centers(found, shape) if by_class else found.mean
+
+
+def count_missing(table: Any, transform: Transform, bounds: Array) -> Array:
+    """Return (clients, d) numbers of missing values in numeric columns.
+
+    Parameters
+    ----------
+    table
+        The rows, one client after the other.
+    transform
+        The transformation of columns. A missing category is a level like others.
+    bounds
+        (clients + 1,) client i has the rows bounds[i] … bounds[i + 1].
+    """
+    found = np.zeros((len(bounds) - 1, len(transform.names)), dtype=np.int64)
+    for at, part in _numeric(transform):
+        if not part.missing:
+            continue
+        column = cells.without(table.column(part.name), transform.missing)
+        missing = np.isnan(numbers(column, part.name))
+        found[:, at] = np.add.reduceat(missing, bounds[:-1], dtype=int)
+    return found
+
+
+def check(report: LocationReport, rows: int, dims: int, width: int, classes: int) -> str | None:
+    """Return why a report cannot be of so many rows, features, sketches and classes, or None."""
+    arrays = (report.mean, report.away, report.by, report.means)
+    if {array.dtype for array in arrays} != {np.dtype(float)}:
+        return "its centre is not made of real numbers"
+    blocks, columns = report.away.shape if report.away.ndim == 2 else (0, 0)
+    if report.mean.shape != (dims,) or not 0 < report.kept <= rows * (1.0 + 1e-9):
+        return "its centre does not fit its rows and columns"
+    if report.rows != min(rows, SUBSAMPLE) or columns != width or blocks > min(BLOCKS, report.rows):
+        return "a sketch does not fit the number of rows"
+    if report.by.shape != (classes,) or report.means.shape != (classes, dims):
+        return "its centres do not fit the classes"
+    if (report.by < 0.0).any() or report.by.sum() > rows * (1.0 + 1e-9):
+        return "the rows of its classes do not add up"
+    if max(abs(array).max(initial=0.0) for array in (report.mean, report.means)) > _MAX_LOCATION:
+        return "its centre is out of range"
+    away = report.away
+    if away.size and not (away.min() >= 0.0 and away.max() <= MAX_NUMBER**0.5):
+        return "a sketch is out of range"
+    return None if (np.diff(away, axis=0) >= 0.0).all() else "a sketch is not in order"
+
+
+def _numeric(transform: Transform) -> Iterator[tuple[int, Numeric]]:
+    """Yield every numeric column with the place of its feature."""
+    at = 0
+    for part in transform.parts:
+        if isinstance(part, Numeric):
+            yield at, part
+        at += len(part.features)
+
+
+def _measured(agreed: Agreement | State) -> list[int]:
+    """Return the features whose scale is needed, and the place of a numeric label."""
+    dims = len(agreed.transform.names)
+    frozen = resolution.frozen_of(agreed.study, agreed.transform)
+    free = [k for k in range(dims) if k not in frozen]
+    return [*free, *([dims] if agreed.target is not None else [])]

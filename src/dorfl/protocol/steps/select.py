@@ -1,0 +1,123 @@
+"""Step `select`: train the candidates for the outlier share, all of them in the same rounds.
+
+In a summed study candidates are trained one after the other, by the step `round`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dorfl.federated import server as federated
+from dorfl.federated.simulation import Round
+from dorfl.protocol import candidates, resolution, training
+from dorfl.protocol.messages import NOT_ASKED, Refused, Reports, Request
+from dorfl.protocol.state import State
+from dorfl.protocol.step import NEXT, Answers, LocalSite, Reasons, Sites, Step
+from dorfl.protocol.steps.round import check_report, local_report
+from dorfl.selection import constants, outliers
+from dorfl.selection.outliers import Decision
+
+
+class Select(Step):
+    """Train the candidates."""
+
+    name = "select"
+    answer = Reports
+    sends = "the risks and gradients of the candidates"
+    may_refuse = True
+
+    def is_due(self, state: State) -> bool:
+        """Return whether candidates are compared."""
+        return resolution.selects(state.study)
+
+    def begin(self, state: State) -> State:
+        """Train the candidates without a model; go on to the comparison if all have one."""
+        if not state.models:
+            state = _choose_candidates(state)
+            if not state.models:
+                return state._replace(step=NEXT)
+        left = candidates.untrained(state.models)
+        if not left:
+            return state._replace(step="compare", candidate=None)
+        if state.study.privacy.summed:
+            return state._replace(step="round", candidate=state.candidates[left[0]])
+        servers = tuple(
+            training.new_server(state._replace(candidate=candidate)) if model is None else None
+            for candidate, model in zip(state.candidates, state.models, strict=True)
+        )
+        return state._replace(servers=servers)
+
+    def ask(self, state: State, site: str) -> dict[str, Any]:
+        """Send the candidates, and θ of those that are still trained."""
+        return {
+            "candidates": state.candidates,
+            "broadcasts": {key: federated.broadcast(one) for key, one in _running(state).items()},
+        }
+
+    def local(self, site: LocalSite, request: Request) -> Reports:
+        """Report on all candidates that are still trained."""
+        if not request.broadcasts:
+            raise Refused(NOT_ASKED)
+        candidates.check(request)
+        for place in request.broadcasts:
+            if not (place.isdecimal() and int(place) < len(request.candidates)):
+                raise Refused(candidates.UNKNOWN)
+        reports = {}
+        for place, sent in request.broadcasts.items():
+            candidate = request.candidates[int(place)]
+            agreement = request.agreement._replace(candidate=candidate)
+            reports[place] = local_report(site, agreement, sent)
+        return Reports(reports)
+
+    def validate(self, state: State, site: str, answer: Reports) -> str | None:
+        """Check the reports."""
+        servers = _running(state)
+        if set(answer.reports) != set(servers):
+            return "it reports on other candidates than those asked about"
+        reasons = (check_report(servers[k], site, one) for k, one in answer.reports.items())
+        return next((reason for reason in reasons if reason), None)
+
+    def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
+        """Return the sites whose last reports may not be extrapolated any more."""
+        return training.awaited_in_round(state, missing, answered)
+
+    def combine(self, state: State, answers: Answers[Reports], refused: Reasons) -> State:
+        """Pass the reports to the candidates' servers; decide without them if a site refuses."""
+        if refused:
+            return candidates.decide(state, outliers.CAUTIOUS)
+        servers, models = list(state.servers), list(state.models)
+        for k, server in enumerate(state.servers):
+            if server is None:
+                continue
+            reports = [answer.reports[str(k)] for answer in answers.values()]
+            after, info, received = federated.receive(server, reports)
+            if received.odd:  # implausible reports: no comparison can be based on them
+                line = Round(
+                    server.round, info.objective, info.gap, info.risks, info.lam, *received[:3],
+                    received.bytes_up, received.bytes_down,
+                )  # fmt: skip
+                return candidates.decide(
+                    state._replace(history=(*state.history, line)), outliers.CAUTIOUS
+                )
+            servers[k] = None if info.done else after
+            models[k] = info.theta if info.done else None
+        state = state._replace(servers=tuple(servers), models=tuple(models), spent=state.spent + 1)
+        return state if candidates.untrained(models) else state._replace(step="compare")
+
+
+def _choose_candidates(state: State) -> State:
+    """Return the state with candidates and a place for each model, or without if none is needed."""
+    scored = tuple(c for c in state.candidates if c.share == 0 or state.cutoffs)
+    least = state.study.privacy.least
+    if least > 1 and max(state.rows) < constants.HELD_OUT * outliers.STRATUM:
+        return state._replace(decision=Decision(0.0))  # no client can report on held-out rows
+    state = state._replace(candidates=scored)
+    if len(scored) == 1 and not resolution.compares_labels(state):
+        return state
+    limit = outliers.row_limit(len(state.roster))
+    return state._replace(row_limit=limit, models=(None,) * len(scored))
+
+
+def _running(state: State) -> dict[str, Any]:
+    """Return the servers of candidates that are still trained, by place."""
+    return {str(k): server for k, server in enumerate(state.servers) if server}
