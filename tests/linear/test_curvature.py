@@ -112,6 +112,23 @@ def test_of_many_outputs_few_rows_are_looked_at_at_once(resolution, monkeypatch)
     assert max(shapes) == 7
 
 
+@pytest.mark.parametrize("score", [None, scores.quadratic(0.3)])
+def test_few_moving_columns_of_many_classes_are_summed_to_the_same(score, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 6))
+    y = (X @ rng.normal(size=(6, 9)) + rng.gumbel(size=(200, 9))).argmax(1)
+    y[:9] = np.arange(9)
+    method = methods.paper(5.0, 0.7, score, cost=costs.squared(frozen=[0, 2, 5]))
+    group = prepare([(X, y)], method, "softmax")
+    theta = rng.normal(size=group.problem.size)
+    found = hessian.curvature(group, theta, "full")
+    assert hessian._moves_little(hessian._model(group, theta))
+    monkeypatch.setattr(hessian, "_moves_little", lambda _: False)
+    monkeypatch.setattr(hessian, "_RANK", -1.0)  # the spread counts as of full rank
+    wanted = hessian.curvature(group, theta, "full")
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("rows", [32, 4096])  # at once
 def test_many_columns_are_multiplied_by_blas_to_the_same(name, rows, monkeypatch):

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from dorfl.linear.group import Group
 
 _PIECE = 4096  # rows that are moved and weighted together, at most …
-_NUMBERS = 16_000_000  # … and their numbers, at most
+_NUMBERS = 1_000_000  # … and their numbers, at most: they stay in the second-level cache
 _LEANING = 2_000_000  # numbers in the products g E of rows that are multiplied together
 _SMALL = 512  # parameters up to which double precision costs little
+_RANK = 1e-12  # times the largest eigenvalue of S: smaller ones are rounding errors
 
 
 class _Rows(NamedTuple):
@@ -211,11 +212,9 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     outputs, width = model.pull.shape
     upper, lower = np.tril_indices(outputs)
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
-    triples = outputs * len(upper) if model.moves else 0
-    lean = np.zeros((triples, width))  # E_p[g_c E_be z], b ≥ e
-    twice = np.zeros((outputs, triples))  # E_p[g_e g_c E_ab], a ≥ b
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
     tilted, priced = np.isfinite(model.tau), np.isfinite(group.problem.method.rho)
+    moved = (_FewColumns if _moves_little(model) else _Columns)(model)
     for part in parts:
         p, g, place = part.share[:, None], part.slope, part.place
         bend = np.ascontiguousarray(part.bend[:, upper, lower])
@@ -224,24 +223,11 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
         if tilted or priced:
             pushed += (p * g).T @ place
             turns += (p * g).T @ g
-        step = max(_LEANING // (outputs * len(upper)), 1) if model.moves else len(place)
-        for first in range(0, len(place) if model.moves else 0, step):
-            at = slice(first, first + step)
-            push, turn = (p[at] * g[at]).astype(place.dtype), bend[at].astype(place.dtype)
-            pairs = (push[:, :, None] * turn[:, None, :]).reshape(len(push), -1)
-            lean += pairs.T @ place[at]
-            twice += g[at].T.astype(place.dtype) @ pairs
+        if model.moves:
+            moved.add(part, bend)
     kernels.unfold(np.ascontiguousarray(grams.T), width, packed)
     if model.moves or tilted:
-        leaning = np.zeros((outputs, outputs, outputs, width))  # (c, e): what Qᵀ is multiplied by
-        if model.moves:
-            place_of = np.empty((outputs, outputs), dtype=np.int64)
-            place_of[upper, lower] = place_of[lower, upper] = np.arange(len(upper))
-            whole = twice.reshape(outputs, outputs, -1)[:, :, place_of].swapaxes(0, 1)
-            leaning = 0.5 * (whole @ model.pull)
-            leaning += lean.reshape(outputs, -1, width)[:, place_of.T]
-        leaning = np.ascontiguousarray(leaning)
-        kernels.lean_on(model.pull, leaning, pushed, 1.0 / model.tau, packed)
+        kernels.lean_on(*moved.sums(), pushed, 1.0 / model.tau, packed)
     # F does not depend on a vector added to all classes: curvature there makes ∇²F definite.
     size, common = outputs * width, _pairs_of_outputs(outputs, width)
     places = packing.diagonal_places((size,))
@@ -256,6 +242,94 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     if outputs > 1:
         packed[common] += level
     packed[places] = np.maximum(packed[places], 0.0)
+
+
+def _moves_little(model: _Model) -> bool:
+    """Return True if rows move in fewer than half as many columns as there are outputs."""
+    return model.moves and 2 * int(model.pull.any(axis=0).sum()) < len(model.pull)
+
+
+class _Columns:
+    """The terms of moving rows for every two outputs: the sums A_ce that Qᵀ is multiplied by.
+
+    The middle terms and the last one of ∇²f are QᵀA_ce + A_ecᵀQ in block (c, e), with
+    A_ce = E_p[g_c E_e· zᵀ] + ½ E_p[g_c g_e E] Q.
+    """
+
+    def __init__(self, model: _Model) -> None:
+        outputs, width = model.pull.shape
+        self.model, self.pairs = model, np.tril_indices(outputs)
+        triples = outputs * len(self.pairs[0]) if model.moves else 0
+        self.lean = np.zeros((triples, width))  # E_p[g_c E_be z], b ≥ e
+        self.twice = np.zeros((outputs, triples))  # E_p[g_e g_c E_ab], a ≥ b
+
+    def add(self, part: _Rows, bend: Array) -> None:
+        """Add some rows; `bend` has E_ab, a ≥ b."""
+        g, dtype = part.slope, part.place.dtype
+        step = max(_LEANING // len(self.lean), 1)
+        for first in range(0, len(g), step):
+            at = slice(first, first + step)
+            push = (part.share[at, None] * g[at]).astype(dtype)
+            turn = bend[at].astype(dtype)
+            pairs = (push[:, :, None] * turn[:, None, :]).reshape(len(push), -1)
+            self.lean += pairs.T @ part.place[at]
+            self.twice += g[at].T.astype(dtype) @ pairs
+
+    def sums(self) -> tuple[Array, Array]:
+        """Return Q and A (outputs, outputs, outputs, width)."""
+        pull, (upper, lower) = self.model.pull, self.pairs
+        outputs, width = pull.shape
+        leaning = np.zeros((outputs, outputs, outputs, width))
+        if self.model.moves:
+            place_of = np.empty((outputs, outputs), dtype=np.int64)
+            place_of[upper, lower] = place_of[lower, upper] = np.arange(len(upper))
+            whole = self.twice.reshape(outputs, outputs, -1)[:, :, place_of].swapaxes(0, 1)
+            leaning = 0.5 * (whole @ pull)
+            leaning += self.lean.reshape(outputs, -1, width)[:, place_of.T]
+        return pull, np.ascontiguousarray(leaning)
+
+
+class _FewColumns:
+    """Like :class:`_Columns` if rows move in r columns, and there are many more outputs.
+
+    With L those columns of Q, all sums are of LᵀE and LᵀE L: r numbers take the place of as many
+    as there are outputs. With 44 classes and 5 columns that is a fortieth of the work.
+    """
+
+    def __init__(self, model: _Model) -> None:
+        outputs, width = model.pull.shape
+        free = np.flatnonzero(model.pull.any(axis=0))
+        self.columns, self.pairs = model.pull[:, free], np.tril_indices(outputs)
+        self.chosen = np.eye(width)[free]
+        self.lean = np.zeros((outputs * width, outputs * len(free)))  # E_p[g_c z (EL)_e]
+        self.twice = np.zeros((len(self.pairs[0]), len(free) ** 2))  # E_p[g_c g_e LᵀE L]
+
+    def add(self, part: _Rows, _bend: Array) -> None:
+        """Add some rows."""
+        g, place, (upper, lower) = part.slope, part.place, self.pairs
+        count = len(g)
+        turned = _times(part.bend, self.columns)
+        both = (self.columns.T @ turned).reshape(count, -1).astype(place.dtype)
+        push = part.share[:, None] * g
+        beside = push.astype(place.dtype)[:, :, None] * place[:, None, :]
+        flat = turned.reshape(count, -1).astype(place.dtype)
+        self.lean += beside.reshape(count, -1).T @ flat
+        self.twice += (push[:, upper] * g[:, lower]).astype(place.dtype).T @ both
+
+    def sums(self) -> tuple[Array, Array]:
+        """Return the rows of I for the columns, and their part of QᵀA (outputs, outputs, r, ·)."""
+        (outputs, free), width = self.columns.shape, self.chosen.shape[1]
+        twice = np.empty((outputs, outputs, free, free))
+        upper, lower = self.pairs
+        twice[upper, lower] = twice[lower, upper] = self.twice.reshape(-1, free, free)
+        lean = self.lean.reshape(outputs, width, outputs, free).transpose(0, 2, 3, 1)
+        return self.chosen, np.ascontiguousarray(lean + 0.5 * (twice @ self.chosen))
+
+
+def _times(bend: Array, columns: Array) -> Array:
+    """Return the product of every row's matrix (n, outputs, outputs) and columns, by one call."""
+    count, outputs, _ = bend.shape
+    return np.asarray((bend.reshape(-1, outputs) @ columns).reshape(count, outputs, -1))
 
 
 def _add_grams(place: Array, weight: Array, grams: Array) -> None:
@@ -365,12 +439,24 @@ def _precision(group: Group) -> np.dtype[Any]:
 
 
 def _stretched(bend: Array, spread: Array) -> Array:
-    """Return E = D (I − S D)⁻¹; if that is nearly singular, at most ten times D."""
+    """Return E = D (I − S D)⁻¹; D if that is nearly singular or indefinite."""
     if not spread.any():
         return bend
     if len(spread) == 1:
         return np.asarray(bend / np.maximum(1.0 - spread * bend, 0.1))
-    return np.asarray(kernels.stretch(np.ascontiguousarray(bend), spread))
+    values, vectors = np.linalg.eigh(spread)
+    large = values > _RANK * values[-1]
+    if 2 * int(large.sum()) >= len(spread):
+        return np.asarray(kernels.stretch(np.ascontiguousarray(bend), spread))
+    # With S = B Bᵀ of low rank, E = D + D B (I − BᵀD B)⁻¹ BᵀD.
+    root = vectors[:, large] * np.sqrt(values[large])
+    turned = _times(bend, root)
+    core = np.eye(root.shape[1]) - root.T @ turned
+    core[np.linalg.det(core) == 0.0] = np.eye(root.shape[1])
+    grown = bend + turned @ np.linalg.solve(core, turned.swapaxes(1, 2))
+    plain, most = np.einsum("ncc->n", bend), np.einsum("ncc->n", grown)
+    good = (0.99 * plain < most) & (most < 10.0 * plain)
+    return np.where(good[:, None, None], grown, bend)
 
 
 def _square(place: Array, weight: Array) -> Array:

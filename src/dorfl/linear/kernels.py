@@ -1312,9 +1312,10 @@ def unfold(triangles, width, packed):
 def lean_on(pull, leaning, pushed, scale, packed):
     """Add QᵀA_ce + A_ecᵀQ − scale · s_c s_eᵀ to block (c, e), c ≥ e, with Q `pull`, s `pushed`.
 
-    If rows move, A_ce = E_p[g_c E_e· z] + ½ E_p[g_c g_e E] Q.
+    If rows move, A_ce = E_p[g_c E_e· z] + ½ E_p[g_c g_e E] Q. Q and A may have other rows, if QᵀA
+    is the same.
     """
-    outputs, width = pull.shape
+    outputs, width = pushed.shape
     turned = np.ascontiguousarray(pull.T)
     one, two = np.empty((width, width)), np.empty((width, width))
     for c in range(outputs):
