@@ -72,13 +72,13 @@ def test_no_method_is_best_if_all_tie_and_one_is_named_if_not():
     second = first.copy()
     second[:3] = 1 - second[:3]  # three rows differ: a tie
     tie = comparison([first, second])
-    assert tie.best is None and tie.tied == ("a", "b") and tie.verdict.startswith("All methods tie")
+    assert tie.best is None and tie.tied == ("a", "b") and tie.verdict.startswith("none: all methods")
     third = first.copy()
     third[first == 1] *= rng.random(int(first.sum())) < 0.8
     found = comparison([first, second, third])
     top = "a" if first.mean() >= second.mean() else "b"
     assert found.best == top and set(found.tied) == {"a", "b"}
-    assert found.verdict.startswith(f"Best over inliers: {top};")
+    assert found.verdict.startswith(f"{top} over inliers;")
 
 
 def test_errors_are_paired_so_that_small_consistent_differences_show():

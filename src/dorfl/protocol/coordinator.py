@@ -421,9 +421,10 @@ def _trained_alone(state: State, theta: Array) -> State:
 def _compare(state: State, answers: dict[str, Any], _: dict[str, str]) -> State:
     if not answers:  # no site takes part in the comparison
         return _decided(state, outliers.CAUTIOUS)
-    total = outliers.combine(list(answers.values()))
-    state, decision = state._replace(compared=total), outliers.decide(state.candidates, total)
-    winner = state.models[outliers.select(state.candidates, total)]
+    total, classifies = outliers.combine(list(answers.values())), bool(state.classes)
+    decision = outliers.decide(state.candidates, total, classifies)
+    winner = state.models[outliers.select(state.candidates, total, classifies)]
+    state = state._replace(compared=total)
     first = state.decision
     if first is not None:  # labels were compared second, and the share of outliers stands
         if first.rows and (first.share > 0 or not decision.labels):

@@ -161,7 +161,7 @@ def told(state: State, total: Array) -> tuple[State, Any]:
 def _held_out_sizes(state: State) -> list[int]:
     """Return the lengths of the parts of :class:`HeldOut`."""
     pairs = len(pairs_of(len(state.candidates)))
-    return [pairs] * 5 + [len(state.candidates)]
+    return [pairs] * 4 + [len(state.candidates)]
 
 
 def _columns(state: State, total: Array) -> tuple[State, Columns | None]:
