@@ -1,8 +1,9 @@
 """Constants that decide which rows are outliers and how little they weigh.
 
 Nothing else decides: other constants of this folder limit time (`MAX_ROWS`, `MAX_ROUNDS`,
-`TOLERANCE` of :mod:`~dorfl.selection.outliers`) or say on how few rows a client reports
-(`SUPPORT`, `STRATUM`). Robust locations and scales have those of :mod:`dorfl.data.robust`.
+`TOLERANCE` of :mod:`~dorfl.selection.outliers`), say on how few rows a client reports (`SUPPORT`,
+`STRATUM`) or bound the report of a row. Robust locations and scales have those of
+:mod:`dorfl.data.robust`.
 
 References
 ----------
