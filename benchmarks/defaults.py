@@ -410,21 +410,60 @@ def measure(name: str, splits: int, make: Callable[[bool], Any]) -> dict[str, Ce
     return {kind: Cell(*np.mean([c[:3] for c in cells], axis=0)) for kind, cells in found.items()}
 
 
-def shown(name: str, cells: dict[str, Cell], classifies: bool) -> str:
+class Judged(NamedTuple):
+    """A cell beside scikit-learn: gain, error, loss by spoiling, and whether it is as it should."""
+
+    gain: float
+    error: float
+    lost: float  # what spoiling costs scikit-learn
+    no_worse: bool  # by more than a standard error (0.3 points or 2 % if clean)
+    kept: bool | None  # at least 80 % of the loss; None if it is at most a point
+
+
+def judged(cells: dict[str, Cell], classifies: bool) -> dict[str, Judged]:
     clean = cells["clean"].theirs
-    unit = 1.0 if classifies else 100.0 / clean
-    out = [f"{name:14}", f"{100 - clean if classifies else clean:8.4g}"]
+    unit, found = 1.0 if classifies else 100.0 / clean, {}
     for kind, cell in cells.items():
         gain, error = unit * (cell.theirs - cell.ours), unit * cell.error
         lost = unit * (cell.theirs - clean)
-        text = f"{gain:+7.2f} ±{error:4.2f}"
-        if kind != "clean":
-            text += f" {min(100 * gain / lost, 999):4.0f} %" if lost > 1 else "      –"
         allowed = max(0.3 if classifies else 2.0, error) if kind == "clean" else error
-        allowed += 1e-9  # one row is one standard error, but for rounding
-        bad = gain < -allowed or (kind != "clean" and lost > 1 and gain < 0.8 * lost)
+        kept = bool(gain >= 0.8 * lost) if kind != "clean" and lost > 1 else None
+        # One row is one standard error, but for rounding.
+        found[kind] = Judged(gain, error, lost, bool(gain >= -allowed - 1e-9), kept)
+    return found
+
+
+def shown(name: str, cells: dict[str, Cell], classifies: bool) -> str:
+    clean = cells["clean"].theirs
+    out = [f"{name:14}", f"{100 - clean if classifies else clean:8.4g}"]
+    for kind, cell in judged(cells, classifies).items():
+        text = f"{cell.gain:+7.2f} ±{cell.error:4.2f}"
+        if cell.kept is not None:
+            text += f" {min(100 * cell.gain / cell.lost, 999):4.0f} %"
+        elif kind != "clean":
+            text += "      –"
+        bad = not cell.no_worse or cell.kept is False
         out.append(text + ("!" if bad else " "))
     return " | ".join(out)
+
+
+def summary(tables: list[dict[str, Judged]]) -> list[str]:
+    """Return counts over all tables."""
+
+    def share(values: list[bool]) -> str:
+        return f"{sum(values)} of {len(values)}"
+
+    def kept(*kinds: str) -> str:
+        found = [cells[kind].kept for cells in tables for kind in kinds]
+        return share([value for value in found if value is not None])
+
+    spoilt = [cells[kind].no_worse for cells in tables for kind in KINDS[1:]]
+    return [
+        f"clean tables that lose nothing: {share([c['clean'].no_worse for c in tables])}",
+        f"cells × −8 that keep 80 %: {kept(*KINDS[1:3])}",
+        f"cells with one row in four × −8σ that keep 80 %: {kept(KINDS[3])}",
+        f"spoilt cells no worse by more than a standard error: {share(spoilt)}",
+    ]
 
 
 def main() -> None:
@@ -466,9 +505,13 @@ def main() -> None:
             print(f"{name:14}", ", ".join(told), flush=True)
         return
     print(" | ".join(["table         ", "  clean ", *KINDS]))
+    every_table = []
     for name in asked.tables or TABLES:
+        classifies = TABLES[name]().classifies
         cells = measure(name, asked.splits, make)
-        print(shown(name, cells, TABLES[name]().classifies), flush=True)
+        every_table.append(judged(cells, classifies))
+        print(shown(name, cells, classifies), flush=True)
+    print(*summary(every_table), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The comparison of candidates: Yuen's statistics, their sums over clients, and the rule."""
+"""The comparison of candidates: trimmed statistics, their sums over clients, and the rule."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn.metrics import log_loss
 
+import dorfl
 from dorfl.selection import outliers
 from dorfl.selection.outliers import Candidate, combine, compare_losses, select, trimmed_mean
 
@@ -22,25 +24,44 @@ def test_trimmed_mean_and_winsorised_variance_are_scipys():
         assert variance == pytest.approx(squares / (left * (left - 1)))
 
 
-def test_without_trimming_the_p_value_is_that_of_the_paired_t_test(monkeypatch):
+def test_without_trimming_the_ratio_is_that_of_the_likelihoods(monkeypatch):
     monkeypatch.setattr(outliers, "TRIMMING", 0.0)
-    rng = np.random.default_rng(1)
-    one, two = rng.normal(0.3, 1.0, 50), rng.normal(0.0, 1.0, 50)
-    total = compare_losses((Candidate(0.0), Candidate(0.0)), [one, two])
-    expected = stats.ttest_rel(one, two, alternative="greater").pvalue
-    assert outliers.p_value(total, 0) == pytest.approx(expected, rel=1e-3)  # four digits travel
+    p, q = np.random.default_rng(1).uniform(0.2, 0.9, (2, 50))
+    total = compare_losses((Candidate(0.0), Candidate(0.1)), [-np.log(p), -np.log(q)])
+    expected = np.log(np.prod(q / p))
+    assert outliers.log_likelihood_ratio(total, 0) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_level_of_the_test_is_kept_on_equal_candidates():
-    """Of two candidates that are equally good the more cautious one wins one time in twenty."""
+@pytest.mark.parametrize("classes", [2, 4])
+def test_held_out_losses_are_those_of_scikit_learn(classes):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), np.arange(60) % classes
+    fit = dorfl.train([(X, y)], dorfl.methods.erm(), loss="softmax" if classes > 2 else "logistic")
+    found = outliers.held_out_losses(fit.problem, fit.theta.ravel(), X, y)
+    assert found.mean() == pytest.approx(log_loss(y, fit.predict_proba(X)), rel=1e-6)
+
+
+def test_the_level_of_the_test_is_kept_if_plain_training_is_right():
+    """Labels drawn from the plain candidate are seldom twenty times as likely under another."""
     rng, candidates, won = np.random.default_rng(2), (Candidate(0.0), Candidate(0.1)), 0
     for _ in range(1000):
-        parts = [
-            compare_losses(candidates, rng.exponential(size=(2, size)), least=5)
-            for size in (20, 35, 60)
-        ]
+        parts = []
+        for size in (20, 35, 60):
+            logits = rng.normal(size=size)
+            y = rng.random(size) < 1 / (1 + np.exp(-logits))
+            both = np.array([logits, logits + rng.normal(0.0, 0.5, size)])
+            parts.append(compare_losses(candidates, np.logaddexp(0.0, np.where(y, -both, both))))
         won += select(candidates, combine(parts))
-    assert 20 <= won <= 90  # binomial(1000, 0.05) is within 29 and 72 in 99.8 % of all cases
+    assert won <= 50
+
+
+def test_the_unit_of_a_regression_does_not_matter():
+    rng, candidates = np.random.default_rng(5), (Candidate(0.0), Candidate(0.1))
+    plain = rng.exponential(size=200)
+    for factor in (1e-3, 1.0, 1e3):
+        for other, expected in ((0.6 * plain, 1), (0.99 * plain, 0), (1.5 * plain, 0)):
+            total = compare_losses(candidates, [factor * plain, factor * other])
+            assert select(candidates, total, classifies=False) == expected
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 0.09), st.integers(60, 200))
@@ -55,12 +76,12 @@ def test_a_few_extreme_rows_do_not_decide(seed, share, rows):
 
 
 def test_a_difference_below_one_standard_error_does_not_decide():
-    """With many rows a tiny difference is significant, and yet too small to matter."""
+    """With many rows a tiny difference is certain, and yet too small to matter."""
     rng = np.random.default_rng(4)
     plain = rng.uniform(0.0, 2.0, 3000)
     candidates = (Candidate(0.0), Candidate(0.1))
     total = compare_losses(candidates, [plain, plain - 1e-3 - 1e-4 * rng.random(3000)])
-    assert outliers.p_value(total, 0) < 1e-6 and select(candidates, total) == 0
+    assert outliers.log_likelihood_ratio(total, 0) > 3.0 and select(candidates, total) == 0
 
 
 @given(st.integers(0, 200), st.integers(1, 9), st.floats(0.1, 3.0))

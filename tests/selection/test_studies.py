@@ -64,12 +64,11 @@ def test_clients_that_are_numbers_are_listed_by_their_size():
 
 def test_reports_on_held_out_rows_are_checked():
     pairs = len(pairs_of(3))
-    good = HeldOut(*(np.full(pairs, value) for value in (90.0, 50.0, 3.0, 4.0, 5.0)), np.ones(3))
+    good = HeldOut(*(np.full(pairs, value) for value in (90.0, 3.0, 4.0, 5.0)), np.ones(3))
     assert compare.check(good, 300) is None
     for bad in (
         good._replace(rows=np.full(pairs, 301.0)),
         good._replace(rows=np.full(pairs, -1.0)),
-        good._replace(freedom=np.full(pairs, 91.0)),
         good._replace(variances=np.full(pairs, -1.0)),
         good._replace(errors=np.full(pairs, -1.0)),
         good._replace(differences=np.full(pairs, 1e30)),

@@ -98,6 +98,6 @@ def _table(trials: tuple[Trial, ...]) -> Table:
         [(*listed[0][:3], None), *listed[1:]],
         {"outliers": "g", "shift": "g", "loss": ".4f", "difference": ".4f"},
         note="Loss on held-out rows (trimmed mean), and its paired difference from the chosen "
-        "combination ± one standard error. Chosen is the plainest that no other beats: at 5 %, "
-        "and by more than a standard error of its loss.",
+        "combination ± one standard error. Chosen is the plainest that no other beats: by a "
+        "likelihood ratio of 20, and by more than a standard error of its loss.",
     )

@@ -2,16 +2,17 @@
 
 Candidates are ordered from plain to cautious: outlier share 0 (plain training), 0.1 and 0.25. All
 of them are trained at the same time on two thirds of every client's rows. The remaining third
-compares them in pairs. For a pair, d_j is the difference of the two candidates' losses on held-out
-row j: the Brier score of a classifier, the absolute error of a regression (at most two units of the
-label). Yuen's test for trimmed means decides whether the mean of d is positive. Each client is a
-stratum: it reports n, the trimmed mean and the winsorised variance of its d_j.
+compares them in pairs. The loss of a row is its negative log-likelihood: the log loss of a
+classifier, or the absolute error of a regression in units of plain training's mean absolute error
+(Laplace's distribution). Differences are paired by row. Each client is a stratum: it reports n,
+trimmed means and winsorised variances.
 
     The plainest candidate that no other candidate beats is selected.
 
-A candidate beats another if the test says so at 5 % and the difference exceeds one standard error
-of its own mean loss (the one-standard-error rule): with many rows a difference can be significant
-and yet too small to matter.
+A candidate beats another if two published rules agree. The held-out rows are at least twenty times
+as likely under it: the split likelihood-ratio test at 5 %, which needs no large samples. And the
+difference of the mean losses exceeds one standard error of its own mean loss (the
+one-standard-error rule): with many rows a difference can be certain and yet too small to matter.
 
 Held-out rows contain outliers too. Only rows within twice the cutoff distance of the most cautious
 candidate are compared: rows that no candidate takes for outliers. Outliers harm the predictions of
@@ -20,7 +21,7 @@ trimmed at each end.
 
 References
 ----------
-Yuen, K. K. (1974). The two-sample trimmed t for unequal population variances. Biometrika 61.
+Wasserman, L., Ramdas, A. and Balakrishnan, S. (2020). Universal inference. PNAS 117.
 Breiman, L. et al. (1984). Classification and Regression Trees, section 3.4.
 Wilcox, R. R. (2012). Introduction to Robust Estimation and Hypothesis Testing, chapter 4.
 
@@ -39,14 +40,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import log_expit, log_softmax
 
-from dorfl.federated.fit import probabilities
 from dorfl.linear.problem import Problem
 from dorfl.selection.constants import (
     COMPARED,
     HELD_OUT,
-    LARGEST_ERROR,
     SHARES,
     SIGNIFICANCE,
     TRIMMING,
@@ -59,6 +58,7 @@ TOLERANCE = 1e-3  # relative optimality gap at which the training of a candidate
 MAX_ROUNDS = 30  # rounds after which it ends in any case
 STRATUM = 10  # held-out rows of a client that is a stratum of its own
 _DIGITS = 4  # significant digits of reported statistics
+_MOST = 5.0  # largest loss of a row, that of a probability of 0.7 %: what one row can report
 _FEWEST_LEFT = 2  # rows that trimming must leave for a variance
 
 
@@ -90,8 +90,6 @@ class HeldOut(NamedTuple):
     ----------
     rows
         (pairs,) number of held-out rows; 0 if a client has too few for the pair's trimming.
-    freedom
-        (pairs,) degrees of freedom of the variances.
     differences
         (pairs,) n times the trimmed mean of the plainer minus the more cautious candidate's loss.
     variances
@@ -104,7 +102,6 @@ class HeldOut(NamedTuple):
     """
 
     rows: Array
-    freedom: Array
     differences: Array
     variances: Array
     errors: Array
@@ -219,15 +216,17 @@ def held_out_losses(problem: Problem, theta: Array, X: Array, y: Array) -> Array
     Returns
     -------
     Array
-        (n,) Brier scores, or absolute errors up to two units of the label; all in [0, 2].
+        (n,) negative log-probabilities of the labels, or absolute errors; at most `_MOST`.
     """
     out = problem.predict(theta, X)
     if not problem.loss.classifies:
-        return np.asarray(np.minimum(np.abs(out - y), LARGEST_ERROR))
-    p = probabilities(out)
+        return np.asarray(np.minimum(np.abs(out - y), _MOST))
     codes = np.searchsorted(problem.classes, y)
-    p[np.arange(len(y)), codes] -= 1.0
-    return np.asarray((p**2).sum(axis=1))
+    if out.ndim == 2:
+        logs = log_softmax(out, axis=1)[np.arange(len(y)), codes]
+    else:
+        logs = log_expit(np.where(codes == 1, out, -out))
+    return np.asarray(np.minimum(-logs, _MOST))
 
 
 def compare_losses(
@@ -245,20 +244,18 @@ def compare_losses(
         Number of rows below which nothing is reported.
     """
     pairs = pairs_of(len(candidates))
-    rows, freedom, differences, variances, errors = np.zeros((5, len(pairs)))
+    rows, differences, variances, errors = np.zeros((4, len(pairs)))
     count = len(losses[0])
     if count < max(least, 1):
-        return HeldOut(rows, freedom, differences, variances, errors, np.zeros(len(candidates)))
+        return HeldOut(rows, differences, variances, errors, np.zeros(len(candidates)))
     for k, (a, b) in enumerate(pairs):
         mean, variance, left = trimmed_mean(losses[a] - losses[b], TRIMMING)
         if left >= _FEWEST_LEFT:
-            rows[k], freedom[k] = count, left - 1
-            differences[k], variances[k] = count * mean, count**2 * variance
+            rows[k], differences[k], variances[k] = count, count * mean, count**2 * variance
             errors[k] = count**2 * trimmed_mean(losses[b if mean > 0 else a], TRIMMING)[1]
     means = np.array([trimmed_mean(one, TRIMMING)[0] for one in losses])
     return HeldOut(
         rows,
-        freedom,
         _rounded(differences),
         _rounded(variances),
         _rounded(errors),
@@ -271,7 +268,7 @@ def combine(reports: Sequence[HeldOut]) -> HeldOut:
     return HeldOut(*(np.sum(part, axis=0) for part in zip(*reports, strict=True)))
 
 
-def select(candidates: Sequence[Candidate], total: HeldOut) -> int:
+def select(candidates: Sequence[Candidate], total: HeldOut, classifies: bool = True) -> int:
     """Return the index of the plainest candidate that no other beats.
 
     Parameters
@@ -280,30 +277,33 @@ def select(candidates: Sequence[Candidate], total: HeldOut) -> int:
         Ordered candidates.
     total
         Statistics of all clients, from :func:`combine`.
+    classifies
+        Whether losses are log losses; otherwise they are absolute errors.
     """
     beaten = np.zeros(len(candidates), dtype=bool)
     for k, (a, b) in enumerate(pairs_of(len(candidates))):
-        p = p_value(total, k)
+        ratio = log_likelihood_ratio(total, k, classifies)
         matters = abs(total.differences[k]) > np.sqrt(total.errors[k])
-        beaten[a] |= matters and p < SIGNIFICANCE
-        beaten[b] |= matters and p > 1.0 - SIGNIFICANCE
+        if matters and abs(ratio) > np.log(1.0 / SIGNIFICANCE):
+            beaten[a if ratio > 0 else b] = True
     left = np.flatnonzero(~beaten)
     return int(left[0]) if len(left) else 0
 
 
-def p_value(total: HeldOut, pair: int) -> float:
-    """Return the one-sided p-value for "the more cautious candidate of the pair is no better"."""
-    if not total.rows[pair] > 0:
-        return 0.5
-    mean, variance = total.differences[pair], total.variances[pair]
-    if not variance > 0:
-        return 0.5 if mean == 0 else float(mean < 0)
-    return float(stdtr(total.freedom[pair], -mean / np.sqrt(variance)))
+def log_likelihood_ratio(total: HeldOut, pair: int, classifies: bool = True) -> float:
+    """Return by how much the held-out rows are likelier under the more cautious of a pair.
+
+    It is a trimmed sum of log ratios. The unit of an absolute error is the trimmed mean of plain
+    training's, which is the scale of Laplace's distribution.
+    """
+    rows = total.rows[pair]
+    unit = 1.0 if classifies or not rows > 0 else float(total.losses[0] / rows)
+    return float(total.differences[pair]) / unit if unit > 0 else 0.0
 
 
-def decide(candidates: Sequence[Candidate], total: HeldOut) -> Decision:
+def decide(candidates: Sequence[Candidate], total: HeldOut, classifies: bool = True) -> Decision:
     """Return the decision of :func:`select` with its evidence."""
-    winner = candidates[select(candidates, total)]
+    winner = candidates[select(candidates, total, classifies)]
     rows = float(total.rows.max(initial=0.0))
     if not rows > 0:
         return Decision(candidates[0].share, candidates[0].labels)
@@ -314,8 +314,8 @@ def decide(candidates: Sequence[Candidate], total: HeldOut) -> Decision:
 def trimmed_mean(values: Array, trimming: float) -> tuple[float, float, int]:
     """Return the trimmed mean, its squared standard error and the number of rows left.
 
-    The standard error is Yuen's, from the winsorised variance. With fewer than two rows left it is
-    infinite.
+    The standard error is that of Yuen's test, from the winsorised variance. With fewer than two
+    rows left it is infinite.
 
     >>> mean, variance, left = trimmed_mean(np.array([0.0, 1.0, 2.0, 3.0, 1e9]), 0.2)
     >>> mean, left

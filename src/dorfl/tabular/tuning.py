@@ -39,7 +39,7 @@ class Trial(NamedTuple):
     settings
         Values of `outliers` and `shift`.
     loss
-        Trimmed mean held-out loss: Brier score, or absolute error.
+        Trimmed mean held-out loss: log loss, or absolute error.
     difference
         Trimmed mean of the paired differences from the selected candidate; positive is worse.
     error
@@ -144,7 +144,8 @@ def _trials(state: State) -> tuple[tuple[Trial, ...], int]:
     total, candidates = state.compared, state.candidates
     if total is None or not total.rows.any():
         raise ValueError("tune: too few rows to hold some out; 15 rows of a client are the least")
-    best, rows = selection.select(candidates, total), float(total.rows.max())
+    best = selection.select(candidates, total, bool(state.classes))
+    rows = float(total.rows.max())
     pairs = {pair: k for k, pair in enumerate(selection.pairs_of(len(candidates)))}
 
     def trial(i: int) -> Trial:

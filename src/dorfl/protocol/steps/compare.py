@@ -60,9 +60,10 @@ class Compare(Step):
         """Decide; labels are compared in a second comparison."""
         if not answers:  # no site takes part in the comparison
             return candidates.decide(state, outliers.CAUTIOUS)
-        total = outliers.combine(list(answers.values()))
-        state, decision = state._replace(compared=total), outliers.decide(state.candidates, total)
-        winner = state.models[outliers.select(state.candidates, total)]
+        total, classifies = outliers.combine(list(answers.values())), bool(state.classes)
+        decision = outliers.decide(state.candidates, total, classifies)
+        winner = state.models[outliers.select(state.candidates, total, classifies)]
+        state = state._replace(compared=total)
         first = state.decision
         if first is not None:  # labels were compared second, and the share of outliers stands
             if first.rows and (first.share > 0 or not decision.labels):
@@ -136,19 +137,19 @@ def candidate_losses(
 def _sizes(state: State) -> list[int]:
     """Return the lengths of the parts of :class:`HeldOut`."""
     pairs = len(pairs_of(len(state.candidates)))
-    return [pairs] * 5 + [len(state.candidates)]
+    return [pairs] * 4 + [len(state.candidates)]
 
 
 def check(answer: HeldOut, rows: int) -> str | None:
     """Return why statistics of at most so many held-out rows cannot be true, or None."""
     pairs, count = answer.rows.shape, len(answer.losses)
-    shaped = {part.shape for part in answer[:5]} == {pairs}
+    shaped = {part.shape for part in answer[:4]} == {pairs}
     shaped = shaped and len(answer.rows) == len(pairs_of(count))
     if not shaped or {part.dtype for part in answer} != {np.dtype(float)}:
         return "its held-out statistics do not fit the candidates"
-    if min(part.min(initial=0.0) for part in answer[:2]) < 0.0 or (answer.rows > rows).any():
+    if answer.rows.min(initial=0.0) < 0.0 or (answer.rows > rows).any():
         return "its number of held-out rows is out of range"
-    if (answer.freedom > answer.rows).any() or (np.r_[answer.variances, answer.errors] < 0.0).any():
+    if (np.r_[answer.variances, answer.errors] < 0.0).any():
         return "its held-out statistics do not add up"
     largest = max(np.abs(part).max(initial=0.0) for part in answer)
     return "its held-out losses are out of range" if largest > MAX_RISK else None
