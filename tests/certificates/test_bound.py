@@ -104,7 +104,7 @@ def test_the_price_of_a_label_counts():
     found = {}
     for price in (1e-9, 0.05, 1e9, np.inf):
         group = grouped("logistic", clients, label_price=price)
-        told = bounding.tell(group, theta, units, asked)
+        told = bounding.loss_bounds(group, theta, units, asked)
         found[price] = bounding.bound(told, lam, asked, 0.1, 0.1, of="error")
     assert found[1e-9] >= 1.0
     assert found[np.inf] < found[0.05] < 1.0
@@ -143,9 +143,9 @@ def test_an_independent_solver_finds_the_same(name, of):
     out = group.problem.predict(theta, places)
     cost = 0.5 * (group.rows - places.T) ** 2
     asked = Question((None, *np.geomspace(0.05, 400, 400).tolist()), (0.0, 0.1))
-    told = bounding.tell(group, theta, units, asked)
+    told = bounding.loss_bounds(group, theta, units, asked)
     coarse = bounding.question(0.1)
-    quick = bounding.tell(group, theta, units, coarse)
+    quick = bounding.loss_bounds(group, theta, units, coarse)
     gain = np.empty_like(cost)
     for j, target in enumerate(group.target):
         same = np.full(len(places), target)
@@ -219,7 +219,7 @@ def test_the_bound_holds_on_hundreds_of_problems(kind):
         good &= away <= bounding.fence(away)  # nothing is stated about rows out of range
         share = 1.0 - good.mean() + 1e-9
         asked = bounding.question(share, thin=2)
-        told = bounding.tell(group, theta, units, asked)
+        told = bounding.loss_bounds(group, theta, units, asked)
         for drift in (0.0, 0.05, 0.3):
             for of in ("loss", "error"):
                 moved = attacked(group, theta, good, drift, of) if drift else X[good]
@@ -252,7 +252,7 @@ def test_rows_out_of_range_count_as_outliers_first():
     y[10:15] = 1 - y[10:15]
     group = grouped("logistic", {"a": (X, y)})
     asked = bounding.question(0.1)
-    told = bounding.tell(group, theta, Units(np.ones(2), np.ones(2)), asked)
+    told = bounding.loss_bounds(group, theta, Units(np.ones(2), np.ones(2)), asked)
     errors = dict(zip(asked.shares, told[0].error[0].tolist(), strict=True))
     assert errors[0.0] == errors[0.05] == errors[0.1] == pytest.approx(5 / 90)
     assert errors[0.2] == pytest.approx(5 / 80)
@@ -313,7 +313,7 @@ def test_blocks_of_rows_only_loosen_it(data):
     group = group_of(fit, data.clients)
     units = Units(np.ones(5), np.ones(5))
     asked = bounding.question(0.1, thin=3)
-    one, blocks = (bounding.tell(group, fit.theta, units, asked, least) for least in (1, 7))
+    one, blocks = (bounding.loss_bounds(group, fit.theta, units, asked, least) for least in (1, 7))
     for mine, theirs in zip(one, blocks, strict=True):
         assert all((b >= a - 1e-12).all() for a, b in zip(mine, theirs, strict=True))
 

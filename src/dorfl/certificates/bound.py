@@ -61,7 +61,7 @@ class Units(NamedTuple):
     tells: Array
 
 
-class Told(NamedTuple):
+class LossBounds(NamedTuple):
     """Report of a client: means over many rows for every price and every share of outliers.
 
     Attributes
@@ -136,12 +136,12 @@ def brief(asked: Question, share: float) -> Question:
     return asked._replace(shares=(share,))
 
 
-def shortened(report: Told, asked: Question, less: Question) -> Told:
+def shortened(report: LossBounds, asked: Question, less: Question) -> LossBounds:
     """Return the part of a report on `asked` that answers `less`; a report on `less` as it is."""
     if report.loss.shape == (len(less.points), len(less.shares)):
         return report
     columns = [asked.shares.index(share) for share in less.shares]
-    return Told(report.loss[:, columns], report.error[:, columns])
+    return LossBounds(report.loss[:, columns], report.error[:, columns])
 
 
 def thinness(rows: int, outputs: int) -> int:
@@ -150,19 +150,21 @@ def thinness(rows: int, outputs: int) -> int:
     return min(1 + int(work / _WORK), len(_RHO) // 2)
 
 
-def tell(group: Group, theta: Array, units: Units, asked: Question, least: int = 1) -> list[Told]:
+def loss_bounds(
+    group: Group, theta: Array, units: Units, asked: Question, least: int = 1
+) -> list[LossBounds]:
     """Return each client's report on θ; every number is a mean over whole blocks of `least` rows.
 
     A mean over blocks is over somewhat fewer rows with the largest f: larger, never smaller.
     """
-    asks = partial(_tell_some, group, np.ravel(theta), units, asked, least)
+    asks = partial(_loss_bounds_of_some, group, np.ravel(theta), units, asked, least)
     with one_blas_thread():
         return list(chain.from_iterable(each(asks, group.batches())))
 
 
-def _tell_some(
+def _loss_bounds_of_some(
     group: Group, theta: Array, units: Units, asked: Question, least: int, clients: range
-) -> list[Told]:
+) -> list[LossBounds]:
     """Return the reports of some clients of a group."""
     plain, parameter = reduced(group, theta, units, clients)
     start = int(group.bounds[clients.start])
@@ -178,7 +180,9 @@ def _tell_some(
     ]
     own = slice(start, start + len(far))
     certain = error_terms(group.problem, theta, group.rows[own], group.target[own], units)
-    reports = [Told(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts]
+    reports = [
+        LossBounds(*np.full((2, len(asked.points), len(asked.shares)), NO_BOUND)) for _ in parts
+    ]
     for k, price in enumerate(asked.points):
         of_loss = _loss(plain, parameter, None if price is None else asked.loss * price)
         of_error = certain.at(None if price is None else asked.error * price)
@@ -275,7 +279,7 @@ def _largest(f: Array, counts: Sequence[int]) -> Array:
 
 
 def bound(
-    reports: Sequence[Told],
+    reports: Sequence[LossBounds],
     lam: Array | None,
     asked: Question,
     share: float,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.certificates import bound as bounding
-from dorfl.certificates.bound import SHARES, Question, Told, Units
+from dorfl.certificates.bound import SHARES, LossBounds, Question, Units
 from dorfl.certificates.certificate import group_of
 from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import robust, validation
@@ -386,7 +386,7 @@ class InSample(Certified):
     """
 
     lam: Array
-    reports: tuple[Told, ...]
+    reports: tuple[LossBounds, ...]
     asked: Question
 
     def _upper_bounds(
@@ -703,7 +703,7 @@ def _in_sample(
         names=group.names,
         classifies=problem.loss.classifies,
         lam=fixed(group.counts if lam is None else lam).start(group.names, group.counts),
-        reports=tuple(bounding.tell(group, fit.theta, units, asked)),
+        reports=tuple(bounding.loss_bounds(group, fit.theta, units, asked)),
         asked=asked,
     )
 

@@ -44,8 +44,8 @@ def fit_of(state: State) -> Fit:
     assert outcome is not None
     problem = resolution.problem_of(state)
     if centers is None:
-        centers = np.zeros((len(state.shown), problem.dims))
-    fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
+        centers = np.zeros((len(state.reported_rows), problem.dims))
+    fit = _fit(outcome, problem, tuple(state.reported_rows), outcome.lam, outcome.risks, centers)
     fit.history.extend(state.history)
     return fit
 
@@ -149,11 +149,11 @@ def _fit(
 
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
-    reports, rows = state.finished, state.shown
-    incomplete = sum(len(line.answered) < len(state.roster) for line in state.history)
+    reports, rows = state.finished, state.reported_rows
+    incomplete = sum(len(line.answered) < len(state.sites) for line in state.history)
     if incomplete and state.study.privacy.summed:
         notes += (f"{incomplete} rounds were sums without a site that did not reply",)
-    elif incomplete and state.learning is not None:
+    elif incomplete and state.network_training is not None:
         notes += (f"{incomplete} rounds were without a site that did not reply",)
     elif incomplete:
         notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
@@ -161,7 +161,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         resolution.unused(state.study)
         + _discounted(state)
         + certify.describe_withheld(state)
-        + ((network.NO_CERTIFICATE,) if state.learning else ())
+        + ((network.NO_CERTIFICATE,) if state.network_training else ())
     )
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
     if dates:
@@ -172,7 +172,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         else ClientStatistics(name, rows[name])
         for name in rows
     ]
-    count = dict(zip(state.roster, state.rows, strict=True))
+    count = dict(zip(state.sites, state.rows, strict=True))
     served += [  # in a summed study: each site's own figures, rounded, if it releases them
         ClientStatistics(name, count[name], own.loss, own.score)
         for name, own in state.released.items()
@@ -181,10 +181,10 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     if state.released:
         notes += ("figures of single sites are as the sites released them, rounded",)
     weights = learnt = None
-    if set(reports) == set(state.roster):
+    if set(reports) == set(state.sites):
         assert state.outcome is not None
-        weights = histogram([reports[name].weights for name in state.roster])
-        parts = [reports[name].learnt for name in state.roster]
+        weights = histogram([reports[name].weights for name in state.sites])
+        parts = [reports[name].learnt for name in state.sites]
         learnt = LossComparison(*constant_baseline.against(parts, state.outcome.lam))
         if weights.low and not state.here:
             notes += (
@@ -226,7 +226,7 @@ def _discounted(state: State) -> tuple[str, ...]:
     return tuple(
         f"site {name!r} counts as {most:,} of the {own:,} rows that it reports, four times the "
         "median site's; [defence] most_rows sets the limit"
-        for name, own, most in zip(state.roster, state.rows, state.believed, strict=True)
+        for name, own, most in zip(state.sites, state.rows, state.counted_rows, strict=True)
         if most < own
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.certificates import bound
-from dorfl.certificates.bound import NO_BOUND, Question, Told
+from dorfl.certificates.bound import NO_BOUND, LossBounds, Question
 from dorfl.linear.group import Group
 from dorfl.protocol import labels, resolution
 from dorfl.protocol.messages import MAX_ROUNDS, NOT_ASKED, Agreement, Refused, Request
@@ -23,10 +23,11 @@ class Certify(Step):
     """Keep the sites' parts of the certificate."""
 
     name = "certify"
-    answer = Told
+    answer = LossBounds
     sends = "bounds of the loss and the error under outliers and drift"
     may_refuse = True
     is_summed = True
+    counts_all_rows = True  # as in an open study
 
     def is_due(self, state: State) -> bool:
         """Return whether the model is certified, and no site was missing at the end."""
@@ -36,7 +37,7 @@ class Certify(Step):
         """Send the model, and the grid of prices."""
         return {"outcome": state.outcome, "stride": resolution.grid_stride(state)}
 
-    def local(self, site: LocalSite, request: Request) -> Told:
+    def local(self, site: LocalSite, request: Request) -> LossBounds:
         """Return the site's part."""
         agreement, outcome, stride = request.agreement, request.outcome, request.stride
         if outcome is None or not resolution.certifies(agreement.study):
@@ -46,48 +47,48 @@ class Certify(Step):
             raise Refused(NOT_ASKED)
         return bounds(group, outcome.theta, agreement, stride)[0]
 
-    def validate(self, state: State, site: str, answer: Told) -> str | None:
+    def validate(self, state: State, site: str, answer: LossBounds) -> str | None:
         """Check that the part is on one of the two grids, and in range."""
-        return check(answer, *resolution.certificates(state, resolution.grid_stride(state)))
+        return check(answer, *resolution.certificate_grids(state, resolution.grid_stride(state)))
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
         """Return no site: the model is trained."""
         return ()
 
-    def combine(self, state: State, answers: Answers[Told], refused: Reasons) -> State:
+    def combine(self, state: State, answers: Answers[LossBounds], refused: Reasons) -> State:
         """Keep the parts, and which site withheld its part and why."""
         missing = unanswered(state, answers, refused)
         if state.study.privacy.summed:  # one answer for all sites, or none
             missing = {} if answers else refused
-        return state._replace(step=NEXT, told=dict(answers), withheld=missing)
+        return state._replace(step=NEXT, bounds=dict(answers), withheld=missing)
 
     def size(self, state: State) -> int:
         """Return the numbers of both grids."""
         return sum(int(np.prod(shape)) for shape in _shapes(state))
 
-    def encode(self, site: LocalSite, request: Request, answer: Told) -> Array:
+    def encode(self, site: LocalSite, request: Request, answer: LossBounds) -> Array:
         """Return means weighted by the share of rows, and a large number for unbounded ones."""
         asked, rows = request.sum, site.rows(request.agreement).num_rows
         share = min(rows, asked.most) / max(asked.rows, 1)
         means = np.concatenate([part.ravel() for part in answer])
         return np.where(means < _MAX_MEAN, share * means, _MAX_MEAN)
 
-    def decode(self, state: State, total: Array) -> tuple[State, Told]:
+    def decode(self, state: State, total: Array) -> tuple[State, LossBounds]:
         """Return the means over all rows; what rounding took away is added."""
-        means = np.where(total < _MAX_MEAN, total + 2.0**-32 * len(state.roster), NO_BOUND)
+        means = np.where(total < _MAX_MEAN, total + 2.0**-32 * len(state.sites), NO_BOUND)
         shapes = _shapes(state)
         parts = np.split(means, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
         loss, error = (part.reshape(s) for part, s in zip(parts, shapes, strict=True))
-        return state, Told(loss, error)
+        return state, LossBounds(loss, error)
 
     def give_up(self, state: State, answers: Answers[Any], refused: Reasons) -> State | None:
         """Leave the model without a certificate unless all sites take part."""
-        if len(answers) == len(state.roster):
+        if len(answers) == len(state.sites):
             return None
         return self.combine(state, {}, unanswered(state, answers, refused))
 
 
-def bounds(group: Group, theta: Array, agreed: Agreement | State, stride: int) -> list[Told]:
+def bounds(group: Group, theta: Array, agreed: Agreement | State, stride: int) -> list[LossBounds]:
     """Return the clients' parts of the certificate, rounded up to four digits.
 
     A bound stays a bound, and the last digits of many means do not show single rows. A client that
@@ -104,23 +105,25 @@ def bounds(group: Group, theta: Array, agreed: Agreement | State, stride: int) -
     stride
         The grid of prices, see :mod:`dorfl.certificates.bound`.
     """
-    units, asked = resolution.certifying(agreed, stride)
+    units, asked = resolution.certificate_grid(agreed, stride)
 
     def rounded(mean: Array, unit: float) -> Array:
         up = np.ceil(mean / unit * 1e4) * 1e-4 * unit
         return np.asarray(np.where(mean < NO_BOUND, up, mean))
 
-    found = bound.tell(group, theta, units, asked, agreed.study.privacy.least)
+    found = bound.loss_bounds(group, theta, units, asked, agreed.study.privacy.least)
     if not group.problem.loss.classifies:
         far = np.maximum.reduceat(np.abs(group.target), group.bounds[:-1]) >= labels.FARTHEST
         found = [
-            Told(*(np.full_like(part, NO_BOUND) for part in own)) if clipped else own
+            LossBounds(*(np.full_like(part, NO_BOUND) for part in own)) if clipped else own
             for own, clipped in zip(found, far, strict=True)
         ]
-    return [Told(rounded(loss, asked.loss), rounded(error, asked.error)) for loss, error in found]
+    return [
+        LossBounds(rounded(loss, asked.loss), rounded(error, asked.error)) for loss, error in found
+    ]
 
 
-def check(answer: Told, asked: Question, less: Question) -> str | None:
+def check(answer: LossBounds, asked: Question, less: Question) -> str | None:
     """Return why an answer fits neither of two grids, or None.
 
     The second has `less` points, for sites that report less.
@@ -137,7 +140,7 @@ def check(answer: Told, asked: Question, less: Question) -> str | None:
 
 def _shapes(state: State) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the shapes of the certificate's arrays."""
-    _, asked = resolution.certifying(state, resolution.grid_stride(state))
+    _, asked = resolution.certificate_grid(state, resolution.grid_stride(state))
     shape = (len(asked.points), len(asked.shares))
     return shape, shape
 
