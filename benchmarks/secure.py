@@ -38,7 +38,7 @@ def measured(study, sites):
     log = Transcript()
     while state.step != "done":
         step = Exchange(state, log)
-        for name in coordinator.asked(state):
+        for name in coordinator.recipients(state):
             done = False
             while not done:
                 began = time.process_time()

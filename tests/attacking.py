@@ -77,7 +77,7 @@ class Course:
     def to_the_rounds(self):
         while self.state.sum.of != "round":
             step = Exchange(self.state, self.log)
-            for name in coordinator.asked(self.state):
+            for name in coordinator.recipients(self.state):
                 while not step.read(name, self.sites[name].respond(step.payload(name))):
                     pass
             self.state = step.close()
@@ -412,7 +412,7 @@ def moved_fill(attacker, questions=60):
     middles, told = np.linspace(top[0] - 0.05, top[-1] + 0.05, questions), []
     for k, middle in enumerate(middles):
         asked = _refilled(
-            agreement, f"r-{k}", middle, apart=False, spread=None, center=None, cutoffs=(),
+            agreement, f"r-{k}", middle, own_centers=False, scales=None, center=None, cutoffs=(),
             candidate=None,
         )  # fmt: skip
         answer = attacker.send(Request(asked, "location"))

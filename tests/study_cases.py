@@ -171,7 +171,7 @@ def conduct(
             usable = {s for s, told in step.answers.items() if not isinstance(told, Refusal)}
             return coordinator.waiting(state, usable)
 
-        for name in coordinator.asked(state):
+        for name in coordinator.recipients(state):
             if not gone(state, name):
                 ask(name)
         for name in waiting() if patient else ():

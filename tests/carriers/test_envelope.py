@@ -186,17 +186,17 @@ def test_mangled_payloads_of_a_site_change_nothing():
     state = coordinator.begin(make_study(tables, training="rounds = 2"), "run")
     tried = read = 0
     while state.step != "done":
-        asked = {s: wire.encode(coordinator.request(state, s)) for s in state.roster}
-        replies = {s: sites[s].respond(asked[s]) for s in state.roster}
+        asked = {s: wire.encode(coordinator.request(state, s)) for s in state.sites}
+        replies = {s: sites[s].respond(asked[s]) for s in state.sites}
         before = wire.encode(state.study), state.step
         for _ in range(8_400):
-            site = rng.choice(state.roster)
+            site = rng.choice(state.sites)
             tried += 1
             with contextlib.suppress(ValueError):
                 coordinator.read(state, site, mangled(rng, replies[site]))
                 read += 1
         assert (wire.encode(state.study), state.step) == before
-        answers = {s: coordinator.read(state, s, replies[s]) for s in state.roster}
+        answers = {s: coordinator.read(state, s, replies[s]) for s in state.sites}
         state = coordinator.receive(state, answers)
     assert tried >= 67_000
     assert read < tried / 2  # a digit of a number may be another: report bounds deal with that

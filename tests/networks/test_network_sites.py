@@ -236,7 +236,7 @@ def play(state, sites, lie=lambda site, report: report, away=()):
     answers = {
         site: lie(site, coordinator.read(state, site, sites[site].respond(
             wire.encode(coordinator.request(state, site)))))
-        for site in state.roster
+        for site in state.sites
         if site not in away
     }  # fmt: skip
     return coordinator.receive(state, answers)
@@ -252,9 +252,9 @@ def test_an_absurd_update_is_left_out_and_named():
     after = play(state, sites, lie)
     line = after.history[-1]
     assert line.answered == ("site-1", "site-3") and "absurd" in line.refused["site-2"]
-    honest = play(state, sites).learning.theta
-    assert np.abs(after.learning.theta - state.learning.theta).max() < 0.02
-    assert not np.array_equal(after.learning.theta, honest)
+    honest = play(state, sites).network_training.theta
+    assert np.abs(after.network_training.theta - state.network_training.theta).max() < 0.02
+    assert not np.array_equal(after.network_training.theta, honest)
 
 
 def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
@@ -268,7 +268,7 @@ def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
         assert coordinator.waiting(state, there) == ()
         state = play(state, sites, away=("site-2",))
     assert coordinator.waiting(state, there) == ("site-2",)
-    assert coordinator.waiting(state, set()) == state.roster
+    assert coordinator.waiting(state, set()) == state.sites
     goes_on = state._replace(study=study._replace(absent=study.absent._replace(then="go on")))
     assert coordinator.waiting(goes_on, there) == ()
     made = results.model_of(local.run(state, sites))
@@ -281,8 +281,8 @@ def test_how_old_the_risk_of_a_site_is_that_was_away_at_the_end():
     after = play(state, sites, away=("site-2",))
     said = "site-2 did not reply at the end: its risk is that of round 12"
     assert after.outcome.message.endswith(said)
-    assert after.outcome.risks[1] == state.learning.risks[1]
-    assert play(state, sites).outcome.message.endswith("nobody knows)")
+    assert after.outcome.risks[1] == state.network_training.risks[1]
+    assert play(state, sites).outcome.message.endswith("is unknown)")
 
 
 def test_a_site_that_refuses_in_a_later_round_is_one_that_is_away():

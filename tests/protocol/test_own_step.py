@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import dorfl
 from dorfl.protocol import checkpoint, coordinator, messages, steps
 from dorfl.protocol.messages import Refused, Reply
 from dorfl.protocol.step import NEXT, Step
@@ -40,7 +41,7 @@ class LabelHistogram(Step):
         return Histogram(np.bincount(y, minlength=len(agreement.classes)).astype(float))
 
     def validate(self, state, site, answer):
-        rows = state.rows[state.roster.index(site)]
+        rows = state.rows[state.sites.index(site)]
         fits = answer.counts.shape == (len(state.classes),) and (answer.counts >= 0).all()
         return None if fits and answer.counts.sum() == rows else "its histogram is not of its rows"
 
@@ -94,11 +95,16 @@ def test_it_is_skipped_where_it_is_not_due():
     assert not end.results and end.step == "done"
 
 
+def test_training_in_one_process_goes_on_without_it():
+    fit = dorfl.train(dorfl.datasets.synthetic(seed=0).clients)
+    assert fit.status == "converged"
+
+
 def test_its_answer_is_checked_and_a_site_may_refuse():
     state = coordinator.begin(study(), "run")
     sites = make_sites(TABLES)
     while state.step != "label histogram":
-        answers = {s: sites[s].answer(coordinator.request(state, s)) for s in state.roster}
+        answers = {s: sites[s].answer(coordinator.request(state, s)) for s in state.sites}
         state = coordinator.receive(state, answers)
     odd = Reply("run", "site-1", state.step, Histogram(np.array([1e6, 0.0])))
     with pytest.raises(ValueError, match="its histogram is not of its rows"):

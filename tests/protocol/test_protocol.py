@@ -86,7 +86,7 @@ def test_three_classes_categories_and_gaps():
     slim = {s: {n: t[n] for n in ("x", "ward", "grade")} for s, t in tables.items()}
     method = resolution.problem_of(end).method
     assert end.centers.shape == (2, 3, len(end.transform.names))  # classes lie apart
-    centers = dict(zip(end.roster, end.centers, strict=True))
+    centers = dict(zip(end.sites, end.centers, strict=True))
     fit, *_ = in_process(
         study,
         slim,
@@ -146,7 +146,7 @@ def test_in_words_the_method_follows_the_rule_of_the_defaults():
     assert method.rho == defaults.REFERENCE_NORM[True] / 0.5
     assert method.score.weight == pytest.approx(defaults.STEEPNESS * method.temperature)
     X = [end.transform.apply(table).X for table in TABLES.values()]
-    units = end.spread.units
+    units = end.scales.units
     far = [
         np.sum(((x - c) / units) ** 2, axis=1) / dict(end.cutoffs)[0.15]
         for x, c in zip(X, end.centers, strict=True)
@@ -424,7 +424,7 @@ def test_before_and_in_the_first_round_everyone_is_waited_for():
     state = coordinator.begin(make_study(TABLES), "run-1")
     assert coordinator.waiting(state, {"site-1", "site-2"}) == ("site-3",)
     while state.step != "round":
-        state = coordinator.receive(state, answers_of(state, state.roster))
+        state = coordinator.receive(state, answers_of(state, state.sites))
     assert coordinator.waiting(state, {"site-1", "site-2"}) == ("site-3",)
 
 
@@ -433,19 +433,19 @@ def test_a_last_report_stands_in_for_so_many_rounds(then, waits):
     study = make_study(TABLES, absent=f'stand_in = 2\nthen = "{then}"', training="rounds = 6")
     state = coordinator.begin(study, "run-1")
     while state.step != "round":
-        state = coordinator.receive(state, answers_of(state, state.roster))
-    state = coordinator.receive(state, answers_of(state, state.roster))
+        state = coordinator.receive(state, answers_of(state, state.sites))
+    state = coordinator.receive(state, answers_of(state, state.sites))
     there = ("site-1", "site-3")
     for _ in range(2):
         assert coordinator.waiting(state, set(there)) == ()
         state = coordinator.receive(state, answers_of(state, there))
         assert state.history[-1].answered == there
     assert coordinator.waiting(state, set(there)) == (("site-2",) if waits else ())
-    assert coordinator.waiting(state, set()) == state.roster  # somebody has to answer
+    assert coordinator.waiting(state, set()) == state.sites  # somebody has to answer
 
 
 def test_the_order_of_answers_makes_no_difference(middle):
-    answers = answers_of(middle, middle.roster)
+    answers = answers_of(middle, middle.sites)
     one = coordinator.receive(middle, answers)
     two = coordinator.receive(middle, dict(reversed(answers.items())))
     assert np.array_equal(one.server.solving.trial, two.server.solving.trial)
@@ -495,7 +495,7 @@ def test_a_study_without_sites_takes_all_that_are_registered():
     with pytest.raises(ValueError, match="sums need three sites"):
         among(parse(text), ("b", "a"))
     study = among(parse(f'{text}\n[privacy]\nreports = "open"'), ("b", "a"))
-    assert coordinator.begin(study, "r").roster == ("a", "b")
+    assert coordinator.begin(study, "r").sites == ("a", "b")
     assert wire.decode(wire.encode(study), type(study)) == study
 
 
@@ -579,7 +579,7 @@ def asked_in(step, study, sites):
     state = coordinator.begin(study, "run-1")
     while state.step != step:
         answers = {}
-        for name in state.roster:
+        for name in state.sites:
             data = sites[name].respond(wire.encode(coordinator.request(state, name)))
             answers[name] = coordinator.read(state, name, data)
         state = coordinator.receive(state, answers)

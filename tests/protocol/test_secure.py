@@ -252,12 +252,12 @@ def test_the_certificate_of_the_sum_is_that_of_single_sites():
     sites = secure_sites(tables, study, key_of)
     end = local.run(coordinator.begin(study, "run-1"), sites)
     told = []
-    for name in end.roster:
-        agreed = resolution.agreed(end, name)
+    for name in end.sites:
+        agreed = resolution.agreement_for(end, name)
         group = sites[name].group(agreed)
         told += certify.bounds(group, end.outcome.theta, agreed, resolution.grid_stride(end))
     single = end._replace(
-        told=dict(zip(end.roster, told, strict=True)),
+        bounds=dict(zip(end.sites, told, strict=True)),
         study=study.changed(privacy_reports="open", privacy_peers=()),
     )
     apart, summed = promises.of_study(single), promises.of_study(end)
@@ -276,7 +276,7 @@ def test_a_site_that_does_not_certify_leaves_the_model_without():
     sites = secure_sites(tables, study, key_of)
     refuse(sites["site-2"], "not this", lambda step, _: step == "certify")
     end = local.run(coordinator.begin(study, "run-1"), sites)
-    assert end.step == "done" and not end.told and promises.of_study(end) is None
+    assert end.step == "done" and not end.bounds and promises.of_study(end) is None
     assert end.withheld == {"site-2": "not this"}
     (note,) = [n for n in results.model_of(end).facts.notes if "certificate" in n]
     assert "site 'site-2' withheld its part: not this" in note
@@ -288,9 +288,9 @@ def test_before_training_nobody_may_be_missing_and_with_three_sites_never():
     study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
     state = coordinator.begin(study, "run-1")
     state = state._replace(step="sum masked", sum=state.sum._replace(of="columns"), rows=(160,) * 5)
-    assert coordinator.waiting(state, set(state.roster[1:])) == state.roster[:1]
-    few = state._replace(roster=state.roster[:3], sum=state.sum._replace(of="round"))
-    assert coordinator.waiting(few, set(few.roster[1:])) == few.roster[:1]
+    assert coordinator.waiting(state, set(state.sites[1:])) == state.sites[:1]
+    few = state._replace(sites=state.sites[:3], sum=state.sum._replace(of="round"))
+    assert coordinator.waiting(few, set(few.sites[1:])) == few.sites[:1]
 
 
 def summed_with_a_lie(method, about, change):
@@ -370,7 +370,7 @@ def test_an_answer_of_another_size_is_no_part_of_a_sum(step):
 
 def asked_of_all(state, sites, log):
     step = Exchange(state, log)
-    for name in coordinator.asked(state):
+    for name in coordinator.recipients(state):
         assert step.read(name, sites[name].respond(step.payload(name)))
     return step.close()
 

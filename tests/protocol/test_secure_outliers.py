@@ -62,7 +62,7 @@ def test_wrong_rows_are_set_aside_as_in_the_open(words, seed):
     assert resolution.share_of(end) == pytest.approx(resolution.share_of(plain), rel=0.1)
     one, other = accuracy(plain, data), accuracy(end, data)
     assert abs(one - other) <= 0.2
-    assert np.abs(end.spread.units / plain.spread.units - 1.0).max() <= 0.03
+    assert np.abs(end.scales.units / plain.scales.units - 1.0).max() <= 0.03
     for (_, one), (_, two) in zip(end.cutoffs, plain.cutoffs, strict=True):
         assert one == pytest.approx(two, rel=0.03)
     for part, known in zip(end.transform.numeric, plain.transform.numeric, strict=True):
@@ -176,7 +176,7 @@ def test_a_site_counts_for_four_times_the_median_here_too():
     joined = {c: [v for _ in range(3) for v in tables["site-3"][c]] for c in tables["site-3"]}
     tables["site-3"] = joined  # 1,500 rows beside 100 and 200
     plain, end = both(tables, make_study(tables, method=METHODS["erm"]))
-    assert plain.believed == end.believed == (100, 200, 800)
+    assert plain.counted_rows == end.counted_rows == (100, 200, 800)
     # The same sums: what differs is where medians are, so the same function of rows otherwise.
     assert end.outcome.objective == pytest.approx(plain.outcome.objective, rel=1e-3)
 

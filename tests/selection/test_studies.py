@@ -59,7 +59,7 @@ def test_of_many_columns_the_outliers_table_names_one(tmp_path):
 
 def test_clients_that_are_numbers_are_listed_by_their_size():
     sites = dict(zip(("10", "2", "1"), synthetic_tables().values(), strict=True))
-    assert coordinator.begin(make_study(sites), "run").roster == ("1", "2", "10")
+    assert coordinator.begin(make_study(sites), "run").sites == ("1", "2", "10")
 
 
 def test_reports_on_held_out_rows_are_checked():
@@ -96,7 +96,7 @@ def wire_reply(site, request):
 def advance(state, sites, until):
     """Run the study until a condition on its state holds."""
     while not until(state):
-        asked = {n: wire.encode(coordinator.request(state, n)) for n in state.roster}
+        asked = {n: wire.encode(coordinator.request(state, n)) for n in state.sites}
         told = {n: coordinator.read(state, n, sites[n].respond(a)) for n, a in asked.items()}
         state = coordinator.receive(state, told)
     return state

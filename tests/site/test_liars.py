@@ -28,7 +28,7 @@ def with_lies(study, tamper, tables=TABLES):
     state, sites = coordinator.begin(study, "run-1"), make_sites(tables)
     while state.step != "done":
         answers, refused = {}, {}
-        for name in state.roster:
+        for name in state.sites:
             asked = wire.encode(coordinator.request(state, name))
             data = sites[name].respond(asked)
             if name == LIAR:
@@ -146,7 +146,7 @@ def test_rows_that_nobody_counted_weigh_at_most_four_times_the_median():
         return answer._replace(rows=2**40) if claims else answer
 
     end = with_lies(make_study(TABLES, method=METHODS["erm"]), lie)
-    assert end.believed == (2000, 200, 500)
+    assert end.counted_rows == (2000, 200, 500)
     assert end.outcome.lam.tolist() == pytest.approx([20 / 27, 2 / 27, 5 / 27])
     assert limit_rows((2**40, 200, 500), 300, sites=True) == (300, 200, 300)
     assert limit_rows((2**40, 200, 500), None, sites=False) == (2**40, 200, 500)

@@ -41,7 +41,7 @@ def until(step, state, sites, log, rounds=1):
     """The state at a step of a round's sum."""
     while not (state.step == step and state.sum.of == "round" and len(state.history) == rounds):
         now = Exchange(state, log)
-        for name in coordinator.asked(state):
+        for name in coordinator.recipients(state):
             assert now.read(name, sites[name].respond(now.payload(name)))
         state = now.close()
     return state
@@ -101,7 +101,7 @@ def test_two_courses_of_one_run_are_not_both_answered():
     log = Transcript()
     state = until("sum masked", state, sites, log)
     now = Exchange(state, log)
-    for name in state.roster:
+    for name in state.sites:
         now.read(name, sites[name].respond(now.payload(name)))
     number, opened = state.number, now.close()
     assert reason(sites["site-0"], log.relay(opened, "site-0", number)) is None
@@ -288,11 +288,11 @@ def test_a_coordinator_that_rounds_differently_is_followed(method, monkeypatch):
 
     while state.step != "done":
         step = Exchange(state, log)
-        own = coordinator.request(state, state.roster[0])
+        own = coordinator.request(state, state.sites[0])
         relayed = elsewhere(own)
         state = rounding.adopt(state, own, relayed)  # the coordinator's own numbers
         step.state = state
-        for name in coordinator.asked(state):
+        for name in coordinator.recipients(state):
             while not step.read(name, sites[name].respond(step.payload(name))):
                 pass
         state = step.close()

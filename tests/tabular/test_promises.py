@@ -56,16 +56,16 @@ def test_frozen_columns_and_flags_do_not_move():
     sites = mixed_tables()
     study = make_study(sites, label="ill", extra='[columns]\nignore = ["grade", "cost"]')
     end = run(study, sites)
-    units, asked = resolution.certifying(end, 1)
+    units, asked = resolution.certificate_grid(end, 1)
     moves = dict(zip(end.transform.names, np.isfinite(units.moves), strict=True))
     assert moves.pop("x") and not any(moves.values())
-    assert set(end.told) == set(sites) and asked.shares == (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+    assert set(end.bounds) == set(sites) and asked.shares == (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 
 def test_without_every_site_nothing_is_promised():
     end = run(make_study(TABLES), TABLES)
     assert results.model_of(end).facts.promise is not None
-    some = end._replace(told=dict(list(end.told.items())[:2]))
+    some = end._replace(bounds=dict(list(end.bounds.items())[:2]))
     assert results.model_of(some).facts.promise is None
 
 
@@ -78,7 +78,7 @@ def test_a_site_that_withholds_its_part_is_named_with_its_reason(step):
     made = results.model_of(end)
     named = "site 'site-2' withheld its part: our board has to agree first"
     assert [named in note for note in made.facts.notes].count(True) == 1
-    away = end._replace(step="certify", told={}, withheld={})
+    away = end._replace(step="certify", bounds={}, withheld={})
     part = sites["site-1"].answer(coordinator.request(away, "site-1"))
     late = coordinator.receive(away, {"site-1": part})
     assert set(late.withheld) == {"site-2", "site-3"} and "in time" in late.withheld["site-3"]
@@ -88,7 +88,7 @@ def test_nothing_is_told_under_differential_privacy():
     private = "epsilon = 50"
     study = make_study(TABLES, method="outliers = 0", privacy=private, training="max_rounds = 3")
     end = run(study, TABLES)
-    assert end.told == {} and promises.of_study(end) is None
+    assert end.bounds == {} and promises.of_study(end) is None
     assert not resolution.certifies(study)
 
 
@@ -113,8 +113,8 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
 )
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
-    told = end.told["site-1"]
-    asked = resolution.certificates(end, resolution.grid_stride(end))
+    told = end.bounds["site-1"]
+    asked = resolution.certificate_grids(end, resolution.grid_stride(end))
     assert certify.check(told, *asked) is None
     assert "certificate" in certify.check(told._replace(**lie), *asked)
 

@@ -178,7 +178,7 @@ class _Collection:
         """Send requests and wait until all sites have replied, or time is up and enough have."""
         began = time.monotonic()
         within = max(self.state.study.absent.answer_within, self.carrier.rejoin_seconds)
-        self.due = dict.fromkeys(coordinator.asked(self.state), began)
+        self.due = dict.fromkeys(coordinator.recipients(self.state), began)
         noted: tuple[str, ...] = ()
         while True:
             now = time.monotonic()
@@ -192,9 +192,8 @@ class _Collection:
                 self.note(**event)
             for reply in found.replies:
                 self._receive(reply)
-            missing = (
-                set(coordinator.asked(self.state)) - {*self.step.answers} - {*self.step.refused}
-            )
+            asked = set(coordinator.recipients(self.state))
+            missing = asked - {*self.step.answers} - {*self.step.refused}
             if not missing or left <= 0:
                 waiting = self._waiting()
                 if not waiting:
@@ -245,7 +244,7 @@ class _Collection:
 
     def _waiting(self) -> tuple[str, ...]:
         """Return the sites without which the step cannot end; ValueError if it never can."""
-        spare = self.state.spare
+        spare = self.state.is_optional
         usable = {s for s, a in self.step.answers.items() if spare or not isinstance(a, Refusal)}
         waiting = coordinator.waiting(self.state, usable)
         known = self.registered()

@@ -187,7 +187,7 @@ def _new(federation: Federation, study: Study) -> Path:
     record = {
         "run": run,
         "study": json.loads(wire.encode(study)),
-        "keys": {site: known[site] for site in state.roster},
+        "keys": {site: known[site] for site in state.sites},
         "began": _now(),
         "versions": {"dorfl": dorfl.__version__, "python": platform.python_version()},
     }
@@ -268,16 +268,16 @@ def _mended(log: Path) -> list[str]:
 
 def _described(state: State, line: Round) -> dict[str, Any]:
     """Return a round as fields of a log line."""
-    by_site = zip(state.shown, line.lam.tolist(), line.risks.tolist(), strict=True)
+    by_site = zip(state.reported_rows, line.lam.tolist(), line.risks.tolist(), strict=True)
     return {
         "round": line.round,
         "objective": _number(line.objective),
-        "gap": _number(line.gap) if state.learning is None else None,  # no bound for networks
+        "gap": None if state.network_training else _number(line.gap),  # no bound for networks
         "bytes_up": line.bytes_up,
         "bytes_down": line.bytes_down,
         "sites": {site: {"lambda": lam, "risk": _number(risk)} for site, lam, risk in by_site},
         "answered": list(line.answered),
-        "extrapolated": [site for site in state.roster if site not in line.answered],
+        "extrapolated": [site for site in state.sites if site not in line.answered],
         "refused": line.refused,
         "clipped": line.clipped,
     }
@@ -299,7 +299,7 @@ def _ending(state: State) -> dict[str, Any]:
     outcome, bound = state.outcome, finish.certificate_of(state)
     extrapolated = {
         site: rounds
-        for site in state.roster
+        for site in state.sites
         if (rounds := [line.round for line in state.history if site not in line.answered])
     }
     return {
@@ -309,9 +309,9 @@ def _ending(state: State) -> dict[str, Any]:
         "rounds": outcome.rounds,
         "objective": outcome.objective,
         "gap": outcome.gap,
-        "lambda": dict(zip(state.shown, outcome.lam.tolist(), strict=True)),
-        "risks": dict(zip(state.shown, outcome.risks.tolist(), strict=True)),
-        "rows": dict(zip(state.roster, state.rows, strict=True)),
+        "lambda": dict(zip(state.reported_rows, outcome.lam.tolist(), strict=True)),
+        "risks": dict(zip(state.reported_rows, outcome.risks.tolist(), strict=True)),
+        "rows": dict(zip(state.sites, state.rows, strict=True)),
         "extrapolated": extrapolated,
         "certificate": None if bound is None else bound._asdict(),
     }

@@ -199,10 +199,10 @@ def _show(screen: Screen, state: State, event: str, line: dict[str, Any]) -> Non
     if event == "round":
         shares = _shares({site: figures["lambda"] for site, figures in line["sites"].items()})
         gap = "" if line["gap"] is None else f"gap {line['gap']:.2e}"
-        if state.learning is not None:
+        if state.network_training is not None:
             gap = f"objective {line['objective']:.4g}"
         took = "" if line["seconds"] is None else f"{line['seconds']:.1f} s"
-        replies = f"{len(line['answered'])} of {len(state.roster)} answered"
+        replies = f"{len(line['answered'])} of {len(state.sites)} answered"
         screen.say(f"round {line['round']:3d}  {gap}  λ {shares}  {replies}  {took}")
     elif event == "step":
         screen.detail(f"{state.step} …")

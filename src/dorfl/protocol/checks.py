@@ -1,4 +1,4 @@
-"""Whether a study can be run as it is written; each objection says what to write instead."""
+"""Check that a study can be run as it is written; each objection says what to write instead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third
 
 
 def check(study: Study) -> None:
-    """Raise where the study cannot be run as it is written."""
+    """Raise ValueError if the study cannot be run as it is written."""
     data, columns, method, options = study.data, study.columns, study.method, study.training
     for what, names in (("sites", study.sites), ("columns.use", columns.use)):
         if len(set(names)) < len(names):
@@ -98,13 +98,13 @@ def check(study: Study) -> None:
 
 
 def _check_network(study: Study) -> None:
-    """Raise where a network's study asks for what only linear models have."""
+    """Raise ValueError if a network's study has settings of linear models."""
     words, usual = study.training, Training()
     instead = {
         "solver": "a network has its own",
         "tol": "a network has no gap to stop at: set training.max_rounds",
-        "curvature": "a network tells none",
-        "bytes_per_round": "a network tells no curvature",
+        "curvature": "a network reports none",
+        "bytes_per_round": "a network reports no curvature",
         "intercept": "a network has one in every layer",
     }
     for name, reason in instead.items():

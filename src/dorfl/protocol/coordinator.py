@@ -24,19 +24,21 @@ from dorfl.support import text, wire
 
 def begin(study: Study, run: str) -> State:
     """Return the state before enrolment; the order of sites depends on their names alone."""
-    roster = tuple(sorted(in_order(study.sites), key=lambda n: n.startswith("(")))
+    sites = tuple(sorted(in_order(study.sites), key=lambda n: n.startswith("(")))
     head = hashlib.sha256(wire.encode(("dorfl run", run, study))).digest()
-    return State(run, study, roster, head=head)
+    return State(run, study, sites, head=head)
 
 
-def asked(state: State) -> tuple[str, ...]:
+def recipients(state: State) -> tuple[str, ...]:
     """Return the sites that get a request now."""
     return sums.recipients(state)
 
 
 def request(state: State, site: str) -> Request:
     """Return the request to `site`."""
-    return Request(resolution.agreed(state, site), state.step, **_exchange(state).ask(state, site))
+    return Request(
+        resolution.agreement_for(state, site), state.step, **_exchange(state).ask(state, site)
+    )
 
 
 def read(state: State, site: str, data: bytes) -> Answer:
@@ -77,7 +79,7 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
 
     The study says how long its last report stands for a site: :class:`~.settings.Absent`.
     """
-    missing = tuple(site for site in asked(state) if site not in answered)
+    missing = tuple(site for site in recipients(state) if site not in answered)
     return _exchange(state).waiting(state, missing, answered)
 
 
@@ -102,12 +104,12 @@ def receive(
         refuses counts as absent.
     """
     refused, step = dict(refused or {}), _step(state)
-    for site in state.roster:
+    for site in state.sites:
         if isinstance(answer := answers.get(site), Refusal):
             if not step.may_refuse:
                 raise ValueError(f"site {site!r} does not take part: {answer.reason}")
             refused[site] = answer.reason
-    good = {s: a for s in state.roster if not isinstance(a := answers.get(s), Refusal | None)}
+    good = {s: a for s in state.sites if not isinstance(a := answers.get(s), Refusal | None)}
     exchange = _exchange(state)
     after = exchange.combine(state, _limited(state, exchange, good), refused)
     return after if after.step in sums.EXCHANGES else sums.begin(_entered(after, step.name))
@@ -150,7 +152,7 @@ def _limited(state: State, step: Step, answers: dict[str, Answer]) -> dict[str, 
     """
     if state.here or not state.rows:
         return answers
-    counts = dict(zip(state.roster, zip(state.rows, state.believed, strict=True), strict=True))
+    counts = dict(zip(state.sites, zip(state.rows, state.counted_rows, strict=True), strict=True))
     return {
         site: step.limit_rows(answer, *counts[site])
         if counts[site][1] < counts[site][0]

@@ -29,17 +29,17 @@ class Refused(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Agreement(NamedTuple):
-    """What is settled so far. It goes with every request: a site that restarts misses nothing."""
+    """What is agreed on so far; it goes with every request, for sites that were restarted."""
 
     run: str
-    site: str  # who is asked
+    site: str  # that the request is for
     study: Study
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     transform: Transform = NO_COLUMNS
     target: Numeric | None = None  # how the label of a regression is scaled
-    apart: bool = True  # whether sites have rows enough for a middle of their own
-    spread: ColumnScales | None = None  # scales of the columns, if a cost or a score needs them
+    own_centers: bool = True  # whether all sites have enough rows for centres of their own
+    scales: ColumnScales | None = None  # scales of the columns, if a cost or a score needs them
     center: Array | None = None  # the site's ξ̄, where the score has one; or one a class
     cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
     scatter: float | None = None  # scale of the residuals, once the model is trained
@@ -68,14 +68,12 @@ class Outcome(NamedTuple):
 
     @property
     def point(self) -> Array:
-        """The unknowns that rounds asked about: θ, and the residual scale if it was estimated."""
+        """Return all unknowns of the rounds: θ, and the residual scale if it was estimated."""
         return self.theta if self.scatter is None else np.append(self.theta, self.scatter)
 
 
 class Summing(NamedTuple):
-    """What goes with the two exchanges of a secure sum: :mod:`dorfl.federated.secure_sum`.
-
-    The same for all sites.
+    """Settings of a secure sum, the same for all sites: see :mod:`dorfl.federated.secure_sum`.
 
     Attributes
     ----------
@@ -90,9 +88,9 @@ class Summing(NamedTuple):
     rows, most
         Rows of all sites, by which weights are divided, and the most that a site counts for.
     tilt
-        How the reports of a round are weighed.
+        In rounds, how reports are weighted.
     levels
-        Levels of columns and, as "", of the label.
+        Levels by column that are counted; the label is "".
     units, medians
         By column, the unit of distances, and the value around which rows are counted.
     """
@@ -120,7 +118,7 @@ class Request(NamedTuple):
     candidates: tuple[Candidate, ...] = ()  # that are trained or compared
     broadcasts: dict[str, Broadcast] = {}  # noqa: RUF012 - of candidates still trained, by place
     models: Array | None = None  # (candidates, parameters): those to be compared
-    stride: int = 1  # which grid the certificate is asked on: see :mod:`dorfl.certificates.bound`
+    stride: int = 1  # on the certificate's grid of prices: see :mod:`dorfl.certificates.bound`
 
     @staticmethod
     def is_tagged() -> bool:
@@ -162,10 +160,10 @@ class Scales(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """Answer to `finish`: how the model serves the site, and its part of the certificate.
+    """Answer to `finish`: statistics of the site under the model, and its part of the certificate.
 
-    `loss` and `score` (accuracy, or mean absolute error) are over all rows, `weights` counts rows
-    by the weight they had, none of fewer than `least`.
+    `loss` and `score` (accuracy, or mean absolute error) are over all rows. `weights` counts rows
+    by their weight; counts of fewer than `least` rows are 0.
     """
 
     loss: float
@@ -206,9 +204,9 @@ class Reports(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Instead of an answer: why the site does not give one.
+    """The reason of a site that does not answer.
 
-    `behind` is the step from which the site needs the replies of others to go on.
+    `behind` is the step from which it needs the replies of others to go on.
     """
 
     reason: str

@@ -40,7 +40,7 @@ def server_of(state: State, theta: Array) -> Server:
     options = resolution.options_now(state).changed(limits=None)
     if adversarial:
         options = options.changed(tol=_STAGE_TOLERANCE * options.tol)
-    rows = np.array([sum(state.believed)])
+    rows = np.array([sum(state.counted_rows)])
     server = training.serve(problem, (ALL_SITES,), rows, theta, options)
     number, last = state.spent + len(state.history) + 1, (server.budget or 0) + state.spent
     return server._replace(round=number, budget=last)
@@ -72,16 +72,16 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
         return state._replace(pooled=carried._replace(tilt=tilt, tried=tried)), None
     if off or moved is not None:
         raise ValueError("secure sum: a site's numbers are too large to be added up")
-    alive = tuple(site for site in state.roster if site in state.sum.masked)
-    count, share = int(sum(state.believed)), 1.0
+    alive = tuple(site for site in state.sites if site in state.sum.masked)
+    count, share = int(sum(state.counted_rows)), 1.0
     if not adversarial:
-        held = dict(zip(state.roster, state.believed, strict=True))
+        held = dict(zip(state.sites, state.counted_rows, strict=True))
         share = sum(held[site] for site in alive) / count
-    _check_weights(total, tilt, len(alive) / len(state.roster) if adversarial else share)
+    _check_weights(total, tilt, len(alive) / len(state.sites) if adversarial else share)
     seen = pooled.combine(total, task, tilt, shape, asks.round, ALL_SITES, count, share, len(alive))
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
-        finest = 0.25 * _tol(state) * size / float(np.log(len(state.roster)))
+        finest = 0.25 * _tol(state) * size / float(np.log(len(state.sites)))
         tilt = SumSettings(seen.report.value, _FIRST_TEMPERATURE * size, finest)
         return state._replace(pooled=carried._replace(tilt=tilt, tried=LevelSearch())), None
     if carried.among and alive != carried.among:  # another sum is another function
@@ -90,7 +90,7 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
     level = seen.report.value if tilt.tau is not None else 0.0
     carried = carried._replace(tilt=tilt._replace(level=level), tried=LevelSearch(), among=alive)
     state = state._replace(pooled=carried, server=server)
-    whole = len(alive) == len(state.roster)
+    whole = len(alive) == len(state.sites)
     if adversarial and whole:
         state, info = _bounded(state, task.theta, seen.upper, info)
     elif info.done in ("converged", "stalled") and not (
@@ -101,10 +101,9 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
     if adversarial and not whole:  # nothing is known of the other sites
         info = info._replace(gap=np.inf)
     up, down = _bytes(state, total.size, asks)
-    line = Round(
-        asks.round, info.objective, info.gap, info.risks, info.lam, alive,
-        {**state.sum.refused, **received.refused}, received.clipped, up, down,
-    )  # fmt: skip
+    refused = {**state.sum.refused, **received.refused}
+    received = received._replace(answered=alive, refused=refused, bytes_up=up, bytes_down=down)
+    line = Round(asks.round, info.objective, info.gap, info.risks, info.lam, *received)
     if state.candidate is not None:
         state = state._replace(spent=state.spent + 1)
     else:

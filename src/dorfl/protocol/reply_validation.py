@@ -32,9 +32,9 @@ def max_bytes(state: State) -> int:
         setting = state.server.solving.setting
         shape = setting.shape
         numbers = shape.size + shape.numbers(setting.resolution)
-    elif state.learning is not None:
-        numbers = state.learning.theta.size
-    each = _PER_COLUMN * (len(state.columns) + 1) + _PER_SITE * len(state.roster)
+    elif state.network_training is not None:
+        numbers = state.network_training.theta.size
+    each = _PER_COLUMN * (len(state.columns) + 1) + _PER_SITE * len(state.sites)
     return min(_ANY + each + 16 * numbers, wire.LIMIT)
 
 

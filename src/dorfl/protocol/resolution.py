@@ -35,15 +35,12 @@ _MAX_ROW = 30.0  # standard deviations of a column that the rows of an honest si
 _SINGLE = 1e-8  # smallest gap, in units of the objective, that single precision resolves
 
 
-def agreed(state: State, site: str) -> Agreement:
+def agreement_for(state: State, site: str) -> Agreement:
     """Return what is agreed on so far, as `site` gets it."""
-    at = 0 if state.study.privacy.summed else state.roster.index(site)  # of all, or its own
+    at = 0 if state.study.privacy.summed else state.sites.index(site)  # of all, or its own
     center = None if state.centers is None else state.centers[at]
-    return Agreement(
-        state.run, site, state.study, state.columns, state.classes, state.transform, state.target,
-        state.apart, state.spread, center, state.cutoffs, state.scatter, state.candidate,
-        state.row_limit, state.decision, state.decay, state.reference,
-    )  # fmt: skip
+    own: dict[str, Any] = {"site": site, "center": center}
+    return Agreement(**{n: own[n] if n in own else getattr(state, n) for n in Agreement._fields})
 
 
 def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None = None) -> Options:
@@ -74,7 +71,7 @@ def options_now(state: State) -> Options:
     """Return the options of the training at hand: the study's, or those of a candidate."""
     study = linear(state.study)
     if state.candidate is None:
-        return options_of(study, sum(state.believed), scatter=state.scatter)
+        return options_of(study, sum(state.counted_rows), scatter=state.scatter)
     options = options_of(study, sum(trained_on(state)))
     return options.changed(tol=outliers.TOLERANCE, max_rounds=outliers.MAX_ROUNDS)
 
@@ -200,7 +197,7 @@ def unused(study: Study) -> tuple[str, ...]:
 
 def chosen(agreed: Agreement | State) -> Choice:
     """Return the method for columns with the scales agreed on, and why."""
-    study, transform, spread = agreed.study, agreed.transform, agreed.spread
+    study, transform, spread = agreed.study, agreed.transform, agreed.scales
     if spread is None:  # no scales are reported: columns are in the units of their scaling
         spread = ColumnScales(np.ones(len(transform.names)))
     words = study.method
@@ -208,11 +205,20 @@ def chosen(agreed: Agreement | State) -> Choice:
     worst = rule == "agnostic"
     mixture = mixing.capped(words.cap, words.by) if worst else mixing.fixed(by=words.by)
     return defaults.method_for(
-        spread, method=words.name, outliers=share_of(agreed), shift=shift_of(agreed),
-        frozen=frozen_of(study, transform), loss=_loss(agreed), rho=words.rho, beta=words.beta,
-        score_weight=words.score_weight, center=words.center, mixture=mixture,
-        cutoff=cutoff_of(agreed), decision=agreed.decision,
-    )  # fmt: skip
+        spread,
+        method=words.name,
+        outliers=share_of(agreed),
+        shift=shift_of(agreed),
+        frozen=frozen_of(study, transform),
+        loss=_loss(agreed),
+        rho=words.rho,
+        beta=words.beta,
+        score_weight=words.score_weight,
+        center=words.center,
+        mixture=mixture,
+        cutoff=cutoff_of(agreed),
+        decision=agreed.decision,
+    )
 
 
 def problem_of(agreed: Agreement | State) -> Problem:
@@ -237,8 +243,8 @@ def start_of(problem: Problem) -> Array:
 
 def shape_of(agreed: Agreement | State) -> Array:
     """Return the diagonal of V up to a factor, for distances from ξ̄."""
-    assert agreed.spread is not None
-    return defaults.shape_of(agreed.spread, frozen_of(agreed.study, agreed.transform))
+    assert agreed.scales is not None
+    return defaults.shape_of(agreed.scales, frozen_of(agreed.study, agreed.transform))
 
 
 def _loss(agreed: Agreement | State) -> Loss:
@@ -252,12 +258,12 @@ def measures_location(study: Study) -> bool:
 
 def keeps_center(agreed: Agreement | State) -> bool:
     """Return whether every site has a centre of its own."""
-    return agreed.apart and agreed.study.method.center == "client"
+    return agreed.own_centers and agreed.study.method.center == "client"
 
 
 def centered_classes(agreed: Agreement | State) -> int:
     """Return how many classes have centres: all if the method has a score, else none."""
-    return len(agreed.classes) if agreed.study.method.scores and agreed.apart else 0
+    return len(agreed.classes) if agreed.study.method.scores and agreed.own_centers else 0
 
 
 def refines(study: Study, problem: Problem) -> bool:
@@ -287,19 +293,19 @@ def grid_stride(state: State) -> int:
     return bound.grid_stride(sum(state.rows), max(len(state.classes) - 1, 1))
 
 
-def certifying(agreed: Agreement | State, stride: int) -> tuple[Units, CertificateRequest]:
+def certificate_grid(agreed: Agreement | State, stride: int) -> tuple[Units, CertificateRequest]:
     """Return the units of drift for the certificate, and the prices and shares of its grid."""
-    spread = agreed.spread or ColumnScales(np.ones(len(agreed.transform.names)))
+    spread = agreed.scales or ColumnScales(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
     share, scatter = share_of(agreed), agreed.scatter or 1.0
     return units, certified.make_request(_loss(agreed), share, scatter, stride)
 
 
-def certificates(
+def certificate_grids(
     agreed: Agreement | State, stride: int
 ) -> tuple[CertificateRequest, CertificateRequest]:
     """Return the grid of the certificate, and the smaller one of sites that report less."""
-    _, asked = certifying(agreed, stride)
+    _, asked = certificate_grid(agreed, stride)
     return asked, bound.restrict(asked, share_of(agreed))
 
 
@@ -360,7 +366,11 @@ def mechanism_of(study: Study, seed: int = 0) -> Gaussian | None:
             "can be found; leave method.outliers out, or set method.outliers = 0"
         )
     return privacy.gaussian(
-        asked.epsilon, asked.delta, clip=asked.clip, values=(0.0, asked.highest),
-        rounds=study.training.max_rounds or _PRIVATE_ROUNDS, seed=seed,
+        asked.epsilon,
+        asked.delta,
+        clip=asked.clip,
+        values=(0.0, asked.highest),
+        rounds=study.training.max_rounds or _PRIVATE_ROUNDS,
+        seed=seed,
         before=BEFORE if asked.known else 0.0,
-    )  # fmt: skip
+    )

@@ -29,8 +29,8 @@ def distance(own: Any, relayed: Any) -> float:
         if own.shape != relayed.shape or own.dtype != relayed.dtype:
             return np.inf
         size = float(np.abs(own).max(initial=0.0))
-        apart = float(np.abs(own - relayed).max(initial=0.0))
-        return apart / size if size else (0.0 if apart == 0.0 else np.inf)
+        difference = float(np.abs(own - relayed).max(initial=0.0))
+        return difference / size if size else (0.0 if difference == 0.0 else np.inf)
     if isinstance(own, float) and isinstance(relayed, float):
         if own == relayed:
             return 0.0

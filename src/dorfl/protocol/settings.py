@@ -1,4 +1,4 @@
-"""A study, written down: what is learnt from which columns, how, and the rules all keep to.
+"""The text of a study: what is learnt from which columns, how, and the rules for all parties.
 
 The same record whether rows are in one table (`file`, and `client`, the column that says whose row
 it is) or at sites elsewhere (`sites`). Sites get it with every request, so that they see what they
@@ -79,12 +79,12 @@ class Words(NamedTuple):
 
     @property
     def scores(self) -> bool:
-        """Whether rows far from a centre are, or may turn out to be, suspect."""
+        """Return whether rows far from a centre may be outliers."""
         return self.name == "dorfl" and self.outliers != 0
 
     @property
     def measures(self) -> bool:
-        """Whether it has to be known how far rows lie apart."""
+        """Return whether the scales of columns among inliers are needed."""
         return self.name not in ("erm", "afl")
 
 
@@ -152,7 +152,7 @@ class Privacy(NamedTuple):
 
     @property
     def summed(self) -> bool:
-        """Whether the coordinator learns sums only."""
+        """Return whether the coordinator learns sums only."""
         return self.reports == "summed"
 
 

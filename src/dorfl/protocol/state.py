@@ -128,14 +128,14 @@ class State(NamedTuple):
 
     run: str
     study: Study
-    roster: tuple[str, ...]
+    sites: tuple[str, ...]
     step: str = "enrol"
     rows: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     transform: Transform = NO_COLUMNS
     target: Numeric | None = None
-    spread: ColumnScales | None = None
+    scales: ColumnScales | None = None
     centers: Array | None = None  # ξ̄ by site, or by site and class
     cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
     candidates: tuple[Candidate, ...] = outliers.default_candidates()  # that are compared
@@ -154,7 +154,7 @@ class State(NamedTuple):
     outcome: Outcome | None = None
     finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
     released: dict[str, Released] = {}  # noqa: RUF012 - so are these
-    told: dict[str, CertificateReport] = {}  # noqa: RUF012
+    bounds: dict[str, CertificateReport] = {}  # noqa: RUF012
     withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
     sum: SecureSum = SecureSum()  # of a summed study; so are the next four
     column_sums: ColumnSums = ColumnSums()
@@ -165,34 +165,38 @@ class State(NamedTuple):
     absences: dict[str, int] = {}  # noqa: RUF012 - steps that went on without a site
     here: bool = False  # whether all rows are in this process: nothing is a site's word alone
     sizes: tuple[float, ...] = ()  # weights of clients, if rows do not count alike
-    learning: NetworkTraining | None = None
+    network_training: NetworkTraining | None = None
     network: bool = False  # whether a network follows although the study does not say so
     results: dict[str, Array] = {}  # noqa: RUF012 - of steps that no other step uses, by step
 
     @property
     def decay(self) -> float | None:
         """Return the weight decay of the network, or None while none is trained."""
-        return None if self.learning is None else self.learning.decay
+        return None if self.network_training is None else self.network_training.decay
+
+    def rows_of(self, site: str) -> int:
+        """Return the number of rows of a site."""
+        return self.rows[self.sites.index(site)]
 
     @property
-    def apart(self) -> bool:
+    def own_centers(self) -> bool:
         """Return whether all sites have enough rows for centres of their own."""
         return robust.have_own_centers(self.rows)
 
     @property
-    def spare(self) -> bool:
+    def is_optional(self) -> bool:
         """Return whether the study can go on without this step: the comparison of candidates."""
         return self.candidate is not None or self.step in ("select", "compare")
 
     @property
-    def shown(self) -> dict[str, int]:
+    def reported_rows(self) -> dict[str, int]:
         """Return the rows behind every known λ and risk: by site, or those of all sites."""
         if self.study.privacy.summed:
             return {ALL_SITES: sum(self.rows)}
-        return dict(zip(self.roster, self.rows, strict=True))
+        return dict(zip(self.sites, self.rows, strict=True))
 
     @property
-    def believed(self) -> tuple[float, ...]:
+    def counted_rows(self) -> tuple[float, ...]:
         """Return the rows by which sites are weighted."""
         most = self.study.defence.most_rows
         return self.sizes or limit_rows(self.rows, most, sites=not self.here)

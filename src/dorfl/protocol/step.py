@@ -39,7 +39,7 @@ class Rules(Protocol):
 
     @property
     def release_figures(self) -> bool:
-        """Whether the site releases its own loss and score in a summed study."""
+        """Return whether the site releases its own loss and score in a summed study."""
 
 
 class LocalSite(Protocol):
@@ -100,6 +100,10 @@ class Step:
         Whether the step exists in summed studies only.
     bits
         Fractional bits of numbers in a sum.
+    sums_without
+        Whether a sum may go on without sites that do not reply.
+    counts_all_rows
+        Whether a site with very many rows has its full weight in a sum.
     """
 
     name: str
@@ -110,6 +114,8 @@ class Step:
     is_summed = False
     sum_only = False
     bits = 32
+    sums_without = False
+    counts_all_rows = False
 
     def is_due(self, state: State) -> bool:
         """Return whether the study needs this step after the steps before it."""
@@ -147,6 +153,10 @@ class Step:
         raise NotImplementedError
 
     # ── sums ────────────────────────────────────────────────────────────────────────────────────
+
+    def sum_settings(self, state: State) -> dict[str, Any]:
+        """Return the fields of :class:`~dorfl.protocol.messages.Summing` that `encode` needs."""
+        return {}
 
     def size(self, state: State) -> int:
         """Return how many numbers a site adds to the sum."""
@@ -187,6 +197,6 @@ def unless(reason: str | None) -> None:
 def impossible_sum(reason: str) -> ValueError:
     """Return the error for a sum that cannot be one of what sites were asked for."""
     return ValueError(
-        f"secure sum: {reason}. Somebody adds other numbers than asked for, and a sum does not "
-        "tell who: leave sites out in turn, or run the study in the open"
+        f"secure sum: {reason}. Some site adds other numbers than requested, and a sum does not "
+        "show which: leave sites out in turn, or run the study in the open"
     )

@@ -21,14 +21,13 @@ from dorfl.protocol.messages import NOT_ASKED, Answer, Masked, Opened, Refused, 
 from dorfl.protocol.settings import SUMMED_SITES
 from dorfl.protocol.state import ALL_SITES, SecureSum, State
 from dorfl.protocol.step import Answers, LocalSite, Reasons, Sites, Step, impossible_sum
-from dorfl.protocol.steps.columns import counted_levels
 from dorfl.support.types import Array
 
 _MAX_VOIDS = 3  # sums in a row that cannot be opened
 
 
 class _SumStep(Step):
-    """What both exchanges have in common."""
+    """Base of the two exchanges of a sum."""
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send what the step sends, and what the sum is about."""
@@ -40,9 +39,10 @@ class _SumStep(Step):
         Before training all; in rounds, those that were absent as often as the study allows. The
         difference of two sums shows the reports of a site that is in one of them.
         """
-        if not summed_step(state).waiting(state, missing, set()):  # the step never waits
+        step = summed_step(state)
+        if not step.waiting(state, missing, set()):  # the step never waits
             return ()
-        if state.sum.of != "round" or not state.history or not _are_enough(state, answered):
+        if not step.sums_without or not state.history or not _are_enough(state, answered):
             return missing
         rule = state.study.absent
         if rule.then == "go on":
@@ -65,7 +65,7 @@ class _SumStep(Step):
             return _again(state, f"site {gone[0]!r} is in the sum and does not open it")
         total = _open(state, step, answers)
         if total is None:
-            return _again(state, "the sum is larger than sites may make it: somebody's part is")
+            return _again(state, "the sum is larger than sites may make it: a site adds too much")
         state = state._replace(step=step.name, sum=kept._replace(voids=0))
         state, answer = step.decode(state, total)
         if answer is None:
@@ -125,7 +125,7 @@ class _SumOpen(_SumStep):
 
         if secure_sum.promise(answer.seed) != state.sum.masked[site].promise:
             return "its seed is not the one that it promised"
-        fits = set(answer.pairs) == set(state.roster) - set(state.sum.masked)
+        fits = set(answer.pairs) == set(state.sites) - set(state.sum.masked)
         fits = fits and all(len(seed) == secure_sum.KEY for seed in answer.pairs.values())
         return None if fits else "it opens what is not part of the sum"
 
@@ -157,8 +157,8 @@ def sends(step: str) -> str:
 def recipients(state: State) -> tuple[str, ...]:
     """Return the sites that are asked: a sum is opened by those that are in it."""
     if state.step == OPEN.name:
-        return tuple(site for site in state.roster if site in state.sum.masked)
-    return state.roster
+        return tuple(site for site in state.sites if site in state.sum.masked)
+    return state.sites
 
 
 def local(site: LocalSite, request: Request) -> Answer:
@@ -173,20 +173,11 @@ def local(site: LocalSite, request: Request) -> Answer:
 
 def _summing(state: State) -> Summing:
     """Return what goes with the requests of a sum."""
-    of, sums = state.sum.of, state.column_sums
-    rows = state.rows if of == "certify" else state.believed  # as in an open study
-    return Summing(
-        of,
-        state.sum.label or state.head,
-        state.keys,
-        tuple(sorted(state.sum.masked)),
-        int(sum(rows)),
-        int(max(rows)),
-        state.pooled.tilt,
-        counted_levels(sums.named),
-        sums.units,
-        sums.medians,
-    )
+    step = summed_step(state)
+    rows = state.rows if step.counts_all_rows else state.counted_rows
+    masked = tuple(sorted(state.sum.masked))
+    label, settings = state.sum.label or state.head, step.sum_settings(state)
+    return Summing(step.name, label, state.keys, masked, int(sum(rows)), int(max(rows)), **settings)
 
 
 def _numbers(site: LocalSite, request: Request, asked: Summing) -> Array:
@@ -211,14 +202,14 @@ def _open(state: State, step: Step, answers: Mapping[str, Opened]) -> Array | No
         {site: one.numbers.view(np.uint64) for site, one in state.sum.masked.items()},
         {site: one.seed for site, one in answers.items()},
         {site: one.pairs for site, one in answers.items()},
-        set(state.roster) - set(state.sum.masked),
+        set(state.sites) - set(state.sum.masked),
     )
     return None if secure_sum.impossible(total) else secure_sum.decode(total, step.bits)
 
 
 def _are_enough(state: State, answered: Collection[str]) -> bool:
     """Return whether a sum over these sites hides each: three, and more than half of all."""
-    return len(answered) >= SUMMED_SITES and 2 * len(answered) > len(state.roster)
+    return len(answered) >= SUMMED_SITES and 2 * len(answered) > len(state.sites)
 
 
 def _again(state: State, reason: str) -> State:

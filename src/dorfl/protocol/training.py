@@ -25,10 +25,10 @@ def new_server(state: State) -> Server:
         return pooled_rounds.server_of(state, start)
     rows, options = resolution.trained_on(state), resolution.options_now(state)
     bounds = resolution.limits_of(study) if state.here else resolution.bounds_of(study, problem)
-    weights = np.array(state.believed)
+    weights = np.array(state.counted_rows)
     options = options.changed(limits=bounds)
-    server = training.serve(problem, state.roster, weights, start, options, state.centers)
-    counts = dict(zip(state.roster, rows, strict=True))  # which reports have to repeat
+    server = training.serve(problem, state.sites, weights, start, options, state.centers)
+    counts = dict(zip(state.sites, rows, strict=True))  # which reports have to repeat
     if not (server.detection.most or state.here):  # outlying clients are named at least
         detection = byzantine.plan_naming(options, problem.method.mixture, len(rows))
         server = server._replace(detection=detection)
@@ -66,7 +66,7 @@ def unless_refused(state: State, info: Info) -> Info:
     last = state.history[-_MAX_REFUSED:]
     if info.done or len(last) < _MAX_REFUSED or any(line.answered for line in last):
         return info
-    if not all(line.refused.keys() >= set(state.roster) for line in last):  # some did not reply
+    if not all(line.refused.keys() >= set(state.sites) for line in last):  # some did not reply
         return info
     return info._replace(done="refused", why=f"every site refused the last {_MAX_REFUSED} rounds")
 

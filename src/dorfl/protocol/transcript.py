@@ -121,7 +121,7 @@ def advance(state: State, step: Sequence[SignedReply]) -> State:
     ValueError
         If the study ends with an error.
     """
-    asked, names = coordinator.asked(state), [said.site for said in step]
+    asked, names = coordinator.recipients(state), [said.site for said in step]
     if len(set(names)) < len(names) or not set(names) <= set(asked):
         raise UnfitError("a site answers twice, or was not asked")
     answers, refused = dict[str, Answer](), dict[str, str]()
@@ -131,14 +131,14 @@ def advance(state: State, step: Sequence[SignedReply]) -> State:
             answers[said.site] = coordinator.read(state, said.site, said.reply)
         except ValueError as error:
             refused[said.site] = str(error)
-    usable = {s for s, a in answers.items() if state.spare or not isinstance(a, Refusal)}
+    usable = {s for s, a in answers.items() if state.is_optional or not isinstance(a, Refusal)}
     away = [site for site in asked if site not in names]
     if awaited := set(away).intersection(coordinator.waiting(state, usable)):
         raise UnfitError(f"the step ends without site {min(awaited)!r}, which it has to wait for")
     if 2 * len(names) <= len(asked):
         raise UnfitError("the step ends without half of the sites")
     after = coordinator.receive(state, answers, refused)
-    absences = {s: state.absences.get(s, 0) + (s in away) for s in state.roster}
+    absences = {s: state.absences.get(s, 0) + (s in away) for s in state.sites}
     return after._replace(head=_after(state.head, step), number=state.number + 1, absences=absences)
 
 
@@ -263,7 +263,7 @@ class Exchange:
         if not self.state.study.privacy.summed:
             refused = {s: why for s, why in self.refused.items() if s not in self.answers}
             return coordinator.receive(self.state, self.answers, refused)
-        step = tuple(self._said[site] for site in self.state.roster if site in self._said)
+        step = tuple(self._said[site] for site in self.state.sites if site in self._said)
         after = advance(self.state, step)
         self.transcript.append(step)
         return after

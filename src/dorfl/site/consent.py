@@ -44,10 +44,10 @@ def objection(agreement: Agreement, name: str, policy: Policy) -> str | None:
 
 def mode_objection(study: Study, policy: Policy) -> str | None:
     """Return why the site does not take part in the study's mode, or None."""
-    shown, mode = study.privacy.epsilon, study.privacy.mode
-    if policy.epsilon is not None and (shown is None or shown > policy.epsilon):
+    epsilon, mode = study.privacy.epsilon, study.privacy.mode
+    if policy.epsilon is not None and (epsilon is None or epsilon > policy.epsilon):
         return f"this site takes part with differential privacy of ε ≤ {policy.epsilon:g} only"
-    if shown is not None and study.privacy.delta > policy.delta:
+    if epsilon is not None and study.privacy.delta > policy.delta:
         return f"δ is above the {policy.delta:g} that this site allows"
     if policy.allow_open_reports or mode == "summed":
         return None

@@ -81,7 +81,7 @@ class Ledger:
         return set(json.loads(self._approvals.read_text(encoding="utf-8")))
 
     def allows(self, study: Study, patterns: tuple[str, ...]) -> bool:
-        """Whether a person approved the study, or a pattern of names set in advance.
+        """Return whether a person approved the study, or a pattern of names set in advance.
 
         A study that sums names the keys of the sites to sum with, and always takes a person.
         """
@@ -101,7 +101,7 @@ class Ledger:
     def begin(self, study: Study, run: str, policy: Policy) -> str | None:
         """Count a run of an approved study, or return why it cannot begin.
 
-        Both rules go by the texts of studies, so a refusal tells nothing of rows.
+        Both rules go by the texts of studies, so a refusal shows nothing of rows.
         """
         runs = self.studies[mark_of(study)]["runs"]
         if run in runs:
@@ -158,7 +158,7 @@ class Ledger:
 
 
 def named(study: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a study's name matches a pattern.
+    """Return whether a study's name matches a pattern.
 
     >>> named("heart-2", ("heart-*",))
     True

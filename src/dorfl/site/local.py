@@ -32,7 +32,7 @@ def run(
     transcript = transcript or Transcript()
     while state.step != "done":
         step = Exchange(state, transcript)
-        for name in coordinator.asked(state):
+        for name in coordinator.recipients(state):
             while not step.read(name, sites[name].respond(step.payload(name))):
                 pass
         state = step.close()

@@ -71,7 +71,7 @@ def agree(state: State, site: str, relayed: Request) -> State:
     UnfitError
         If the request is not the one that the site computes itself.
     """
-    if state.step == "done" or site not in coordinator.asked(state):
+    if state.step == "done" or site not in coordinator.recipients(state):
         raise UnfitError("this site is not asked at this step of the study")
     own = coordinator.request(state, site)
     if wire.encode(own) == wire.encode(relayed):

@@ -305,7 +305,7 @@ class Site:
         Refused
             If the centre is not the site's own. In a summed study the site alone knows that.
         """
-        dims, spread = len(agreement.transform.names), agreement.spread
+        dims, spread = len(agreement.transform.names), agreement.scales
         center = np.zeros(dims) if agreement.center is None else agreement.center
         fits = center.shape in ((dims,), (resolution.centered_classes(agreement), dims))
         if not fits or (spread is not None and spread.units.shape != (dims,)):

@@ -429,7 +429,7 @@ class _Units:
 
     def __init__(self, state: State, dims: int) -> None:
         self.transform: Transform = state.transform
-        self.dims, self.clients = dims, state.roster
+        self.dims, self.clients = dims, state.sites
         self.label = 1.0 if state.target is None else state.target.spread
         self.middle = 0.0 if state.target is None else state.target.center
         self.loss = self.label**2  # squared and Huber's losses are in squared units of the label
@@ -566,4 +566,4 @@ def _has_weights(rule: str | Mixture) -> bool:
 def _centers(state: State) -> Array:
     if state.centers is not None:
         return state.centers
-    return np.zeros((len(state.roster), len(state.transform.names)))
+    return np.zeros((len(state.sites), len(state.transform.names)))

@@ -34,12 +34,12 @@ _BLOCK = 65_536  # bytes of each
 
 def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     """Return the in-sample certificate of a finished study; None if a site's part is missing."""
-    shown = state.shown
-    if not state.told or set(state.told) != set(shown):
+    shown = state.reported_rows
+    if not state.bounds or set(state.bounds) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    asked, less = resolution.certificates(state, resolution.grid_stride(state))
-    told = tuple(state.told[site] for site in shown)
+    asked, less = resolution.certificate_grids(state, resolution.grid_stride(state))
+    told = tuple(state.bounds[site] for site in shown)
     if any(one.loss.shape[1] < len(asked.shares) for one in told):
         told, asked = tuple(bound.restrict_report(one, asked, less) for one in told), less
     found = InSample(

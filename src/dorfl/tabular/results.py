@@ -44,8 +44,8 @@ def fit_of(state: State) -> Fit:
     assert outcome is not None
     problem = resolution.problem_of(state)
     if centers is None:
-        centers = np.zeros((len(state.shown), problem.dims))
-    fit = _fit(outcome, problem, tuple(state.shown), outcome.lam, outcome.risks, centers)
+        centers = np.zeros((len(state.reported_rows), problem.dims))
+    fit = _fit(outcome, problem, tuple(state.reported_rows), outcome.lam, outcome.risks, centers)
     fit.history.extend(state.history)
     return fit
 
@@ -149,13 +149,13 @@ def _fit(
 
 
 def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
-    reports, rows = state.finished, state.shown
+    reports, rows = state.finished, state.reported_rows
     notes += _notes(state)
     weights = learnt = None
-    if set(reports) == set(state.roster):
+    if set(reports) == set(state.sites):
         assert state.outcome is not None
-        weights = histogram([reports[name].weights for name in state.roster])
-        parts = [reports[name].learnt for name in state.roster]
+        weights = histogram([reports[name].weights for name in state.sites])
+        parts = [reports[name].learnt for name in state.sites]
         learnt = LossComparison(*constant_baseline.against(parts, state.outcome.lam))
         if weights.low and not state.here:
             notes += (
@@ -182,16 +182,16 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
 
 def _notes(state: State) -> tuple[str, ...]:
     """Return notes on rounds, settings, sites and columns."""
-    incomplete = sum(len(line.answered) < len(state.roster) for line in state.history)
+    incomplete = sum(len(line.answered) < len(state.sites) for line in state.history)
     notes: tuple[str, ...] = ()
     if incomplete and state.study.privacy.summed:
         notes += (f"{incomplete} rounds were sums without a site that did not reply",)
-    elif incomplete and state.learning is not None:
+    elif incomplete and state.network_training is not None:
         notes += (f"{incomplete} rounds were without a site that did not reply",)
     elif incomplete:
         notes += (f"in {incomplete} rounds the last report of a site was extrapolated",)
     notes += resolution.unused(state.study) + _discounted(state) + certify.describe_withheld(state)
-    if state.learning:
+    if state.network_training:
         notes += (network.NO_CERTIFICATE,)
     assert state.transform is not None
     dates = [repr(part.name) for part in state.transform.numeric if part.date]
@@ -204,9 +204,9 @@ def _notes(state: State) -> tuple[str, ...]:
 
 def _clients(state: State) -> tuple[ClientStatistics, ...]:
     """Return the statistics of clients, and in a summed study those that sites release, rounded."""
-    counts = dict(zip(state.roster, state.rows, strict=True))
+    counts = dict(zip(state.sites, state.rows, strict=True))
     found = []
-    for name, rows in state.shown.items():
+    for name, rows in state.reported_rows.items():
         own = state.finished.get(name)
         loss, score = (None, None) if own is None else (own.learnt.loss, own.score)
         found.append(ClientStatistics(name, rows, loss, score))
@@ -233,7 +233,7 @@ def _discounted(state: State) -> tuple[str, ...]:
     return tuple(
         f"site {name!r} counts as {most:,} of the {own:,} rows that it reports, four times the "
         "median site's; [defence] most_rows sets the limit"
-        for name, own, most in zip(state.roster, state.rows, state.believed, strict=True)
+        for name, own, most in zip(state.sites, state.rows, state.counted_rows, strict=True)
         if most < own
     )
 

@@ -181,7 +181,7 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
     study = study._replace(sites=split.names)
     # Clients with too few rows were left out when the table was split.
     state = coordinator.begin(study.changed(privacy_minimum_rows=1), "table")._replace(here=True)
-    split = split.only(state.roster)
+    split = split.only(state.sites)
     counts = dict(zip(split.names, np.diff(split.bounds).tolist(), strict=True))
     try:
         state = coordinator.receive(

@@ -42,6 +42,10 @@ from dorfl.tabular import network, promises, results
 from dorfl.tabular.model import Model
 from dorfl.tabular.rows import Prepared, Rows, open_split, prepare
 
+# Steps that are computed here, for all clients at once.
+_STEPS = frozenset(
+    {"location", "cutoff", "select", "compare", "round", "network", "finish", "certify", "done"}
+)
 _CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
 _CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own
 
@@ -161,7 +165,7 @@ def fit(
     state, group
         The coordinator's state, and the rows with the model's problem.
     """
-    names, clients = prepared.state.roster, validation.clients(prepared.rows.clients)
+    names, clients = prepared.state.sites, validation.clients(prepared.rows.clients)
     if mass is not None or score is not None:  # candidates are compared for equal weights only
         study = study.changed(method_outliers=_given_share(study, score))
     state = resolve(study, prepared)
@@ -171,11 +175,11 @@ def fit(
     while state.step == "round":
         assert state.server is not None
         reports = respond(group, federated.broadcast(state.server), seed, noise, least)
-        state = coordinator.receive(state, {report.client: report for report in reports})
+        state = _receive(state, {report.client: report for report in reports})
         if progress is not None:
             progress(state.history[-1])
     if noise is not None:  # statistics of a private model would not be private
-        return coordinator.receive(state, {}), group
+        return _receive(state, {}), group
     assert state.outcome is not None
     if group.problem.estimates_scale:
         assert state.scatter is not None
@@ -184,7 +188,7 @@ def fit(
             fixed = scaling.fixed(group.problem, state.scatter)
         group = replace(group, problem=fixed)
     statistics = finish.statistics(group, state.outcome.theta, state.target, least=1)
-    return coordinator.receive(state, dict(zip(names, statistics, strict=True))), group
+    return _receive(state, dict(zip(names, statistics, strict=True))), group
 
 
 def resolve(
@@ -201,22 +205,22 @@ def resolve(
     candidates
         Candidates to compare, instead of the usual outlier shares.
     """
-    rows, names, state = prepared.rows, prepared.state.roster, prepared.state
+    rows, names, state = prepared.rows, prepared.state.sites, prepared.state
     resolved = state.study._replace(method=study.method, training=study.training)
     state = state._replace(study=resolved, network=state.study.training.model != "linear")
     if candidates is not None:
         state = state._replace(candidates=candidates)
-    state = coordinator.proceed(state, "scales")
+    state = _skip(coordinator.proceed(state, "scales"))
     clients = validation.clients(rows.clients)
 
     def answer(state: State, one: Callable[[str], Answer]) -> State:
-        return coordinator.receive(state, dict(zip(names, each(one, names), strict=True)))
+        return _receive(state, dict(zip(names, each(one, names), strict=True)))
 
     if state.step == "location":
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
 
         def report(name: str) -> LocationReport:
-            key = name, resolution.centered_classes(state), state.apart
+            key = name, resolution.centered_classes(state), state.own_centers
             if key not in prepared.locations:
                 found = location.report(*clients[name], state, gaps.get(name))
                 prepared.locations[key] = found
@@ -228,6 +232,18 @@ def resolve(
         known = dict(zip(names, state.centers, strict=True))
         state = answer(state, lambda name: cutoff.distances(*clients[name], known[name], state))
     return _select(state, clients)
+
+
+def _receive(state: State, answers: dict[str, Answer]) -> State:
+    """Return the state after a step, at a step that is computed here."""
+    return _skip(coordinator.receive(state, answers))
+
+
+def _skip(state: State) -> State:
+    """Go on to a step that is computed here: steps of a user run at sites only."""
+    while state.step not in _STEPS:
+        state = coordinator.proceed(state, state.step)
+    return state
 
 
 def _given_share(study: Study, score: Score | None) -> float:
@@ -249,9 +265,9 @@ def _select(state: State, clients: Clients) -> State:
         }
         candidates = state.candidates
         while state.step == "select" and state.candidates == candidates:
-            state = coordinator.receive(state, _reports(state, groups, seed, least))
+            state = _receive(state, _reports(state, groups, seed, least))
         if state.step == "compare":
-            state = coordinator.receive(state, dict(_compared(state, clients)))
+            state = _receive(state, dict(_compared(state, clients)))
     return state
 
 
@@ -264,10 +280,10 @@ def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
     models, problem = np.array(state.models), resolution.problem_of(state)
 
     def losses(name: str) -> list[Array]:
-        center = None if state.centers is None else state.centers[state.roster.index(name)]
+        center = None if state.centers is None else state.centers[state.sites.index(name)]
         return compare.candidate_losses(problem, models, *clients[name], state, center)
 
-    found = dict(zip(state.roster, each(losses, state.roster), strict=True))
+    found = dict(zip(state.sites, each(losses, state.sites), strict=True))
     least = state.study.privacy.least
     small = [name for name, own in found.items() if len(own[0]) < outliers.STRATUM]
     if least <= 1 and len(small) > 1:
@@ -279,7 +295,7 @@ def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
 
 def _reports(state: State, groups: dict[str, Group], seed: int, least: int) -> dict[str, Answer]:
     """Return every client's reports on the candidates that are still trained."""
-    found: dict[str, dict[str, Report]] = {name: {} for name in state.roster}
+    found: dict[str, dict[str, Report]] = {name: {} for name in state.sites}
     for place, group in groups.items():
         server = state.servers[int(place)]
         if server is not None:
@@ -294,7 +310,7 @@ def _group(
     """Return the rows as the problem at hand sees them."""
     problem = resolution.problem_of(state)
     dims = next(iter(clients.values()))[0].shape[1]
-    centers = np.zeros((len(state.roster), dims)) if state.centers is None else state.centers
+    centers = np.zeros((len(state.sites), dims)) if state.centers is None else state.centers
     if score is not None:
         temperature = min(problem.method.temperature, defaults.TEMPERATURE)
         method = replace(problem.method, score=score, temperature=temperature)

@@ -27,6 +27,7 @@ class Certify(Step):
     sends = "bounds of the loss and the error under outliers and drift"
     may_refuse = True
     is_summed = True
+    counts_all_rows = True  # as in an open study
 
     def is_due(self, state: State) -> bool:
         """Return whether the model is certified, and no site was missing at the end."""
@@ -48,7 +49,7 @@ class Certify(Step):
 
     def validate(self, state: State, site: str, answer: CertificateReport) -> str | None:
         """Check that the part is on one of the two grids, and in range."""
-        return check(answer, *resolution.certificates(state, resolution.grid_stride(state)))
+        return check(answer, *resolution.certificate_grids(state, resolution.grid_stride(state)))
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
         """Return no site: the model is trained."""
@@ -59,7 +60,7 @@ class Certify(Step):
         missing = unanswered(state, answers, refused)
         if state.study.privacy.summed:  # one answer for all sites, or none
             missing = {} if answers else refused
-        return state._replace(step=NEXT, told=dict(answers), withheld=missing)
+        return state._replace(step=NEXT, bounds=dict(answers), withheld=missing)
 
     def size(self, state: State) -> int:
         """Return the numbers of both grids."""
@@ -74,7 +75,7 @@ class Certify(Step):
 
     def decode(self, state: State, total: Array) -> tuple[State, CertificateReport]:
         """Return the means over all rows; what rounding took away is added."""
-        means = np.where(total < _MAX_MEAN, total + 2.0**-32 * len(state.roster), NO_BOUND)
+        means = np.where(total < _MAX_MEAN, total + 2.0**-32 * len(state.sites), NO_BOUND)
         shapes = _shapes(state)
         parts = np.split(means, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
         loss, error = (part.reshape(s) for part, s in zip(parts, shapes, strict=True))
@@ -82,7 +83,7 @@ class Certify(Step):
 
     def give_up(self, state: State, answers: Answers[Any], refused: Reasons) -> State | None:
         """Leave the model without a certificate unless all sites take part."""
-        if len(answers) == len(state.roster):
+        if len(answers) == len(state.sites):
             return None
         return self.combine(state, {}, unanswered(state, answers, refused))
 
@@ -106,7 +107,7 @@ def bounds(
     stride
         The grid of prices, see :mod:`dorfl.certificates.bound`.
     """
-    units, asked = resolution.certifying(agreed, stride)
+    units, asked = resolution.certificate_grid(agreed, stride)
 
     def rounded(mean: Array, unit: float) -> Array:
         up = np.ceil(mean / unit * 1e4) * 1e-4 * unit
@@ -144,7 +145,7 @@ def check(
 
 def _shapes(state: State) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the shapes of the certificate's arrays."""
-    _, asked = resolution.certifying(state, resolution.grid_stride(state))
+    _, asked = resolution.certificate_grid(state, resolution.grid_stride(state))
     shape = (len(asked.points), len(asked.shares))
     return shape, shape
 

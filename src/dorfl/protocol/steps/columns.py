@@ -8,6 +8,7 @@ around an estimate, again around the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ _OTHER_COLUMNS = "the sum is of other columns than those agreed on"
 
 
 class _Statistics(Step):
-    """What the steps about columns have in common."""
+    """Base of the steps about columns: summaries of the columns and the label."""
 
     answer = Columns
     needs_columns = False
@@ -46,7 +47,7 @@ class _Statistics(Step):
 
     def validate(self, state: State, site: str, answer: Columns) -> str | None:
         """Check every column against the rows of the site."""
-        rows = state.rows[state.roster.index(site)]
+        rows = state.rows_of(site)
         reasons = (check_column(column, rows) for column in _all(answer))
         return next((reason for reason in reasons if reason), None)
 
@@ -134,6 +135,10 @@ class ColumnStatistics(_Statistics):
             schema.check_columns(state)
         return state._replace(step=NEXT)
 
+    def sum_settings(self, state: State) -> dict[str, Any]:
+        """Return the levels that are counted."""
+        return {"levels": counted_levels(state.column_sums.named)}
+
     def size(self, state: State) -> int:
         """Return how many numbers count the columns and their levels."""
         levels = counted_levels(state.column_sums.named)
@@ -147,11 +152,9 @@ class ColumnStatistics(_Statistics):
         rows = site.rows(request.agreement)
         numbers: list[float] = []
         for name, names in sorted(levels.items()):
-            numbers += _column_numbers(
-                answer.columns[name] if name else answer.label, rows, name or label
-            )
-            counts = (answer.columns[name] if name else answer.label).levels
-            numbers += [counts.get(level, 0) for level in names]
+            column = answer.columns[name] if name else answer.label
+            numbers += _column_numbers(column, rows, name or label)
+            numbers += [column.levels.get(level, 0) for level in names]
         return np.array(numbers, dtype=np.float64)
 
     def decode(self, state: State, total: Array) -> tuple[State, Columns | None]:
@@ -183,6 +186,10 @@ class Medians(_Statistics):
     def is_due(self, state: State) -> bool:
         """Return whether a median is left to find."""
         return bool(state.column_sums.medians)
+
+    def sum_settings(self, state: State) -> dict[str, Any]:
+        """Return units, and the last estimates of medians."""
+        return {"units": state.column_sums.units, "medians": state.column_sums.medians}
 
     def size(self, state: State) -> int:
         """Return the numbers of all histograms."""

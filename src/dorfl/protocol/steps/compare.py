@@ -50,7 +50,7 @@ class Compare(Step):
 
     def validate(self, state: State, site: str, answer: HeldOut) -> str | None:
         """Check shapes, ranges, and the number of held-out rows."""
-        return check(answer, state.rows[state.roster.index(site)])
+        return check(answer, state.rows_of(site))
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
         """Return no site once one has answered."""

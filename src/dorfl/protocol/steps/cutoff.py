@@ -29,14 +29,14 @@ class Cutoff(Step):
     def local(self, site: LocalSite, request: Request) -> Sketch:
         """Return a sketch of the squared distances of the site's rows."""
         agreement = request.agreement
-        if agreement.spread is None or agreement.center is None:
+        if agreement.scales is None or agreement.center is None:
             raise Refused(NOT_ASKED)
         X, y = site.features(agreement)
         return distances(X, y, site.center(agreement, X, y), agreement)
 
     def validate(self, state: State, site: str, answer: Sketch) -> str | None:
         """Check that the sketch is of the site's rows."""
-        rows = state.rows[state.roster.index(site)]
+        rows = state.rows_of(site)
         return check_sketch(answer, min(rows, SUBSAMPLE), lowest=0.0)
 
     def limit_rows(self, answer: Sketch, rows: int, most: float) -> Sketch:

@@ -38,7 +38,7 @@ class Enrol(Step):
 
     def combine(self, state: State, answers: Answers[Enrolled], refused: Reasons) -> State:
         """Keep rows, columns and keys; raise ValueError if sites have different columns."""
-        first = state.roster[0]
+        first = state.sites[0]
         columns = state.study.columns.use or answers[first].columns
         for site, answer in answers.items():
             odd = set(answer.columns) ^ set(columns)
@@ -49,10 +49,10 @@ class Enrol(Step):
                 )
             if answer.rows < state.study.privacy.minimum_rows:
                 raise ValueError(f"site {site!r}: enrols with fewer rows than the study's minimum")
-        rows = tuple(answers[site].rows for site in state.roster)
+        rows = tuple(answers[site].rows for site in state.sites)
         if state.study.privacy.summed:
             _check_sites(answers)
-            keys = {site: answers[site].key for site in state.roster}
+            keys = {site: answers[site].key for site in state.sites}
             state = state._replace(keys=keys)
         return state._replace(step=NEXT, rows=rows, columns=columns)
 

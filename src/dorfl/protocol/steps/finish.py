@@ -77,7 +77,7 @@ class Finish(Step):
         if isinstance(answer, Released):
             return None
         last = state.server.last.get(site) if state.server is not None else None
-        rows = state.rows[state.roster.index(site)]
+        rows = state.rows_of(site)
         return _check(answer, rows, None if last is None else last[1])
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
@@ -100,7 +100,7 @@ def unanswered(
     """Return the sites without an answer, and the reason that each gave."""
     return {
         site: refused.get(site, "it did not reply in time")
-        for site in state.roster
+        for site in state.sites
         if site not in answers
     }
 
@@ -116,9 +116,9 @@ def finished_group(site: LocalSite, agreement: Agreement, outcome: Outcome) -> G
 def certificate_of(state: State) -> Bound | None:
     """Return Proposition 2 for the finished model, if there is transport and all sites replied."""
     method = resolution.problem_of(state).method
-    found = [state.finished[site].part for site in state.roster if site in state.finished]
+    found = [state.finished[site].part for site in state.sites if site in state.finished]
     parts = [part for part in found if part is not None]
-    if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.roster):
+    if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.sites):
         return None
     return certificate.combine(parts, state.outcome.lam, method)
 

@@ -1,6 +1,6 @@
 """Step `location`: agree on the scales of columns among inliers, and on the centres of clients.
 
-In a summed study the step `class centers` follows if every client has a centre of its own: it tells
+In a summed study the step `class centers` follows if every client has a centre of its own: it shows
 whether classes differ in location. A client's own centre is known to the client alone.
 """
 
@@ -50,7 +50,7 @@ class Location(Step):
 
     def validate(self, state: State, site: str, answer: LocationReport) -> str | None:
         """Check shapes, ranges and order."""
-        dims, rows = len(state.transform.names), state.rows[state.roster.index(site)]
+        dims, rows = len(state.transform.names), state.rows_of(site)
         width, classes = dims + (state.target is not None), resolution.centered_classes(state)
         return check(answer, rows, dims, width, classes)
 
@@ -63,7 +63,7 @@ class Location(Step):
         """Settle the scales of columns and, if the method has a score, the centres."""
         reports = list(answers.values())
         scales = robust.column_scales(reports, resolution.measured_of(state.study))
-        state = state._replace(step=NEXT, spread=scales)
+        state = state._replace(step=NEXT, scales=scales)
         own, shape = resolution.keeps_center(state), resolution.shape_of(state)
         if not (state.study.method.scores and shape.any()):
             return state
@@ -151,7 +151,7 @@ def report(
     for at, part in _numeric(transform):
         fills[at] = (part.fill - part.center) / part.spread
     middle = None
-    if not agreement.apart:  # distances are from the centres of columns, mostly 0 once scaled
+    if not agreement.own_centers:  # distances are from the centres of columns, mostly 0 once scaled
         middle = np.append(fills, 0.0) if target is not None else fills
     imputed = None if missing is None else np.array([fills.astype(X.dtype), missing])
     classes = resolution.centered_classes(agreement)

@@ -62,11 +62,11 @@ class NetworkRound(Step):
         """Make the network and its server."""
         from dorfl.networks import server, tabular  # noqa: PLC0415 - imports torch
 
-        problem, counts = layered(resolution.problem_of(state)), np.array(state.believed)
+        problem, counts = layered(resolution.problem_of(state)), np.array(state.counted_rows)
         plan = plan_of(state, counts, state.study.training.l2)
-        setting = server.Setting(problem.method, plan, state.roster, counts)
+        setting = server.Setting(problem.method, plan, state.sites, counts)
         before = server.begin(setting, tabular.start(problem, plan.seed))
-        return state._replace(server=None, learning=_plain(before, plan.l2))
+        return state._replace(server=None, network_training=_plain(before, plan.l2))
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send θ and λ."""
@@ -106,7 +106,7 @@ class NetworkRound(Step):
             return "reports for another site"
         if answer.round != sent.round:
             return f"does not answer round {sent.round}"
-        if answer.rows != state.rows[state.roster.index(site)]:
+        if answer.rows != state.rows_of(site):
             return "announces another number of rows than before"
         if abs(answer.value) > MAX_RISK:
             return "its risk is too large to compute with"
@@ -139,7 +139,7 @@ class NetworkRound(Step):
             return _ended(state, setting, {site: one.value for site, one in answers.items()})
         reports = {
             i: (torch.from_numpy(answers[site].vector), answers[site].value)
-            for i, site in enumerate(state.roster)
+            for i, site in enumerate(state.sites)
             if site in answers
         }
         usual, absurd = server.absurd(reports, server.Usual(*now.usual))
@@ -149,12 +149,12 @@ class NetworkRound(Step):
             update, risk = reports[i]
             values = np.array([risk])
             server.hear(setting, before, sent, received, [i], update[None], values, update.nbytes)
-        unused = {state.roster[i]: reason for i, reason in absurd.items()}
+        unused = {state.sites[i]: reason for i, reason in absurd.items()}
         after, line = server.step(setting, before, sent, received, {**refused, **unused})
         answered = now.answered | dict.fromkeys(line.answered, line.round)
         now = _plain(after, now.decay)
         now = now._replace(usual=(usual.longest, usual.highest), answered=answered)
-        return state._replace(learning=now, history=(*state.history, line))
+        return state._replace(network_training=now, history=(*state.history, line))
 
 
 def is_due(state: State) -> bool:
@@ -242,15 +242,15 @@ def describe_network(problem: Layered, plan: Plan) -> str:
 
 def describe(state: State) -> tuple[str, ...]:
     """Describe the network of a finished study; nothing if its model is linear."""
-    if state.learning is None:
+    if state.network_training is None:
         return ()
     return (describe_network(_problem(state), _setting(state).plan),)
 
 
 def training(state: State) -> NetworkTraining:
     """Return the state of the training."""
-    assert state.learning is not None
-    return state.learning
+    assert state.network_training is not None
+    return state.network_training
 
 
 # ── the coordinator ─────────────────────────────────────────────────────────────────────────────
@@ -261,9 +261,9 @@ def _ended(state: State, setting: network_server.Setting, values: dict[str, floa
     from dorfl.networks import server  # noqa: PLC0415 - imports torch
 
     now = training(state)
-    risks = np.array([values.get(s, old) for s, old in zip(state.roster, now.risks, strict=True)])
+    risks = np.array([values.get(s, old) for s, old in zip(state.sites, now.risks, strict=True)])
     objective, gap = server.standing(setting.method, risks, now.lam)
-    missing = {s: now.answered[s] for s in state.roster if s not in values}
+    missing = {s: now.answered[s] for s in state.sites if s not in values}
     outcome = Outcome(
         theta=now.mean,
         lam=now.lam,
@@ -294,8 +294,8 @@ def _problem(state: State) -> Layered:
 def _setting(state: State) -> network_server.Setting:
     from dorfl.networks.server import Setting  # noqa: PLC0415 - imports torch
 
-    counts, method = np.array(state.believed), _problem(state).method
-    return Setting(method, plan_of(state, counts, training(state).decay), state.roster, counts)
+    counts, method = np.array(state.counted_rows), _problem(state).method
+    return Setting(method, plan_of(state, counts, training(state).decay), state.sites, counts)
 
 
 def _plain(state: network_server.State, decay: float) -> NetworkTraining:

@@ -32,6 +32,7 @@ class TrainingRound(Step):
     may_refuse = True
     is_summed = True
     bits = 40
+    sums_without = True
 
     def is_due(self, state: State) -> bool:
         """Return whether a linear model is trained, or fixes something for the network."""
@@ -72,17 +73,18 @@ class TrainingRound(Step):
         for site in sorted(refused.keys() - server.last.keys()):
             raise ValueError(f"site {site!r} does not take part: {refused[site]}")
         number, (server, info, received) = server.round, federated.receive(server, answers.values())
-        line = Round(
-            number, info.objective, info.gap, info.risks, info.lam, received.answered,
-            {**refused, **received.refused}, received.clipped, received.bytes_up,
-            received.bytes_down,
-        )  # fmt: skip
+        received = received._replace(refused={**refused, **received.refused})
+        line = Round(number, info.objective, info.gap, info.risks, info.lam, *received)
         if state.study.training.model == "linear":
             state = state._replace(server=server, history=(*state.history, line))
         else:
             state = state._replace(server=server, spent=state.spent + 1)
         info = training.unless_refused(state, info)
         return _ended(state, info) if info.done else state
+
+    def sum_settings(self, state: State) -> dict[str, Any]:
+        """Return how reports are weighted."""
+        return {"tilt": state.pooled.tilt}
 
     def size(self, state: State) -> int:
         """Return the numbers of a report."""

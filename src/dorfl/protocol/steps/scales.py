@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dorfl.data import preprocessing, sketch
@@ -40,7 +42,7 @@ class ColumnScaling(Step):
 
     def validate(self, state: State, site: str, answer: Scales) -> str | None:
         """Check every deviation against the rows of the site."""
-        rows = state.rows[state.roster.index(site)]
+        rows = state.rows_of(site)
         noisy = bool(state.study.privacy.known)
         reasons = (check_deviation(one, rows, has_noise=noisy) for one in _all(answer))
         return next((reason for reason in reasons if reason), None)
@@ -73,6 +75,10 @@ class ColumnScaling(Step):
             state = schema.scale_label(state, {s: a.label for s, a in answers.items() if a.label})
         schema.check_columns(state)
         return state._replace(step=NEXT)
+
+    def sum_settings(self, state: State) -> dict[str, Any]:
+        """Return the units of columns."""
+        return {"units": state.column_sums.units}
 
     def size(self, state: State) -> int:
         """Return the numbers of all columns."""

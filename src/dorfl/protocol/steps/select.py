@@ -93,9 +93,8 @@ class Select(Step):
             after, info, received = federated.receive(server, reports)
             if received.odd:  # implausible reports: no comparison can be based on them
                 line = Round(
-                    server.round, info.objective, info.gap, info.risks, info.lam, *received[:3],
-                    received.bytes_up, received.bytes_down,
-                )  # fmt: skip
+                    server.round, info.objective, info.gap, info.risks, info.lam, *received
+                )
                 return candidates.decide(
                     state._replace(history=(*state.history, line)), outliers.CAUTIOUS
                 )
@@ -114,7 +113,7 @@ def _choose_candidates(state: State) -> State:
     state = state._replace(candidates=scored)
     if len(scored) == 1 and not resolution.compares_labels(state):
         return state
-    limit = outliers.row_limit(len(state.roster))
+    limit = outliers.row_limit(len(state.sites))
     return state._replace(row_limit=limit, models=(None,) * len(scored))
 
 
