@@ -47,7 +47,7 @@ from dorfl.linear.simd import (
 )
 from dorfl.support import compilation
 
-SIMD_DIGEST = "8aaf2e835087966b"  # of simd.py, see tests/linear/test_kernels.py
+SIMD_DIGEST = "f0e22f48b23c2b77"  # of simd.py, see tests/linear/test_kernels.py
 LOGISTIC, SQUARED, HUBER = range(3)
 
 BLOCK = 64  # rows of a block of several outputs, which stay in the first-level cache
