@@ -72,7 +72,8 @@ def test_no_method_is_best_if_all_tie_and_one_is_named_if_not():
     second = first.copy()
     second[:3] = 1 - second[:3]  # three rows differ: a tie
     tie = comparison([first, second])
-    assert tie.best is None and tie.tied == ("a", "b") and tie.verdict.startswith("none: all methods")
+    assert tie.best is None and tie.tied == ("a", "b")
+    assert tie.verdict.startswith("none: all methods")
     third = first.copy()
     third[first == 1] *= rng.random(int(first.sum())) < 0.8
     found = comparison([first, second, third])
