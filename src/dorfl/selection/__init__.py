@@ -1,6 +1,6 @@
 """Choose settings from the clients' data: assumed outliers, units, and how methods compare.
 
-- :mod:`~dorfl.selection.outliers`: compare candidates on held-out rows by a trimmed paired test.
+- :mod:`~dorfl.selection.outliers`: compare candidates by their likelihood of held-out rows.
 - :mod:`~dorfl.selection.defaults`: turn an outlier share and a drift into a method.
-- :mod:`~dorfl.selection.label_errors`: list rows whose label does not fit.
+- :mod:`~dorfl.selection.constants`: the constants that decide.
 """
