@@ -97,13 +97,20 @@ def _ignored_clients(
         return []
     level = float(lam @ losses)
     constants = [_constant_loss(group, p, slice(a, b)) for p, a, b in _slices(group, weights)]
-    ignored = (lam * len(lam) < NO_WEIGHT) & (losses > np.maximum(constants, level))
+    return warn_of_ignored(group.names, lam, losses, np.maximum(constants, level), level)
+
+
+def warn_of_ignored(
+    names: Sequence[str], lam: Array, losses: Array, allowed: Array | float, level: float
+) -> list[str]:
+    """Return a warning if clients without weight in λ have losses above `allowed`."""
+    ignored = (lam * len(lam) < NO_WEIGHT) & (losses > allowed)
     if not ignored.any():
         return []
     worst = int(np.argmax(np.where(ignored, losses, -np.inf)))
     return [
         f"{int(ignored.sum())} client(s) have no weight in the mixture although their loss is "
-        f"higher, such as {group.names[worst]!r} (loss {losses[worst]:.4g}, the mixture's "
+        f"higher, such as {names[worst]!r} (loss {losses[worst]:.4g}, the mixture's "
         f'{level:.4g}): the score lowers their risk. Use mixture.agnostic(by="loss"), or '
         "dorfl.methods.dorfl()."
     ]

@@ -25,8 +25,7 @@ from dorfl.support.types import Array
 
 if TYPE_CHECKING:
     from dorfl.networks.plan import Plan
-    from dorfl.networks.server import Setting
-    from dorfl.networks.server import State as Playing
+    from dorfl.networks.server import ServerSettings, ServerState
     from dorfl.protocol.coordinator import State
 
 NO_CERTIFICATE = "a network has no exact certificate: that is for linear models"
@@ -81,7 +80,7 @@ def begin(state: State) -> State:
 
     problem, counts = layered(meaning.problem_of(state)), np.array(state.believed)
     plan = planned(state, counts, state.study.training.l2)
-    setting = server.Setting(problem.method, plan, state.roster, counts)
+    setting = server.ServerSettings(problem.method, plan, state.roster, counts)
     playing = server.begin(setting, tabular.start(problem, plan.seed))
     return state._replace(step="network", server=None, learning=_kept(playing, plan.l2))
 
@@ -129,7 +128,7 @@ def receive(state: State, answers: dict[str, Any], refused: dict[str, str]) -> S
     import torch  # noqa: PLC0415
 
     from dorfl.networks import server  # noqa: PLC0415 - brings in torch
-    from dorfl.networks.client import in_order  # noqa: PLC0415 - brings in torch
+    from dorfl.networks.client import Reply, in_order  # noqa: PLC0415 - brings in torch
 
     now, setting = learning(state), _setting(state)
     for site in sorted(refused.keys() - now.heard.keys()):
@@ -141,27 +140,26 @@ def receive(state: State, answers: dict[str, Any], refused: dict[str, str]) -> S
         for i, site in enumerate(state.roster)
         if site in answers
     }
-    usual, absurd = server.absurd(told, server.Usual(*now.usual))
+    usual, absurd = server.find_absurd(told, server.TypicalSizes(*now.usual))
     before = _playing(now)
-    question, heard = server.ask(setting, before), server.listen(before)
+    question, heard = server.ask(setting, before), server.no_replies(before)
     for i in in_order([i for i in told if i not in absurd], setting.counts):
         way, risk = told[i]
-        server.hear(
-            setting, before, question, heard, [i], way[None], np.array([risk]), way.nbytes
-        )  # fmt: skip
+        reply = Reply([i], way[None], torch.tensor([risk], dtype=torch.float64))
+        server.add_replies(setting, before, question, heard, reply)
     unused = {state.roster[i]: reason for i, reason in absurd.items()}
     after, line = server.step(setting, before, question, heard, {**refused, **unused})
     there = now.heard | dict.fromkeys(line.answered, line.round)
-    now = _kept(after, now.decay)._replace(usual=(usual.longest, usual.highest), heard=there)
+    now = _kept(after, now.decay)._replace(usual=(usual.length, usual.risk), heard=there)
     return state._replace(learning=now, history=(*state.history, line))
 
 
-def _end(state: State, setting: Setting, told: dict[str, float]) -> State:
+def _end(state: State, setting: ServerSettings, told: dict[str, float]) -> State:
     from dorfl.networks import server  # noqa: PLC0415 - brings in torch
 
     now = learning(state)
     risks = np.array([told.get(s, old) for s, old in zip(state.roster, now.risks, strict=True)])
-    objective, gap = server.standing(setting.method, risks, now.lam)
+    objective, gap = server.objective_and_gap(setting.method, risks, now.lam)
     away = {s: now.heard[s] for s in state.roster if s not in told}
     outcome = Outcome(
         theta=now.mean,
@@ -221,14 +219,15 @@ def _problem(state: State) -> Layered:
     return problem
 
 
-def _setting(state: State) -> Setting:
-    from dorfl.networks.server import Setting  # noqa: PLC0415 - brings in torch
+def _setting(state: State) -> ServerSettings:
+    from dorfl.networks.server import ServerSettings  # noqa: PLC0415 - brings in torch
 
     counts, method = np.array(state.believed), _problem(state).method
-    return Setting(method, planned(state, counts, learning(state).decay), state.roster, counts)
+    plan = planned(state, counts, learning(state).decay)
+    return ServerSettings(method, plan, state.roster, counts)
 
 
-def _kept(playing: Playing, decay: float) -> Learning:
+def _kept(playing: ServerState, decay: float) -> Learning:
     carried = tuple(tensor.numpy() for tensor in playing.carried)
     return Learning(
         playing.round, playing.theta.numpy(), playing.mean.numpy(), carried, playing.lam,
@@ -236,15 +235,15 @@ def _kept(playing: Playing, decay: float) -> Learning:
     )  # fmt: skip
 
 
-def _playing(now: Learning) -> Playing:
+def _playing(now: Learning) -> ServerState:
     import torch  # noqa: PLC0415
 
-    from dorfl.networks.server import State as Playing  # noqa: PLC0415 - brings in torch
+    from dorfl.networks.server import ServerState  # noqa: PLC0415 - brings in torch
 
     def tensor(numbers: Array) -> torch.Tensor:
         return torch.from_numpy(numbers.copy())
 
-    return Playing(
+    return ServerState(
         now.round, tensor(now.theta), tensor(now.mean), [tensor(part) for part in now.carried],
         now.lam, now.risks, now.before, None,
     )  # fmt: skip

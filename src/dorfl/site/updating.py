@@ -27,7 +27,7 @@ from dorfl.support.types import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dorfl.networks.client import Fleet, RobustRisks
+    from dorfl.networks.client import LocalClients, RobustRisks
     from dorfl.site.site import Site
 
 _REACH = 8.0  # rates; no step of Adam is longer than (1 − β₁) / √((1 − β₁²/β₂)(1 − β₂)) = 7.3
@@ -38,7 +38,7 @@ class Own(NamedTuple):
 
     mark: str
     group: Group
-    fleet: Fleet
+    fleet: LocalClients
     start: Array
 
 
@@ -72,8 +72,8 @@ def _report(site: Site, agreement: Agreement, sent: Broadcast) -> Report:
     else:
         if np.isfinite(own.fleet.tilt.temperature):
             _found(site, own, task.theta)
-        told = own.fleet.answer(_tensor(task.theta), number, [0], own.fleet.begin(), None)
-        value, way = float(told.risks[0]), told.ways[0].numpy()
+        told = own.fleet.reply(_tensor(task.theta), number, [0], own.fleet.begin())
+        value, way = float(told.risks[0]), told.updates[0].numpy()
     return Report(site.name, number, len(own.group.target), value, way)
 
 
