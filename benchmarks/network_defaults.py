@@ -109,9 +109,12 @@ def cell(name: str, how: str, kind: str, seed: int) -> dict[str, tuple[float, fl
     found = {}
     for method_name, method in METHODS.items():
         fit = dorfl.train(
-            clients, method, classes=classes, seed=seed,
+            clients,
+            method,
+            classes=classes,
+            seed=seed,
             model=lambda: networks.mlp(X.shape[1], (32,), len(classes)),
-        )  # fmt: skip
+        )
         right = fit.predict(rows.X_test) == rows.y_test
         worst = min(right[rows.y_test == k].mean() for k in classes)
         found[method_name] = (100.0 * float(right.mean()), 100.0 * float(worst))

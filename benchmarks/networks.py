@@ -1,10 +1,10 @@
 """A FedAvg round of 100 clients with a network, against a loop, pfl and Flower's simulation.
 
-The same for all: 100 clients with 100 pictures each, an MLP 784-128-10, one local epoch by plain
-steps, the mean of the results. Everyone has one thread and is measured in processor time, that of
-all processes it starts included: Flower's simulation runs clients in workers of Ray. A round of
-DOR-FL with 7 steps of ascent is shown beside. With `--loop`, FedAvg rounds of several networks and
-client sizes are compared with a hand-written loop of PyTorch instead.
+All train 100 clients with 100 pictures each, an MLP 784-128-10, for one local epoch of SGD, and
+average the results. Each has one thread and is measured in processor time, including that of the
+processes it starts: Flower's simulation runs clients in workers of Ray. The table also has a round
+of DOR-FL with 7 steps of ascent. With `--loop`, FedAvg rounds of several networks and client sizes
+are compared with a hand-written loop of PyTorch instead.
 
     pip install 'dorfl[torch]' pfl 'flwr[simulation]'; python benchmarks/networks.py
 """
@@ -29,8 +29,8 @@ from dorfl import networks
 
 CLIENTS, ROWS, RATE = 100, 100, 0.1
 TARGETS = {"pfl, FedAvg": 3.0, "Flower's simulation, FedAvg": 20.0}  # times our FedAvg round
-MOST = 10.0  # FedAvg rounds that one of DOR-FL may take
-MOST_OF_LOOP = 1.1  # times a hand-written loop
+MAX_ROBUST_RATIO = 10.0  # FedAvg rounds that one of DOR-FL may take
+MAX_LOOP_RATIO = 1.1  # times a hand-written loop
 
 Clients = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -44,7 +44,7 @@ def clients() -> Clients:
 
 
 def spent() -> float:
-    """Processor time of this process and all it has started."""
+    """Return the processor time of this process and of all processes it has started."""
     import psutil  # noqa: PLC0415 - optional
 
     total = 0.0
@@ -58,21 +58,29 @@ def spent() -> float:
 
 
 def mean_round(stamps: list[float]) -> float:
-    """Without the first round, in which everybody warms up."""
+    """Return the mean time of a round, without the first one, which includes warm-up."""
     return (stamps[-1] - stamps[0]) / (len(stamps) - 1)
 
 
 def ours(data: Clients, batch: int, rounds: int, *, robust: bool = False) -> float:
-    method, words = dorfl.methods.erm(), {}
+    method = dorfl.methods.erm()
+    options: dict[str, Any] = {}
     if robust:
         method = dorfl.methods.method(rho=20.0, temperature=20.0, name="dorfl")
-        words = {"inner_steps": 7, "max_loss": 20.0, "score": networks.distance(20.0)}
+        options = {"inner_steps": 7, "max_loss": 20.0, "score": networks.distance(20.0)}
     stamps: list[float] = []
     dorfl.train(
-        data, method, model=lambda: networks.mlp(784, (128,), 10), classes=range(10),
-        rounds=rounds, batch_size=batch, local_epochs=1, lr=RATE,
-        progress=lambda _: stamps.append(spent()), **words,
-    )  # fmt: skip
+        data,
+        method,
+        model=lambda: networks.mlp(784, (128,), 10),
+        classes=range(10),
+        rounds=rounds,
+        batch_size=batch,
+        local_epochs=1,
+        lr=RATE,
+        progress=lambda _: stamps.append(spent()),
+        **options,
+    )
     return mean_round(stamps)
 
 
@@ -106,15 +114,21 @@ def pfl(data: Clients, batch: int, rounds: int) -> float:
     net = Net(*networks.mlp(784, (128,), 10).children())
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
     settings = NNAlgorithmParams(
-        central_num_iterations=rounds, evaluation_frequency=10**9, train_cohort_size=len(users),
+        central_num_iterations=rounds,
+        evaluation_frequency=10**9,
+        train_cohort_size=len(users),
         val_cohort_size=0,
-    )  # fmt: skip
+    )
     local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=batch)
     FederatedAveraging().run(
-        settings, SimulatedBackend(dataset, dataset), model, local,
-        NNEvalHyperParams(local_batch_size=None), callbacks=[Clock()],
+        settings,
+        SimulatedBackend(dataset, dataset),
+        model,
+        local,
+        NNEvalHyperParams(local_batch_size=None),
+        callbacks=[Clock()],
         send_metrics_to_platform=False,
-    )  # fmt: skip
+    )
     return mean_round(stamps)
 
 
@@ -157,33 +171,44 @@ def flower(data: Clients, batch: int, rounds: int) -> float:
 
     def serve(_: Context) -> ServerAppComponents:
         strategy = Timed(
-            fraction_evaluate=0.0, min_fit_clients=CLIENTS, min_available_clients=CLIENTS,
+            fraction_evaluate=0.0,
+            min_fit_clients=CLIENTS,
+            min_available_clients=CLIENTS,
             initial_parameters=ndarrays_to_parameters(start),
-        )  # fmt: skip
+        )
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds))
 
     def client(context: Context) -> Any:
         return Client(int(context.node_config["partition-id"])).to_client()
 
     run_simulation(
-        server_app=ServerApp(server_fn=serve), client_app=ClientApp(client_fn=client),
+        server_app=ServerApp(server_fn=serve),
+        client_app=ClientApp(client_fn=client),
         num_supernodes=CLIENTS,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                        "init_args": {"num_cpus": 1, "include_dashboard": False}},
-    )  # fmt: skip
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": 1, "include_dashboard": False},
+        },
+    )
     return mean_round(stamps)
 
 
 def cnn() -> torch.nn.Module:
     part = torch.nn
     return part.Sequential(
-        part.Conv2d(1, 16, 5), part.ReLU(), part.MaxPool2d(2), part.Conv2d(16, 32, 5), part.ReLU(),
-        part.MaxPool2d(2), part.Flatten(), part.Linear(512, 10),
-    )  # fmt: skip
+        part.Conv2d(1, 16, 5),
+        part.ReLU(),
+        part.MaxPool2d(2),
+        part.Conv2d(16, 32, 5),
+        part.ReLU(),
+        part.MaxPool2d(2),
+        part.Flatten(),
+        part.Linear(512, 10),
+    )
 
 
 def loop(data: Clients, make: Callable[[], torch.nn.Module], batch: int, rounds: int) -> float:
-    """FedAvg as one writes it by hand: one module, `torch.optim.SGD`, a weighted mean."""
+    """Return the time of a hand-written FedAvg round: one module, SGD, a weighted mean."""
     rows = [(torch.from_numpy(X), torch.from_numpy(y)) for X, y in data.values()]
     net, count = make(), sum(len(y) for _, y in rows)
     theta = {name: value.clone() for name, value in net.state_dict().items()}
@@ -207,9 +232,16 @@ def loop(data: Clients, make: Callable[[], torch.nn.Module], batch: int, rounds:
 def by_dorfl(data: Clients, make: Callable[[], torch.nn.Module], batch: int, rounds: int) -> float:
     stamps: list[float] = []
     dorfl.train(
-        data, "erm", model=make, classes=range(10), rounds=rounds, batch_size=batch,
-        local_epochs=1, lr=RATE, progress=lambda _: stamps.append(time.process_time()),
-    )  # fmt: skip
+        data,
+        "erm",
+        model=make,
+        classes=range(10),
+        rounds=rounds,
+        batch_size=batch,
+        local_epochs=1,
+        lr=RATE,
+        progress=lambda _: stamps.append(time.process_time()),
+    )
     return mean_round(stamps)
 
 
@@ -231,7 +263,7 @@ def compare_with_loop(console: Console, batch: int, turns: int) -> None:
         "MLP 784-128-10, log-normal": (rows(unequal, 784), lambda: networks.mlp(784, (128,), 10)),
         "CNN, 18,378 parameters": (rows(equal, 1, 28, 28), cnn),
     }
-    table = Table("network", "loop, s", "dorfl, s", f"ratio (target ≤ {MOST_OF_LOOP:g})")
+    table = Table("network", "loop, s", "dorfl, s", f"ratio (target ≤ {MAX_LOOP_RATIO:g})")
     for name, (data, make) in cases.items():
         pairs = [(loop(data, make, batch, 3), by_dorfl(data, make, batch, 3)) for _ in range(turns)]
         one, two = (min(part) for part in zip(*pairs, strict=True))
@@ -260,7 +292,7 @@ def main(console: Console) -> None:
         "Flower's simulation, FedAvg": lambda: flower(data, batch, 4),
     }
     times: dict[str, list[float]] = {}
-    for _ in range(given.turns):  # in turns: whatever else the machine does hits all alike
+    for _ in range(given.turns):  # in turns, so that other load on the machine affects all alike
         for name, run in runs.items():
             try:
                 times.setdefault(name, []).append(run())
@@ -273,10 +305,10 @@ def main(console: Console) -> None:
         ratio = taken / best["dorfl, FedAvg"]
         least = TARGETS.get(name)
         robust = name.startswith("dorfl, DOR-FL")
-        said = "" if least is None else f"≥ {least:g}: {'met' if ratio >= least else 'missed'}"
+        target = "" if least is None else f"≥ {least:g}: {'met' if ratio >= least else 'missed'}"
         if robust:
-            said = f"≤ {MOST:g}: {'met' if ratio <= MOST else 'missed'}"
-        table.add_row(name, f"{taken:.3f}", f"{ratio:.1f}", said)
+            target = f"≤ {MAX_ROBUST_RATIO:g}: {'met' if ratio <= MAX_ROBUST_RATIO else 'missed'}"
+        table.add_row(name, f"{taken:.3f}", f"{ratio:.1f}", target)
     console.print(table)
     console.print(f"{time.strftime('%d %B %Y')}, torch {torch.__version__}, {os.cpu_count()} cores")
 

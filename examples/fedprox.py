@@ -20,10 +20,10 @@ class Proximal:
         return theta - self.lr * (gradient + self.mu * (theta - carried[0]))
 
 
+OPTIONS = {"local_epochs": 2, "optimizer": Proximal(lr=0.05, mu=0.1)}
+dorfl.register_method("own FedProx", dorfl.methods.erm(), options=OPTIONS)
+
 if __name__ == "__main__":
     data = dorfl.datasets.synthetic(seed=0)
-    fit = dorfl.train(
-        data.clients, "erm", model=lambda: networks.mlp(5, (16,), 2), rounds=20, local_epochs=2,
-        optimizer=Proximal(lr=0.05, mu=0.1),
-    )  # fmt: skip
+    fit = dorfl.train(data.clients, "erm", model=networks.mlp(5, (16,), 2), rounds=20, **OPTIONS)
     print({name: round(fit.score(*rows), 3) for name, rows in data.test.items()})

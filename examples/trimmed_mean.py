@@ -13,6 +13,8 @@ def trimmed_mean(updates, weights, share=0.2):
     return ordered[cut : len(updates) - cut].mean(dim=0)
 
 
+dorfl.register_method("own trimmed mean", dorfl.methods.erm(), options={"aggregator": trimmed_mean})
+
 if __name__ == "__main__":
     rng, clients = np.random.default_rng(0), {}
     for k in range(5):  # the labels of client 0 are all wrong

@@ -190,7 +190,8 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
             )
         ]  # fmt: skip
     if name in registry.method_names():
-        return [_plain(setup, rate, "", name) for rate in setup.rates]
+        options = registry.method(name).options
+        return [_plain(setup, rate, "", name, **options) for rate in setup.rates]
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
 
 
@@ -272,7 +273,7 @@ def bulk(held: Task) -> dict[str, tuple[Array, Array]]:
     no model gains by having learnt outliers. Wrong labels stay in, and count as they are.
     """
     rows = gather(held.test, torch.float32, classify=True)
-    score = _distance(1.0, held.columns, slack=0.0, most=np.inf)
+    score = _distance(1.0, held.columns, slack=0.0, cap=np.inf)
     measured = None if score is None else score.find(rows)
     kept = {}
     for i, (name, (X, y)) in enumerate(held.test.items()):
@@ -411,15 +412,15 @@ def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns, rule: Mixtur
 
 
 def _distance(
-    weight: float, columns: Columns, slack: float = 2.5, most: float = 30.0
+    weight: float, columns: Columns, slack: float = 2.5, cap: float = 30.0
 ) -> Distance | None:
     """Return the score of distance from the median of a row's class, or None without columns."""
     if columns.measured is None:
-        return distance(weight, slack=slack, most=most)
+        return distance(weight, slack=slack, cap=cap)
     some = list(columns.measured)
     if not some:
         return None
-    return distance(weight, slack=slack, most=most, features=lambda x: x[:, some])
+    return distance(weight, slack=slack, cap=cap, features=lambda x: x[:, some])
 
 
 def _cost(columns: Columns) -> Cost | None:

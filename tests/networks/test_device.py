@@ -11,13 +11,13 @@ from test_network_training import blobs, model, quick
 
 from dorfl import methods
 from dorfl.networks import adam, sgd
-from dorfl.networks.client import Fleet
+from dorfl.networks.client import LocalClients
 from dorfl.networks.data import gather
 from dorfl.networks.device import resolve, seeded
 from dorfl.networks.model import Network
 from dorfl.networks.plan import Plan
-from dorfl.networks.supremum import Robust, place, softmax
-from dorfl.networks.tilt import Tilt
+from dorfl.networks.supremum import RobustLoss, softmax, transport_geometry
+from dorfl.networks.tilt import RowTilt
 
 SECOND = torch.device("meta")
 
@@ -38,14 +38,16 @@ def test_a_clients_round_stays_on_its_device(who, rho, temperature, given):
     with SECOND:
         network = Network(model())
     theta = network.start()
-    robust = Robust(softmax, place(rho, method.cost, None, 2, theta), bounds=plan.input_bounds)
-    fleet = Fleet(network, rows, robust, Tilt(temperature, 0.9, plan.trim), plan, method)
-    seen = fleet.begin()[who]
-    answer = fleet.answer(theta, 1, who, seen, torch.zeros_like(theta).expand(len(who), -1))
-    for part in (theta, answer.ways, answer.risks, answer.seen):
+    robust = RobustLoss(
+        softmax, transport_geometry(rho, method.cost, None, 2, theta), bounds=plan.input_bounds
+    )
+    local = LocalClients(network, rows, robust, RowTilt(temperature, 0.9, plan.trim), plan, method)
+    seen = local.begin()[who]
+    reply = local.reply(theta, 1, who, seen, torch.zeros_like(theta).expand(len(who), -1))
+    for part in (theta, reply.updates, reply.risks, reply.means):
         assert part.device == SECOND
     server = plan.used_server_optimizer
-    after = server.step(theta, answer.ways[0], server.start(theta), 1)
+    after = server.step(theta, reply.updates[0], server.start(theta), 1)
     assert after.device == SECOND
 
 

@@ -221,13 +221,13 @@ BAD = {
     "error": lambda r: Message(Error(0, "no"), reply_to=r),
     "refusal": refusing,
     "empty": lambda r: Message(RecordDict(), reply_to=r),
-    "shape": lambda r: changed(r, ways=way(np.zeros(SIZE + 1, np.float32))),
-    "type": lambda r: changed(r, ways=way(np.zeros(SIZE, np.float64))),
-    "names": lambda r: changed(r, ways=ArrayRecord({"other": Array(np.zeros(SIZE, np.float32))})),
-    "nan": lambda r: changed(r, ways=way(np.full(SIZE, np.nan, np.float32))),
-    "pickle": lambda r: changed(r, ways=ArrayRecord({"values": PICKLE})),
-    "short": lambda r: changed(r, ways=ArrayRecord({"values": HUGE})),
-    "long way": lambda r: changed(r, ways=way(np.full(SIZE, 1e6, np.float32))),
+    "shape": lambda r: changed(r, update=way(np.zeros(SIZE + 1, np.float32))),
+    "type": lambda r: changed(r, update=way(np.zeros(SIZE, np.float64))),
+    "names": lambda r: changed(r, update=ArrayRecord({"other": Array(np.zeros(SIZE, np.float32))})),
+    "nan": lambda r: changed(r, update=way(np.full(SIZE, np.nan, np.float32))),
+    "pickle": lambda r: changed(r, update=ArrayRecord({"values": PICKLE})),
+    "short": lambda r: changed(r, update=ArrayRecord({"values": HUGE})),
+    "long update": lambda r: changed(r, update=way(np.full(SIZE, 1e6, np.float32))),
     "no risk": lambda r: changed(r, dorfl=Metrics({"num-examples": 3})),
     "risk is a list": lambda r: changed(r, dorfl=Metrics({"risk": [1.0]})),
     "infinite risk": lambda r: changed(r, dorfl=Metrics({"risk": float("inf")})),
@@ -262,10 +262,10 @@ def test_the_others_stand_in_for_who_is_silent():
         return None if ask["step"] == "train" and ask["stream"] == 1 else reply
 
     there = app(clients, methods.erm(), rounds=1, spoil=spoil)
-    fleet = prepare(clients, methods.erm(), model, PLAN)
-    theta, counts = fleet.network.start(), fleet.rows.counts
-    ways = [fleet.answer(theta, 1, [i], fleet.begin()[[i]], None).ways[0] for i in (0, 2)]
-    mean = (counts[0] * ways[0] + counts[2] * ways[1]) / (counts[0] + counts[2])
+    local = prepare(clients, methods.erm(), model, PLAN)
+    theta, counts = local.network.start(), local.rows.counts
+    updates = [local.reply(theta, 1, [i], local.begin()[[i]], None).updates[0] for i in (0, 2)]
+    mean = (counts[0] * updates[0] + counts[2] * updates[1]) / (counts[0] + counts[2])
     assert there.theta == pytest.approx((theta - mean).numpy(), abs=1e-6)
     assert there.history[0].answered == ("client-1", "client-3")
 
@@ -397,11 +397,11 @@ def test_rows_and_what_a_client_keeps_do_not_travel():
         return reply
 
     app(named(blobs()), methods.paper(5, 4), spoil=spoil)
-    assert {key for _, content in sent for key in content} == {"dorfl", "statistics", "ways"}
+    assert {key for _, content in sent for key in content} == {"dorfl", "statistics", "update"}
     for step, content in sent:
         if step == "train":
             assert set(content["dorfl"]) == {"risk", "num-examples"}
-            assert content["ways"]["values"].shape == (SIZE,)
+            assert content["update"]["values"].shape == (SIZE,)
 
 
 def test_the_examples_in_the_module_hold():

@@ -16,7 +16,7 @@ from dorfl.networks import (
     trimmed_mean,
 )
 from dorfl.networks.plan import Plan
-from dorfl.networks.server import Setting, _draw, ask, begin
+from dorfl.networks.server import ServerSettings, _sample, ask, begin
 from dorfl.networks.training import prepare
 from dorfl.objective import mixture
 
@@ -78,27 +78,27 @@ def test_the_geometric_median_has_no_direction_of_descent():
 
 
 def test_sampled_clients_of_fedavg_count_in_proportion_to_their_rows():
-    fleet = prepare(blobs((60, 37, 12, 33)), methods.erm(), model, Plan())
-    counts = fleet.rows.counts
+    local = prepare(blobs((60, 37, 12, 33)), methods.erm(), model, Plan())
+    counts = local.rows.counts
 
     def asked(number, **given):
         plan = Plan(participation=0.5, **given)
-        setting = Setting(methods.erm(), plan, fleet.rows.names, counts)
-        state = begin(setting, fleet.network.start())
+        setting = ServerSettings(methods.erm(), plan, local.rows.names, counts)
+        state = begin(setting, local.network.start())
         return ask(setting, type(state)(**{**vars(state), "round": number}))
 
     drawn = [asked(number) for number in range(600)]
     for one in drawn:
-        assert one.weights[one.draw.who].sum() == pytest.approx(1.0)
-        assert one.weights[one.draw.who] == pytest.approx(
-            counts[one.draw.who] / counts[one.draw.who].sum()
+        assert one.weights[one.clients].sum() == pytest.approx(1.0)
+        assert one.weights[one.clients] == pytest.approx(
+            counts[one.clients] / counts[one.clients].sum()
         )
-    often = np.bincount(np.concatenate([one.draw.who for one in drawn])) / 600
+    often = np.bincount(np.concatenate([one.clients for one in drawn])) / 600
     assert often == pytest.approx(np.full(4, 0.5), abs=0.07)
     unbiased = [asked(number, weighting="unbiased") for number in range(3000)]
     steps = np.zeros(4)
     for one in unbiased:
-        steps[one.draw.who] += one.weights[one.draw.who]
+        steps[one.clients] += one.weights[one.clients]
     assert steps / 3000 == pytest.approx(counts / counts.sum(), rel=0.1)
     with pytest.raises(ValueError, match="weighting"):
         Plan(weighting="equal")
@@ -203,9 +203,12 @@ def test_a_worst_mixture_is_drawn_by_its_weights_and_a_fixed_one_is_not():
     plan = Plan(participation=0.5)
     often = {}
     for rule in (mixture.agnostic(), mixture.fixed()):
-        state = begin(Setting(methods.erm(), plan, ("a", "b", "c", "d"), np.ones(4)), torch.ones(1))
+        state = begin(
+            ServerSettings(methods.erm(), plan, ("a", "b", "c", "d"), np.ones(4)), torch.ones(1)
+        )
         drawn = [
-            _draw(plan, rule, type(state)(**{**vars(state), "lam": lam}), k).who for k in range(500)
+            _sample(plan, rule, type(state)(**{**vars(state), "lam": lam}), k)[0]
+            for k in range(500)
         ]
         often[rule.adversarial] = np.bincount(np.concatenate(drawn), minlength=4)[0] / 500
     assert often[True] > 0.75

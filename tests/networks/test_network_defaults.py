@@ -74,10 +74,10 @@ def test_the_decision_does_not_depend_on_the_unit_of_the_inputs():
         found = []
         for scale in (1.0, 1_000.0):
             clients, _, _ = digits(by_class=True, outliers=outliers, scale=scale)
-            fleet = prepare(clients, None, network, Plan())
-            score = fleet.method.score
+            local = prepare(clients, None, network, Plan())
+            score = local.method.score
             shape = None if score is None else score.weight * score.shape(64) * scale**2
-            found.append((shape, fleet.method.temperature, fleet.method.rho))
+            found.append((shape, local.method.temperature, local.method.rho))
         if outliers:
             np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-3)
         assert found[0][1:] == found[1][1:]
@@ -331,4 +331,4 @@ def test_flower_apps_and_strangers_are_told_what_to_give():
         ("afl", "give one of"),
     ):
         with pytest.raises(ValueError, match=words):
-            dorfl.networks.training.check(given_method)
+            dorfl.networks.training.check_method(given_method)

@@ -1,26 +1,31 @@
 """The examples: methods of the field as user code, each under 30 lines."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_network_training import blobs, quick
+from test_network_training import blobs, model, quick
 
 from dorfl import methods, networks
+from dorfl.federated import registry
+from experiments import candidates
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def load(name):
+    sys.path.insert(0, str(EXAMPLES))  # ditto.py imports fedprox.py
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.path.remove(str(EXAMPLES))
     return module
 
 
-@pytest.mark.parametrize("name", ["fedprox", "trimmed_mean", "term"])
+@pytest.mark.parametrize("name", ["fedprox", "trimmed_mean", "term", "cvar", "ditto"])
 def test_an_example_is_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 30
 
@@ -64,3 +69,37 @@ def test_term_follows_large_losses_or_leaves_them_out_by_its_sign():
     assert np.median(weights[:20]) < 0.5 * np.median(weights[20:])
     with pytest.raises(ValueError, match="takes the place of the tilt"):
         quick(clients, methods.method(temperature=1.0), row_risk=term(-2.0))
+
+
+def test_cvar_follows_the_largest_losses_of_the_rows():
+    losses = torch.tensor([[1.0, 4.0, 2.0, 9.0]])
+    mask = torch.tensor([[1.0, 1.0, 1.0, 0.0]])
+    risk, weights = load("cvar").Cvar(0.5)(losses, mask)
+    assert risk.tolist() == [3.0]
+    assert weights.tolist() == [[0.0, 0.5, 0.5, 0.0]]
+
+
+def test_ditto_is_near_the_common_network_and_serves_each_client_better():
+    clients = blobs((60, 60))
+    X, y = clients["c1"]
+    clients["c1"] = (X, (y + 1) % 3)  # no network is right for both
+    ditto = load("ditto").ditto
+    common, own = ditto(clients, model(), rounds=40)
+    for name, rows in clients.items():
+        assert own[name].score(*rows) > common.score(*rows)
+    common, near = ditto(clients, model(), mu=1e3, lr=1e-4, rounds=40)
+    assert near["c0"].theta == pytest.approx(common.theta, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["fedprox", "trimmed_mean", "term", "cvar"])
+def test_examples_enter_the_benchmark_by_the_registry(name, monkeypatch):
+    monkeypatch.setattr(registry, "_methods", {})
+    load(name)
+    (registered,) = registry._methods
+    setup = candidates.Setup((8,))
+    first = candidates.candidates(registered, setup)[0]
+    data = blobs((60, 60, 60))
+    task = candidates.Task(data, data, {})
+    fit = candidates.fitted(first, task, setup, 0, 3)
+    (option,) = {"optimizer", "aggregator", "row_risk"} & registry.method(registered).options.keys()
+    assert getattr(fit.plan, option) is registry.method(registered).options[option]

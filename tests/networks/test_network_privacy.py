@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_network_training import blobs, model, quick
@@ -32,6 +33,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("made", [model, Recurrent], ids=["mlp", "recurrent"])
 @pytest.mark.parametrize("method", [methods.erm(), TILTED, MOVED], ids=["erm", "tilt", "dorfl"])
 def test_gradients_are_clipped_row_by_row(made, method):
+    torch.manual_seed(0)
     clients = oracle(blobs((12, 7)), method, made(), max_loss=30.0)
     theta, longest, (low, high) = clients.problem.start, 0.3, (0.5, 1.2)
     found = clients.clipped(theta, longest, (low, high))
@@ -78,14 +80,14 @@ def test_replacing_a_row_moves_a_report_by_no_more_than_the_noise_is_for(tau, ro
 
 def test_an_update_is_the_report_of_the_mechanism():
     plan = Plan().changed(privacy=WEAK)
-    fleet = prepare(blobs(), methods.erm(), model(), plan)
-    theta = fleet.network.start()
-    answer = fleet.answer(theta, 3, [2, 0], fleet.begin()[[2, 0]], None)
-    values, gradients = WEAK.report(fleet.select([2, 0]), theta.numpy().astype(float), 3)
-    assert answer.risks.numpy() == pytest.approx(values, abs=1e-6)
-    assert answer.ways.numpy() == pytest.approx(gradients, abs=1e-6)
-    noise = gradients - fleet.select([2, 0]).clipped(theta.numpy(), 1.0, (0.0, 2.0)).gradients
-    wanted = WEAK.noise(int(fleet.counts[2]), np.inf).gradient
+    local = prepare(blobs(), methods.erm(), model(), plan)
+    theta = local.network.start()
+    reply = local.reply(theta, 3, [2, 0], local.begin()[[2, 0]], None)
+    values, gradients = WEAK.report(local.select([2, 0]), theta.numpy().astype(float), 3)
+    assert reply.risks.numpy() == pytest.approx(values, abs=1e-6)
+    assert reply.updates.numpy() == pytest.approx(gradients, abs=1e-6)
+    noise = gradients - local.select([2, 0]).clipped(theta.numpy(), 1.0, (0.0, 2.0)).gradients
+    wanted = WEAK.noise(int(local.counts[2]), np.inf).gradient
     assert noise[0].std() == pytest.approx(wanted, rel=0.4)
 
 

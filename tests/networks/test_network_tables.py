@@ -66,6 +66,7 @@ def folder(tmp_path_factory):
     told = dorfl(
         "train", home / "rows.csv", "--label", "y", "--client", "site", "--model", "mlp",
         "--outliers", "0.1", "--max-rounds", ROUNDS, "--budget", "600", "-o", home / "model",
+        "--verbose",
     )  # fmt: skip
     return home, told
 
@@ -200,7 +201,7 @@ def test_the_folder_works_with_the_other_commands_and_without_torch(folder):
     home, _ = folder
     rows, made = home / "rows.csv", home / "model"
     assert "trained" in dorfl("info", made, torch=False)
-    assert "worst client" in dorfl("evaluate", made, rows, torch=False)
+    assert "Worst" in dorfl("evaluate", made, rows, torch=False)
     dorfl("predict", made, rows, "-o", home / "scored.csv", torch=False)
     dorfl("report", made, torch=False)
     assert "(ill, well)" in (made / "report.html").read_text()

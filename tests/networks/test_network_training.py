@@ -9,7 +9,7 @@ import dorfl
 from dorfl import methods, mixture
 from dorfl.networks import adam, distance, mlp, sgd, train
 from dorfl.networks.plan import Plan
-from dorfl.networks.server import State, _climb, _draw, chances
+from dorfl.networks.server import RoundRequest, ServerState, _next_mixture, _sample, probabilities
 from dorfl.networks.training import prepare
 
 BLOBS = np.array([[2.0, 0.0], [0.0, 2.0], [-2.0, -2.0]])
@@ -89,9 +89,9 @@ def test_one_full_step_is_the_gradient_of_the_objective():
         methods.paper(5, 4),
         Plan(rounds=1, batch_size=60, local_epochs=1, optimizer=sgd(1.0), inner_steps=20),
     )
-    fleet = prepare(blobs(), method, model, plan)
-    start = fleet.network.start()
-    exact = fleet.risks(start, gradients=True)
+    local = prepare(blobs(), method, model, plan)
+    start = local.network.start()
+    exact = local.risks(start, gradients=True)
     fit = train(blobs(), method, model, plan)
     assert start.numpy() - fit.theta == pytest.approx(exact.gradients.mean(0), abs=1e-5)
     assert fit.history[0].risks == pytest.approx(exact.values, abs=1e-5)
@@ -100,19 +100,21 @@ def test_one_full_step_is_the_gradient_of_the_objective():
 def test_sampling_is_unbiased():
     lam = np.array([0.7, 0.2, 0.05, 0.05])
     plan = Plan(participation=0.5)
-    state = State(0, *[torch.zeros(1)] * 2, [], lam, lam, lam, None)
+    state = ServerState(0, *[torch.zeros(1)] * 2, [], lam, lam, lam, None)
     counts, steps, rises = np.zeros(4), np.zeros(4), np.zeros(4)
     risks = np.array([1.0, 2.0, 3.0, 4.0])
     for number in range(4000):
-        draw = _draw(plan, mixture.agnostic(), state, number)
-        assert len(draw.who) == 2
-        counts[draw.who] += 1
-        steps[draw.who] += lam[draw.who] / draw.chance[draw.who]
-        told = np.full(4, np.nan)
-        told[draw.who] = risks[draw.who]
-        after = _climb(Plan(mixture_lr=1.0), mixture.agnostic(), draw, state, told)
+        drawn, chance = _sample(plan, mixture.agnostic(), state, number)
+        assert len(drawn) == 2
+        counts[drawn] += 1
+        steps[drawn] += lam[drawn] / chance[drawn]
+        reported = np.full(4, np.nan)
+        reported[drawn] = risks[drawn]
+        request = RoundRequest(number, drawn, chance, lam, None)
+        rate = Plan(mixture_lr=1.0)
+        after = _next_mixture(rate, mixture.agnostic(), request, state, reported)
         rises += np.log(after / lam) - np.log(after[0] / lam[0])
-    assert counts / 4000 == pytest.approx(chances(0.5 * lam + 0.125, 2), abs=0.03)
+    assert counts / 4000 == pytest.approx(probabilities(0.5 * lam + 0.125, 2), abs=0.03)
     assert steps / 4000 == pytest.approx(lam, rel=0.08)
     assert rises / 4000 == pytest.approx(risks - risks[0], abs=0.15)
 
@@ -220,6 +222,10 @@ def test_a_loss_and_a_score_of_ones_own_and_pictures():
         ({"model": 3}, "function that makes one"),
         ({"loss": "hinge"}, "unknown"),
         ({"rounds": 0}, "at least 1"),
+        ({"rounds": 2.5}, "whole number"),
+        ({"batch_size": None}, "whole number"),
+        ({"validation": 1}, "a share between 0 and 1"),
+        ({"learing_rate": 0.1}, "did you mean lr"),
         ({"speed": 3}, "no such option"),
         ({"scaffold": True, "optimizer": adam()}, "plain local steps"),
         ({"method": methods.method(radius=0.1)}, "linear models"),

@@ -72,8 +72,8 @@ def test_linear_network_agrees_with_the_exact_kernel(case, dtype):
     clients = three_classes() if loss == "softmax" else SYNTHETIC
     theta = np.random.default_rng(1).normal(size=(3, 5)) if loss == "softmax" else THETA
     plan = Plan(inner_steps=60, inner_tol=1e-13 if dtype == torch.float64 else 1e-9)
-    fleet = prepare(clients, method, linear(theta, dtype), plan, loss=loss)
-    found = fleet.risks(fleet.network.start(), gradients=True)
+    local = prepare(clients, method, linear(theta, dtype), plan, loss=loss)
+    found = local.risks(local.network.start(), gradients=True)
     given = method
     if isinstance(method.score, scores.Quadratic):
         centers = find_centers(method, {name: X for name, (X, _) in clients.items()}, 3)
@@ -96,9 +96,9 @@ def test_a_warning_where_the_supremum_is_not_concave():
     rng = np.random.default_rng(0)
     clients = [(rng.normal(size=(40, 5)), rng.integers(0, 2, 40))]
     steep = linear(6.0 * THETA, torch.float32)
-    fleet = prepare(clients, methods.wafl(0.2), steep, Plan(inner_steps=20), loss="logistic")
+    local = prepare(clients, methods.wafl(0.2), steep, Plan(inner_steps=20), loss="logistic")
     with pytest.warns(UserWarning, match="not concave"):
-        found = fleet.risks(fleet.network.start())
+        found = local.risks(local.network.start())
     assert found.non_concave > 0
 
 
@@ -107,11 +107,11 @@ def test_gradient_of_a_network_is_that_of_its_risk():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     plan = Plan(inner_steps=200, inner_tol=1e-15)
-    fleet = prepare(three_classes(), methods.paper(20, 1), model, plan)
-    theta = fleet.network.start()
-    found = fleet.risks(theta, gradients=True)
+    local = prepare(three_classes(), methods.paper(20, 1), model, plan)
+    theta = local.network.start()
+    found = local.risks(theta, gradients=True)
     way = torch.randn(len(theta), dtype=torch.float64)
-    up, down = (fleet.risks(theta + s * 1e-5 * way).values for s in (1, -1))
+    up, down = (local.risks(theta + s * 1e-5 * way).values for s in (1, -1))
     assert (up - down) / 2e-5 == pytest.approx(found.gradients @ way.numpy(), rel=1e-4, abs=1e-6)
 
 

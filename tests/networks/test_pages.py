@@ -7,7 +7,7 @@ import pages
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:on the way of")  # few rows: one in a hundred is soon there
-@pytest.mark.parametrize("page", filter(pages.needs_torch, pages.PAGES), ids=pages.name)
+@pytest.mark.parametrize("page", [*filter(pages.needs_torch, pages.PAGES)], ids=pages.name)
 def test_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names, printed = pages.run_python(page)

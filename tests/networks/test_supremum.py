@@ -1,4 +1,4 @@
-"""How rows climb: towards more loss, within bounds, at the inputs or inside the network."""
+"""How rows ascent: towards more loss, within bounds, at the inputs or inside the network."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dorfl.networks.model import Network, mlp
-from dorfl.networks.supremum import Robust, place, softmax
+from dorfl.networks.supremum import RobustLoss, softmax, transport_geometry
 from dorfl.objective.costs import squared
 
 
@@ -18,9 +18,9 @@ def rows():
     return torch.randn(2, 7, 4), torch.randint(0, 3, (2, 7))
 
 
-def objective(robust, network, theta, climb, y):
+def objective(robust, network, theta, ascent, y):
     with torch.no_grad():
-        return robust.losses(network, theta, climb.x.detach(), y, climb.shift) + climb.level
+        return robust.losses(network, theta, ascent.x.detach(), y, ascent.shift) + ascent.level
 
 
 @pytest.mark.parametrize("at", [None, "1"])
@@ -31,25 +31,25 @@ def test_more_steps_find_more(rows, at):
     dims = 4 if at is None else 6
     found = []
     for steps in (1, 3, 10, 40):
-        robust = Robust(softmax, place(3.0, squared(), None, dims), steps=steps)
-        climb = robust.climb(network, theta, x, y)
-        found.append(objective(robust, network, theta, climb, y))
-        assert (climb.shift is None) == (at is None)
+        robust = RobustLoss(softmax, transport_geometry(3.0, squared(), None, dims), steps=steps)
+        ascent = robust.ascend(network, theta, x, y)
+        found.append(objective(robust, network, theta, ascent, y))
+        assert (ascent.shift is None) == (at is None)
     still = robust.losses(network, theta, x, y)
     assert (found[0] >= still - 1e-6).all()
     for less, more in itertools.pairwise(found):
         assert (more >= less - 1e-5).all()
-    assert float(climb.error[climb.bend > 0].max()) < 1e-5
+    assert float(ascent.error[ascent.concavity > 0].max()) < 1e-5
 
 
-def test_rows_of_several_clients_climb_as_they_would_alone(rows):
+def test_rows_of_several_clients_move_as_they_would_alone(rows):
     x, y = rows
     network = Network(mlp(4, (6,), 3))
     theta = torch.stack([network.start(), 2 * network.start()])
-    robust = Robust(softmax, place(3.0, squared(), None, 4))
-    together = robust.climb(network, theta, x, y)
+    robust = RobustLoss(softmax, transport_geometry(3.0, squared(), None, 4))
+    together = robust.ascend(network, theta, x, y)
     for i in range(2):
-        alone = robust.climb(network, theta[i : i + 1], x[i : i + 1], y[i : i + 1])
+        alone = robust.ascend(network, theta[i : i + 1], x[i : i + 1], y[i : i + 1])
         assert torch.allclose(alone.x[0], together.x[i], atol=1e-5)
 
 
@@ -57,8 +57,10 @@ def test_bounds_and_frozen_columns_hold(rows):
     x, y = rows[0].clamp(0, 1), rows[1]
     x[0, 0, 0] = 5.0  # outside: may come in, and not go farther out
     network = Network(mlp(4, (6,), 3))
-    robust = Robust(softmax, place(0.05, squared(frozen=[2]), None, 4), bounds=(0.0, 1.0), steps=20)
-    moved = robust.climb(network, network.start()[None], x, y).x.detach()
+    robust = RobustLoss(
+        softmax, transport_geometry(0.05, squared(frozen=[2]), None, 4), bounds=(0.0, 1.0), steps=20
+    )
+    moved = robust.ascend(network, network.start()[None], x, y).x.detach()
     assert torch.equal(moved[..., 2], x[..., 2])
     assert not torch.allclose(moved, x)
     assert float(moved[0, 0, 0]) <= 5.0
@@ -70,7 +72,7 @@ def test_bounds_and_frozen_columns_hold(rows):
 def test_a_bounded_loss_stops_rows_that_are_beyond_it(rows):
     x, y = rows
     network = Network(mlp(4, (6,), 3))
-    robust = Robust(softmax, place(np.inf, squared(), None, 4), max_loss=1.0)
+    robust = RobustLoss(softmax, transport_geometry(np.inf, squared(), None, 4), max_loss=1.0)
     assert float(robust.losses(network, 50 * network.start()[None], x, y).max()) == 1.0
 
 

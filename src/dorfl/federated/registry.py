@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,13 +58,20 @@ class Registered(NamedTuple):
 
     parts: Method | Weights
     bibtex: str = ""
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 _methods: dict[str, Registered] = {}
 _datasets: dict[str, Loader] = {}
 
 
-def register_method(name: str, parts: Method | Weights, *, bibtex: str = "") -> None:
+def register_method(
+    name: str,
+    parts: Method | Weights,
+    *,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    bibtex: str = "",
+) -> None:
     """Register a method under a name.
 
     Parameters
@@ -74,6 +82,8 @@ def register_method(name: str, parts: Method | Weights, *, bibtex: str = "") -> 
         A choice of parts, made by :func:`dorfl.methods.method`. Or a function from the clients'
         reports to one weight ≥ 0 for each: training then ends at a θ that minimises Σ λ_i F_i(θ)
         with λ proportional to the function's weights at that very θ.
+    options
+        Options of :class:`dorfl.networks.Plan` for networks, such as an optimizer or aggregator.
     bibtex
         The reference, which tables and pages may print.
 
@@ -89,7 +99,7 @@ def register_method(name: str, parts: Method | Weights, *, bibtex: str = "") -> 
             f"register_method({name!r}): give a dorfl.methods.method(…), or a function from client "
             "reports to weights"
         )
-    _methods[name] = Registered(parts, bibtex)
+    _methods[name] = Registered(parts, bibtex, options)
 
 
 def register_dataset(name: str, load: Loader) -> None:

@@ -22,27 +22,27 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from torch import Tensor, nn
+from torch import nn
 
 from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
-from dorfl.networks.client import Fleet
-from dorfl.networks.data import Rows, gather
+from dorfl.networks.checkpoint import differences
+from dorfl.networks.client import LocalClients
+from dorfl.networks.data import ClientRows, gather
 from dorfl.networks.device import array, tensor
-from dorfl.networks.identity import differing
 from dorfl.networks.model import Network
-from dorfl.networks.plan import Plan
+from dorfl.networks.plan import NetworkPlan
 from dorfl.networks.scores import LEAST, Agreed, Search, search
 from dorfl.networks.supremum import RowLoss
-from dorfl.networks.training import check, prepare, takes_integers, terms
+from dorfl.networks.training import check_method, prepare, takes_integers, terms
 from dorfl.objective.methods import Method
 
 _OWN, _AGREED = "dorfl.own", "dorfl.agreed"  # records in context.state
 _SPENT = "dorfl.spent"  # record in context.state; no message resets it
 
 
-class Refusal(Exception):  # noqa: N818 - not a fault: the server receives it
-    """The reason why a client does not answer; sent to the server, so it never quotes rows."""
+class RefusalError(Exception):
+    """The reason why a client does not reply; sent to the server, so it never quotes rows."""
 
 
 def train(
@@ -51,7 +51,7 @@ def train(
     rows: Any,
     method: Method,
     model: nn.Module | Callable[[], nn.Module],
-    plan: Plan | None = None,
+    plan: NetworkPlan | None = None,
     *,
     loss: str | RowLoss = "softmax",
     score: Any = None,
@@ -75,14 +75,10 @@ def train(
         The network, or a function that makes one; its parameters are set to the server's.
     plan
         How the network is trained; see :class:`~dorfl.networks.Plan`. The server's must be equal.
-    loss
-        The loss of a row, as for :func:`dorfl.networks.train`.
-    score
-        The outlier score h, as for :func:`dorfl.networks.train`; by default the method's own.
+    loss, score, inner_layer
+        As for :func:`dorfl.networks.train`.
     classes
         The labels; by default 0, 1, …, as many as the model has outputs.
-    inner_layer
-        The submodule whose output transport moves, as for :func:`dorfl.networks.train`.
     name
         The client's name, which the server sees; by default "client-1" and so on by the node's
         `partition-id`, or else the node's number in Flower.
@@ -92,8 +88,8 @@ def train(
     Message
         The reply, or a refusal with its reason.
     """
-    check(method)
-    plan = plan or Plan()
+    check_method(method)
+    plan = plan or NetworkPlan()
     module = models.make(model, plan.seed)
     if classes is None:
         classes = _classes(module, rows, loss)
@@ -104,22 +100,14 @@ def train(
     try:
         step = read_header(message.content, ConfigRecord, "step", str)
         theirs = json.loads(read_header(message.content, ConfigRecord, "terms", str))
-        if others := differing(terms(method, plan, score), theirs):
-            raise Refusal(f"the server has another {' and '.join(others)} than this client")
+        if others := differences(terms(method, plan, score), theirs):
+            raise RefusalError(f"the server has another {' and '.join(others)} than this client")
         if step == "train":
             agreed = _agreed(message, context) if seeking is not None else None
             _load(module, message)
-            fleet = prepare(
-                data,
-                method,
-                module,
-                plan,
-                score=score,
-                inner_layer=inner_layer,
-                agreed=agreed,
-                **options,
-            )
-            content = _train(message, context, fleet)
+            options |= {"score": score, "inner_layer": inner_layer, "agreed": agreed}
+            local = prepare(data, method, module, plan, **options)
+            content = _train(message, context, local)
         elif step == "statistics":
             content = _report_statistics(message, seeking, _rows(module, data, **options))
         else:
@@ -127,53 +115,54 @@ def train(
                 context.state.pop(key, None)
             count = int(_rows(module, data, **options).counts[0])
             content = RecordDict({HEADER: ConfigRecord({"name": own, "rows": count})})
-    except Refusal as refusal:
+    except RefusalError as refusal:
         content = RecordDict({HEADER: ConfigRecord({"refusal": str(refusal)})})
     return Message(content, reply_to=message)
 
 
-def _report_statistics(message: Message, seeking: Search | None, rows: Rows) -> RecordDict:
+def _report_statistics(message: Message, seeking: Search | None, rows: ClientRows) -> RecordDict:
     """Return the local statistics of this client for a stage of the agreement."""
     stage = read_header(message.content, ConfigRecord, "stage", str)
     if seeking is None or stage not in seeking.stages:
-        raise Refusal("the score differs between server and client")
+        raise RefusalError("the score differs between server and client")
     if rows.counts[0] < LEAST:
-        raise Refusal(f"fewer than {LEAST} rows: statistics of so few would reveal single rows")
+        raise RefusalError(f"fewer than {LEAST} rows: their statistics would reveal single rows")
     statistics = seeking.report(stage, rows, unpack(message.content, "agreed"))
     return RecordDict({"statistics": pack(statistics._asdict())})
 
 
-def _train(message: Message, context: Context, fleet: Fleet) -> RecordDict:
+def _train(message: Message, context: Context, local: LocalClients) -> RecordDict:
     """Return a round's update θ − θ_i and the risk F_i at the server's θ."""
-    state, theta = context.state, fleet.network.start()
-    _spend(context, fleet.plan)
-    fleet = replace(fleet, first=read_header(message.content, ConfigRecord, "stream", int))
+    state = context.state
+    theta = local.network.start()
+    _spend(context, local.plan)
+    local = replace(local, first=read_header(message.content, ConfigRecord, "stream", int))
     number = read_header(message.content, ConfigRecord, "number", int)
     like = {"values": Form((len(theta),), array(theta).dtype)}
-    seen = fleet.begin()
+    means = local.begin()
     own = state.get(_OWN, MetricRecord())
     assert isinstance(own, MetricRecord)
-    if "seen" in own:
-        seen = tensor(np.array([own["seen"]]), seen)
-    pull = None
-    if fleet.plan.scaffold:
-        pull = _row(unpack(message.content, "pull", like)["values"])
-    answer = fleet.answer(theta, number, [0], seen, pull)
-    state[_OWN] = MetricRecord({"seen": answer.seen[0].tolist()})
-    count = int(fleet.rows.counts[0])
-    figures = MetricRecord({"risk": float(answer.risks[0]), "num-examples": count})
-    return RecordDict({"ways": pack({"values": answer.ways[0]}), HEADER: figures})
+    if "means" in own:
+        means = tensor(np.array([own["means"]]), means)
+    correction = None
+    if local.plan.scaffold:
+        correction = torch.from_numpy(unpack(message.content, "correction", like)["values"])[None]
+    reply = local.reply(theta, number, [0], means, correction)
+    state[_OWN] = MetricRecord({"means": reply.means[0].tolist()})
+    count = int(local.rows.counts[0])
+    figures = MetricRecord({"risk": float(reply.risks[0]), "num-examples": count})
+    return RecordDict({"update": pack({"values": reply.updates[0]}), HEADER: figures})
 
 
-def _spend(context: Context, plan: Plan) -> None:
-    """Count a private round; a `Refusal` if the budget is for no more."""
+def _spend(context: Context, plan: NetworkPlan) -> None:
+    """Count a private round; a `RefusalError` if the budget is for no more."""
     if plan.privacy is None:
         return
     before = context.state.get(_SPENT, MetricRecord({"rounds": 0}))
     assert isinstance(before, MetricRecord)
     rounds = int(before["rounds"])  # type: ignore[arg-type]
     if rounds >= plan.privacy.rounds:
-        raise Refusal(f"the privacy budget is for {plan.privacy.rounds} rounds and is spent")
+        raise RefusalError(f"the privacy budget is for {plan.privacy.rounds} rounds and is spent")
     context.state[_SPENT] = MetricRecord({"rounds": rounds + 1})
 
 
@@ -184,7 +173,7 @@ def _agreed(message: Message, context: Context) -> Agreed:
         context.state[_AGREED] = pack(agreed)
         return agreed
     if _AGREED not in context.state:
-        raise Refusal("this client has lost the agreed statistics")
+        raise RefusalError("this client has lost the agreed statistics")
     return unpack(context.state, _AGREED)
 
 
@@ -209,7 +198,9 @@ def _classes(module: nn.Module, rows: Any, loss: str | RowLoss) -> Any:
         return np.arange(models.call(network.module, x).shape[-1])
 
 
-def _rows(module: nn.Module, data: dict[str, Any], *, loss: str | RowLoss, classes: Any) -> Rows:
+def _rows(
+    module: nn.Module, data: dict[str, Any], *, loss: str | RowLoss, classes: Any
+) -> ClientRows:
     classify = loss in ("softmax", "logistic")
     return gather(data, next(module.parameters()).dtype, classify=classify, classes=classes)
 
@@ -217,7 +208,3 @@ def _rows(module: nn.Module, data: dict[str, Any], *, loss: str | RowLoss, class
 def _name(context: Context) -> str:
     part = context.node_config.get("partition-id")
     return f"node-{context.node_id}" if part is None else f"client-{int(part) + 1}"
-
-
-def _row(numbers: Any) -> Tensor:
-    return torch.from_numpy(numbers)[None]

@@ -21,7 +21,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,16 +34,17 @@ from dorfl.federated.simulation import Round
 from dorfl.flower.records import HEADER, Form, pack, read_header, unpack
 from dorfl.networks import model as models
 from dorfl.networks import server
-from dorfl.networks.client import in_order
+from dorfl.networks.client import Reply, in_order
 from dorfl.networks.device import array
 from dorfl.networks.model import Network
-from dorfl.networks.plan import Plan
+from dorfl.networks.plan import NetworkPlan
 from dorfl.networks.scores import Agreed, LocalStatistics, search
-from dorfl.networks.training import check, terms
+from dorfl.networks.training import check_method, terms
 from dorfl.objective.methods import Method
 from dorfl.support.text import one_line
 
 MAX_ROWS = 10**9  # rows that a client can plausibly have; a larger count is refused
+T = TypeVar("T")
 _log = logging.getLogger("flwr")
 
 
@@ -68,7 +69,7 @@ class RobustStrategy(FedAvg):
         The network, or a function that makes one; clients must have the same architecture.
     plan
         How the network is trained; see :class:`~dorfl.networks.Plan`. `participation` is the share
-        of clients that a round asks. The number of rounds is an argument of `start`.
+        of clients that are sampled in a round. The number of rounds is an argument of `start`.
     score
         The outlier score h, as for :func:`dorfl.networks.train`; by default the method's own.
     **options
@@ -87,7 +88,7 @@ class RobustStrategy(FedAvg):
         self,
         method: Method,
         model: nn.Module | Callable[[], nn.Module],
-        plan: Plan | None = None,
+        plan: NetworkPlan | None = None,
         *,
         score: Any = None,
         **options: Any,
@@ -96,20 +97,20 @@ class RobustStrategy(FedAvg):
             raise ValueError("fraction_train, min_train_nodes: set the plan's participation")
         options.setdefault("evaluate_metrics_aggr_fn", mean_and_range)
         super().__init__(min_train_nodes=1, **options)
-        check(method)
-        self.method, self.plan = method, plan or Plan()
+        check_method(method)
+        self.method, self.plan = method, plan or NetworkPlan()
         self.fraction_train = self.plan.participation
         self.history: list[Round] = []
         self._module = models.make(model, self.plan.seed)
         self._score, self._search, self._timeout = score, search(method, score), 3600.0
-        self._state: server.State | None = None
+        self._state: server.ServerState | None = None
 
     @property
     def lam(self) -> dict[str, float]:
         """The mixture weight λ of each client, by name."""
         if self._state is None:
             return {}
-        return dict(zip(self._setting.names, self._state.lam.tolist(), strict=True))
+        return dict(zip(self._settings.names, self._state.lam.tolist(), strict=True))
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *rest: Any, **given: Any) -> Result:
         """Train; parameters and result as for any strategy of Flower."""
@@ -119,8 +120,8 @@ class RobustStrategy(FedAvg):
 
     def summary(self) -> None:
         """Log the method and the settings."""
-        _log.info("\t├──> Method: %s (ρ = %g, ρβ = %g)", self.method.name, self.method.rho,
-                  self.method.temperature)  # fmt: skip
+        name, rho, temperature = self.method.name, self.method.rho, self.method.temperature
+        _log.info("\t├──> Method: %s (ρ = %g, ρβ = %g)", name, rho, temperature)
         super().summary()
 
     # ── before the first round ──────────────────────────────────────────────────────────────────
@@ -138,10 +139,11 @@ class RobustStrategy(FedAvg):
             clients = self._agree(grid, clients, stage)
         self._clients, self._informed = clients, set[int]()
         names, counts = tuple(c.name for c in clients), np.array([c.rows for c in clients])
-        self._setting = server.Setting(self.method, self.plan, names, counts)
+        self._settings = server.ServerSettings(self.method, self.plan, names, counts)
         self._form = {"values": Form(tuple(theta.shape), array(theta).dtype)}
-        self._usual, self.history = server.Usual(), []
-        self._state = server.begin(self._setting, theta)
+        self._typical = server.TypicalSizes()
+        self.history = []
+        self._state = server.begin(self._settings, theta)
 
     def _enrol(self, grid: Grid, nodes: list[int]) -> list[Client]:
         replies = self._exchange(grid, {node: self._request("enrol") for node in nodes})
@@ -183,14 +185,16 @@ class RobustStrategy(FedAvg):
         forms = {
             c: (t.values.shape, str(t.values.dtype), t.weight.shape) for c, t in reported.items()
         }
-        usual = Counter(forms.values()).most_common(1)[0][0] if forms else None
-        sizes = [float(np.abs(t.values).max(initial=0.0)) for t in reported.values()]
-        limit = server.FAR * server.middle(sizes)
-        for client, one in list(reported.items()):
-            if forms[client] != usual or float(np.abs(one.values).max(initial=0.0)) > limit:
+        sizes = {c: float(np.abs(t.values).max(initial=0.0)) for c, t in reported.items()}
+        limit = server.MAX_RATIO * server.lower_median(sizes.values())
+        common = _most_common(forms.values())
+        kept = []
+        for client in reported:
+            if forms[client] == common and sizes[client] <= limit:
+                kept.append(client)
+            else:
                 _log_ignored(client.name, stage, "is too far from what other clients report")
-                del reported[client]
-        kept = self._enough([c for c in clients if c in reported])
+        kept = self._enough(kept)
         self._agreed[stage] = self._search.combine(stage, [reported[c] for c in kept])
         return kept
 
@@ -209,19 +213,21 @@ class RobustStrategy(FedAvg):
             self._begin(arrays, grid)
         state = self._state
         assert state is not None
-        self._asked = server.ask(self._setting, state)
+        self._round = request = server.ask(self._settings, state)
         config["server-round"] = server_round
-        theta, here = self._arrays(state.theta), set(grid.get_node_ids())
+        theta = self._arrays(state.theta)
+        connected = set(grid.get_node_ids())
         messages = []
-        for i in self._asked.draw.who:
+        for i in request.clients:
             client = self._clients[i]
-            content = self._request("train", number=self._asked.number, stream=i)
-            content[self.arrayrecord_key], content[self.configrecord_key] = theta, config
-            if self._asked.pull is not None:
-                content["pull"] = pack({"values": self._asked.pull[i]})
+            content = self._request("train", number=request.number, stream=i)
+            content[self.arrayrecord_key] = theta
+            content[self.configrecord_key] = config
+            if request.correction is not None:
+                content["correction"] = pack({"values": request.correction[i]})
             if self._agreed and i not in self._informed:
                 content["agreed"] = pack(self._agreed)
-            if client.node in here:
+            if client.node in connected:
                 messages.append(Message(content, client.node, MessageType.TRAIN))
         return messages
 
@@ -229,50 +235,53 @@ class RobustStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the server's step; without any usable reply the model stays as it is."""
-        state, asked = self._state, self._asked
+        state, request = self._state, self._round
         assert state is not None
-        answers, refused = self._answers(replies)
+        usable, refused = self._usable(replies)
         for name, reason in refused.items():
             _log_ignored(name, f"round {server_round}", reason)
-        self._informed = (self._informed - set(asked.draw.who)) | set(answers)
-        if not answers:
+        self._informed = (self._informed - set(request.clients)) | set(usable)
+        if not usable:
             return self._arrays(state.mean), None
-        received = server.listen(state)
-        for i in in_order(list(answers), self._setting.counts):
-            way, risk = answers[i]
-            server.hear(
-                self._setting, state, asked, received, [i], way[None], np.array([risk]), way.nbytes
-            )
-        self._state, line = server.step(self._setting, state, asked, received, refused)
+        received = server.no_replies(state)
+        for i in in_order(list(usable), self._settings.counts):
+            update, risk = usable[i]
+            reply = Reply([i], update[None], torch.tensor([risk], dtype=torch.float64))
+            server.add_replies(self._settings, state, request, received, reply)
+        self._state, line = server.step(self._settings, state, request, received, refused)
         self.history.append(line)
-        figures = MetricRecord({
-            "objective": line.objective, "gap": line.gap,
-            "risks": line.risks.tolist(), "lam": line.lam.tolist(),
-        })  # fmt: skip
-        return self._arrays(self._state.mean), figures
+        metrics = MetricRecord(
+            {
+                "objective": line.objective,
+                "gap": line.gap,
+                "risks": line.risks.tolist(),
+                "lam": line.lam.tolist(),
+            }
+        )
+        return self._arrays(self._state.mean), metrics
 
-    def _answers(
+    def _usable(
         self, replies: Iterable[Message]
     ) -> tuple[dict[int, tuple[Tensor, float]], dict[str, str]]:
         """Return update and risk of the usable replies, and why others are ignored."""
         by_node = {reply.metadata.src_node_id: reply for reply in replies}
-        answers: dict[int, tuple[Tensor, float]] = {}
+        usable: dict[int, tuple[Tensor, float]] = {}
         refused = {}
-        for i in self._asked.draw.who:
+        for i in self._round.clients:
             try:
                 content = _content(by_node.get(self._clients[i].node))
-                way = torch.from_numpy(unpack(content, "ways", self._form)["values"])
+                update = torch.from_numpy(unpack(content, "update", self._form)["values"])
                 risk = read_header(content, MetricRecord, "risk", float)
                 if not np.isfinite(risk):
                     raise ValueError("risk: is not finite")
-                answers[i] = (way, risk)
+                usable[i] = (update, risk)
             except ValueError as error:
                 refused[self._clients[i].name] = str(error)
-        self._usual, absurd = server.absurd(answers, self._usual)
+        self._typical, absurd = server.find_absurd(usable, self._typical)
         for i, reason in absurd.items():
             refused[self._clients[i].name] = reason
-            del answers[i]
-        return answers, refused
+            del usable[i]
+        return usable, refused
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -286,9 +295,9 @@ class RobustStrategy(FedAvg):
                 _log_ignored(
                     f"node {reply.metadata.src_node_id}", f"evaluation {server_round}", str(error)
                 )
-        usual = Counter(keys for _, keys in usable).most_common(1)
+        common = _most_common(keys for _, keys in usable)
         return super().aggregate_evaluate(
-            server_round, [reply for reply, keys in usable if keys == usual[0][0]]
+            server_round, [reply for reply, keys in usable if keys == common]
         )
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────
@@ -327,6 +336,10 @@ def mean_and_range(replies: list[RecordDict], weighted_by_key: str) -> MetricRec
             found[key] = round(float(values @ weights / weights.sum()), 12)
             found[f"{key}-min"], found[f"{key}-max"] = float(values.min()), float(values.max())
     return found
+
+
+def _most_common(values: Iterable[T]) -> T | None:
+    return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
 def _metrics(content: RecordDict, weight: str) -> frozenset[str]:

@@ -26,6 +26,14 @@ from torch import Tensor
 Aggregator: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
+def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted median of each column; of two medians the lower one."""
+    ordered, order = values.sort(0)
+    below = weights[order].cumsum(0)
+    first = (below >= (0.5 - 1e-6) * weights.sum()).to(torch.int8).argmax(0)
+    return ordered.gather(0, first[None])[0]
+
+
 def trimmed_mean(share: float = 0.1) -> Aggregator:
     """Return a rule that leaves out the largest and smallest `share` of each coordinate [1]_."""
     if not 0.0 <= share < 0.5:
@@ -41,15 +49,8 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
 
 
 def coordinate_median() -> Aggregator:
-    """Return the weighted median of each coordinate [1]_; of two middle values the lower one."""
-
-    def aggregate(updates: Tensor, weights: Tensor) -> Tensor:
-        ordered, order = updates.sort(0)
-        below = weights[order].cumsum(0)
-        first = (below >= 0.5 * weights.sum() - 1e-6).to(torch.int8).argmax(0)
-        return ordered.gather(0, first[None])[0]
-
-    return aggregate
+    """Return the rule of the weighted median of each coordinate [1]_."""
+    return weighted_median
 
 
 def geometric_median(steps: int = 10, smoothing: float = 1e-6) -> Aggregator:

@@ -1,23 +1,28 @@
-"""Checkpoints: the state after a round as a file, from which training goes on bit for bit."""
+"""Checkpoints: the state after a round as a file, from which training goes on bit for bit.
+
+A file also describes what is trained (:func:`describe`), so that it is not used for another
+training and the difference is named. Flower's clients and servers compare the same descriptions.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from torch import Tensor, nn
 
 from dorfl.federated.simulation import Round
 from dorfl.networks import tensors
 from dorfl.networks.device import array
 from dorfl.networks.device import tensor as placed
-from dorfl.networks.evaluation import RoundEvaluation, read_evaluations
-from dorfl.networks.identity import differing
-from dorfl.networks.server import State
+from dorfl.networks.evaluation import RoundEvaluation
+from dorfl.networks.server import ServerState
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 
@@ -25,9 +30,10 @@ _TENSORS = ("theta", "mean", "controls")
 
 
 class History(NamedTuple):
-    """Rounds so far, as they are written."""
+    """Rounds and evaluations so far, as they are written."""
 
-    lines: tuple[Round, ...]
+    rounds: tuple[Round, ...]
+    evaluations: tuple[RoundEvaluation, ...]
 
 
 class Course(NamedTuple):
@@ -45,10 +51,10 @@ class Course(NamedTuple):
 
     history: list[Round]
     evaluations: list[RoundEvaluation]
-    best: torch.Tensor
+    best: Tensor
 
     def after(
-        self, line: Round, found: RoundEvaluation | None, theta: torch.Tensor, *, worst: bool
+        self, line: Round, found: RoundEvaluation | None, theta: Tensor, *, worst: bool
     ) -> Course:
         """Return the course with one more round."""
         history = [*self.history, line]
@@ -71,36 +77,35 @@ class Course(NamedTuple):
 
 
 def write(
-    file: Path, state: State, seen: torch.Tensor, course: Course, training: Mapping[str, str]
+    file: Path, state: ServerState, means: Tensor, course: Course, training: Mapping[str, str]
 ) -> None:
-    """Write the state and the clients' running means; `training` identifies the training."""
-    named = {name: getattr(state, name) for name in _TENSORS} | {"seen": seen}
+    """Write the state and the clients' running means; `training` describes the training."""
+    named = {name: getattr(state, name) for name in _TENSORS} | {"means": means}
     arrays = {name: array(value) for name, value in named.items() if value is not None}
     arrays |= {f"carried.{k}": array(value) for k, value in enumerate(state.carried)}
     arrays |= {name: getattr(state, name) for name in ("lam", "risks", "before")}
     arrays["best"] = array(course.best)
-    words = {
+    texts = {
         "training": json.dumps(dict(training)),
-        "history": wire.encode(History(tuple(course.history))).decode(),
-        "evaluations": json.dumps({e.round: e.clients for e in course.evaluations}),
+        "history": wire.encode(History(tuple(course.history), tuple(course.evaluations))).decode(),
     }
-    write_whole(file, tensors.pack(arrays, words))
+    write_whole(file, tensors.pack(arrays, texts))
 
 
 def read(
-    file: Path, state: State, seen: torch.Tensor, training: Mapping[str, str]
-) -> tuple[State, torch.Tensor, Course]:
+    file: Path, state: ServerState, means: Tensor, training: Mapping[str, str]
+) -> tuple[ServerState, Tensor, Course]:
     """Return state, running means and course from a file; ValueError for another training."""
-    arrays, words = tensors.unpack(file.read_bytes())
-    others = differing(training, json.loads(words.get("training", "{}")))
+    arrays, texts = tensors.unpack(file.read_bytes())
+    others = differences(training, json.loads(texts.get("training", "{}")))
     if others:
         raise ValueError(
             f"{file}: is the checkpoint of another training, with other {', '.join(others)}; name "
             "another file"
         )
-    lines = wire.decode(words["history"].encode(), History, finite=False, limit=2**30).lines
+    history = wire.decode(texts["history"].encode(), History, finite=False, limit=2**30)
 
-    def tensor(name: str, like: torch.Tensor | None) -> torch.Tensor | None:
+    def tensor(name: str, like: Tensor | None) -> Tensor | None:
         if like is None:
             return None
         found = arrays.get(name)
@@ -109,10 +114,54 @@ def read(
         return placed(np.array(found), like)
 
     named: dict[str, Any] = {name: tensor(name, getattr(state, name)) for name in _TENSORS}
-    means: Any = tensor("seen", seen)
+    running: Any = tensor("means", means)
     carried: Any = [tensor(f"carried.{k}", old) for k, old in enumerate(state.carried)]
     table: dict[str, Any] = {name: np.array(arrays[name]) for name in ("lam", "risks", "before")}
-    after = replace(state, round=len(lines), carried=carried, **named, **table)
-    evaluations = read_evaluations(json.loads(words["evaluations"]))
+    after = replace(state, round=len(history.rounds), carried=carried, **named, **table)
     best = placed(np.array(arrays["best"]), state.theta)
-    return after, means, Course(list(lines), evaluations, best)
+    return after, running, Course([*history.rounds], [*history.evaluations], best)
+
+
+def describe(value: Any) -> str:
+    """Return the same text for equal values in any process: no addresses, all of an array.
+
+    >>> describe(lambda x: x + 1) == describe(lambda x: x + 2)
+    False
+    """
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}:{_digest(np.ascontiguousarray(value).tobytes())}"
+    if isinstance(value, nn.Module):
+        return f"{value}{describe(dict(value.state_dict()))}"
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(describe, value)) + ")"
+    if isinstance(value, FunctionType):
+        cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
+        given = (value.__defaults__ or (), cells)
+        return f"{value.__qualname__}:{_digest(_code(value.__code__).encode())}{describe(given)}"
+    if is_dataclass(value):
+        parts = {part.name: getattr(value, part.name) for part in fields(value)}
+        return type(value).__qualname__ + describe(parts)
+    if "__repr__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}:
+        return type(value).__qualname__ + describe(getattr(value, "__dict__", {}))
+    return repr(value)
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Return the names of parts that differ."""
+    return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+
+
+def _code(code: CodeType) -> str:
+    """Return what a function does, without where it is written."""
+    inner = [_code(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
+    return f"{code.co_code.hex()}{inner}{code.co_names}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

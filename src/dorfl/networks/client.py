@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +26,13 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from dorfl.linear.base import Evaluation, Terms
-from dorfl.networks.data import Batch, Rows
+from dorfl.networks.data import Batch, ClientRows
 from dorfl.networks.device import array, mapped, seeded, tensor, wide
-from dorfl.networks.model import Network
+from dorfl.networks.model import Network, call
 from dorfl.networks.optimizers import at_round
-from dorfl.networks.plan import Plan
-from dorfl.networks.supremum import Climb, Place, Robust
-from dorfl.networks.tilt import Tilt
+from dorfl.networks.plan import NetworkPlan
+from dorfl.networks.supremum import Ascent, RobustLoss, TransportGeometry
+from dorfl.networks.tilt import RowTilt
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import tilted_mean
 from dorfl.support.types import Array
@@ -42,25 +43,25 @@ MAX_ROW_GRADIENTS = 8_000_000  # numbers of gradients by row at a time, 32 MB
 MAX_NON_CONCAVE = 0.01  # share of rows without a concave supremum that does not warn
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """The replies of some clients in a round.
 
     Attributes
     ----------
-    who
+    clients
         Numbers of the clients.
-    ways
+    updates
         (clients, P) updates θ − θ_i.
     risks
         (clients,) F_i at the server's θ.
-    seen
-        (clients, 2) running means of the tilt, which stay at the clients.
+    means
+        (clients, 2) running means of the tilt, which are not sent.
     """
 
-    who: list[int]
-    ways: Tensor
+    clients: list[int]
+    updates: Tensor
     risks: Tensor
-    seen: Tensor
+    means: Tensor = torch.empty(0)
 
 
 class RobustRisks(NamedTuple):
@@ -104,7 +105,7 @@ class NetworkProblem(Terms):
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
+class LocalClients:
     """All clients of this process, with what they train.
 
     Attributes
@@ -121,22 +122,22 @@ class Fleet:
         ξ̄ of a quadratic score: (clients, d), or (clients, classes, d).
     first
         Number, among all clients, of the first one here.
-    held
+    held_out
         Held-out rows.
     by_loss
         Whether risks are reported without the part that depends on the score alone.
     """
 
     network: Network
-    rows: Rows
-    robust: Robust
-    tilt: Tilt
-    plan: Plan
+    rows: ClientRows
+    robust: RobustLoss
+    tilt: RowTilt
+    plan: NetworkPlan
     method: Method
     notes: tuple[str, ...] = ()
     centers: Tensor | None = None
     first: int = 0
-    held: Rows | None = None
+    held_out: ClientRows | None = None
     by_loss: bool = False
 
     # ── a round ─────────────────────────────────────────────────────────────────────────────────
@@ -146,25 +147,36 @@ class Fleet:
         theta = self.network.start()
         return theta.new_full((len(self.names), 2), torch.nan, dtype=wide(theta))
 
-    def answers(
-        self, theta: Tensor, number: int, who: Sequence[int], seen: Tensor, pull: Tensor | None
-    ) -> Iterator[Answer]:
-        """Return the replies of `who` in this round, as many clients at a time as memory admits.
+    def replies(
+        self,
+        theta: Tensor,
+        number: int,
+        clients: Sequence[int],
+        means: Tensor,
+        correction: Tensor | None,
+    ) -> Iterator[Reply]:
+        """Return the replies of `clients` in this round, as many at a time as memory admits.
 
-        `pull` (clients, P) is added to the gradients, for drift correction.
+        `correction` (clients, P) is added to the gradients, against client drift.
         """
-        for some in self._groups(in_order(who, self.rows.counts)):
-            own = None if pull is None else pull[some]
-            yield self.answer(theta, number, some, seen[some], own)
+        for some in self._groups(in_order(clients, self.rows.counts)):
+            own = None if correction is None else correction[some]
+            yield self.reply(theta, number, some, means[some], own)
 
-    def answer(
-        self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
-    ) -> Answer:
-        """Return the replies of some clients at once; `seen` and `pull` are of these clients."""
+    def reply(
+        self,
+        theta: Tensor,
+        number: int,
+        clients: list[int],
+        means: Tensor,
+        correction: Tensor | None = None,
+    ) -> Reply:
+        """Return the replies of some clients; `means` and `correction` are of these clients."""
         if self.plan.privacy is not None:
-            return Answer(who, *self._private(theta, number, who), seen)
-        with seeded(self.plan.seed, number, self.first + who[0]):
-            return Answer(who, *self._walk(theta, number, who, seen, pull))
+            return Reply(clients, *self._private(theta, number, clients), means)
+        torch_only = not (self.rows.lazy or self.network.has_user_code)
+        with seeded(self.plan.seed, number, self.first + clients[0], torch_only=torch_only):
+            return self._local_steps(theta, number, clients, means, correction)
 
     def _groups(self, order: list[int]) -> Iterator[list[int]]:
         """Return clients that step together: as many as memory admits, if that is faster.
@@ -173,110 +185,136 @@ class Fleet:
         similar size, and no convolutions, which PyTorch batches over clients slowly on a CPU.
         """
         plan, counts = self.plan, self.rows.counts
-        most = max(1, plan.max_parameters // self.network.size)
+        limit = max(1, plan.max_parameters // self.network.size)
         work = self.network.size * plan.batch_size
         if self.rows.lazy or self.network.convolves or work > MAX_SHARED_WORK:
-            most = 1
+            limit = 1
         first = 0
         while first < len(order):
-            some = order[first : first + most]
+            some = order[first : first + limit]
             if plan.local_epochs and not plan.local_steps:  # smaller clients would wait
                 some = [i for i in some if MAX_PADDING * counts[i] >= counts[some[0]]]
             first += len(some)
             yield some
 
-    def _walk(
-        self, theta: Tensor, number: int, who: list[int], seen: Tensor, pull: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _local_steps(
+        self,
+        theta: Tensor,
+        number: int,
+        clients: list[int],
+        means: Tensor,
+        correction: Tensor | None,
+    ) -> Reply:
         """Return the clients' updates, their risks before, and the running means after."""
-        plan, drawn = self.plan, self._draw(number, who)
+        plan = self.plan
+        drawn = self._draw(number, clients)
+        has_rows = drawn.max(2) >= 0  # (clients, steps)
+        all_have_rows = has_rows.all(0).tolist()
         optimizer = at_round(plan.used_optimizer, plan.lr_schedule, number)
-        own = theta.expand(len(who), -1).clone()
+        own = theta.expand(len(clients), -1).clone()
         carried = optimizer.start(own)
-        risks, working = seen, drawn.max(2) >= 0  # (clients, steps)
-        for step, batch in enumerate(self.rows.stream(who, drawn)):
-            climb = self.climb(own if step else theta[None], batch)
-            gradient, seen = self._gradient(own, climb, batch, seen)
+        risks = means
+        for step, batch in enumerate(self.rows.stream(clients, drawn)):
+            if step > 0 and len(clients) == 1 and self._has_mean_gradient:
+                gradient = self._mean_gradient(own, batch)
+            else:
+                ascent = self.ascend(own if step else theta[None], batch)
+                gradient, means = self._gradient(own, ascent, batch, means)
             if step == 0:
-                risks = self.tilt.risk(seen)
+                risks = self.tilt.risk(means)
             if plan.l2 > 0:
                 gradient.add_(own, alpha=plan.l2)
-            if pull is not None:
-                gradient.add_(pull)
-            if working[:, step].all():
-                own = optimizer.step(own, gradient, carried, step + 1)
-            else:  # some have no rows left in this round: they stay where they are
-                stay = own.clone()
-                own = optimizer.step(own, gradient, carried, step + 1)
-                own = torch.where(tensor(working[:, step], own, torch.bool)[:, None], own, stay)
-        return torch.sub(theta, own), risks, seen
+            if correction is not None:
+                gradient.add_(correction)
+            before = None if all_have_rows[step] else own.clone()
+            own = optimizer.step(own, gradient, carried, step + 1)
+            if before is not None:  # clients without rows left in this round stay where they are
+                moving = tensor(has_rows[:, step], own, torch.bool)[:, None]
+                own = torch.where(moving, own, before)
+        return Reply(clients, torch.sub(theta, own, out=own), risks, means)
 
-    def _private(self, theta: Tensor, number: int, who: list[int]) -> tuple[Tensor, Tensor]:
+    def _private(self, theta: Tensor, number: int, clients: list[int]) -> tuple[Tensor, Tensor]:
         """Return gradients of all rows with noise, and risks with noise."""
         privacy = self.plan.privacy
         assert privacy is not None
-        at = array(theta).astype(np.float64)
-        risks, gradients = privacy.report(self.select(who), at, number)
+        risks, gradients = privacy.report(self.select(clients), _wide(theta), number)
         updates = tensor(gradients, theta)
         if self.plan.l2 > 0:
             updates.add_(theta, alpha=self.plan.l2)
         return updates, tensor(risks, theta)
 
-    def climb(self, theta: Tensor, batch: Batch) -> Climb:
+    def ascend(self, theta: Tensor, batch: Batch) -> Ascent:
         """Return the supremum of every row, each client at its θ (clients or 1, P)."""
-        robust = self.robust
-        with nullcontext() if robust.place.still else self.network.evaluating():
-            return robust.climb(self.network, theta, batch.x, batch.y, self._center(batch))
+        frozen = self.robust.geometry.frozen
+        with nullcontext() if frozen else self.network.evaluating():
+            return self.robust.ascend(self.network, theta, batch.x, batch.y, self._center(batch))
 
-    def bare(self, batch: Batch, climb: Climb) -> Tensor | None:
-        """Return f of these rows without any loss, if risks are reported without it."""
+    def _without_loss(self, batch: Batch, ascent: Ascent) -> Tensor | None:
+        """Return f of these rows for a loss of 0, if risks are reported without it."""
         if not self.by_loss:
             return None
         robust = self.robust
-        if robust.place.still:  # no row has moved for its loss
-            return climb.level
+        if robust.geometry.frozen:  # no row has moved for its loss
+            return ascent.level
         if self.network.layer is not None:  # a score is on the inputs, which then do not move
-            robust = replace(robust, place=Place(robust.place.root.new_zeros(()), still=True))
-        return robust.bare(batch.x, batch.y, self._center(batch)).detach()
+            frozen = TransportGeometry(robust.geometry.root.new_zeros(()), frozen=True)
+            robust = replace(robust, geometry=frozen)
+        return robust.without_loss(batch.x, batch.y, self._center(batch)).detach()
 
     def _center(self, batch: Batch) -> Tensor | None:
         """Return ξ̄ of the rows of a batch, if the score has a centre."""
         if self.centers is None:
             return None
-        own = self.centers[list(batch.who)]
+        own = self.centers[list(batch.clients)]
         if own.ndim == 3:  # one for each class
             own = own[torch.arange(len(own), device=own.device)[:, None], batch.y]
-        return own.view(len(batch.who), -1, *batch.x.shape[2:])
+        return own.view(len(batch.clients), -1, *batch.x.shape[2:])
 
-    def losses(self, theta: Tensor | None, climb: Climb, batch: Batch) -> Tensor:
+    def losses(self, theta: Tensor | None, ascent: Ascent, batch: Batch) -> Tensor:
         """Return l of the moved rows."""
-        x = mapped(Tensor.detach, climb.x)
-        return self.robust.losses(self.network, theta, x, batch.y, climb.shift)
+        x = mapped(Tensor.detach, ascent.x)
+        return self.robust.losses(self.network, theta, x, batch.y, ascent.shift)
 
     def _gradient(
-        self, own: Tensor, climb: Climb, batch: Batch, seen: Tensor
+        self, own: Tensor, ascent: Ascent, batch: Batch, means: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return ∇F_i on a minibatch of every client, at its θ, and the running means after it."""
-        alone = len(own) == 1
-        at = None if alone else own.detach().requires_grad_(True)
-        trained = self.network.load(own) if alone else [at]
-        loss = self.losses(at, climb, batch)
-        f = loss.detach() + climb.level
-        seen, weights = self.tilt.weigh(f, batch.there, seen, self.bare(batch, climb))
-        found = torch.autograd.grad((weights * loss).sum(), trained)
-        return torch.cat([part.reshape(-1) for part in found]).view(own.shape), seen
+        if len(own) == 1:
+            at = None
+            trained = self.network.load(own)
+        else:
+            at = own.detach().requires_grad_(True)
+            trained = [at]
+        loss = self.losses(at, ascent, batch)
+        f = loss.detach() + ascent.level
+        means, weights = self.tilt.weigh(f, batch.mask, means, self._without_loss(batch, ascent))
+        return self._flat_gradient((weights * loss).sum(), trained, own), means
 
-    def _draw(self, number: int, who: list[int]) -> Array:
+    @property
+    def _has_mean_gradient(self) -> bool:
+        """Whether the gradient is that of the mean loss of a batch: no tilt, and no row moves."""
+        return self.tilt.is_mean and self.robust.geometry.frozen
+
+    def _mean_gradient(self, own: Tensor, batch: Batch) -> Tensor:
+        """Return the gradient of a client's mean loss, without its risk."""
+        trained = self.network.load(own)
+        outputs = call(self.network.module, mapped(itemgetter(0), batch.x))
+        return self._flat_gradient(self.robust.bounded(outputs, batch.y[0]).mean(), trained, own)
+
+    def _flat_gradient(self, loss: Tensor, trained: Sequence[Tensor], own: Tensor) -> Tensor:
+        found = torch.autograd.grad(loss, trained)
+        return torch.cat([part.reshape(-1) for part in found]).view(own.shape)
+
+    def _draw(self, number: int, clients: list[int]) -> Array:
         """Return row numbers, (clients, steps, batch): every client has its own stream."""
-        plan, counts = self.plan, self.rows.counts[who]
+        plan, counts = self.plan, self.rows.counts[clients]
         batch = int(min(plan.batch_size, counts.max()))
         steps = plan.local_steps or plan.local_epochs * -(-int(counts.max()) // batch)
-        drawn = np.full((len(who), steps * batch), -1, dtype=np.int64)
-        for row, (i, count) in enumerate(zip(who, counts.tolist(), strict=True)):
-            rng = np.random.default_rng([plan.seed, number, self.first + i])
-            own = _order(rng, count, batch, plan.local_epochs, plan.local_steps)
-            drawn[row, : len(own)] = own
-        return drawn.reshape(len(who), steps, batch)
+        epochs = 0 if plan.local_steps else plan.local_epochs
+        drawn = np.full((len(clients), steps, batch), -1)
+        for own, i, count in zip(drawn, clients, counts.tolist(), strict=True):
+            _fill(own, np.random.default_rng([plan.seed, number, self.first + i]), count, epochs)
+        return drawn
 
     # ── all rows at one θ: an oracle ────────────────────────────────────────────────────────────
 
@@ -304,15 +342,15 @@ class Fleet:
         weights = found.sample_weights if rows else None
         return Evaluation(found.values, found.gradients, found.error, weights=weights)
 
-    def take(self, indices: Sequence[Array]) -> Fleet:
+    def take(self, indices: Sequence[Array]) -> LocalClients:
         """Return the clients with only the given rows of each."""
         return replace(self, rows=self.rows.take(indices))
 
-    def select(self, clients: Sequence[int]) -> Fleet:
+    def select(self, clients: Sequence[int]) -> LocalClients:
         """Return only some of the clients."""
-        who = list(clients)
-        centers = None if self.centers is None else self.centers[who]
-        return replace(self, rows=self.rows.select(who), centers=centers)
+        some = list(clients)
+        centers = None if self.centers is None else self.centers[some]
+        return replace(self, rows=self.rows.select(some), centers=centers)
 
     def risks(self, theta: Tensor, *, gradients: bool = False) -> RobustRisks:
         """Return F_i(θ) of every client from all its rows, with ∇F_i if requested.
@@ -321,42 +359,45 @@ class Fleet:
         Warns if the supremum was not concave, because f is then that of a local maximum.
         """
         tau, rule = self.tilt.temperature, self.plan.row_risk
-        values, weights, slopes = [], [], []
-        error, bent, steps = 0.0, 0, 0
+        values, weights, gradients_by_client = [], [], []
+        error, non_concave, steps = 0.0, 0, 0
         for i in range(len(self.names)):
-            found, bare, kept = [], [], []
-            for batch, climb, f in self._all_rows(theta, i):
+            found, without_loss, kept = [], [], []
+            for batch, ascent, f in self._all_rows(theta, i):
                 found.append(f)
-                alone = self.bare(batch, climb)
-                bare.append(np.zeros(len(f)) if alone is None else _wide(alone[0]))
-                error += float(climb.error[climb.bend > 0].sum())
-                bent += int((climb.bend <= 0).sum())
-                steps = max(steps, climb.steps)
-                kept += [(batch, climb)] if gradients else []  # rows may be larger than memory
+                part = self._without_loss(batch, ascent)
+                without_loss.append(np.zeros(len(f)) if part is None else _wide(part[0]))
+                error += float(ascent.error[ascent.concavity > 0].sum())
+                non_concave += int((ascent.concavity <= 0).sum())
+                steps = max(steps, ascent.steps)
+                kept += [(batch, ascent)] if gradients else []  # rows may be larger than memory
             f = np.concatenate(found)
             if rule is not None:
-                rise = tensor(f, theta, wide(theta))[None]
-                risk, share = (array(part)[0] for part in rule(rise, torch.ones_like(rise)))
+                row = tensor(f, theta, wide(theta))[None]
+                risk, share = (array(part)[0] for part in rule(row, torch.ones_like(row)))
                 values.append(float(risk))
             else:
-                values.append(tilted_mean(f, tau) - tilted_mean(np.concatenate(bare), tau))
+                common = tilted_mean(np.concatenate(without_loss), tau)
+                values.append(tilted_mean(f, tau) - common)
                 share = np.exp((f - f.max()) / tau)  # all 1 for τ = ∞
             weights.append(share / share.sum())
             if gradients:
-                slopes.append(self._full_gradient(theta, kept, weights[-1]))
+                gradients_by_client.append(self._full_gradient(theta, kept, weights[-1]))
         count = int(self.counts.sum())
-        if bent > MAX_NON_CONCAVE * count:
+        if non_concave > MAX_NON_CONCAVE * count:
             warnings.warn(
-                f"on the way of {bent} of {count} rows to their worst place the problem is not "
-                "concave: it may be a local one, and what is computed from it an estimate, not a "
-                "bound; a larger rho helps",
+                f"on the way of {non_concave} of {count} rows to their worst place the problem is "
+                "not concave: it may be a local one, and what is computed from it an estimate, not "
+                "a bound; a larger rho helps",
                 stacklevel=2,
             )
-        table = np.array(slopes) if gradients else None
-        return RobustRisks(np.array(values), table, weights, error / count, bent / count, steps)
+        table = np.array(gradients_by_client) if gradients else None
+        return RobustRisks(
+            np.array(values), table, weights, error / count, non_concave / count, steps
+        )
 
-    def clipped(self, theta: Array, longest: float, bounds: tuple[float, float]) -> Evaluation:
-        """Return F_i and ∇F_i with every f clipped to `bounds` and its gradient to `longest`.
+    def clipped(self, theta: Array, max_length: float, bounds: tuple[float, float]) -> Evaluation:
+        """Return F_i and ∇F_i with every f clipped to `bounds` and its gradient to `max_length`.
 
         The weights p are those of the clipped f, as :mod:`dorfl.federated.privacy` needs them.
         """
@@ -367,44 +408,44 @@ class Fleet:
             values.append(tilted_mean(f, tau))
             share = np.exp((f - f.max()) / tau)
             share, first = share / share.sum(), 0
-            for batch, climb, found in self._all_rows(at, i):
+            for batch, ascent, found in self._all_rows(at, i):
                 own = share[first : first + len(found)]
                 first += len(found)
-                gradients[i] += self._clipped_sum(at, batch, climb, own, longest)
+                gradients[i] += self._clipped_sum(at, batch, ascent, own, max_length)
         return Evaluation(np.array(values), gradients)
 
-    def _all_rows(self, theta: Tensor, client: int) -> Iterator[tuple[Batch, Climb, Array]]:
+    def _all_rows(self, theta: Tensor, client: int) -> Iterator[tuple[Batch, Ascent, Array]]:
         """Return batches of a client's rows with their suprema f."""
         for batch in self.rows.blocks(client, self.plan.seed):
-            climb = self.climb(theta[None], batch)
+            ascent = self.ascend(theta[None], batch)
             with torch.no_grad(), self.network.evaluating():
-                f = self.losses(theta[None], climb, batch) + climb.level
-            yield batch, climb, _wide(f[0])
+                f = self.losses(theta[None], ascent, batch) + ascent.level
+            yield batch, ascent, _wide(f[0])
 
     def _full_gradient(
-        self, theta: Tensor, passed: list[tuple[Batch, Climb]], weights: Array
+        self, theta: Tensor, passed: list[tuple[Batch, Ascent]], weights: Array
     ) -> Array:
         """Return Σ_j p_j ∇l(θ, z_j) of one client."""
         at = theta.detach().clone().requires_grad_(True)
         total, first = torch.zeros_like(theta), 0
-        for batch, climb in passed:
-            p = tensor(weights[first : first + batch.there.shape[1]], theta)
+        for batch, ascent in passed:
+            p = tensor(weights[first : first + batch.mask.shape[1]], theta)
             first += len(p)
             with self.network.evaluating():
-                loss = self.losses(at[None], climb, batch)
+                loss = self.losses(at[None], ascent, batch)
             total += torch.autograd.grad((p * loss[0]).sum(), at)[0]
         return _wide(total)
 
     def _clipped_sum(
-        self, theta: Tensor, batch: Batch, climb: Climb, weights: Array, longest: float
+        self, theta: Tensor, batch: Batch, ascent: Ascent, weights: Array, max_length: float
     ) -> Array:
-        """Return Σ_j p_j g_j, each row's gradient g_j clipped to length `longest`."""
+        """Return Σ_j p_j g_j, each row's gradient g_j clipped to length `max_length`."""
 
         def loss(at: Tensor, x: Any, y: Tensor, *shift: Tensor) -> Tensor:
             own = tree_map(lambda leaf: leaf[None, None], (x, y, *shift))
             return self.robust.losses(self.network, at[None], *own)[0, 0]
 
-        moved = (climb.x, batch.y) if climb.shift is None else (climb.x, batch.y, climb.shift)
+        moved = (ascent.x, batch.y) if ascent.shift is None else (ascent.x, batch.y, ascent.shift)
         rows = tree_map(lambda leaf: leaf.detach()[0], moved)
         by_row = grad(loss)
         size, total = max(1, MAX_ROW_GRADIENTS // len(theta)), np.zeros(len(theta))
@@ -418,14 +459,14 @@ class Fleet:
                     each = [tree_map(lambda leaf, j=j: leaf[j], part) for j in range(len(p))]
                     slopes = torch.stack([by_row(theta, *one) for one in each])
             norms = torch.linalg.vector_norm(slopes, dim=1)
-            scale = p * longest / norms.clamp(min=longest)
+            scale = p * max_length / norms.clamp(min=max_length)
             total += _wide(scale @ slopes)
         return total
 
 
-def in_order(who: Sequence[int], counts: Array) -> list[int]:
+def in_order(clients: Sequence[int], counts: Array) -> list[int]:
     """Return clients in the order in which replies are summed: large ones first."""
-    return sorted(who, key=lambda i: (-counts[i], i))
+    return sorted(clients, key=lambda i: (-counts[i], i))
 
 
 def _wide(values: Tensor) -> Array:
@@ -433,20 +474,17 @@ def _wide(values: Tensor) -> Array:
     return array(values).astype(np.float64)
 
 
-def _order(rng: np.random.Generator, count: int, batch: int, epochs: int, steps: int) -> Array:
-    """Return row numbers in the order in which they are used; −1 pads a batch that is not full.
+def _fill(drawn: Array, rng: np.random.Generator, count: int, epochs: int) -> None:
+    """Fill (steps, batch) with row numbers in the order of their use; −1 pads a short batch.
 
-    A batch never has the same row twice. A batch of all rows has them in their own order.
+    A batch never has the same row twice. A batch of all rows has them in their own order. Without
+    epochs, all batches are full.
     """
+    steps, batch = drawn.shape
     size = min(batch, count)
     order = np.arange if size == count else rng.permutation
-    full = -(-count // size)  # batches in an epoch
-    if steps:
-        whole = max(1, count // size)  # of a stream of full batches
-        passes = [order(count)[: whole * size] for _ in range(-(-steps // whole))]
-        drawn = np.concatenate(passes)[: steps * size].reshape(steps, size)
-    else:
-        padded = [np.pad(order(count), (0, full * size - count), constant_values=-1)
-                  for _ in range(epochs)]  # fmt: skip
-        drawn = np.concatenate(padded).reshape(-1, size)
-    return np.pad(drawn, ((0, 0), (0, batch - size)), constant_values=-1).ravel()
+    length = -(-count // size) if epochs else count // size  # batches in a pass over the rows
+    for first in range(0, epochs * length or steps, length):
+        rows = np.full(length * size, -1)
+        rows[:count] = order(count)[: length * size]
+        drawn[first : first + length, :size] = rows.reshape(length, size)[: steps - first]

@@ -25,7 +25,7 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
     default_collate,
-)  # fmt: skip
+)
 
 from dorfl.data import validation
 from dorfl.networks.device import mapped, seeded
@@ -43,23 +43,23 @@ class Batch(NamedTuple):
 
     Attributes
     ----------
-    who
+    clients
         Numbers of the clients.
     x
         (clients, n, …) inputs, or a tuple or dict of such tensors.
     y
         (clients, n, …) class numbers, or values.
-    there
+    mask
         (clients, n) 1 for a row, 0 for padding.
     """
 
-    who: Sequence[int]
+    clients: Sequence[int]
     x: Any
     y: Tensor
-    there: Tensor
+    mask: Tensor
 
 
-class Table(NamedTuple):
+class ArrayRows(NamedTuple):
     """Rows of a client in memory; labels are class numbers or values."""
 
     x: Tensor
@@ -74,7 +74,7 @@ class Table(NamedTuple):
         return self.x.index_select(0, at.to(self.x.device)), self.y.index_select(0, at)
 
 
-class Lazy(NamedTuple):
+class LazyRows(NamedTuple):
     """Rows of a client that are read when they are needed."""
 
     rows: Any  # has a length and rows by number
@@ -90,7 +90,7 @@ class Lazy(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ClientRows:
     """The rows of all clients.
 
     Attributes
@@ -100,13 +100,13 @@ class Rows:
     sources
         Rows by client.
     classes
-        What class numbers stand for; empty for a regression.
+        Labels by class number; empty for a regression.
     dtype, device
         Of a batch. Integers stay integers if `integers` is set.
     """
 
     names: tuple[str, ...]
-    sources: tuple[Table | Lazy, ...]
+    sources: tuple[ArrayRows | LazyRows, ...]
     classes: Array
     dtype: torch.dtype
     device: torch.device
@@ -120,14 +120,14 @@ class Rows:
     @property
     def lazy(self) -> bool:
         """Whether rows of some client are read when they are needed."""
-        return any(isinstance(source, Lazy) for source in self.sources)
+        return any(isinstance(source, LazyRows) for source in self.sources)
 
     @property
     def plain(self) -> bool:
         """Whether a row is one tensor, of the same shape for all."""
         shapes = set()
         for i, source in enumerate(self.sources):
-            if isinstance(source, Lazy) and source.collate is not pairs:
+            if isinstance(source, LazyRows) and source.collate is not pairs:
                 return False
             x, _ = self.read(i, np.arange(1))
             if not isinstance(x, Tensor):
@@ -145,33 +145,36 @@ class Rows:
         source, name = self.sources[client], self.names[client]
         x, y = source.read(places)
         whole = self.integers
-        if isinstance(source, Lazy):
+        if isinstance(source, LazyRows):
             whole = whole or source.collate is not pairs  # what a user's function makes is kept
             x, y = tree_map(torch.as_tensor, x), self._encoded(name, y)
             if not all(bool(leaf.isfinite().all()) for leaf in tree_leaves(x)):
                 raise ValueError(f"client {name!r}: X has NaN or infinite values")
-        kept = whole and isinstance(source, Lazy) and not y.is_floating_point()
+        kept = whole and isinstance(source, LazyRows) and not y.is_floating_point()
         y = y.to(self.device) if kept or len(self.classes) else y.to(self.device, self.dtype)
         return mapped(lambda leaf: self._placed(leaf, whole), x), y
 
-    def batch(self, who: Sequence[int], places: Sequence[Array]) -> Batch:
+    def batch(self, clients: Sequence[int], places: Sequence[Array]) -> Batch:
         """Return rows of several clients; places are row numbers, −1 for padding."""
-        if len(who) == 1:
+        if len(clients) == 1:
             kept = places[0][places[0] >= 0]
-            x, y = self.read(who[0], kept)
+            x, y = self.read(clients[0], kept)
             one = torch.ones(1, len(kept), dtype=self.dtype, device=self.device)
-            return Batch(who, mapped(lambda leaf: leaf[None], x), y[None], one)
-        parts = [self.read(i, np.maximum(own, 0)) for i, own in zip(who, places, strict=True)]
+            return Batch(clients, mapped(lambda leaf: leaf[None], x), y[None], one)
+        parts = [self.read(i, np.maximum(own, 0)) for i, own in zip(clients, places, strict=True)]
         x, y = (torch.stack(part) for part in zip(*parts, strict=True))
-        there = torch.as_tensor(np.stack(places) >= 0).to(self.device, self.dtype)
-        return Batch(who, x, y, there)
+        mask = torch.as_tensor(np.stack(places) >= 0).to(self.device, self.dtype)
+        return Batch(clients, x, y, mask)
 
-    def stream(self, who: Sequence[int], drawn: Array) -> Iterator[Batch]:
+    def stream(self, clients: Sequence[int], drawn: Array) -> Iterator[Batch]:
         """Return the batches of a round, for places (clients, steps, n)."""
-        source = self.sources[who[0]]
-        if len(who) > 1 or isinstance(source, Table) or not source.workers:
+        source = self.sources[clients[0]]
+        if len(clients) == 1 and isinstance(source, ArrayRows):
+            yield from self._array_batches(clients, drawn[0])
+            return
+        if isinstance(source, ArrayRows) or not source.workers or len(clients) > 1:
             for step in range(drawn.shape[1]):
-                yield self.batch(who, list(drawn[:, step]))
+                yield self.batch(clients, list(drawn[:, step]))
             return
         steps = [own[own >= 0] for own in drawn[0]]
         loader = DataLoader(
@@ -182,11 +185,23 @@ class Rows:
             generator=torch.Generator().manual_seed(torch.initial_seed()),
         )
         for own, pair in zip(steps, loader, strict=True):
-            held = Lazy([pair], _only)
-            part = replace(self, sources=(held,), names=(self.names[who[0]],))
+            held = LazyRows([pair], _only)
+            part = replace(self, sources=(held,), names=(self.names[clients[0]],))
             yield part.batch([0], [np.zeros(1, dtype=int)])._replace(
-                who=who, there=torch.ones(1, len(own), dtype=self.dtype, device=self.device)
+                clients=clients, mask=torch.ones(1, len(own), dtype=self.dtype, device=self.device)
             )
+
+    def _array_batches(self, clients: Sequence[int], drawn: Array) -> Iterator[Batch]:
+        """Return the batches (steps, n) of a client in memory, gathered some steps at a time."""
+        mask = torch.ones(1, drawn.shape[1], dtype=self.dtype, device=self.device)
+        steps = max(1, BLOCK // drawn.shape[1])
+        for first in range(0, len(drawn), steps):
+            part = drawn[first : first + steps]
+            there = part >= 0
+            x, y = self.read(clients[0], part[there])
+            sizes = there.sum(1).tolist()
+            for size, own_x, own_y in zip(sizes, x.split(sizes), y.split(sizes), strict=True):
+                yield Batch(clients, own_x[None], own_y[None], mask[:, :size])
 
     def blocks(self, client: int, seed: int) -> Iterator[Batch]:
         """Return all rows of a client, some at a time, with the same augmentation every time."""
@@ -201,24 +216,24 @@ class Rows:
         """Return a client's rows in memory, or a sample of those of a data set."""
         count = len(self.sources[client])
         places = np.arange(count)
-        if isinstance(self.sources[client], Lazy):
+        if isinstance(self.sources[client], LazyRows):
             most = int(np.clip(MAX_NUMBERS // self.dims, 1, MAX_KNOWN))
             order = np.random.default_rng(0).permutation(count) if count > most else places
             places = np.sort(order[:most])
         return self.read(client, places)
 
-    def take(self, indices: Sequence[Array]) -> Rows:
+    def take(self, indices: Sequence[Array]) -> ClientRows:
         """Return the clients with only the given rows of each."""
-        parts: list[Table | Lazy] = []
+        parts: list[ArrayRows | LazyRows] = []
         for source, places in zip(self.sources, indices, strict=True):
             own = np.asarray(places)
-            if isinstance(source, Table):
-                parts.append(Table(*source.read(own)))
+            if isinstance(source, ArrayRows):
+                parts.append(ArrayRows(*source.read(own)))
             else:
                 parts.append(source._replace(rows=Subset(source.rows, own.tolist())))
         return replace(self, sources=tuple(parts))
 
-    def select(self, clients: Sequence[int]) -> Rows:
+    def select(self, clients: Sequence[int]) -> ClientRows:
         """Return only some of the clients."""
         names = tuple(self.names[i] for i in clients)
         return replace(self, names=names, sources=tuple(self.sources[i] for i in clients))
@@ -226,7 +241,7 @@ class Rows:
     def digest(self, client: int) -> str:
         """Return a fingerprint: of all numbers in memory, or of a data set's length and labels."""
         source, found = self.sources[client], hashlib.blake2b(digest_size=8)
-        if isinstance(source, Table):
+        if isinstance(source, ArrayRows):
             found.update(np.ascontiguousarray(source.x.cpu().numpy()).data)
         found.update(str(len(source)).encode())
         found.update(np.ascontiguousarray(self.known(client)[1].cpu().numpy()).data)
@@ -249,8 +264,8 @@ def gather(
     classes: Any = None,
     collate: Collate | None = None,
     device: torch.device | None = None,
-) -> Rows:
-    """Return clients as :class:`Rows`, every one checked.
+) -> ClientRows:
+    """Return clients as :class:`ClientRows`, every one checked.
 
     Parameters
     ----------
@@ -282,9 +297,9 @@ def gather(
         raise ValueError("clients: there are none; give at least one (X, y)")
     sources = {name: _source(name, given, collate) for name, given in named.items()}
     for name, source in sources.items():
-        if not len(source if isinstance(source, Lazy) else source[1]):
+        if not len(source if isinstance(source, LazyRows) else source[1]):
             raise ValueError(f"client {name!r}: has no rows; leave it out")
-    shapes = {s[0].shape[1:] for s in sources.values() if not isinstance(s, Lazy)}
+    shapes = {s[0].shape[1:] for s in sources.values() if not isinstance(s, LazyRows)}
     if len(shapes) > 1:
         raise ValueError(f"clients: rows have the shapes {sorted(shapes)}; give all the same")
     known = np.empty(0)
@@ -293,9 +308,9 @@ def gather(
         if labels is None:
             labels = np.concatenate([np.unique(_labels(source)) for source in sources.values()])
         known = np.unique(labels)
-    made: list[Table | Lazy] = []
+    made: list[ArrayRows | LazyRows] = []
     for name, source in sources.items():
-        if isinstance(source, Lazy):
+        if isinstance(source, LazyRows):
             made.append(source)
             continue
         X, y = source
@@ -304,8 +319,8 @@ def gather(
                 "y is not numeric, which this loss needs; for classes use loss='softmax', or give "
                 "`classes` with a loss of your own"
             )
-        made.append(Table(X, encode(name, y, known) if classify else torch.as_tensor(y)))
-    return Rows(tuple(sources), tuple(made), known, dtype, device or torch.device("cpu"))
+        made.append(ArrayRows(X, encode(name, y, known) if classify else torch.as_tensor(y)))
+    return ClientRows(tuple(sources), tuple(made), known, dtype, device or torch.device("cpu"))
 
 
 def encode(name: str, labels: Array, classes: Array) -> Tensor:
@@ -352,7 +367,7 @@ def _tree(x: Any) -> Any:
     return x if isinstance(x, Tensor) else torch.as_tensor(_array(x))
 
 
-def _source(name: str, given: Any, collate: Collate | None) -> tuple[Tensor, Array] | Lazy:
+def _source(name: str, given: Any, collate: Collate | None) -> tuple[Tensor, Array] | LazyRows:
     """Return a client's arrays, or its data set."""
     workers = 0
     if isinstance(given, DataLoader):
@@ -363,13 +378,13 @@ def _source(name: str, given: Any, collate: Collate | None) -> tuple[Tensor, Arr
         given = given.tensors
     if isinstance(given, IterableDataset):  # it has no length, but an end
         given = list(given)
-        return Lazy(given, collate or pairs)
+        return LazyRows(given, collate or pairs)
     readable = hasattr(given, "__getitem__") and hasattr(given, "__len__")
     arrays = isinstance(given, tuple | list | Mapping) or hasattr(given, "__array__")
     if isinstance(given, Dataset) or (readable and not arrays):
-        return Lazy(given, collate or pairs, workers)
+        return LazyRows(given, collate or pairs, workers)
     if collate is not None and not isinstance(given, tuple):
-        return Lazy(given, collate, workers)
+        return LazyRows(given, collate, workers)
     try:
         X, y = given
     except (TypeError, ValueError):
@@ -406,9 +421,9 @@ def _table(name: str, X: Any, y: Any) -> tuple[Tensor, Array]:
     return torch.as_tensor(table if whole else checked.reshape(table.shape)), labels
 
 
-def _labels(source: tuple[Tensor, Array] | Lazy) -> Array:
+def _labels(source: tuple[Tensor, Array] | LazyRows) -> Array:
     """Return all labels of a client."""
-    if not isinstance(source, Lazy):
+    if not isinstance(source, LazyRows):
         return source[1].ravel()
     targets = getattr(source.rows, "targets", None)
     if targets is not None and len(targets) == len(source):

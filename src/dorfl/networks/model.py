@@ -83,6 +83,9 @@ class Network:
         self.layer = layer
         self._place = None if layer is None else self.module.get_submodule(layer)
         self.convolves = any(isinstance(part, CONVOLUTIONS) for part in self.module.modules())
+        self.has_user_code = not all(
+            type(part).__module__.startswith("torch.nn.") for part in self.module.modules()
+        )
         self._one_by_one = False  # whether `vmap` cannot batch the module over clients
 
     def start(self) -> Tensor:

@@ -133,13 +133,12 @@ def from_flwr_datasets(federated: Any, x: Column, y: Column, split: str = "train
         raise ValueError(
             f"split={split!r}: has no partitioner; there is {[*federated.partitioners]}"
         )
-    count = federated.partitioners[split].num_partitions
-    return {
-        f"client-{k + 1}": Columns(federated.load_partition(k, split), x, y) for k in range(count)
-    }
+    parts = range(federated.partitioners[split].num_partitions)
+    load = federated.load_partition
+    return {f"client-{k + 1}": ColumnPairs(load(k, split), x, y) for k in parts}
 
 
-class Columns:
+class ColumnPairs:
     """Rows of a Hugging Face data set as pairs (x, y); see :func:`from_flwr_datasets`."""
 
     def __init__(self, rows: Any, x: Column, y: Column) -> None:

@@ -8,26 +8,40 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from dorfl.federated.privacy import Gaussian
 from dorfl.networks.aggregation import Aggregator
 from dorfl.networks.optimizers import SGD, Adam, Optimizer, adam, sgd
+from dorfl.networks.tilt import RowRisk
 
-RENAMED = {
-    "batch": "batch_size", "epochs": "local_epochs", "steps": "local_steps", "local": "optimizer",
-    "server": "server_optimizer", "ascent": "mixture_lr", "climb": "inner_steps",
-    "accuracy": "inner_tol", "bounds": "input_bounds", "most": "max_loss",
-    "memory": "risk_momentum", "at_once": "max_parameters", "drift": "scaffold",
-    "at": "inner_layer", "learning_rate": "lr", "epochs_per_round": "local_epochs",
-    "num_rounds": "rounds", "max_rounds": "rounds", "fraction_train": "participation",
+RENAMED = {  # names of options in dorfl 0.1 and in other libraries
+    "accuracy": "inner_tol",
+    "ascent": "mixture_lr",
+    "at": "inner_layer",
+    "at_once": "max_parameters",
+    "batch": "batch_size",
+    "bounds": "input_bounds",
+    "climb": "inner_steps",
+    "drift": "scaffold",
+    "epochs": "local_epochs",
+    "epochs_per_round": "local_epochs",
     "fraction_fit": "participation",
-}  # fmt: skip
+    "fraction_train": "participation",
+    "learning_rate": "lr",
+    "local": "optimizer",
+    "max_rounds": "rounds",
+    "memory": "risk_momentum",
+    "most": "max_loss",
+    "num_rounds": "rounds",
+    "server": "server_optimizer",
+    "steps": "local_steps",
+}
+_WHOLE = ("rounds", "batch_size", "local_epochs", "local_steps", "inner_steps", "seed")
 WEIGHTING = (None, "renormalised", "unbiased")
 
 
 @dataclass(frozen=True)
-class Plan:
+class NetworkPlan:
     """Options of a training; the objective is the method's.
 
     The default is one minibatch gradient per client and round (FedSGD, McMahan et al., 2017) with
@@ -60,7 +74,7 @@ class Plan:
         Functions of the round's number, from 1, that give a factor of the learning rate, such as
         :func:`~dorfl.networks.cosine`. With one local step only the server's has an effect.
     aggregator
-        What the server makes of the clients' updates, such as
+        How the server combines the clients' updates, such as
         :func:`~dorfl.networks.trimmed_mean`; see :mod:`dorfl.networks.aggregation`. By default
         their weighted mean.
     average
@@ -72,16 +86,16 @@ class Plan:
     fairness
         q of q-fair learning (Li et al., 2020), λ_i ∝ λ_i F_i^q, for a fixed mixture. 0: none.
     participation
-        Share of clients asked in a round.
+        Share of clients sampled in a round.
     weighting
-        How clients count if some are asked. "renormalised": drawn evenly, with their λ scaled to
-        sum 1, as FedAvg is reported. "unbiased": clients with a larger λ are asked more often and
-        counted by 1 / chance, so that the step is the same on average. By default "renormalised"
+        Weights of sampled clients. "renormalised": sampled evenly, with their λ scaled to sum 1, as
+        FedAvg is reported. "unbiased": clients with a larger λ are sampled more often and weighted
+        by 1 / probability, so that the step is the same on average. By default "renormalised"
         for a fixed mixture and "unbiased" for a worst one, which needs it.
     scaffold
         Correct for client drift in the local steps (SCAFFOLD, Karimireddy et al., 2020).
     inner_steps
-        Steps of gradient ascent of a row towards its worst place.
+        Steps of gradient ascent for the supremum of a row.
     inner_lr
         Length of the first of these steps, in units of 1 / curvature of the cost. Later lengths are
         those of Barzilai and Borwein (1988).
@@ -94,9 +108,9 @@ class Plan:
     risk_momentum
         Decay rate of the running mean that a tilt is normalised by.
     row_risk
-        What a client makes of the losses of its rows, in place of their mean or the method's tilt:
-        a function of losses and mask, (clients, n) each, that returns risks (clients,) and weights
-        of rows (clients, n). See ``examples/term.py``.
+        The risk of a client's rows, in place of their mean or the method's tilt: a function of
+        losses and mask, (clients, n) each, that returns risks (clients,) and weights of rows
+        (clients, n). See ``examples/term.py``.
     trim
         Share of each batch that is left out, largest loss first (DORO, Zhai et al., 2021).
     l2
@@ -137,7 +151,7 @@ class Plan:
     input_bounds: tuple[float, float] | None = None
     max_loss: float = np.inf
     risk_momentum: float = 0.9
-    row_risk: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    row_risk: RowRisk | None = None
     trim: float = 0.0
     l2: float = 0.0
     seed: int = 0
@@ -145,7 +159,7 @@ class Plan:
     privacy: Gaussian | None = None
     device: str = "cpu"
 
-    def __new__(cls, *_: Any, **given: Any) -> Plan:
+    def __new__(cls, *_: Any, **given: Any) -> NetworkPlan:
         """Refuse options that do not exist, with a hint."""
         check_names(given)
         return super().__new__(cls)
@@ -153,7 +167,10 @@ class Plan:
     def __post_init__(self) -> None:
         if self.local_epochs == self.local_steps == 0:
             object.__setattr__(self, "local_steps", 1)
-        for name, fine, need in (
+        for name in _WHOLE:
+            if not isinstance(getattr(self, name), int | np.integer):
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
+        for name, valid, need in (
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("batch_size", self.batch_size >= 1, "must be at least 1 row"),
             ("local_steps", self.local_steps >= 0, "must be a number ≥ 0"),
@@ -171,7 +188,7 @@ class Plan:
             ("trim", 0 <= self.trim < 1, "must be from 0 to below 1"),
             ("l2", 0 <= self.l2 < np.inf, "must be a number ≥ 0"),
         ):
-            if not fine:
+            if not valid:
                 raise ValueError(f"{name}={getattr(self, name)}: {need}")
         for name in ("optimizer", "server_optimizer"):
             given = getattr(self, name)
@@ -191,9 +208,7 @@ class Plan:
         if self.lr is not None and self.optimizer and self.server_optimizer:
             raise ValueError("lr: both optimizers are given with a learning rate of their own")
         if self.scaffold and (not isinstance(local := self.used_optimizer, SGD) or local.momentum):
-            raise ValueError(
-                "scaffold: what a client drifts by is known for plain local steps only"
-            )
+            raise ValueError("scaffold: the drift of a client is known for plain local steps only")
 
     @property
     def used_server_optimizer(self) -> Optimizer:
@@ -207,9 +222,9 @@ class Plan:
         """The clients' optimizer: as given, or the default for their work in a round."""
         if self.optimizer is not None:
             return self.optimizer
-        # A local step of rate 1 hands over the gradient, and Adam sets the length of the step.
-        handed = self.local_steps == 1 and isinstance(self.used_server_optimizer, Adam)
-        return sgd(1.0) if handed else sgd(self.lr or 0.05)
+        # The update of a local step of rate 1 is the gradient, and Adam sets the step's length.
+        is_gradient = self.local_steps == 1 and isinstance(self.used_server_optimizer, Adam)
+        return sgd(1.0) if is_gradient else sgd(self.lr or 0.05)
 
     def _check_private(self, privacy: Gaussian) -> None:
         if self.rounds > privacy.rounds:
@@ -217,17 +232,20 @@ class Plan:
                 f"rounds={self.rounds}: the privacy budget is for {privacy.rounds} rounds; give "
                 "privacy.gaussian(…, rounds=) as many"
             )
-        for name, given in (
-            ("local_epochs", self.local_epochs > 0), ("local_steps", self.local_steps > 1),
-            ("optimizer", self.optimizer is not None), ("scaffold", self.scaffold),
-            ("trim", self.trim > 0), ("row_risk", self.row_risk is not None),
-        ):  # fmt: skip
-            if given:
+        for name, is_given in (
+            ("local_epochs", self.local_epochs > 0),
+            ("local_steps", self.local_steps > 1),
+            ("optimizer", self.optimizer is not None),
+            ("scaffold", self.scaffold),
+            ("trim", self.trim > 0),
+            ("row_risk", self.row_risk is not None),
+        ):
+            if is_given:
                 raise ValueError(
                     f"{name}: not with privacy, whose bound is for one gradient of all rows"
                 )
 
-    def changed(self, **given: Any) -> Plan:
+    def changed(self, **given: Any) -> NetworkPlan:
         """Return the plan with other options. `local_epochs` or `local_steps` replaces both.
 
         `privacy` sets the number of rounds, unless it is given.
@@ -246,15 +264,18 @@ class Plan:
         return replace(self, **given)
 
 
+Plan = NetworkPlan  # the public name, dorfl.networks.Plan
+
+
 def check_names(given: Any) -> None:
     """Raise ValueError if an option has an old name or none that is known, with a suggestion."""
-    known = [part.name for part in fields(Plan)]
+    known = [part.name for part in fields(NetworkPlan)]
     for name in given:
         if name in known:
             continue
-        near = difflib.get_close_matches(name, known, 1)
-        meant = RENAMED.get(name) or (near[0] if near else None)
         if name in RENAMED:
-            raise ValueError(f"{name}: write {meant}=")
+            raise ValueError(f"{name}: write {RENAMED[name]}=")
+        near = difflib.get_close_matches(name, [*known, *RENAMED], 1)
+        meant = RENAMED.get(near[0], near[0]) if near else None
         hint = f"; did you mean {meant}?" if meant else f"; choose from {', '.join(known)}"
         raise ValueError(f"{name}: no such option of a network's training{hint}")

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from dorfl.data import robust
-from dorfl.networks.data import Rows, gather  # noqa: F401 - for the example above
+from dorfl.networks.aggregation import weighted_median
+from dorfl.networks.data import ClientRows, gather  # noqa: F401 - for the example above
 from dorfl.networks.device import array, tensor
 from dorfl.networks.supremum import RowScore
 from dorfl.objective.base import Score
@@ -61,7 +62,7 @@ class Search(Protocol):
         """Names of the stages, in order."""
         ...
 
-    def report(self, stage: str, rows: Rows, agreed: Agreed) -> LocalStatistics:
+    def report(self, stage: str, rows: ClientRows, agreed: Agreed) -> LocalStatistics:
         """Return the statistics of a client's rows, given those of earlier stages."""
         ...
 
@@ -80,7 +81,7 @@ class Center:
 
     stages = ("center",)
 
-    def report(self, stage: str, rows: Rows, agreed: Agreed) -> LocalStatistics:
+    def report(self, stage: str, rows: ClientRows, agreed: Agreed) -> LocalStatistics:
         """Return the mean of the rows within the cutoff."""
         del stage, agreed
         kept, mean = robust.local_center(array(rows.known(0)[0].flatten(1)), LEAST)
@@ -105,7 +106,7 @@ def search(method: Method, score: Any = None) -> Search | None:
     return Center() if isinstance(own, str) and own != "client" else None
 
 
-def find(seeking: Search, rows: Rows) -> Agreed:
+def find(seeking: Search, rows: ClientRows) -> Agreed:
     """Return the statistics of all stages, with the clients of this process."""
     agreed: Agreed = {}
     for stage in seeking.stages:
@@ -116,34 +117,34 @@ def find(seeking: Search, rows: Rows) -> Agreed:
 
 @dataclass(frozen=True, eq=False)
 class Distance:
-    """h(x, y) = weight · min(max(d²/median − slack, 0), most); see :func:`distance`."""
+    """h(x, y) = weight · min(max(d²/median − slack, 0), cap); see :func:`distance`."""
 
     weight: float
     components: int
     slack: float
-    most: float
+    cap: float
     features: Callable[[Tensor], Tensor] | None
 
-    stages = ("middle", "axes", "spread", "typical")
+    stages = ("median", "axes", "scale", "typical")
 
-    def report(self, stage: str, rows: Rows, agreed: Agreed) -> LocalStatistics:
+    def report(self, stage: str, rows: ClientRows, agreed: Agreed) -> LocalStatistics:
         """Return medians by class, or for the axes a sum over rows of bounded terms."""
         own, y = rows.known(0)
-        known = max(1, len(rows.classes))
+        kinds = max(1, len(rows.classes))
         kind = y if len(rows.classes) else torch.zeros_like(y, dtype=torch.long)
         x = self._features(own)
-        if stage == "middle":
-            return _medians(x, kind, known)
-        middle, *others = (tensor(agreed[k], x) for k in self.stages if k in agreed)
-        offset = x - middle[kind]
+        if stage == "median":
+            return _medians(x, kind, kinds)
+        median, *others = (tensor(agreed[k], x) for k in self.stages if k in agreed)
+        offset = x - median[kind]
         if stage == "axes":
             unit = nn.functional.normalize(offset)
             return LocalStatistics(array(unit.T @ unit), np.array([len(x)], dtype=float))
         near, off = _parts(offset, others[0])
-        if stage == "spread":
-            return _medians(near.abs(), kind, known)
+        if stage == "scale":
+            return _medians(near.abs(), kind, kinds)
         inside = ((near / others[1][kind]) ** 2).mean(1)
-        return _medians(torch.stack([inside, off], 1), kind, known)
+        return _medians(torch.stack([inside, off], 1), kind, kinds)
 
     def combine(self, stage: str, reports: Sequence[LocalStatistics]) -> Array:
         """Return the median of the clients' medians, or the leading components.
@@ -157,12 +158,12 @@ class Distance:
                 return np.eye(len(total), dtype=total.dtype)
             axes = torch.linalg.eigh(torch.as_tensor(total)).eigenvectors
             return array(axes[:, -self.components :])
-        middle = _by_class(reports)
-        if stage != "middle":
-            middle = middle.clamp(min=1e-6) * (CONSISTENT if stage == "spread" else 1.0)
-        return array(middle)
+        medians = _by_class(reports)
+        if stage != "median":
+            medians = medians.clamp(min=1e-6) * (CONSISTENT if stage == "scale" else 1.0)
+        return array(medians)
 
-    def find(self, rows: Rows) -> RowScore:
+    def find(self, rows: ClientRows) -> RowScore:
         """Return the score, with the statistics of the clients of this process."""
         return self.at(find(self, rows), len(rows.classes) > 0)
 
@@ -173,11 +174,11 @@ class Distance:
         def score(x: Tensor, y: Tensor) -> Tensor:
             kind = y if classify else torch.zeros_like(y, dtype=torch.long)
             found = self._features(x)
-            center, axes, spread, typical = (tensor(agreed[k], found) for k in self.stages)
+            center, axes, scale, typical = (tensor(agreed[k], found) for k in self.stages)
             near, off = _parts(found - center[kind], axes)
-            inside = ((near / spread[kind]) ** 2).mean(1) / typical[kind, 0]
+            inside = ((near / scale[kind]) ** 2).mean(1) / typical[kind, 0]
             ratio = inside if full else torch.maximum(inside, off / typical[kind, 1])
-            return self.weight * (ratio - self.slack).clamp(0.0, self.most)
+            return self.weight * (ratio - self.slack).clamp(0.0, self.cap)
 
         return score
 
@@ -189,7 +190,7 @@ def distance(
     weight: float,
     components: int = 30,
     slack: float = 2.5,
-    most: float = 30.0,
+    cap: float = 30.0,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Distance:
     """Return a score: the squared distance from the class's median, relative to its median row.
@@ -206,17 +207,17 @@ def distance(
         Number of leading components.
     slack
         Units up to which a row costs nothing.
-    most
+    cap
         Largest number of units above `slack`.
     features
         Function that maps rows to the features that are measured.
     """
-    if not (weight >= 0 and components >= 1 and slack >= 0 and most > 0):
-        raise ValueError("distance: weight and slack must be ≥ 0, components and most positive")
-    return Distance(float(weight), int(components), float(slack), float(most), features)
+    if not (weight >= 0 and components >= 1 and slack >= 0 and cap > 0):
+        raise ValueError("distance: weight and slack must be ≥ 0, components and cap positive")
+    return Distance(float(weight), int(components), float(slack), float(cap), features)
 
 
-def row_score(score: Any, rows: Rows, agreed: Agreed | None = None) -> RowScore | None:
+def row_score(score: Any, rows: ClientRows, agreed: Agreed | None = None) -> RowScore | None:
     """Return any score as a function of tensors; None for a quadratic one, part of the geometry."""
     if score is None:
         return None
@@ -230,7 +231,7 @@ def row_score(score: Any, rows: Rows, agreed: Agreed | None = None) -> RowScore 
     raise ValueError(f"score={score!r}: give one of dorfl.scores, or a function of (rows, labels)")
 
 
-def _bridge(score: Score, rows: Rows) -> RowScore:
+def _bridge(score: Score, rows: ClientRows) -> RowScore:
     """Return a score of NumPy arrays, with its gradient, as one of tensors."""
     if score.center is not None:
         raise ValueError("score: one with a centre must be a quadratic; else give a function")
@@ -261,11 +262,11 @@ def _parts(offset: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
     return near, (offset**2).sum(1) - (near**2).sum(1)
 
 
-def _medians(x: Tensor, kind: Tensor, known: int) -> LocalStatistics:
+def _medians(x: Tensor, kind: Tensor, kinds: int) -> LocalStatistics:
     """Return a client's medians of every class in every column, and of all its rows."""
-    values, weight = x.new_zeros(known + 1, x.shape[1]), np.zeros(known + 1)
-    for k in range(known + 1):
-        own = x[kind == k] if k < known else x
+    values, weight = x.new_zeros(kinds + 1, x.shape[1]), np.zeros(kinds + 1)
+    for k in range(kinds + 1):
+        own = x[kind == k] if k < kinds else x
         if len(own) >= LEAST:
             values[k], weight[k] = own.median(0).values, len(own)
     return LocalStatistics(array(values), weight)
@@ -278,16 +279,9 @@ def _by_class(reports: Sequence[LocalStatistics]) -> Tensor:
     """
     values = torch.as_tensor(np.stack([one.values for one in reports]))
     weight = torch.as_tensor(np.stack([one.weight for one in reports]).astype(np.float32))
-    there = weight > 0
-    if not bool(there[:, -1].any()):
+    reported = weight > 0
+    if not bool(reported[:, -1].any()):
         raise ValueError(f"distance: no client has {LEAST} rows, the fewest of a statistic")
-    rows = [k if bool(there[:, k].any()) else -1 for k in range(weight.shape[1] - 1)]
-    return torch.stack([_middle(values[there[:, k], k], weight[there[:, k], k]) for k in rows])
-
-
-def _middle(values: Tensor, weight: Tensor) -> Tensor:
-    """Return the weighted median of every column."""
-    ordered, order = values.sort(0)
-    below = weight[order].cumsum(0)
-    first = (below >= 0.5 * weight.sum()).to(torch.int8).argmax(0)
-    return ordered.gather(0, first[None])[0]
+    rows = [k if bool(reported[:, k].any()) else -1 for k in range(weight.shape[1] - 1)]
+    parts = ((values[reported[:, k], k], weight[reported[:, k], k]) for k in rows)
+    return torch.stack([weighted_median(*part) for part in parts])

@@ -2,12 +2,12 @@
 
 A round is a function of the state before it, so a checkpoint is that state and the clients' running
 means. (The control variates of SCAFFOLD, one vector for each client, change in place.) A carrier of
-messages calls :func:`ask` for the request, :func:`hear` for the replies, and :func:`step`.
+messages calls :func:`ask` for the request, :func:`add_replies` for the replies, and :func:`step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from dorfl.federated.simulation import Round
-from dorfl.networks.client import Fleet
+from dorfl.networks.client import LocalClients, Reply
 from dorfl.networks.device import array, tensor
 from dorfl.networks.optimizers import at_round
-from dorfl.networks.plan import Plan
+from dorfl.networks.plan import NetworkPlan
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
-FAR = 100.0  # an update or risk this many times the median client's is refused
+MAX_RATIO = 100.0  # an update or risk this many times the median client's is refused
 
 
-class Setting(NamedTuple):
+class ServerSettings(NamedTuple):
     """What the server knows before the first round.
 
     Attributes
@@ -41,13 +41,13 @@ class Setting(NamedTuple):
     """
 
     method: Method
-    plan: Plan
+    plan: NetworkPlan
     names: tuple[str, ...]
     counts: Array
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class ServerState:
     """What the server carries from round to round.
 
     Attributes
@@ -77,48 +77,44 @@ class State:
     lam: Array
     risks: Array
     before: Array
-    controls: Tensor | None
+    controls: Tensor | None = None
 
 
-class Draw(NamedTuple):
-    """Sampled clients, and the probability of each client to be sampled."""
-
-    who: list[int]
-    chance: Array
-
-
-class Ask(NamedTuple):
+class RoundRequest(NamedTuple):
     """A round's request.
 
     Attributes
     ----------
     number
         The round.
-    draw
+    clients
         Sampled clients.
+    chance
+        (clients,) probability of each client to be sampled.
     weights
         (clients,) weights of the updates.
-    pull
+    correction
         (clients, P) correction of each client's gradient; None without SCAFFOLD.
     """
 
     number: int
-    draw: Draw
+    clients: list[int]
+    chance: Array
     weights: Array
-    pull: Tensor | None
+    correction: Tensor | None
 
 
 @dataclass
-class Heard:
+class RoundReplies:
     """A round's replies, summed unless an aggregator needs each.
 
     Attributes
     ----------
-    way
+    update
         (P,) weighted sum of updates.
     risks
         (clients,) reported F_i; NaN for clients without a reply.
-    who
+    clients
         Clients that replied.
     bytes_up
         Bytes of the replies.
@@ -126,197 +122,250 @@ class Heard:
         The updates, if there is an aggregator.
     """
 
-    way: Tensor
+    update: Tensor
     risks: Array
-    who: list[int] = field(default_factory=list)
+    clients: list[int] = field(default_factory=list)
     bytes_up: int = 0
     updates: list[Tensor] = field(default_factory=list)
 
 
-class Usual(NamedTuple):
+class TypicalSizes(NamedTuple):
     """Largest length of the median client's update, and its largest risk, so far."""
 
-    longest: float = 0.0
-    highest: float = 1.0
+    length: float = 0.0
+    risk: float = 1.0
 
 
-def begin(setting: Setting, theta: Tensor) -> State:
+def begin(settings: ServerSettings, theta: Tensor) -> ServerState:
     """Return the state before the first round."""
-    count = len(setting.names)
+    count = len(settings.names)
     unknown = np.full(count, np.nan)
-    drift = theta.new_zeros(count, len(theta)) if setting.plan.scaffold else None
-    return State(
+    return ServerState(
         round=0,
         theta=theta.clone(),
         mean=theta.clone(),
-        carried=setting.plan.used_server_optimizer.start(theta),
-        lam=setting.method.mixture.start(setting.names, setting.counts),
+        carried=settings.plan.used_server_optimizer.start(theta),
+        lam=settings.method.mixture.start(settings.names, settings.counts),
         risks=unknown,
         before=unknown,
-        controls=drift,
+        controls=theta.new_zeros(count, len(theta)) if settings.plan.scaffold else None,
     )
 
 
-def play(fleet: Fleet, setting: Setting, state: State, seen: Tensor) -> tuple[State, Round]:
-    """Return the state after a round with clients of this process, who change `seen`."""
-    asked = ask(setting, state)
-    heard = listen(state)
-    size = state.theta.numel() * state.theta.element_size()
-    for some in fleet.answers(state.theta, asked.number, asked.draw.who, seen, asked.pull):
-        hear(setting, state, asked, heard, some.who, some.ways, array(some.risks), size)
-        seen[some.who] = some.seen
-    return step(setting, state, asked, heard)
+def run_round(
+    clients: LocalClients, settings: ServerSettings, state: ServerState, means: Tensor
+) -> tuple[ServerState, Round]:
+    """Return the state after a round with clients of this process.
+
+    `means` (clients, 2) are the clients' running means, which change in place.
+    """
+    request = ask(settings, state)
+    replies = no_replies(state)
+    for reply in clients.replies(
+        state.theta, request.number, request.clients, means, request.correction
+    ):
+        add_replies(settings, state, request, replies, reply)
+        means[reply.clients] = reply.means
+    return step(settings, state, request, replies)
 
 
-def ask(setting: Setting, state: State) -> Ask:
+def ask(settings: ServerSettings, state: ServerState) -> RoundRequest:
     """Return the next round's request."""
+    plan = settings.plan
+    mixture = settings.method.mixture
     number = state.round + 1
-    shares, pull = _shares(setting.plan, setting.method, state), None
+    shares = _shares(plan, settings.method, state)
+    correction = None
     if state.controls is not None:  # SCAFFOLD: the mean control variate less the client's own
-        pull = tensor(shares, state.theta) @ state.controls - state.controls
-    draw = _draw(setting.plan, setting.method.mixture, state, number)
-    weights = shares / draw.chance
-    if not _unbiased(setting.plan, setting.method.mixture):
-        weights = shares / shares[draw.who].sum()
-    return Ask(number, draw, weights, pull)
+        correction = tensor(shares, state.theta) @ state.controls - state.controls
+    clients, chance = _sample(plan, mixture, state, number)
+    unbiased = _is_unbiased(plan, mixture)
+    weights = shares / (chance if unbiased else shares[clients].sum())
+    return RoundRequest(number, clients, chance, weights, correction)
 
 
-def listen(state: State) -> Heard:
+def no_replies(state: ServerState) -> RoundReplies:
     """Return an empty sum of replies."""
-    return Heard(torch.zeros_like(state.theta), np.full(len(state.lam), np.nan))
+    return RoundReplies(torch.zeros_like(state.theta), np.full(len(state.lam), np.nan))
 
 
-def hear(
-    setting: Setting, state: State, asked: Ask, heard: Heard,
-    who: list[int], ways: Tensor, risks: Array, size: int,
-) -> None:  # fmt: skip
-    """Add replies of some clients: updates (clients, P), risks, and the bytes of one update."""
-    if setting.plan.aggregator is None:
-        heard.way += tensor(asked.weights[who], heard.way) @ ways
+def add_replies(
+    settings: ServerSettings,
+    state: ServerState,
+    request: RoundRequest,
+    replies: RoundReplies,
+    reply: Reply,
+) -> None:
+    """Add the replies of some clients."""
+    plan = settings.plan
+    clients, updates = reply.clients, reply.updates
+    if plan.aggregator is None and len(clients) == 1:
+        replies.update.add_(updates[0], alpha=float(request.weights[clients[0]]))
+    elif plan.aggregator is None:
+        replies.update += tensor(request.weights[clients], replies.update) @ updates
     else:
-        heard.updates += list(ways)
-    if state.controls is not None and asked.pull is not None:
-        plan = setting.plan
-        lr = at_round(plan.used_optimizer, plan.lr_schedule, asked.number).lr
-        steps = tensor(_steps(setting, who), ways)[:, None] * lr
-        state.controls[who] = ways / steps - asked.pull[who]
-    heard.risks[who] = risks
-    heard.who += who
-    heard.bytes_up += len(who) * (size + 12)  # and one number for the risk and one for n
+        replies.updates += list(updates)
+    if state.controls is not None and request.correction is not None:
+        lr = at_round(plan.used_optimizer, plan.lr_schedule, request.number).lr
+        rates = tensor(_local_steps(settings, clients), updates)[:, None] * lr
+        state.controls[clients] = updates / rates - request.correction[clients]
+    replies.risks[clients] = array(reply.risks)
+    replies.clients += clients
+    # Beside an update there is one number for the risk and one for n.
+    replies.bytes_up += len(clients) * (updates[0].numel() * updates.element_size() + 12)
 
 
 def step(
-    setting: Setting, state: State, asked: Ask, heard: Heard,
+    settings: ServerSettings,
+    state: ServerState,
+    request: RoundRequest,
+    replies: RoundReplies,
     refused: Mapping[str, str] | None = None,
-) -> tuple[State, Round]:  # fmt: skip
+) -> tuple[ServerState, Round]:
     """Return the state after a round.
 
     Sampled clients without a reply are ignored, and the weights of the others are rescaled.
     """
-    method, plan, number, told = setting.method, setting.plan, asked.number, heard.risks
-    if not (bool(heard.way.isfinite().all()) and np.isfinite(told[heard.who]).all()):
+    method, plan = settings.method, settings.plan
+    number = request.number
+    reported = replies.risks
+    finite = np.isfinite(reported[replies.clients]).all()
+    if not (finite and bool(replies.update.isfinite().all())):
         raise ValueError(
             f"round {number}: the training diverged; lower the rates, or bound `max_loss`"
         )
-    way, who, there = heard.way, asked.draw.who, float(asked.weights[heard.who].sum())
-    if plan.aggregator is not None and there > 0.0:
-        order = np.argsort(heard.who)
-        updates = torch.stack([heard.updates[k] for k in order])
-        weights = asked.weights[np.array(heard.who)[order]]
-        way = plan.aggregator(updates, tensor(weights / there, updates))
-        if way.shape != state.theta.shape:
-            raise ValueError(
-                f"aggregator: must return one update {tuple(state.theta.shape)}, and returned "
-                f"{tuple(way.shape)}"
-            )
-        way = there * way
-    if len(heard.who) < len(who) and there > 0.0:
-        way = way * (float(asked.weights[who].sum()) / there)
-    carried = [tensor.clone() for tensor in state.carried]
     server = at_round(plan.used_server_optimizer, plan.server_lr_schedule, number)
-    theta = server.step(state.theta.clone(), way, carried, number)
+    carried = [part.clone() for part in state.carried]
+    update = _aggregate(plan, state, request, replies)
+    theta = server.step(state.theta.clone(), update, carried, number)
     memory = min(plan.average, state.round / number)  # a plain mean until there is enough
-    mean = torch.lerp(theta, state.mean, memory)
-    risks = np.where(np.isnan(told), state.risks, told)
-    lam = _climb(plan, method.mixture, asked.draw, state, told)
-    down = len(who) * theta.numel() * theta.element_size() * (1 + plan.scaffold)
+    risks = np.where(np.isnan(reported), state.risks, reported)
     after = replace(
-        state, round=number, theta=theta, mean=mean, carried=carried, lam=lam, risks=risks,
+        state,
+        round=number,
+        theta=theta,
+        mean=torch.lerp(theta, state.mean, memory),
+        carried=carried,
+        lam=_next_mixture(plan, method.mixture, request, state, reported),
+        risks=risks,
         before=state.risks,
-    )  # fmt: skip
-    answered = tuple(setting.names[i] for i in sorted(heard.who))
-    objective, gap = standing(method, _known(risks), lam)
-    return after, Round(
-        number, objective, gap, risks, lam, answered, dict(refused or {}), {}, heard.bytes_up, down
     )
+    objective, gap = objective_and_gap(method, _known(risks), after.lam)
+    line = Round(
+        round=number,
+        objective=objective,
+        gap=gap,
+        risks=risks,
+        lam=after.lam,
+        answered=tuple(settings.names[i] for i in sorted(replies.clients)),
+        refused=dict(refused or {}),
+        clipped={},
+        bytes_up=replies.bytes_up,
+        bytes_down=len(request.clients) * theta.nbytes * (1 + plan.scaffold),
+    )
+    return after, line
 
 
-def standing(method: Method, risks: Array, lam: Array) -> tuple[float, float]:
+def _aggregate(
+    plan: NetworkPlan, state: ServerState, request: RoundRequest, replies: RoundReplies
+) -> Tensor:
+    """Return the update of a round, as large as if every sampled client had replied."""
+    replied = float(request.weights[replies.clients].sum())
+    if replied <= 0.0:
+        return replies.update
+    sampled = float(request.weights[request.clients].sum())
+    if plan.aggregator is None:
+        complete = len(replies.clients) == len(request.clients)
+        return replies.update if complete else replies.update * (sampled / replied)
+    order = np.argsort(replies.clients)
+    updates = torch.stack([replies.updates[k] for k in order])
+    weights = request.weights[np.array(replies.clients)[order]]
+    update = plan.aggregator(updates, tensor(weights / replied, updates))
+    if update.shape != state.theta.shape:
+        raise ValueError(
+            f"aggregator: must return one update {tuple(state.theta.shape)}, and returned "
+            f"{tuple(update.shape)}"
+        )
+    return sampled * update
+
+
+def objective_and_gap(method: Method, risks: Array, lam: Array) -> tuple[float, float]:
     """Return the objective, and the gap max_i F_i − Σ λ_i F_i of a worst mixture."""
     rule = method.mixture
     gap = rule.height(risks) - float(lam @ risks) if rule.adversarial else 0.0
     return rule.objective(risks, lam, method.temperature), gap
 
 
-def absurd(told: Mapping[int, tuple[Tensor, float]], usual: Usual) -> tuple[Usual, dict[int, str]]:
-    """Return the clients whose update or risk is ``FAR`` times the median client's, and why.
+def find_absurd(
+    replies: Mapping[int, tuple[Tensor, float]], typical: TypicalSizes
+) -> tuple[TypicalSizes, dict[int, str]]:
+    """Return the clients whose update or risk is ``MAX_RATIO`` times the median's, and why.
 
     >>> one = {i: (torch.ones(4), 0.5) for i in range(3)}
-    >>> _, found = absurd({**one, 3: (500.0 * torch.ones(4), 0.5)}, Usual())
+    >>> _, found = find_absurd({**one, 3: (500.0 * torch.ones(4), 0.5)}, TypicalSizes())
     >>> list(found)
     [3]
     """
-    lengths = {i: float(way.double().norm()) for i, (way, _) in told.items()}
-    usual = Usual(
-        max(usual.longest, middle(list(lengths.values()))),
-        max(usual.highest, middle([abs(risk) for _, risk in told.values()])),
+    lengths = {i: float(update.double().norm()) for i, (update, _) in replies.items()}
+    risks = {i: abs(risk) for i, (_, risk) in replies.items()}
+    typical = TypicalSizes(
+        max(typical.length, lower_median(lengths.values())),
+        max(typical.risk, lower_median(risks.values())),
     )
     found = {
-        i: f"an update of length {length:.3g} and a risk of {told[i][1]:.3g} are absurd beside "
+        i: f"an update of length {length:.3g} and a risk of {replies[i][1]:.3g} are absurd beside "
         "those of other clients"
         for i, length in lengths.items()
-        if length > FAR * usual.longest or abs(told[i][1]) > FAR * usual.highest
+        if length > MAX_RATIO * typical.length or risks[i] > MAX_RATIO * typical.risk
     }
-    return usual, found
+    return typical, found
 
 
-def middle(values: list[float]) -> float:
-    """Return the lower median, which one of few clients cannot raise."""
-    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
+def lower_median(values: Iterable[float]) -> float:
+    """Return the lower median, which one of few clients cannot raise; 0 without values."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
 
 
-def _unbiased(plan: Plan, mixture: Mixture) -> bool:
+def _is_unbiased(plan: NetworkPlan, mixture: Mixture) -> bool:
     """Return whether clients are sampled by λ and weighted by 1 / probability."""
-    return (plan.weighting or ("renormalised", "unbiased")[mixture.adversarial]) == "unbiased"
+    if plan.weighting is None:
+        return mixture.adversarial
+    return plan.weighting == "unbiased"
 
 
-def _draw(plan: Plan, mixture: Mixture, state: State, number: int) -> Draw:
-    """Sample clients without replacement: evenly, or half by λ and half evenly (systematic)."""
+def _sample(
+    plan: NetworkPlan, mixture: Mixture, state: ServerState, number: int
+) -> tuple[list[int], Array]:
+    """Sample clients without replacement; return them and every client's probability.
+
+    Clients are sampled evenly, or half by λ and half evenly (systematic sampling).
+    """
     count = len(state.lam)
     size = max(1, round(plan.participation * count))
     if size == count:
-        return Draw(list(range(count)), np.ones(count))
-    shares = state.lam if _unbiased(plan, mixture) else np.full(count, 1.0 / count)
-    chance = chances(0.5 * shares + 0.5 / count, size)
+        return list(range(count)), np.ones(count)
+    shares = state.lam if _is_unbiased(plan, mixture) else np.full(count, 1.0 / count)
+    chance = probabilities(0.5 * shares + 0.5 / count, size)
     rng = np.random.default_rng([plan.seed, number])
     order = rng.permutation(count)
-    rungs = np.floor(np.cumsum(chance[order]) + rng.random())
-    picked = np.diff(rungs, prepend=0.0) > 0
-    return Draw(sorted(order[picked].tolist()), chance)
+    thresholds = np.floor(np.cumsum(chance[order]) + rng.random())
+    sampled = np.diff(thresholds, prepend=0.0) > 0
+    return sorted(order[sampled].tolist()), chance
 
 
-def chances(shares: Array, size: int) -> Array:
+def probabilities(shares: Array, size: int) -> Array:
     """Return probabilities in proportion to `shares`, at most 1, that add up to `size`.
 
-    >>> chances(np.array([0.8, 0.1, 0.1]), 2).tolist()
+    >>> probabilities(np.array([0.8, 0.1, 0.1]), 2).tolist()
     [1.0, 0.5, 0.5]
     """
     chance = size * shares / shares.sum()
     while (chance > 1.0 + 1e-12).any():
-        sure = chance >= 1.0
-        rest = shares[~sure]
-        chance[sure] = 1.0
-        chance[~sure] = (size - sure.sum()) * rest / rest.sum()
+        certain = chance >= 1.0
+        rest = shares[~certain]
+        chance[certain] = 1.0
+        chance[~certain] = (size - certain.sum()) * rest / rest.sum()
     return np.asarray(np.minimum(chance, 1.0))
 
 
@@ -325,7 +374,7 @@ def _known(risks: Array) -> Array:
     return np.where(np.isnan(risks), np.nanmean(risks), risks)
 
 
-def _shares(plan: Plan, method: Method, state: State) -> Array:
+def _shares(plan: NetworkPlan, method: Method, state: ServerState) -> Array:
     """Return ∂objective/∂F_i, the weight of each client's gradient."""
     if method.mixture.adversarial or np.isnan(state.risks).all():
         return state.lam
@@ -336,7 +385,9 @@ def _shares(plan: Plan, method: Method, state: State) -> Array:
     return method.mixture.shares(risks, state.lam, method.temperature)
 
 
-def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) -> Array:
+def _next_mixture(
+    plan: NetworkPlan, mixture: Mixture, request: RoundRequest, state: ServerState, reported: Array
+) -> Array:
     """Return λ_i ∝ λ_i exp(rate · F_i), within the rule's cap.
 
     A client that was not sampled keeps its last F_i. For a sampled client the change of F_i is
@@ -344,19 +395,20 @@ def _climb(plan: Plan, mixture: Mixture, draw: Draw, state: State, told: Array) 
     """
     if not mixture.adversarial:
         return state.lam
-    heard, last = ~np.isnan(told), np.where(np.isnan(state.risks), told, state.risks)
-    rise = _known(np.where(heard, last + (told - last) / draw.chance, last))
+    has_report = ~np.isnan(reported)
+    last = np.where(np.isnan(state.risks), reported, state.risks)
+    risks = _known(np.where(has_report, last + (reported - last) / request.chance, last))
     if plan.optimistic and not np.isnan(state.before).all():
-        rise = rise + (_known(np.where(heard, told, state.risks)) - _known(state.risks))
-    grown = state.lam * np.exp(plan.mixture_lr * (rise - rise.max()))
+        latest = np.where(has_report, reported, state.risks)
+        risks = risks + (_known(latest) - _known(state.risks))
+    grown = state.lam * np.exp(plan.mixture_lr * (risks - risks.max()))
     lam = np.maximum(grown / grown.sum(), 1e-12)  # no client is lost for good
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())
 
 
-def _steps(setting: Setting, who: list[int]) -> Array:
+def _local_steps(settings: ServerSettings, clients: list[int]) -> Array:
     """Return how many local steps some clients take in a round."""
-    plan, counts = setting.plan, setting.counts[who]
-    steps = plan.local_steps or plan.local_epochs * -(
-        -counts // np.minimum(plan.batch_size, counts)
-    )
+    plan, counts = settings.plan, settings.counts[clients]
+    batches = -(-counts // np.minimum(plan.batch_size, counts))
+    steps = plan.local_steps or plan.local_epochs * batches
     return np.broadcast_to(steps, counts.shape).copy()

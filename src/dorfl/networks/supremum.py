@@ -1,4 +1,4 @@
-"""The robust loss of a row, a supremum over where transport may move it, and its ingredients.
+"""The robust loss of a row: a supremum over the points to which transport may move it.
 
     f(θ, ζ) = sup_x  l(θ, x, y) − h(x, y) − ρ c(x, ζ)
 
@@ -58,44 +58,47 @@ def _matched(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _summed(each: Tensor) -> Tensor:
-    """Return losses of every output as one of every row."""
+    """Return the sum of each row's losses over its outputs."""
     return each if each.ndim == 1 else each.flatten(1).sum(1)
 
 
 LOSSES: dict[str, RowLoss] = {
-    "logistic": logistic, "softmax": softmax, "squared": squared, "huber": huber,
-}  # fmt: skip
+    "logistic": logistic,
+    "softmax": softmax,
+    "squared": squared,
+    "huber": huber,
+}
 
 
-class Place(NamedTuple):
-    """The quadratic that cost and score make around a row: x = m + R u costs ½ |u|² + penalty.
+class TransportGeometry(NamedTuple):
+    """The quadratic of cost and score around a row: x = m + R u costs ½ |u|² + penalty.
 
     Attributes
     ----------
     root
         R: one number, one for each input, or a symmetric matrix.
-    still
+    frozen
         Whether no input can move.
     shrink
         A of m = A ζ + (I − A) ξ̄; None for m = ζ.
-    bowl
+    penalty_matrix
         Q of penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄); None for no penalty.
     """
 
     root: Tensor
-    still: bool = False
+    frozen: bool = False
     shrink: Tensor | None = None
-    bowl: Tensor | None = None
+    penalty_matrix: Tensor | None = None
 
-    def middle(self, x: Any, center: Tensor | None) -> tuple[Any, Tensor]:
+    def start(self, x: Any, center: Tensor | None) -> tuple[Any, Tensor]:
         """Return m and the penalty of rows (clients, n, …)."""
-        if self.shrink is None or self.bowl is None or center is None:
+        if self.shrink is None or self.penalty_matrix is None or center is None:
             return x, torch.zeros((), dtype=self.root.dtype, device=self.root.device)
         offset = (x - center).flatten(2)
         diagonal = self.shrink.ndim == 1
-        pulled = offset * self.shrink if diagonal else offset @ self.shrink.T
-        bent = offset * self.bowl if diagonal else offset @ self.bowl
-        return center + pulled.view_as(x), (bent * offset).sum(2)
+        shrunk = offset * self.shrink if diagonal else offset @ self.shrink.T
+        scaled = offset * self.penalty_matrix if diagonal else offset @ self.penalty_matrix
+        return center + shrunk.view_as(x), (scaled * offset).sum(2)
 
     def move(self, u: Tensor) -> Tensor:
         """Return R u of (clients, n, …); by symmetry also Rᵀ of a gradient."""
@@ -105,20 +108,21 @@ class Place(NamedTuple):
         return (flat @ self.root if self.root.ndim == 2 else flat * self.root).view_as(u)
 
 
-def place(
-    rho: float, cost: Cost, bend: Array | None, dims: int, like: Tensor | None = None
-) -> Place:
-    """Return the geometry of rows with `dims` numbers; `bend` is ∇²h of a quadratic score."""
+def transport_geometry(
+    rho: float, cost: Cost, hessian: Array | None, dims: int, like: Tensor | None = None
+) -> TransportGeometry:
+    """Return the geometry of rows with `dims` numbers; `hessian` is that of a quadratic score."""
     like = torch.empty(0) if like is None else like
     weights = cost.weights(dims)
-    if bend is None:
+    if hessian is None:
         root = np.sqrt(1.0 / (rho * weights))
         same = bool((root == root[0]).all())
-        return Place(tensor(root[0] if same else root, like), not root.any())
-    found = geometry(rho, weights, bend)
+        return TransportGeometry(tensor(root[0] if same else root, like), not root.any())
+    found = geometry(rho, weights, hessian)
     root = np.sqrt(found.inverse) if found.inverse.ndim == 1 else _root(found.inverse)
-    shrink, bowl = tensor(found.shrink, like), tensor(found.bowl, like)
-    return Place(tensor(root, like), not root.any(), shrink, bowl)
+    return TransportGeometry(
+        tensor(root, like), not root.any(), tensor(found.shrink, like), tensor(found.bowl, like)
+    )
 
 
 def _root(matrix: Array) -> Array:
@@ -126,7 +130,7 @@ def _root(matrix: Array) -> Array:
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
-class Climb(NamedTuple):
+class Ascent(NamedTuple):
     """Result of the ascent: f is the loss at the moved rows plus `level`.
 
     Attributes
@@ -139,8 +143,8 @@ class Climb(NamedTuple):
         (clients, n) −h − ½ |u|² − penalty.
     slope
         (clients, n) ½ |∇|² in the metric of the cost, at the last point evaluated.
-    bend
-        (clients, n) smallest concavity seen on the way, in the same metric.
+    concavity
+        (clients, n) smallest concavity along the steps, in the same metric.
     steps
         Number of steps.
     """
@@ -149,24 +153,25 @@ class Climb(NamedTuple):
     shift: Tensor | None
     level: Tensor
     slope: Tensor
-    bend: Tensor
+    concavity: Tensor
     steps: int
 
     @property
     def error(self) -> Tensor:
         """Estimate of how far f is below its supremum; infinite if not concave."""
-        return torch.where(self.bend > 0, self.slope / self.bend.clamp(min=1e-12), np.inf)
+        bound = self.slope / self.concavity.clamp(min=1e-12)
+        return torch.where(self.concavity > 0, bound, np.inf)
 
 
 @dataclass(frozen=True, eq=False)
-class Robust:
+class RobustLoss:
     """f(θ, ζ) of rows for a method: everything but θ and the rows.
 
     Attributes
     ----------
     loss
         Loss of (outputs, labels).
-    place
+    geometry
         Geometry of cost and quadratic score.
     score
         Another score h(x, y).
@@ -179,7 +184,7 @@ class Robust:
     """
 
     loss: RowLoss
-    place: Place
+    geometry: TransportGeometry
     score: RowScore | None = None
     max_loss: float = np.inf
     steps: int = 7
@@ -192,103 +197,116 @@ class Robust:
     ) -> Tensor:
         """Return l of rows (clients, n, …), each client at its θ (clients, P)."""
         out = network.flat_outputs(theta, x, shift)
-        loss = self.loss(out, y.flatten(0, 1)).view(y.shape[:2])
-        return loss.clamp(max=self.max_loss) if np.isfinite(self.max_loss) else loss
+        return self.bounded(out, y.flatten(0, 1)).view(y.shape[:2])
+
+    def bounded(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return l of outputs (n, …) and labels (n, …), at most `max_loss`."""
+        loss = self.loss(outputs, y)
+        return loss.clamp(max=self.max_loss) if self.max_loss < np.inf else loss
 
     def scores(self, x: Any, y: Tensor) -> Tensor:
-        """Return h of rows (clients, n, …), without a quadratic one, which is part of `place`."""
+        """Return h of rows (clients, n, …), without a quadratic one, part of `geometry`."""
         if self.score is None:
-            return self.place.root.new_zeros(y.shape[:2])
+            return self.geometry.root.new_zeros(y.shape[:2])
         return self.score(joined(x), y.flatten(0, 1)).view(y.shape[:2])
 
-    def bare(self, x: Any, y: Tensor, center: Tensor | None = None) -> Tensor:
-        """Return f of rows without any loss, the part of score and transport."""
-        return self.climb(None, y.new_empty(0), x, y, center).level
+    def without_loss(self, x: Any, y: Tensor, center: Tensor | None = None) -> Tensor:
+        """Return f of rows for a loss of 0: the part of score and transport."""
+        return self.ascend(None, y.new_empty(0), x, y, center).level
 
-    def climb(
-        self, network: Network | None, theta: Tensor, x: Any, y: Tensor,
+    def ascend(
+        self,
+        network: Network | None,
+        theta: Tensor,
+        x: Any,
+        y: Tensor,
         center: Tensor | None = None,
-    ) -> Climb:  # fmt: skip
-        """Return the supremum for every row, by ascent with Barzilai–Borwein steps of its own.
+    ) -> Ascent:
+        """Return the supremum of every row, by ascent with Barzilai–Borwein steps.
 
-        A step that does not increase f is not taken. The result of the last step is not evaluated,
-        so that step has at most the length that increases a concave f. Without a network there is
-        no loss.
+        Every row has its own step length. A step that does not increase f is not taken. The result
+        of the last step is not evaluated, so that step has at most the length that increases a
+        concave f. Without a network there is no loss.
         """
-        theta, here = theta.detach(), network is None or network.layer is None
-        start, penalty = self.place.middle(x, center)
-        if self.place.still or (network is None and self.score is None):
-            rest = self.place.root.new_zeros(y.shape[:2])
-            level = rest - penalty if self.score is None else -self.scores(start, y) - penalty
-            return Climb(start, None, level, rest, torch.ones_like(rest), 0)
+        theta = theta.detach()
+        inputs_move = network is None or network.layer is None
+        start, penalty = self.geometry.start(x, center)
+        if self.geometry.frozen or (network is None and self.score is None):
+            zero = self.geometry.root.new_zeros(y.shape[:2])
+            level = zero - penalty if self.score is None else -self.scores(start, y) - penalty
+            return Ascent(start, None, level, zero, torch.ones_like(zero), 0)
 
         def moved(u: Tensor) -> tuple[Tensor, Tensor | None]:
-            step = self.place.move(u)
-            return (start + step, None) if here else (start, step)
+            step = self.geometry.move(u)
+            return (start + step, None) if inputs_move else (start, step)
 
-        def height(u: Tensor) -> tuple[Tensor, Tensor]:
+        def objective(u: Tensor) -> tuple[Tensor, Tensor]:
             """Return the objective up to the penalty, and its gradient."""
             at, shift = moved(u)
             free = (at if shift is None else shift).requires_grad_(True)
-            rise = u.new_zeros(y.shape[:2])
+            value = u.new_zeros(y.shape[:2])
             if network is not None:
-                rise = rise + self.losses(network, theta, at, y, shift)
+                value = value + self.losses(network, theta, at, y, shift)
             if shift is None and self.score is not None:
-                rise = rise - self.scores(at, y)
-            (slope,) = torch.autograd.grad(rise.sum(), free)
-            return rise.detach() - 0.5 * _dot(u, u), self.place.move(slope).sub_(u)
+                value = value - self.scores(at, y)
+            (slope,) = torch.autograd.grad(value.sum(), free)
+            return value.detach() - 0.5 * _dot(u, u), self.geometry.move(slope).sub_(u)
 
-        box = None if self.bounds is None or not here else self._box(start)
-        u = torch.zeros_like(start if network is None or here else network.embed(x))
-        value, gradient = height(u)
+        box = None if self.bounds is None or not inputs_move else self._box(start)
+        u = torch.zeros_like(start if network is None or inputs_move else network.embed(x))
+        value, gradient = objective(u)
         slope = 0.5 * _dot(gradient, gradient)
-        length, bend = torch.full_like(value, self.lr), torch.full_like(value, np.inf)
-        tiny = 2.0 * torch.finfo(value.dtype).eps
-        small = max(1e3 * tiny, 1e-6) ** 2
-        wide = (...,) + (None,) * (u.ndim - 2)
+        length = torch.full_like(value, self.lr)
+        concavity = torch.full_like(value, np.inf)
+        rounding = 2.0 * torch.finfo(value.dtype).eps
+        shortest = max(1e3 * rounding, 1e-6) ** 2  # squared, relative; below it a step is rounding
+        by_row = (...,) + (None,) * (u.ndim - 2)
         for step in range(1, self.steps + 1):
             last = step == self.steps
             if self.tol > 0.0:
-                last = last or bool((slope <= self.tol * bend.clamp(1e-3, 1)).all())
-            stride = length.clamp(max=1.0) if last else length
-            trial = torch.addcmul(u, stride[wide], gradient)
+                last = last or bool((slope <= self.tol * concavity.clamp(1e-3, 1)).all())
+            rate = length.clamp(max=1.0) if last else length
+            trial = torch.addcmul(u, rate[by_row], gradient)
             if box is not None:
                 trial = trial.clamp(*box)
             if last:
                 u = trial
                 break
-            reached, following = height(trial)
-            way = trial - u
-            gain, moved_by = _dot(way, gradient), _dot(way, way)
-            bent = gain - _dot(way, following)
-            rounding = tiny * (1.0 + value.abs())
-            better = reached >= value + 1e-4 * gain - rounding
-            went = moved_by > small * _dot(trial, trial)  # otherwise the change is rounding
-            bend = torch.where(went, torch.minimum(bend, bent / moved_by.clamp(min=1e-30)), bend)
-            seen = torch.where(bent > 0, moved_by / bent.clamp(min=1e-30), 2.0 * length)
-            length = torch.where(better, seen.clamp(max=10.0), 0.5 * length)
+            trial_value, trial_gradient = objective(trial)
+            change = trial - u
+            gain = _dot(change, gradient)
+            squared_length = _dot(change, change)
+            curvature = gain - _dot(change, trial_gradient)
+            sufficient = value + 1e-4 * gain - rounding * (1.0 + value.abs())
+            better = trial_value >= sufficient
+            secant = curvature / squared_length.clamp(min=1e-30)
+            reliable = squared_length > shortest * _dot(trial, trial)
+            concavity = torch.where(reliable, torch.minimum(concavity, secant), concavity)
+            inverse = squared_length / curvature.clamp(min=1e-30)
+            longer = torch.where(curvature > 0, inverse, 2.0 * length)
+            length = torch.where(better, longer.clamp(max=10.0), 0.5 * length)
             if u.device.type == "cpu" and bool(better.all()):  # on a GPU reading a value waits
-                u, gradient, value = trial, following, reached
+                u, gradient, value = trial, trial_gradient, trial_value
             else:
-                u = torch.where(better[wide], trial, u)
-                gradient = torch.where(better[wide], following, gradient)
-                value = torch.where(better, reached, value)
+                u = torch.where(better[by_row], trial, u)
+                gradient = torch.where(better[by_row], trial_gradient, gradient)
+                value = torch.where(better, trial_value, value)
             slope = 0.5 * _dot(gradient, gradient)
         at, shift = moved(u)
         own = self.scores(at, y) if shift is None else self.scores(x, y)
         level = -own - 0.5 * _dot(u, u) - penalty
-        return Climb(at, shift, level, slope, bend.clamp(max=1.0), step)
+        return Ascent(at, shift, level, slope, concavity.clamp(max=1.0), step)
 
     def _box(self, start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the bounds in u around rows; each row itself is within them."""
-        if self.place.root.ndim == 2:
+        if self.geometry.root.ndim == 2:
             raise ValueError("bounds: not together with a score whose matrix is no diagonal")
         assert self.bounds is not None
         low, high = self.bounds
-        rigid = self.place.root.clamp(min=1e-30)
+        root = self.geometry.root.clamp(min=1e-30)
         ends = (start.clamp(max=low) - start, start.clamp(min=high) - start)
-        down, up = ((end.flatten(2) / rigid).view_as(start) for end in ends)
-        return down, up
+        lower, upper = ((end.flatten(2) / root).view_as(start) for end in ends)
+        return lower, upper
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

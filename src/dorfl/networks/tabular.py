@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from dorfl.data.validation import Clients
 from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
-from dorfl.networks.client import Fleet, RobustRisks
+from dorfl.networks.client import LocalClients, RobustRisks
 from dorfl.networks.layered import Layered, layered
 from dorfl.networks.model import Network, make, mlp
-from dorfl.networks.plan import Plan
+from dorfl.networks.plan import NetworkPlan
 from dorfl.networks.supremum import RowLoss
 from dorfl.networks.training import NetworkFit, prepare, train
 from dorfl.objective.methods import Method
@@ -39,12 +39,14 @@ from dorfl.objective.scores import Quadratic
 from dorfl.support.types import Array
 
 DECAY = 3.0  # l2 in units of 1 / rows
-_BATCH, _FEWEST, _MOST, _PASSES = 64, 500, 2000, 5
+_BATCH = 64  # rows of a step
+_MIN_ROUNDS, _MAX_ROUNDS = 500, 2000
+_PASSES = 5  # of the largest client through its rows
 
 
 def plan_for(
     counts: Array, *, l2: float | None, rounds: int | None, seed: int, batch: int | None = None
-) -> Plan:
+) -> NetworkPlan:
     """Return the plan for clients with so many rows each.
 
     >>> plan = plan_for(np.array([200]), l2=None, rounds=None, seed=0)
@@ -52,12 +54,20 @@ def plan_for(
     (500, 0.015)
     """
     size = (_BATCH if batch is None else batch) or int(np.max(counts))
-    passes = _PASSES * int(np.max(counts)) // size
-    plan = Plan(
-        rounds=int(np.clip(passes, _FEWEST, _MOST)) if rounds is None else rounds,
-        batch_size=size, local_steps=1, lr=2e-3, average=0.98, mixture_lr=0.02, inner_steps=5,
-        l2=DECAY / float(np.sum(counts)) if l2 is None else l2, seed=seed,
-    )  # fmt: skip
+    if rounds is None:
+        passes = _PASSES * int(np.max(counts)) // size
+        rounds = int(np.clip(passes, _MIN_ROUNDS, _MAX_ROUNDS))
+    plan = NetworkPlan(
+        rounds=rounds,
+        batch_size=size,
+        local_steps=1,
+        lr=2e-3,
+        average=0.98,
+        mixture_lr=0.02,
+        inner_steps=5,
+        l2=DECAY / float(np.sum(counts)) if l2 is None else l2,
+        seed=seed,
+    )
     return plan.changed(risk_momentum=0.0, max_parameters=1) if batch == 0 else plan
 
 
@@ -65,7 +75,7 @@ def fit(
     clients: Clients,
     problem: Problem,
     centers: Array,
-    plan: Plan,
+    plan: NetworkPlan,
     model: Any = "mlp",
     progress: Callable[[Round], object] | None = None,
 ) -> NetworkFit:
@@ -91,18 +101,17 @@ def fit(
     loss = _loss(problem)
     if loss == "logistic" and _outputs(own, problem.dims) == 2:
         loss = "softmax"
-    return train(
-        clients, _placed(problem.method, clients, centers), own, plan, loss=loss,
-        classes=problem.classes if problem.loss.classifies else None, progress=progress,
-    )  # fmt: skip
+    method = _with_centers(problem.method, clients, centers)
+    classes = problem.classes if problem.loss.classifies else None
+    return train(clients, method, own, plan, loss=loss, classes=classes, progress=progress)
 
 
-def ready(clients: Clients, problem: Layered, centers: Array, plan: Plan) -> Fleet:
+def ready(clients: Clients, problem: Layered, centers: Array, plan: NetworkPlan) -> LocalClients:
     """Return the clients before the first round, with the network of the plan's seed."""
-    return prepare(
-        clients, _placed(problem.method, clients, centers), _mlp(problem, plan.seed), plan,
-        loss=_loss(problem), classes=problem.classes if problem.loss.classifies else None,
-    )  # fmt: skip
+    method = _with_centers(problem.method, clients, centers)
+    classes = problem.classes if problem.loss.classifies else None
+    module = _mlp(problem, plan.seed)
+    return prepare(clients, method, module, plan, loss=_loss(problem), classes=classes)
 
 
 def start(problem: Layered, seed: int) -> Tensor:
@@ -113,8 +122,8 @@ def start(problem: Layered, seed: int) -> Tensor:
 def evaluated(clients: Clients, problem: Layered, theta: Array, centers: Array) -> RobustRisks:
     """Return F_i at θ, and the weights of rows: 1/n for an ordinary one."""
     counts = np.array([len(y) for _, y in clients.values()])
-    fleet = ready(clients, problem, centers, plan_for(counts, l2=None, rounds=1, seed=0))
-    return fleet.risks(torch.from_numpy(theta.astype(np.float32)))
+    local = ready(clients, problem, centers, plan_for(counts, l2=None, rounds=1, seed=0))
+    return local.risks(torch.from_numpy(theta.astype(np.float32)))
 
 
 def _made(model: Any, problem: Problem, seed: int) -> nn.Module:
@@ -143,7 +152,7 @@ def _outputs(module: nn.Module, dims: int) -> int:
     try:
         with torch.no_grad():
             return int(module(torch.zeros(1, dims, dtype=like.dtype)).shape[-1])
-    except (RuntimeError, TypeError, ValueError, AttributeError):  # training will say so
+    except (RuntimeError, TypeError, ValueError, AttributeError):  # training raises the error
         return 0
 
 
@@ -161,7 +170,7 @@ def _loss(problem: Problem) -> str | RowLoss:
     return huber
 
 
-def _placed(method: Method, clients: Clients, centers: Array) -> Method:
+def _with_centers(method: Method, clients: Clients, centers: Array) -> Method:
     """Return the method with the study's ξ̄ for every client."""
     if not isinstance(method.score, Quadratic):
         return method

@@ -5,8 +5,8 @@ and offsets are checked before any number is read. (The package `safetensors` wo
 dependency for reading a model folder, which otherwise needs NumPy alone.)
 
 >>> data = pack({"weight": np.arange(3, dtype=np.float32)}, {"model": "mlp"})
->>> arrays, words = unpack(data)
->>> arrays["weight"].tolist(), words
+>>> arrays, texts = unpack(data)
+>>> arrays["weight"].tolist(), texts
 ([0.0, 1.0, 2.0], {'model': 'mlp'})
 """
 
@@ -23,16 +23,22 @@ import numpy as np
 from dorfl.support.types import Array
 
 _CODES: dict[str, Any] = {
-    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
-    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
-}  # fmt: skip
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
 _HEADER = 100_000_000  # bytes, the format's own limit
 
 
-def pack(arrays: Mapping[str, Array], words: Mapping[str, str] | None = None) -> bytes:
+def pack(arrays: Mapping[str, Array], texts: Mapping[str, str] | None = None) -> bytes:
     """Return arrays by name, and text about them, as bytes."""
-    header: dict[str, Any] = {"__metadata__": dict(words)} if words else {}
+    header: dict[str, Any] = {"__metadata__": dict(texts)} if texts else {}
     parts, place = [], 0
     for name, array in arrays.items():
         kind = array.dtype.newbyteorder("<")
@@ -60,14 +66,15 @@ def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:
         raise ValueError("safetensors: the header is not JSON") from None
     if not isinstance(header, dict):
         raise ValueError("safetensors: the header is no object")
-    words, body, arrays, place = header.pop("__metadata__", {}), data[8 + size :], {}, 0
-    if not isinstance(words, dict) or not all(isinstance(v, str) for v in words.values()):
-        raise ValueError("safetensors: the words about the arrays are not text")
+    texts = header.pop("__metadata__", {})
+    if not isinstance(texts, dict) or not all(isinstance(v, str) for v in texts.values()):
+        raise ValueError("safetensors: the metadata are not text")
+    body, arrays, place = data[8 + size :], {}, 0
     for name, entry in header.items():
         arrays[name], place = _array(name, entry, body, place)
     if place != len(body):
         raise ValueError("safetensors: there is more in the file than the header says")
-    return arrays, words
+    return arrays, texts
 
 
 def _array(name: str, entry: Any, body: bytes, place: int) -> tuple[Array, int]:

@@ -9,11 +9,11 @@ If clients are compared by loss, F_i is reported without the part that depends o
 The share of outliers differs from batch to batch, and at a large τ that moves F_i by more than any
 loss. Both means are therefore of the same batches, and the common part cancels.
 
->>> tilt = Tilt(temperature=1.0, memory=0.9)
+>>> tilt = RowTilt(temperature=1.0, momentum=0.9)
 >>> before = torch.tensor([[torch.nan, torch.nan]])
->>> bare = torch.tensor([[0.0, 0.0, 0.0, -30.0]])
->>> seen, weights = tilt.weigh(bare + 0.5, torch.ones(1, 4), before, bare)
->>> [round(p, 3) for p in weights[0].tolist()], tilt.risk(seen).tolist()
+>>> without_loss = torch.tensor([[0.0, 0.0, 0.0, -30.0]])
+>>> means, weights = tilt.weigh(without_loss + 0.5, torch.ones(1, 4), before, without_loss)
+>>> [round(p, 3) for p in weights[0].tolist()], tilt.risk(means).tolist()
 ([0.333, 0.333, 0.333, 0.0], [0.5])
 """
 
@@ -22,13 +22,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+RowRisk: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
 
 @dataclass(frozen=True)
-class Tilt:
+class RowTilt:
     """Weights of rows from f (clients, n), and the clients' risks.
 
     `trim` leaves out that share of each batch, the rows with the largest f (DORO, Zhai et al.,
@@ -36,12 +39,17 @@ class Tilt:
     """
 
     temperature: float = math.inf
-    memory: float = 0.9
+    momentum: float = 0.9
     trim: float = 0.0
-    row_risk: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    row_risk: RowRisk | None = None
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the risk is the mean of f, so that all rows have the same weight."""
+        return math.isinf(self.temperature) and self.trim == 0.0 and self.row_risk is None
 
     def weigh(
-        self, f: Tensor, there: Tensor, seen: Tensor, bare: Tensor | None = None
+        self, f: Tensor, mask: Tensor, means: Tensor, without_loss: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the running means after this batch, and the rows' weights.
 
@@ -49,47 +57,46 @@ class Tilt:
         ----------
         f
             (clients, n) suprema.
-        there
+        mask
             (clients, n) 1 for a row, 0 for padding.
-        seen
-            (clients, 2) logarithms of the running means of exp(f/τ) and exp(bare/τ), or without a
-            tilt the means of f and `bare`; NaN before the first batch.
-        bare
-            (clients, n) f without any loss, which is left out of the risk; None for 0.
+        means
+            (clients, 2) logarithms of the running means of exp(f/τ) and exp(without_loss/τ), or
+            without a tilt the means of both; NaN before the first batch.
+        without_loss
+            (clients, n) f for a loss of 0, which is left out of the risk; None for 0.
         """
-        plain = math.isinf(self.temperature) and self.trim == 0.0 and self.row_risk is None
-        if plain and len(f) == 1:  # no padding
+        if self.is_mean and len(f) == 1:  # no padding
             mean = f.mean(1)
-            means = torch.stack([mean, torch.zeros_like(mean) if bare is None else bare.mean(1)], 1)
-            return means.to(seen), torch.full_like(f, 1.0 / f.shape[1])
-        bare = torch.zeros_like(f) if bare is None else bare
+            other = torch.zeros_like(mean) if without_loss is None else without_loss.mean(1)
+            return torch.stack([mean, other], 1).to(means), torch.full_like(f, 1.0 / f.shape[1])
         if self.trim > 0.0:
-            there = there * self._kept(f, there)
+            mask = mask * self._kept(f, mask)
         if self.row_risk is not None:
-            risk, weights = self.row_risk(f, there)
-            return torch.stack([risk, torch.zeros_like(risk)], 1).to(seen), weights.to(f)
-        share = there / there.sum(1, keepdim=True).clamp(min=1.0)
-        gone, both = there == 0, torch.stack([f, bare], 1)
-        nobody = gone.all(1)[:, None]
+            risk, weights = self.row_risk(f, mask)
+            return torch.stack([risk, torch.zeros_like(risk)], 1).to(means), weights.to(f)
+        both = torch.stack([f, torch.zeros_like(f) if without_loss is None else without_loss], 1)
+        share = mask / mask.sum(1, keepdim=True).clamp(min=1.0)
+        padding = mask == 0
+        empty = padding.all(1)[:, None]  # clients without a row in this batch
         if math.isinf(self.temperature):
-            means = (share[:, None] * both.masked_fill(gone[:, None], 0.0)).sum(2).to(seen)
-            return torch.where(nobody, seen, means), share
-        rise = both.to(seen) / self.temperature
-        shared = (rise + share.to(seen).log()[:, None]).masked_fill(gone[:, None], -math.inf)
-        batch = torch.logsumexp(shared, 2)
-        older = seen + math.log(self.memory) if self.memory > 0 else seen - math.inf
-        mixed = torch.logaddexp(older, batch + math.log1p(-self.memory))
-        now = torch.where(seen.isnan(), batch, mixed)
-        now = torch.where(nobody, seen, now)
-        weights = (rise[:, 0] - now[:, :1]).exp().to(f) * share
-        return now, torch.where(gone, 0.0, weights)
+            now = (share[:, None] * both.masked_fill(padding[:, None], 0.0)).sum(2).to(means)
+            return torch.where(empty, means, now), share
+        tilted = both.to(means) / self.temperature
+        terms = (tilted + share.to(means).log()[:, None]).masked_fill(padding[:, None], -math.inf)
+        batch = torch.logsumexp(terms, 2)
+        older = means + math.log(self.momentum) if self.momentum > 0 else means - math.inf
+        mixed = torch.logaddexp(older, batch + math.log1p(-self.momentum))
+        now = torch.where(means.isnan(), batch, mixed)
+        now = torch.where(empty, means, now)
+        weights = (tilted[:, 0] - now[:, :1]).exp().to(f) * share
+        return now, torch.where(padding, 0.0, weights)
 
-    def risk(self, seen: Tensor) -> Tensor:
-        """Return F_i from the running means, without that of `bare`."""
-        above = seen[:, 0] - seen[:, 1]
-        return above if math.isinf(self.temperature) else self.temperature * above
+    def risk(self, means: Tensor) -> Tensor:
+        """Return F_i from the running means, without that of a loss of 0."""
+        difference = means[:, 0] - means[:, 1]
+        return difference if math.isinf(self.temperature) else self.temperature * difference
 
-    def _kept(self, f: Tensor, there: Tensor) -> Tensor:
-        count = there.sum(1, keepdim=True)
-        worst = torch.where(there > 0, f, -math.inf).argsort(1, descending=True).argsort(1)
-        return (worst >= (self.trim * count).floor()).to(there)
+    def _kept(self, f: Tensor, mask: Tensor) -> Tensor:
+        count = mask.sum(1, keepdim=True)
+        rank = torch.where(mask > 0, f, -math.inf).argsort(1, descending=True).argsort(1)
+        return (rank >= (self.trim * count).floor()).to(mask)

@@ -20,30 +20,32 @@ from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import HasHistory
 from dorfl.federated.privacy import check as check_privacy
 from dorfl.federated.simulation import Round
-from dorfl.networks import checkpoint as keeping
+from dorfl.networks import checkpoint as checkpoints
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
 from dorfl.networks.callbacks import Callback, Progress
-from dorfl.networks.checkpoint import Course
-from dorfl.networks.client import Fleet, NetworkProblem
-from dorfl.networks.data import BLOCK, LAZY_BLOCK, Collate, Rows, gather
+from dorfl.networks.checkpoint import Course, describe
+from dorfl.networks.client import LocalClients, NetworkProblem
+from dorfl.networks.data import BLOCK, LAZY_BLOCK, ClientRows, Collate, gather
 from dorfl.networks.device import array, resolve, seeded
-from dorfl.networks.evaluation import RoundEvaluation, diagnose, evaluate_rows
-from dorfl.networks.identity import describe
+from dorfl.networks.evaluation import RoundEvaluation, decide, diagnose, evaluate_rows
 from dorfl.networks.model import Network
-from dorfl.networks.plan import Plan
+from dorfl.networks.plan import NetworkPlan
 from dorfl.networks.scores import Agreed, row_score, search
-from dorfl.networks.supremum import LOSSES, Robust, RowLoss, place
-from dorfl.networks.tilt import Tilt
+from dorfl.networks.supremum import LOSSES, RobustLoss, RowLoss, transport_geometry
+from dorfl.networks.tilt import RowTilt
 from dorfl.objective import methods
 from dorfl.objective.methods import AutoMethod, Method
 from dorfl.support.types import Array
 
 NAMED: dict[str, Callable[[], Method | AutoMethod]] = {
-    "erm": methods.erm, "fedavg": methods.erm, "afl": methods.afl, "dorfl": methods.dorfl,
+    "erm": methods.erm,
+    "fedavg": methods.erm,
+    "afl": methods.afl,
+    "dorfl": methods.dorfl,
     "paper": methods.paper,
-}  # fmt: skip
-PROBED = 64  # rows at which the gradient by the inputs is looked at
+}
+PROBED = 64  # rows at which the gradient of the outputs by the inputs is computed
 NO_TRANSPORT = (
     "rho: the model's outputs have no gradient by its inputs, so transport cannot move them; "
     "name a submodule whose output can move (inner_layer=), or do without (rho=inf)"
@@ -101,10 +103,14 @@ class NetworkFit(HasHistory):
     inner_steps: int
     classes: Array
     method: Method
-    plan: Plan
+    plan: NetworkPlan
     loss: str | RowLoss
     notes: tuple[str, ...] = ()
     evaluations: Sequence[RoundEvaluation] = ()
+
+    def __repr__(self) -> str:
+        name, count = self.method.name, len(self.clients)
+        return f"<NetworkFit by {name}: {count} clients, {self.rounds} rounds>"
 
     def decision(self, X: Any) -> Array:
         """Return the model's outputs: (n, outputs)."""
@@ -121,25 +127,11 @@ class NetworkFit(HasHistory):
         return -float(np.mean((self.predict(X) - np.asarray(y, dtype=float)) ** 2))
 
 
-def decide(out: Array, classes: Array, loss: str | RowLoss) -> Array:
-    """Return what outputs (n, …) mean: labels, or values of a regression.
-
-    The logistic loss has one output for each label, others have one for each class. Outputs of
-    another number, by a loss of the user's own, are read as those of the logistic loss.
-    """
-    own = out[..., 0] if out.ndim == 2 and out.shape[1] == 1 else out
-    if not len(classes):
-        return np.asarray(own)
-    if loss == "logistic" or own.ndim < out.ndim or out.shape[-1] != len(classes):
-        return np.asarray(classes[(own > 0).astype(int)])
-    return np.asarray(classes[out.argmax(-1)])
-
-
 def train(
     clients: Any,
     method: Method | AutoMethod | str | None,
     model: nn.Module | Callable[[], nn.Module],
-    plan: Plan | None = None,
+    plan: NetworkPlan | None = None,
     *,
     loss: str | RowLoss = "softmax",
     score: Any = None,
@@ -217,74 +209,86 @@ def train(
     >>> fit.rounds, fit.predict(data.test["client-1"][0][:3]).shape
     (2, (3,))
     """
-    plan = (plan or Plan()).changed(**given)
-    fleet = prepare(
-        clients, method, model, plan, loss=loss, score=score, classes=classes,
-        inner_layer=inner_layer, collate=collate, validation=validation,
-    )  # fmt: skip
-    held = fleet.held
+    plan = (plan or NetworkPlan()).changed(**given)
+    local = prepare(
+        clients,
+        method,
+        model,
+        plan,
+        loss=loss,
+        score=score,
+        classes=classes,
+        inner_layer=inner_layer,
+        collate=collate,
+        validation=validation,
+    )
+    held_out = local.held_out
     if plan.privacy is not None and patience is not None:
         raise ValueError("patience: not with privacy, because held-out losses have no noise")
-    if held is None and (patience is not None or evaluate_every):
+    if held_out is None and (patience is not None or evaluate_every):
         raise ValueError("evaluate_every, patience: give validation=, the rows that are evaluated")
-    method, network = fleet.method, fleet.network
-    setting = server.Setting(method, plan, fleet.rows.names, fleet.rows.counts)
-    state, seen = server.begin(setting, network.start()), fleet.begin()
+    method, network = local.method, local.network
+    settings = server.ServerSettings(method, plan, local.rows.names, local.rows.counts)
+    state = server.begin(settings, network.start())
+    means = local.begin()
     course = Course([], [], state.mean)
     file = None if checkpoint is None else Path(checkpoint)
-    training = {} if file is None else _training(fleet, method, loss, score, state.theta)
+    identity = {} if file is None else _identity(local, loss, score, state.theta)
     if file is not None and file.exists():
-        state, seen, course = keeping.read(file, state, seen, training)
-    worst, end = method.mixture.adversarial, plan.rounds
-    while state.round < end and not course.exhausted(patience, worst=worst):
-        state, line = server.play(fleet, setting, state, seen)
-        found = None
-        if held is not None and state.round % (evaluate_every or plan.rounds) == 0:
-            found = evaluate_rows(
-                network, state.mean, held, fleet.robust.loss,
-                lambda out: decide(out, held.classes, loss), state.round, plan.seed,
-            )  # fmt: skip
-        course = course.after(line, found, state.mean, worst=worst)
+        state, means, course = checkpoints.read(file, state, means, identity)
+    worst = method.mixture.adversarial
+    last_round = plan.rounds
+    while state.round < last_round and not course.exhausted(patience, worst=worst):
+        state, line = server.run_round(local, settings, state, means)
+        evaluation = None
+        if held_out is not None and state.round % (evaluate_every or plan.rounds) == 0:
+            evaluation = evaluate_rows(local, state.mean, state.round, loss)
+        course = course.after(line, evaluation, state.mean, worst=worst)
         if file is not None:
-            keeping.write(file, state, seen, course, training)
+            checkpoints.write(file, state, means, course, identity)
         if progress is not None:
             progress(line)
-        view = Progress(line, found, partial(network.module_at, state.mean))
+        view = Progress(line, evaluation, partial(network.module_at, state.mean))
         for callback in callbacks:
-            end = state.round if callback(view) is True else end
+            if callback(view) is True:
+                last_round = state.round
     if patience is not None and course.evaluations:
         state = replace(state, mean=course.best, round=course.best_round(worst=worst))
-    return _fit(fleet, state, course, loss)
+    return _fit(local, state, course, loss)
 
 
 def _hold_out(
-    rows: Rows, validation: Any, seed: int, collate: Collate | None
-) -> tuple[Rows, Rows | None]:
+    rows: ClientRows, validation: Any, seed: int, collate: Collate | None
+) -> tuple[ClientRows, ClientRows | None]:
     """Return the rows to train on, and those held out, which nothing else looks at."""
     if validation is None:
         return rows, None
-    if not isinstance(validation, float):
+    if not isinstance(validation, float | int):
         classify = len(rows.classes) > 0
         made = gather(
-            validation, rows.dtype, classify=classify, classes=rows.classes if classify else None,
-            collate=collate, device=rows.device,
-        )  # fmt: skip
+            validation,
+            rows.dtype,
+            classify=classify,
+            classes=rows.classes if classify else None,
+            collate=collate,
+            device=rows.device,
+        )
         return rows, replace(made, integers=rows.integers)
     if not 0.0 < validation < 1.0:
         raise ValueError(f"validation={validation}: must be a share between 0 and 1, or clients")
-    kept, held = [], []
+    trained, held_out = [], []
     for i, count in enumerate(rows.counts):
         order = np.random.default_rng([seed, i]).permutation(count)
-        most = min(int(np.ceil(validation * count)), count - 1)
-        held.append(np.sort(order[:most]))
-        kept.append(np.sort(order[most:]))
-    some = [i for i, places in enumerate(held) if len(places)]
+        held_count = min(int(np.ceil(validation * count)), count - 1)
+        held_out.append(np.sort(order[:held_count]))
+        trained.append(np.sort(order[held_count:]))
+    some = [i for i, places in enumerate(held_out) if len(places)]
     if not some:
         raise ValueError("validation: no client has two rows to hold one of them out")
-    return rows.take(kept), rows.take(held).select(some)
+    return rows.take(trained), rows.take(held_out).select(some)
 
 
-def named(method: Any) -> Method | AutoMethod | Any:
+def method_by_name(method: Any) -> Method | AutoMethod | Any:
     """Return the method of a name such as "afl", and anything else as it is."""
     if not isinstance(method, str):
         return method
@@ -295,7 +299,7 @@ def named(method: Any) -> Method | AutoMethod | Any:
     return NAMED[method]()
 
 
-def check(method: Any) -> Method:
+def check_method(method: Any) -> Method:
     """Return the method; ValueError for one without numbers, or for linear models only."""
     if isinstance(method, AutoMethod):
         raise ValueError(
@@ -314,11 +318,11 @@ def check(method: Any) -> Method:
     return method
 
 
-def terms(method: Method, plan: Plan, score: Any = None) -> dict[str, str]:
+def terms(method: Method, plan: NetworkPlan, score: Any = None) -> dict[str, str]:
     """Return what clients and server must both go by; the number of rounds is the server's matter.
 
     >>> from dorfl import methods
-    >>> terms(methods.afl(), Plan(rounds=3)) == terms(methods.afl(), Plan())
+    >>> terms(methods.afl(), NetworkPlan(rounds=3)) == terms(methods.afl(), NetworkPlan())
     True
     """
     privacy = plan.privacy and replace(plan.privacy, seed=0)  # the seed of the noise is secret
@@ -329,15 +333,15 @@ def terms(method: Method, plan: Plan, score: Any = None) -> dict[str, str]:
     }
 
 
-def _training(
-    fleet: Fleet, method: Method, loss: str | RowLoss, score: Any, theta: Tensor
+def _identity(
+    local: LocalClients, loss: str | RowLoss, score: Any, theta: Tensor
 ) -> dict[str, str]:
-    """Return what a checkpoint is of."""
-    rows = fleet.rows
+    """Return descriptions of all that a checkpoint must agree with."""
+    rows = local.rows
     data = {f"rows of {name!r}": rows.digest(i) for i, name in enumerate(rows.names)}
-    model = {"model": str(fleet.network.module), "start of the model": describe(theta)}
+    model = {"model": str(local.network.module), "start of the model": describe(theta)}
     given = {"loss": describe(loss), "classes": describe(rows.classes)}
-    return terms(method, fleet.plan, score) | given | model | data
+    return terms(local.method, local.plan, score) | given | model | data
 
 
 def outputs(model: nn.Module, X: Any) -> Array:
@@ -354,7 +358,7 @@ def prepare(
     clients: Any,
     method: Any,
     model: nn.Module | Callable[[], nn.Module],
-    plan: Plan,
+    plan: NetworkPlan,
     *,
     loss: str | RowLoss = "softmax",
     score: Any = None,
@@ -363,7 +367,7 @@ def prepare(
     collate: Collate | None = None,
     validation: Any = None,
     agreed: Agreed | None = None,
-) -> Fleet:
+) -> LocalClients:
     """Return the clients ready for the first round: checked, with the centres of the score.
 
     Parameters are those of :func:`train`. `agreed` has the score's statistics, if these are not all
@@ -376,14 +380,18 @@ def prepare(
     own = not isinstance(loss, str)
     classify = loss in ("softmax", "logistic") or (own and classes is not None)
     rows = gather(
-        clients, theta.dtype, classify=classify, classes=classes, collate=collate,
+        clients,
+        theta.dtype,
+        classify=classify,
+        classes=classes,
+        collate=collate,
         device=theta.device,
-    )  # fmt: skip
+    )
     rows = replace(rows, integers=takes_integers(network.module, rows))
-    rows, held = _hold_out(rows, validation, plan.seed, collate)
+    rows, held_out = _hold_out(rows, validation, plan.seed, collate)
     check_model(network, rows)
     notes: tuple[str, ...] = ()
-    given = methods.dorfl() if method is None else named(method)
+    given = methods.dorfl() if method is None else method_by_name(method)
     if isinstance(given, AutoMethod):
         if plan.privacy is not None:
             raise ValueError(
@@ -392,25 +400,25 @@ def prepare(
             )
         _check_outputs(network, rows, loss, moving=False)
         given, notes = _resolve(given, network, rows, loss, score is not None)
-    method = check(given)
+    method = check_method(given)
     _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
     if plan.privacy is not None:
         _check_private(method, network, score)
-    bend = None
+    hessian = None
     if score is None and method.score is not None:
-        bend = method.score.hessian(rows.dims)
+        hessian = method.score.hessian(rows.dims)
         if not rows.plain:
             raise ValueError("score: rows are not one tensor each, of one shape; give `score`")
-    if inner_layer is not None and bend is not None:
+    if inner_layer is not None and hessian is not None:
         raise ValueError(
             "inner_layer: a quadratic score is on the inputs, transport is not; give `score`"
         )
-    moving = rows.dims
+    moving_dims = rows.dims
     if inner_layer is not None:
-        moving = network.embed(rows.batch([0], [np.arange(1)]).x).numel()
-    robust = Robust(
+        moving_dims = network.embed(rows.batch([0], [np.arange(1)]).x).numel()
+    robust = RobustLoss(
         LOSSES[loss] if isinstance(loss, str) else loss,
-        place(method.rho, method.cost, bend, moving, theta),
+        transport_geometry(method.rho, method.cost, hessian, moving_dims, theta),
         row_score(method.score if score is None else score, rows, agreed),
         plan.max_loss,
         plan.inner_steps,
@@ -418,14 +426,22 @@ def prepare(
         plan.inner_tol,
         plan.input_bounds,
     )
-    centers = None if bend is None else _centers(method, rows, agreed)
+    centers = None if hessian is None else _centers(method, rows, agreed)
     if plan.row_risk is not None and np.isfinite(method.temperature):
         raise ValueError("row_risk: takes the place of the tilt; give a method without temperature")
-    tilt = Tilt(method.temperature, plan.risk_momentum, plan.trim, plan.row_risk)
-    scored = robust.score is not None or centers is not None
-    by_loss = scored and method.mixture.by == "loss"
-    return Fleet(
-        network, rows, robust, tilt, plan, method, notes, centers, by_loss=by_loss, held=held
+    tilt = RowTilt(method.temperature, plan.risk_momentum, plan.trim, plan.row_risk)
+    has_score = robust.score is not None or centers is not None
+    return LocalClients(
+        network,
+        rows,
+        robust,
+        tilt,
+        plan,
+        method,
+        notes,
+        centers,
+        held_out=held_out,
+        by_loss=has_score and method.mixture.by == "loss",
     )
 
 
@@ -436,7 +452,7 @@ def _check_private(method: Method, network: Network, score: Any) -> None:
         raise ValueError("privacy: this score is found from rows, without noise; give a function")
 
 
-def takes_integers(module: nn.Module, rows: Rows) -> bool:
+def takes_integers(module: nn.Module, rows: ClientRows) -> bool:
     """Return whether rows have integers, such as token ids, that the module takes as they are."""
     return _takes(module, replace(rows, integers=True).read(0, np.arange(1))[0])
 
@@ -452,7 +468,7 @@ def _takes(module: nn.Module, x: Any) -> bool:
     return True
 
 
-def check_model(network: Network, rows: Rows) -> None:
+def check_model(network: Network, rows: ClientRows) -> None:
     """Raise ValueError if rows of a batch are not independent, or a pass changes a buffer.
 
     The outputs for a row must not depend on its batch, as with batch normalisation. A buffer that
@@ -466,7 +482,7 @@ def check_model(network: Network, rows: Rows) -> None:
             x, _ = rows.read(0, np.array([0, second]))
             try:
                 out = models.call(module, x)
-            except (RuntimeError, TypeError):  # said with the shapes of the rows elsewhere
+            except (RuntimeError, TypeError):  # `_check_outputs` names the shapes of the rows
                 return
         if not isinstance(out, Tensor):
             return
@@ -487,7 +503,7 @@ def check_model(network: Network, rows: Rows) -> None:
 
 
 def _resolve(
-    method: AutoMethod, network: Network, rows: Rows, loss: str | RowLoss, own_score: bool
+    method: AutoMethod, network: Network, rows: ClientRows, loss: str | RowLoss, own_score: bool
 ) -> resolution.Resolved:
     """Return the open method with numbers for these rows."""
     measurable = _measurable(network, rows)
@@ -509,7 +525,7 @@ def _resolve(
     )
 
 
-def _measurable(network: Network, rows: Rows) -> Array:
+def _measurable(network: Network, rows: ClientRows) -> Array:
     """Return (inputs,) True for inputs by which the outputs of the network have a gradient.
 
     The gradient is taken at parameters a little off the given ones: a layer that starts at zero
@@ -541,9 +557,9 @@ def oracle(
     clients: Any,
     method: Method | AutoMethod | str | None,
     model: nn.Module | Callable[[], nn.Module],
-    plan: Plan | None = None,
+    plan: NetworkPlan | None = None,
     **given: Any,
-) -> Fleet:
+) -> LocalClients:
     """Return the clients as an oracle, for the solvers of linear models: `dorfl.train(oracle(…))`.
 
     For networks small enough to evaluate all rows in every round. Options are as for :func:`train`.
@@ -554,24 +570,24 @@ def oracle(
     >>> small.evaluate(small.problem.start).gradients.shape
     (3, 18)
     """
-    named = {
-        word: given.pop(word)
-        for word in ("loss", "score", "classes", "inner_layer", "collate")
-        if word in given
-    }
-    return prepare(clients, method, model, (plan or Plan()).changed(**given), **named)
+    names = {"loss", "score", "classes", "inner_layer", "collate"} & given.keys()
+    own = {name: given.pop(name) for name in names}
+    return prepare(clients, method, model, (plan or NetworkPlan()).changed(**given), **own)
 
 
-def _fit(fleet: Fleet, state: server.State, course: Course, loss: str | RowLoss) -> NetworkFit:
+def _fit(
+    local: LocalClients, state: server.ServerState, course: Course, loss: str | RowLoss
+) -> NetworkFit:
     """Return the fit, with a warning for each defect of the trained network."""
-    found, rows, method = fleet.risks(state.mean), fleet.rows, fleet.method
-    private = fleet.plan.privacy is not None  # then risks are as reported, with noise
+    rows, method = local.rows, local.method
+    found = local.risks(state.mean)
+    private = local.plan.privacy is not None  # then risks are as reported, with noise
     risks = state.risks if private else found.values
-    for defect in [] if private else diagnose(fleet, state.mean, state.lam, found.sample_weights):
+    for defect in [] if private else diagnose(local, state.mean, state.lam, found.sample_weights):
         warnings.warn(defect, FitWarning, stacklevel=4)
-    objective, gap = server.standing(method, risks, state.lam)
+    objective, gap = server.objective_and_gap(method, risks, state.lam)
     return NetworkFit(
-        model=fleet.network.module_at(state.mean),
+        model=local.network.module_at(state.mean),
         theta=array(state.mean),
         lam=state.lam,
         clients=rows.names,
@@ -586,13 +602,13 @@ def _fit(fleet: Fleet, state: server.State, course: Course, loss: str | RowLoss)
         inner_steps=found.steps,
         classes=rows.classes,
         method=method,
-        plan=fleet.plan,
+        plan=local.plan,
         loss=loss,
-        notes=fleet.notes,
+        notes=local.notes,
     )
 
 
-def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
+def _centers(method: Method, rows: ClientRows, agreed: Agreed | None) -> Tensor:
     """Return ξ̄ of every client, as for linear models."""
     tables = {n: array(rows.known(i)[0].flatten(1)) for i, n in enumerate(rows.names)}
     if agreed and "center" in agreed:
@@ -603,8 +619,8 @@ def _centers(method: Method, rows: Rows, agreed: Agreed | None) -> Tensor:
 
 
 def _check_outputs(
-    network: Network, rows: Rows, loss: str | RowLoss, *, moving: bool
-) -> None:  # fmt: skip
+    network: Network, rows: ClientRows, loss: str | RowLoss, *, moving: bool
+) -> None:
     """Raise ValueError if outputs for two rows do not fit the labels, the loss or the method."""
     x, y = rows.read(0, np.zeros(2, dtype=int))
     leaves = tree_leaves(x)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dorfl.networks import server as network_server
-    from dorfl.networks.client import Fleet, RobustRisks
+    from dorfl.networks.client import LocalClients, RobustRisks
     from dorfl.networks.plan import Plan
 
 NO_CERTIFICATE = "a network has no exact certificate: that is for linear models"
@@ -64,7 +64,7 @@ class NetworkRound(Step):
 
         problem, counts = layered(resolution.problem_of(state)), np.array(state.counted_rows)
         plan = plan_of(state, counts, state.study.training.l2)
-        setting = server.Setting(problem.method, plan, state.sites, counts)
+        setting = server.ServerSettings(problem.method, plan, state.sites, counts)
         before = server.begin(setting, tabular.start(problem, plan.seed))
         return state._replace(server=None, network_training=_plain(before, plan.l2))
 
@@ -95,8 +95,8 @@ class NetworkRound(Step):
         else:
             if np.isfinite(own.fleet.tilt.temperature):
                 _risks(site, own, task.theta)
-            reply = own.fleet.answer(_tensor(task.theta), number, [0], own.fleet.begin(), None)
-            value, update = float(reply.risks[0]), reply.ways[0].numpy()
+            reply = own.fleet.reply(_tensor(task.theta), number, [0], own.fleet.begin())
+            value, update = float(reply.risks[0]), reply.updates[0].numpy()
         return Report(site.name, number, len(own.group.target), value, update)
 
     def validate(self, state: State, site: str, answer: Report) -> str | None:
@@ -130,7 +130,7 @@ class NetworkRound(Step):
         import torch  # noqa: PLC0415
 
         from dorfl.networks import server  # noqa: PLC0415 - imports torch
-        from dorfl.networks.client import in_order  # noqa: PLC0415 - imports torch
+        from dorfl.networks.client import Reply, in_order  # noqa: PLC0415 - imports torch
 
         now, setting = training(state), _setting(state)
         for site in sorted(refused.keys() - now.answered.keys()):
@@ -142,18 +142,18 @@ class NetworkRound(Step):
             for i, site in enumerate(state.sites)
             if site in answers
         }
-        usual, absurd = server.absurd(reports, server.Usual(*now.usual))
+        usual, absurd = server.find_absurd(reports, server.TypicalSizes(*now.usual))
         before = _tensors(now)
-        sent, received = server.ask(setting, before), server.listen(before)
+        sent, received = server.ask(setting, before), server.no_replies(before)
         for i in in_order([i for i in reports if i not in absurd], setting.counts):
             update, risk = reports[i]
-            values = np.array([risk])
-            server.hear(setting, before, sent, received, [i], update[None], values, update.nbytes)
+            reply = Reply([i], update[None], torch.tensor([risk], dtype=torch.float64))
+            server.add_replies(setting, before, sent, received, reply)
         unused = {state.sites[i]: reason for i, reason in absurd.items()}
         after, line = server.step(setting, before, sent, received, {**refused, **unused})
         answered = now.answered | dict.fromkeys(line.answered, line.round)
         now = _plain(after, now.decay)
-        now = now._replace(usual=(usual.longest, usual.highest), answered=answered)
+        now = now._replace(usual=(usual.length, usual.risk), answered=answered)
         return state._replace(network_training=now, history=(*state.history, line))
 
 
@@ -256,13 +256,13 @@ def training(state: State) -> NetworkTraining:
 # ── the coordinator ─────────────────────────────────────────────────────────────────────────────
 
 
-def _ended(state: State, setting: network_server.Setting, values: dict[str, float]) -> State:
+def _ended(state: State, setting: network_server.ServerSettings, values: dict[str, float]) -> State:
     """Return the state with the model and its risks."""
     from dorfl.networks import server  # noqa: PLC0415 - imports torch
 
     now = training(state)
     risks = np.array([values.get(s, old) for s, old in zip(state.sites, now.risks, strict=True)])
-    objective, gap = server.standing(setting.method, risks, now.lam)
+    objective, gap = server.objective_and_gap(setting.method, risks, now.lam)
     missing = {s: now.answered[s] for s in state.sites if s not in values}
     outcome = Outcome(
         theta=now.mean,
@@ -291,14 +291,16 @@ def _problem(state: State) -> Layered:
     return problem
 
 
-def _setting(state: State) -> network_server.Setting:
-    from dorfl.networks.server import Setting  # noqa: PLC0415 - imports torch
+def _setting(state: State) -> network_server.ServerSettings:
+    from dorfl.networks.server import ServerSettings  # noqa: PLC0415 - imports torch
 
     counts, method = np.array(state.counted_rows), _problem(state).method
-    return Setting(method, plan_of(state, counts, training(state).decay), state.sites, counts)
+    return ServerSettings(
+        method, plan_of(state, counts, training(state).decay), state.sites, counts
+    )
 
 
-def _plain(state: network_server.State, decay: float) -> NetworkTraining:
+def _plain(state: network_server.ServerState, decay: float) -> NetworkTraining:
     carried = tuple(tensor.numpy() for tensor in state.carried)
     theta, mean = state.theta.numpy(), state.mean.numpy()
     return NetworkTraining(
@@ -306,12 +308,12 @@ def _plain(state: network_server.State, decay: float) -> NetworkTraining:
     )
 
 
-def _tensors(now: NetworkTraining) -> network_server.State:
-    from dorfl.networks.server import State as ServerState  # noqa: PLC0415 - imports torch
+def _tensors(now: NetworkTraining) -> network_server.ServerState:
+    from dorfl.networks.server import ServerState  # noqa: PLC0415 - imports torch
 
     carried = [_tensor(part) for part in now.carried]
     theta, mean = _tensor(now.theta), _tensor(now.mean)
-    return ServerState(now.round, theta, mean, carried, now.lam, now.risks, now.before, None)
+    return ServerState(now.round, theta, mean, carried, now.lam, now.risks, now.before)
 
 
 # ── a site ──────────────────────────────────────────────────────────────────────────────────────
@@ -322,7 +324,7 @@ class _Own(NamedTuple):
 
     key: bytes
     group: Group
-    fleet: Fleet
+    fleet: LocalClients
     start: Array
 
 
