@@ -37,21 +37,11 @@ class History(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The course of a training so far.
+    """The course of a training so far."""
 
-    Attributes
-    ----------
-    history
-        Rounds.
-    evaluations
-        Held-out rows after some of them.
-    best
-        θ with the lowest loss on held-out rows; the first, before they were evaluated.
-    """
-
-    history: list[Round]
-    evaluations: list[RoundEvaluation]
-    best: Tensor
+    history: list[Round]  # Rounds
+    evaluations: list[RoundEvaluation]  # Held-out rows after some of them
+    best: Tensor  # θ with the lowest loss on held-out rows; the first, before they were evaluated
 
     def after(
         self, line: Round, found: RoundEvaluation | None, theta: Tensor, *, worst: bool

@@ -44,51 +44,23 @@ MAX_NON_CONCAVE = 0.01  # share of rows without a concave supremum that does not
 
 
 class Reply(NamedTuple):
-    """The replies of some clients in a round.
+    """The replies of some clients in a round."""
 
-    Attributes
-    ----------
-    clients
-        Numbers of the clients.
-    updates
-        (clients, P) updates θ − θ_i.
-    risks
-        (clients,) F_i at the server's θ.
-    means
-        (clients, 2) running means of the tilt, which are not sent.
-    """
-
-    clients: list[int]
-    updates: Tensor
-    risks: Tensor
-    means: Tensor = torch.empty(0)
+    clients: list[int]  # Numbers of the clients
+    updates: Tensor  # (clients, P) updates θ − θ_i
+    risks: Tensor  # (clients,) F_i at the server's θ
+    means: Tensor = torch.empty(0)  # (clients, 2) running means of the tilt, which are not sent
 
 
 class RobustRisks(NamedTuple):
-    """The clients' risks at one θ, over all rows.
+    """The clients' risks at one θ, over all rows."""
 
-    Attributes
-    ----------
-    values
-        (clients,) F_i.
-    gradients
-        (clients, P) ∇F_i; None if they were not requested.
-    sample_weights
-        Weights p of every row, by client.
-    error
-        Estimate of how far the mean row is below its supremum.
-    non_concave
-        Share of rows for which the problem was not concave on the way to the supremum.
-    steps
-        Steps of gradient ascent, at most.
-    """
-
-    values: Array
-    gradients: Array | None
-    sample_weights: list[Array]
-    error: float
-    non_concave: float
-    steps: int
+    values: Array  # (clients,) F_i
+    gradients: Array | None  # (clients, P) ∇F_i; None if they were not requested
+    sample_weights: list[Array]  # Weights p of every row, by client
+    error: float  # Estimate of how far the mean row is below its supremum
+    non_concave: float  # Share of rows for which the problem was not concave
+    steps: int  # Steps of gradient ascent, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,39 +78,19 @@ class NetworkProblem(Terms):
 
 @dataclass(frozen=True, eq=False)
 class LocalClients:
-    """All clients of this process, with what they train.
+    """All clients of this process, with what they train."""
 
-    Attributes
-    ----------
-    network, rows
-        The model and the clients' rows.
-    robust, tilt
-        f of a row, and how a client's risk weighs rows.
-    plan, method
-        How the network is trained, and for which objective.
-    notes
-        Reasons for a method that was chosen from the rows.
-    centers
-        ξ̄ of a quadratic score: (clients, d), or (clients, classes, d).
-    first
-        Number, among all clients, of the first one here.
-    held_out
-        Held-out rows.
-    by_loss
-        Whether risks are reported without the part that depends on the score alone.
-    """
-
-    network: Network
+    network: Network  # The model and the clients' rows
     rows: ClientRows
-    robust: RobustLoss
+    robust: RobustLoss  # f of a row, and how a client's risk weighs rows
     tilt: RowTilt
-    plan: NetworkPlan
+    plan: NetworkPlan  # How the network is trained, and for which objective
     method: Method
-    notes: tuple[str, ...] = ()
-    centers: Tensor | None = None
-    first: int = 0
-    held_out: ClientRows | None = None
-    by_loss: bool = False
+    notes: tuple[str, ...] = ()  # Reasons for a method that was chosen from the rows
+    centers: Tensor | None = None  # ξ̄ of a quadratic score: (clients, d), or (clients, classes, d)
+    first: int = 0  # Number, among all clients, of the first one here
+    held_out: ClientRows | None = None  # Held-out rows
+    by_loss: bool = False  # Whether risks leave out the part of the score alone
 
     # ── a round ─────────────────────────────────────────────────────────────────────────────────
 
@@ -192,7 +144,7 @@ class LocalClients:
         first = 0
         while first < len(order):
             some = order[first : first + limit]
-            if plan.local_epochs and not plan.local_steps:  # smaller clients would wait
+            if len(some) > 1 and not plan.local_steps:  # smaller clients would wait
                 some = [i for i in some if MAX_PADDING * counts[i] >= counts[some[0]]]
             first += len(some)
             yield some

@@ -39,24 +39,12 @@ Collate: TypeAlias = Callable[[list[Any]], tuple[Any, Any]]  # rows → (x, y) o
 
 
 class Batch(NamedTuple):
-    """Rows of some clients, on the device.
+    """Rows of some clients, on the device."""
 
-    Attributes
-    ----------
-    clients
-        Numbers of the clients.
-    x
-        (clients, n, …) inputs, or a tuple or dict of such tensors.
-    y
-        (clients, n, …) class numbers, or values.
-    mask
-        (clients, n) 1 for a row, 0 for padding.
-    """
-
-    clients: Sequence[int]
-    x: Any
-    y: Tensor
-    mask: Tensor
+    clients: Sequence[int]  # Numbers of the clients
+    x: Any  # (clients, n, …) inputs, or a tuple or dict of such tensors
+    y: Tensor  # (clients, n, …) class numbers, or values
+    mask: Tensor  # (clients, n) 1 for a row, 0 for padding
 
 
 class ArrayRows(NamedTuple):
@@ -91,24 +79,12 @@ class LazyRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """The rows of all clients.
+    """The rows of all clients."""
 
-    Attributes
-    ----------
-    names
-        Names of the clients.
-    sources
-        Rows by client.
-    classes
-        Labels by class number; empty for a regression.
-    dtype, device
-        Of a batch. Integers stay integers if `integers` is set.
-    """
-
-    names: tuple[str, ...]
-    sources: tuple[ArrayRows | LazyRows, ...]
-    classes: Array
-    dtype: torch.dtype
+    names: tuple[str, ...]  # Names of the clients
+    sources: tuple[ArrayRows | LazyRows, ...]  # Rows by client
+    classes: Array  # Labels by class number; empty for a regression
+    dtype: torch.dtype  # Of a batch. Integers stay integers if `integers` is set
     device: torch.device
     integers: bool = False
 

@@ -17,8 +17,9 @@ an outlier share is built on top of the folders that a neural network needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,50 +36,14 @@ MAX_INPUTS = 1_000  # inputs that the choice is made on, and that the score meas
 TEMPERATURE = 32.0  # of the tilt with a score of the user's own, as that of the default method
 
 
-class Chosen(Protocol):
-    """A resolved method and the reasons for it."""
-
-    @property
-    def method(self) -> Method:
-        """The method, in the units of the rows."""
-        ...
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """One sentence for each part of the choice."""
-        ...
-
-
-class Choose(Protocol):
-    """Resolve an open method for a linear model."""
-
-    def __call__(self, clients: Any, method: AutoMethod, *, loss: str) -> Chosen:
-        """Return the method for clients given as name → (X, y)."""
-        ...
-
-
 class Sample(NamedTuple):
-    """Flattened rows of all clients.
+    """Flattened rows of all clients."""
 
-    Attributes
-    ----------
-    x
-        (n, inputs) inputs.
-    y
-        (n,) class numbers, or values.
-    names
-        Names of the clients.
-    bounds
-        (clients + 1,) first row of every client, and the number of rows.
-    classes
-        Number of classes; 0 for a regression.
-    """
-
-    x: Array
-    y: Array
-    names: tuple[str, ...]
-    bounds: Array
-    classes: int
+    x: Array  # (n, inputs) inputs
+    y: Array  # (n,) class numbers, or values
+    names: tuple[str, ...]  # Names of the clients
+    bounds: Array  # (clients + 1,) first row of every client, and the number of rows
+    classes: int  # Number of classes; 0 for a regression
 
 
 class Resolved(NamedTuple):
@@ -88,6 +53,7 @@ class Resolved(NamedTuple):
     notes: tuple[str, ...]
 
 
+Choose: TypeAlias = Callable[..., Any]  # as dorfl.selection.defaults.choose
 _registered: list[Choose] = []
 
 

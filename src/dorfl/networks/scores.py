@@ -40,18 +40,10 @@ Agreed: TypeAlias = dict[str, Array]  # combined statistics, by stage
 
 
 class LocalStatistics(NamedTuple):
-    """Statistics of a client for a stage.
+    """Statistics of a client for a stage."""
 
-    Attributes
-    ----------
-    values
-        The statistics.
-    weight
-        Rows behind each of them; 0 for fewer than ``LEAST``.
-    """
-
-    values: Array
-    weight: Array
+    values: Array  # The statistics
+    weight: Array  # Rows behind each of them; 0 for fewer than ``LEAST``
 
 
 class Search(Protocol):

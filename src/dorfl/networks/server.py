@@ -28,105 +28,47 @@ MAX_RATIO = 100.0  # an update or risk this many times the median client's is re
 
 
 class ServerSettings(NamedTuple):
-    """What the server knows before the first round.
+    """What the server knows before the first round."""
 
-    Attributes
-    ----------
-    method, plan
-        What is trained, and how.
-    names
-        Names of the clients.
-    counts
-        (clients,) numbers of rows.
-    """
-
-    method: Method
+    method: Method  # What is trained, and how
     plan: NetworkPlan
-    names: tuple[str, ...]
-    counts: Array
+    names: tuple[str, ...]  # Names of the clients
+    counts: Array  # (clients,) numbers of rows
 
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """What the server carries from round to round.
+    """What the server carries from round to round."""
 
-    Attributes
-    ----------
-    round
-        Number of rounds so far.
-    theta
-        (P,) parameters.
-    mean
-        (P,) running mean of θ, which is the trained model.
-    carried
-        State of the server's optimizer.
-    lam
-        (clients,) mixture λ.
-    risks
-        (clients,) F_i as last reported; NaN before the first report.
-    before
-        (clients,) `risks` one round earlier.
-    controls
-        (clients, P) control variates of SCAFFOLD; None without.
-    """
-
-    round: int
-    theta: Tensor
-    mean: Tensor
-    carried: list[Tensor]
-    lam: Array
-    risks: Array
-    before: Array
-    controls: Tensor | None = None
+    round: int  # Number of rounds so far
+    theta: Tensor  # (P,) parameters
+    mean: Tensor  # (P,) running mean of θ, which is the trained model
+    carried: list[Tensor]  # State of the server's optimizer
+    lam: Array  # (clients,) mixture λ
+    risks: Array  # (clients,) F_i as last reported; NaN before the first report
+    before: Array  # (clients,) `risks` one round earlier
+    controls: Tensor | None = None  # (clients, P) control variates of SCAFFOLD; None without
 
 
 class RoundRequest(NamedTuple):
-    """A round's request.
+    """A round's request."""
 
-    Attributes
-    ----------
-    number
-        The round.
-    clients
-        Sampled clients.
-    chance
-        (clients,) probability of each client to be sampled.
-    weights
-        (clients,) weights of the updates.
-    correction
-        (clients, P) correction of each client's gradient; None without SCAFFOLD.
-    """
-
-    number: int
-    clients: list[int]
-    chance: Array
-    weights: Array
-    correction: Tensor | None
+    number: int  # The round
+    clients: list[int]  # Sampled clients
+    chance: Array  # (clients,) probability of each client to be sampled
+    weights: Array  # (clients,) weights of the updates
+    correction: Tensor | None  # (clients, P) added to the clients' gradients; None without SCAFFOLD
 
 
 @dataclass
 class RoundReplies:
-    """A round's replies, summed unless an aggregator needs each.
+    """A round's replies, summed unless an aggregator needs each."""
 
-    Attributes
-    ----------
-    update
-        (P,) weighted sum of updates.
-    risks
-        (clients,) reported F_i; NaN for clients without a reply.
-    clients
-        Clients that replied.
-    bytes_up
-        Bytes of the replies.
-    updates
-        The updates, if there is an aggregator.
-    """
-
-    update: Tensor
-    risks: Array
-    clients: list[int] = field(default_factory=list)
-    bytes_up: int = 0
-    updates: list[Tensor] = field(default_factory=list)
+    update: Tensor  # (P,) weighted sum of updates
+    risks: Array  # (clients,) reported F_i; NaN for clients without a reply
+    clients: list[int] = field(default_factory=list)  # Clients that replied
+    bytes_up: int = 0  # Bytes of the replies
+    updates: list[Tensor] = field(default_factory=list)  # The updates, if there is an aggregator
 
 
 class TypicalSizes(NamedTuple):

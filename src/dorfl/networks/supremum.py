@@ -71,24 +71,12 @@ LOSSES: dict[str, RowLoss] = {
 
 
 class TransportGeometry(NamedTuple):
-    """The quadratic of cost and score around a row: x = m + R u costs ½ |u|² + penalty.
+    """The quadratic of cost and score around a row: x = m + R u costs ½ |u|² + penalty."""
 
-    Attributes
-    ----------
-    root
-        R: one number, one for each input, or a symmetric matrix.
-    frozen
-        Whether no input can move.
-    shrink
-        A of m = A ζ + (I − A) ξ̄; None for m = ζ.
-    penalty_matrix
-        Q of penalty(ζ) = (ζ − ξ̄)ᵀ Q (ζ − ξ̄); None for no penalty.
-    """
-
-    root: Tensor
-    frozen: bool = False
-    shrink: Tensor | None = None
-    penalty_matrix: Tensor | None = None
+    root: Tensor  # R: one number, one for each input, or a symmetric matrix
+    frozen: bool = False  # Whether no input can move
+    shrink: Tensor | None = None  # A of m = A ζ + (I − A) ξ̄; None for m = ζ
+    penalty_matrix: Tensor | None = None  # Q of penalty (ζ − ξ̄)ᵀ Q (ζ − ξ̄); None for none
 
     def start(self, x: Any, center: Tensor | None) -> tuple[Any, Tensor]:
         """Return m and the penalty of rows (clients, n, …)."""
@@ -131,30 +119,14 @@ def _root(matrix: Array) -> Array:
 
 
 class Ascent(NamedTuple):
-    """Result of the ascent: f is the loss at the moved rows plus `level`.
+    """Result of the ascent: f is the loss at the moved rows plus `level`."""
 
-    Attributes
-    ----------
-    x
-        (clients, n, …) moved rows.
-    shift
-        What is added to the output of the inner layer; None if the inputs move.
-    level
-        (clients, n) −h − ½ |u|² − penalty.
-    slope
-        (clients, n) ½ |∇|² in the metric of the cost, at the last point evaluated.
-    concavity
-        (clients, n) smallest concavity along the steps, in the same metric.
-    steps
-        Number of steps.
-    """
-
-    x: Any
-    shift: Tensor | None
-    level: Tensor
-    slope: Tensor
-    concavity: Tensor
-    steps: int
+    x: Any  # (clients, n, …) moved rows
+    shift: Tensor | None  # What is added to the output of the inner layer; None if the inputs move
+    level: Tensor  # (clients, n) −h − ½ |u|² − penalty
+    slope: Tensor  # (clients, n) ½ |∇|² in the metric of the cost, at the last point evaluated
+    concavity: Tensor  # (clients, n) smallest concavity along the steps, in the same metric
+    steps: int  # Number of steps
 
     @property
     def error(self) -> Tensor:
@@ -165,32 +137,16 @@ class Ascent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RobustLoss:
-    """f(θ, ζ) of rows for a method: everything but θ and the rows.
+    """f(θ, ζ) of rows for a method: everything but θ and the rows."""
 
-    Attributes
-    ----------
-    loss
-        Loss of (outputs, labels).
-    geometry
-        Geometry of cost and quadratic score.
-    score
-        Another score h(x, y).
-    max_loss
-        Bound on the loss, without which a tilt follows the row with the largest.
-    steps, lr, tol
-        Options `inner_steps`, `inner_lr` and `inner_tol` of the plan.
-    bounds
-        Interval of every input. A row outside moves no farther outside.
-    """
-
-    loss: RowLoss
-    geometry: TransportGeometry
-    score: RowScore | None = None
-    max_loss: float = np.inf
-    steps: int = 7
+    loss: RowLoss  # Loss of (outputs, labels)
+    geometry: TransportGeometry  # Geometry of cost and quadratic score
+    score: RowScore | None = None  # Another score h(x, y)
+    max_loss: float = np.inf  # Bound on the loss; without it a tilt follows the largest
+    steps: int = 7  # Options `inner_steps`, `inner_lr` and `inner_tol` of the plan
     lr: float = 1.0
     tol: float = 0.0
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float, float] | None = None  # Of inputs; a row outside moves no farther out
 
     def losses(
         self, network: Network, theta: Tensor | None, x: Any, y: Tensor, shift: Tensor | None = None
