@@ -89,6 +89,12 @@ def test_it_runs_in_a_summed_study():
     np.testing.assert_array_equal(end.results["label histogram"], COUNTS)
 
 
+def test_a_summed_study_does_not_send_it_without_a_mask(monkeypatch):
+    monkeypatch.setattr(LabelHistogram, "is_summed", False)
+    with pytest.raises(ValueError, match="does not take part: is not a request"):
+        run_summed(TABLES, study())
+
+
 def test_it_is_skipped_where_it_is_not_due():
     tables = {name: {**t, "y": np.arange(len(t["y"])) / 7.0} for name, t in TABLES.items()}
     end = local.run(coordinator.begin(study(), "run"), make_sites(tables))

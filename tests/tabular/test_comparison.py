@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dorfl.cli import app
-from dorfl.protocol import coordinator
 from dorfl.protocol.settings import Data, Study
+from dorfl.protocol.steps.round import TrainingRound
+from dorfl.protocol.steps.select import Select
 from dorfl.support import files
 from dorfl.tabular import audit, evaluation, held_out, model, table
 from dorfl.tabular.rows import open_split, rows_for
@@ -40,19 +41,20 @@ def run(*words):
 def trainings(monkeypatch):
     """A list with an entry for every training: candidates at the same time are one."""
     made = []
-    start, candidates = coordinator._start, coordinator._train_candidates
+    begin_round, begin_select = TrainingRound.begin, Select.begin
 
-    def count_start(state):
+    def count_round(self, state):
         made.append("candidate" if state.candidate is not None else "training")
-        return start(state)
+        return begin_round(self, state)
 
-    def count_candidates(state, models):
-        if coordinator._untrained(models):
+    def count_select(self, state):
+        after = begin_select(self, state)
+        if after.step == "select":
             made.append("candidates")
-        return candidates(state, models)
+        return after
 
-    monkeypatch.setattr(coordinator, "_start", count_start)
-    monkeypatch.setattr(coordinator, "_train_candidates", count_candidates)
+    monkeypatch.setattr(TrainingRound, "begin", count_round)
+    monkeypatch.setattr(Select, "begin", count_select)
     return made
 
 

@@ -96,6 +96,9 @@ class Step:
     is_summed
         Whether answers are added up by a secure sum in a summed study: then `size`, `encode` and
         `decode` are needed.
+    is_open
+        Whether a summed study sends the answers without masks. A site refuses a step that is
+        neither summed nor open.
     sum_only
         Whether the step exists in summed studies only.
     bits
@@ -112,6 +115,7 @@ class Step:
     needs_columns = True
     may_refuse = False
     is_summed = False
+    is_open = False
     sum_only = False
     bits = 32
     sums_without = False

@@ -166,7 +166,7 @@ def local(site: LocalSite, request: Request) -> Answer:
     exchange, step = EXCHANGES.get(request.step), steps.find(request.step)
     if exchange is not None and request.summing is not None:
         return exchange.local(site, request)
-    if step is None or step.is_summed:
+    if step is None or not step.is_open:
         raise Refused(NOT_ASKED)
     return site.local(step, request)
 

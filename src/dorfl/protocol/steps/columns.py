@@ -79,6 +79,7 @@ class Levels(_Statistics):
 
     name = "levels"
     sends = "the kinds of columns, and the names of their frequent levels"
+    is_open = True
     sum_only = True
 
     def is_due(self, state: State) -> bool:

@@ -49,6 +49,7 @@ class Finish(Step):
     answer = (Finished, Released)
     sends = "the loss and the accuracy of the model at the site"
     may_refuse = True
+    is_open = True  # rounded figures, if the site releases them
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send the model."""
