@@ -142,12 +142,12 @@ def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
 
 
 def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
-    """Warn if the SuperLink accepts runs from everyone who can connect to it."""
+    """Warn if the SuperLink accepts runs from all who can connect to it."""
     from dorfl.carriers.flower import control_answers
 
     if control_answers(address, ca):
         screen.alarm(
-            f"{address}: /v1/control/ answers, so everyone who can connect to it can run code at "
+            f"{address}: /v1/control/ answers, so all who can connect to it can run code at "
             "the coordinator and in every SuperNode. The coordinator has to put nginx in front "
             "(`dorfl flower init`)"
         )

@@ -148,7 +148,7 @@ def _limited(state: State, step: Step, answers: dict[str, Answer]) -> dict[str, 
     """Return answers as if sites had no more rows than they count for.
 
     Statistics are of all sites' rows together: otherwise a site that reports more rows than all
-    others would choose everybody's units.
+    others would choose the units of all sites.
     """
     if state.here or not state.rows:
         return answers

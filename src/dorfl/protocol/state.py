@@ -24,7 +24,7 @@ _MAX_ROWS_RATIO = 4  # most rows that a site counts for, in rows of the median s
 
 
 class NetworkTraining(NamedTuple):
-    """The training of a network, as plain arrays: see :class:`dorfl.networks.server.State`.
+    """The training of a network, as plain arrays: see :class:`dorfl.networks.server.ServerState`.
 
     Attributes
     ----------
