@@ -80,7 +80,7 @@ def test_no_method_is_best_if_all_tie_and_one_is_named_if_not():
     found = comparison([first, second, third])
     top = "a" if first.mean() >= second.mean() else "b"
     assert found.best == top and set(found.tied) == {"a", "b"}
-    assert found.verdict.startswith(f"Best over inliers: {top};")
+    assert found.verdict.startswith(f"{top} over inliers;")
 
 
 def test_errors_are_paired_so_that_small_consistent_differences_show():
