@@ -14,7 +14,7 @@ import dorfl
 from cases import slowly
 from dorfl import methods, mixture, scores
 from dorfl.federated.training import prepare
-from dorfl.linear.curvature import Shape, base, pack
+from dorfl.linear.curvature import Shape, pack
 from dorfl.solvers import Optimistic, Paper, program, sqp
 from dorfl.solvers.base import Setting
 from dorfl.solvers.program import Tangents
@@ -232,7 +232,7 @@ def test_the_curvature_model_inverts_itself_and_meets_its_last_secant(seed, pair
     lam = rng.dirichlet(np.ones(3))
     mixed = lam @ np.array([pack(h + shift * np.eye(5), sizes) for h in hessians])
     changes = lam @ secants.changes + shift * secants.steps
-    bend = model(base(mixed, sizes, 0.0), secants.steps, changes)
+    bend = model(mixed, sizes, np.zeros(5), secants.steps, changes)
     vector = rng.normal(size=5)
     np.testing.assert_allclose(bend.solve(bend.multiply(vector)), vector, rtol=1e-7, atol=1e-8)
     assert vector @ bend.multiply(vector) > 0

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.linear.curvature import Base
+from dorfl.linear import curvature as packing
+from dorfl.linear.curvature import Base, Sizes
 from dorfl.support.types import Array
 
 MEMORY = 60  # secants kept; trainings rarely make half as many
 DAMPED = 0.1  # share of its curvature that a step keeps at least (Nocedal and Wright: 0.2)
+SLACK = 1e-3  # least factor that the last secant scales a diagonal curvature by
 
 
 class Secants(NamedTuple):
@@ -69,17 +71,28 @@ class Model(NamedTuple):
         return np.asarray(table.reshape(vectors.shape))
 
 
-def model(base: Base, steps: Array, changes: Array) -> Model:
+def model(packed: Array, sizes: Sizes, floor: Array, steps: Array, changes: Array) -> Model:
     """Return the BFGS model of one function.
 
     Parameters
     ----------
-    base : Base
-        Its curvature as reported.
+    packed : ndarray
+        Its curvature, packed blocks of the given sizes.
+    sizes : tuple of int
+        The blocks.
+    floor : ndarray of shape (P,)
+        The least that the curvature's diagonal is taken for.
     steps, changes : ndarray of shape (m, P)
         Its secants, oldest first.
     """
-    found = Model(base, *(np.empty((0, steps.shape[1])) for _ in range(3)))
+    scale = 1.0
+    if len(steps) and max(sizes) == 1:
+        # Curvature falls as a classifier grows confident: scale the guess to the last secant.
+        guess = np.maximum(packed, floor)
+        last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (guess * steps[-1]))
+        scale = min(max(last, SLACK), 1.0)
+    base = packing.base(packed, sizes, floor, scale)
+    found = Model(base, *(np.empty((0, len(floor))) for _ in range(3)))
     for step, seen, start in zip(steps, changes, base.multiply(steps), strict=True):
         bent = start + (found.changes @ step) @ found.changes
         bent -= (found.products @ step) @ found.products

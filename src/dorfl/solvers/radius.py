@@ -82,8 +82,9 @@ class Radius:
         vectors[:, -1] += radius
         fresh, edge = not len(inner.best.values), state.aside is not None
         share = math.sqrt(max(-float(inner.lam @ answers.vectors[:, -1]), 0.0) / radius)
-        if reported is None and fresh:
-            reported = first_guess(vectors)
+        if reported is None and fresh:  # the guess of the inner solver
+            reported = np.full(vectors.shape, float(np.linalg.norm(vectors[:, :-1], axis=1).max()))
+            reported[:, -1] = 0.0
         if reported is not None:
             reported = _bent(reported, inner, radius, share, fixed=edge)
         values = answers.values + rho * radius
@@ -159,13 +160,6 @@ def _bent(packed: Array, state: SqpState, radius: float, share: float, fixed: bo
     packed[:, -1] /= rho
     packed[:, -1] += extra
     return packed
-
-
-def first_guess(vectors: Array) -> Array:
-    """Return the curvatures with which the inner solver begins if clients report none."""
-    guess = np.full(vectors.shape, float(np.linalg.norm(vectors[:, :-1], axis=1).max()))
-    guess[:, -1] = 0.0
-    return guess
 
 
 def keep_positive(state: SqpState) -> SqpState:

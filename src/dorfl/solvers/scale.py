@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dorfl.solvers.base import Answers, Info, Needs, Setting, Solver, Task
-from dorfl.solvers.radius import first_guess, keep_positive
+from dorfl.solvers.radius import keep_positive
 from dorfl.solvers.sqp import Sqp
 from dorfl.support.types import Array
 
@@ -31,6 +31,7 @@ class ScaleState(NamedTuple):
 
     setting: Setting
     inner: Any  # the inner solver's state
+    is_first: bool = True  # whether no round is over yet
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,16 @@ class Scale:
         """Take one round of the inner solver, with curvatures changed in σ."""
         task, vectors = self.inner.ask(state.inner), answers.vectors
         curvature = answers.curvature
-        if curvature is None and not len(state.inner.best.values):
-            curvature = first_guess(vectors)
+        if curvature is None and state.is_first:  # the guess of the inner solver
+            steepest = float(np.linalg.norm(vectors[:, :-1], axis=1).max())
+            curvature = np.full(vectors.shape, steepest)
+            curvature[:, -1] = 0.0
         if curvature is not None:
             rate = float(task.lam @ vectors[:, -1])
             bent = _bent(curvature, rate, float(task.theta[-1]), self.consistency)
             answers = answers._replace(curvature=bent)
         inner, info = self.inner.update(state.inner, answers)
-        return state._replace(inner=keep_positive(inner)), info
+        return ScaleState(state.setting, keep_positive(inner), is_first=False), info
 
 
 def _bent(packed: Array, rate: float, scale: float, consistency: float) -> Array:

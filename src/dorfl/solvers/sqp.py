@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,13 +41,13 @@ GOOD = 0.5  # share from which on u may fall (Kiwiel's m_R)
 FACTOR = 10.0  # u changes by at most this factor in a round (Kiwiel, procedure 2.2)
 SLOWER = 2.0  # u falls by at most this factor near Newton's step (Nocedal and Wright, alg. 4.1)
 FAR = 10.0  # linearisation error, in predicted decreases, of a tangent too far away (Kiwiel)
-PATIENCE = 3  # rejected steps in a row after which u rises (Kiwiel)
+PATIENCE = 3  # rejected (serious) steps in a row after which u rises (falls) (Kiwiel)
 CUTS = 300  # tangents kept: a non-smooth point in d columns takes d + 1 to describe
 EACH = 32  # clients whose tangents at one point are kept: those with the largest risks
 FLAT = 1e-9  # least curvature of a client, as a share of the largest of all in that parameter
 TRIALS = 60  # rejected steps in a row after which training ends
 SINGLE = 1e-7  # relative rounding of a risk with rows in single precision (machine epsilon)
-SHORT = 1e-6  # relative decrease up to which rounding may affect a difference of risks
+DOUBLE = 1e-12  # the same in double precision, for sums over many rows
 PARTIAL = 3  # requests for curvature coarser than the full matrix; secants refine it afterwards
 DEAR = 100  # numbers of curvature per number of a gradient that cost as much as one more round
 USELESS = 0.01  # relative gap above which a stalled training reports an estimate, not its bound
@@ -90,6 +90,7 @@ class SqpState(NamedTuple):
     exact: bool = False  # whether the curvature explains all that secants could
     own: bool = True  # whether every client evaluated the centre itself
     failures: int = 0  # rejected steps since the centre was reached
+    successes: int = 0  # serious steps since the last failure or change of u
 
     @property
     def height(self) -> float:
@@ -220,6 +221,8 @@ def _accept(
     if decrease >= GOOD * state.plane and not state.failures:
         most = SLOWER if damping <= FACTOR else FACTOR
         damping = max(_interpolated(state, decrease), damping / most, 1.0)
+    elif state.successes >= PATIENCE:
+        damping = max(damping / SLOWER, 1.0)
     step = state.trial - state.theta
     secants = state.secants.append(step, seen.gradients - state.best.gradients)
     curvature, asked, exact = state.curvature, state.asked, state.exact
@@ -246,6 +249,7 @@ def _accept(
         exact=exact,
         own=answers.own,
         failures=0,
+        successes=state.successes + 1 if damping == state.damping else 0,
     )
 
 
@@ -266,6 +270,7 @@ def _reject(state: SqpState, seen: Pieces, decrease: float) -> SqpState:
         secants=secants,
         cuts=_with_tangents(state, state.trial, seen),
         failures=state.failures + 1,
+        successes=0,
     )
 
 
@@ -277,16 +282,21 @@ def _interpolated(state: SqpState, decrease: float) -> float:
 def _decrease(state: SqpState, seen: Pieces) -> tuple[float, float]:
     """Return how far the objective fell at the trial, and the effect of rounding on the values.
 
-    Of a short step on smooth risks, the mean of the slopes at its ends gives the decrease, which
-    rounding hardly affects (W. Hager and H. Zhang, *A New Conjugate Gradient Method with Guaranteed
-    Descent and an Efficient Line Search*, SIAM J. Optim. 16, 2005, section 4).
+    For a short step the mean of the slopes at its ends gives the decrease too, and rounding hardly
+    affects slopes. If the two differ by as much as was predicted, the values are off.
     """
     best, height, values, noise = state.best, state.height, seen.values, 0.0
     scale = unit(height, state.start)
-    if state.setting.smooth and state.predicted <= SHORT * scale:
+    if state.predicted <= 1e-5 * scale:
         slopes = 0.5 * (best.gradients + seen.gradients)
-        values = best.values + slopes @ (state.trial - state.theta)
-        noise = min(float(np.abs(values - seen.values).max()), SINGLE * scale)
+        expected = best.values + slopes @ (state.trial - state.theta)
+        near = best.values >= height - 10.0 * state.predicted
+        noise = float(np.abs(values - expected)[near].max(initial=0.0))
+        most = SINGLE if state.setting.smooth else DOUBLE  # more than that is non-smoothness
+        if 0.2 * state.predicted < noise <= most * scale:
+            values = np.where(near, expected, values)
+        else:
+            noise = 0.0
     return height - state.setting.mixture.height(values), noise
 
 
@@ -333,15 +343,16 @@ class _Bends:
     def sizes(self) -> packing.Sizes:
         return self.state.setting.shape.sizes_of(self.state.curvature)
 
-    def mixed(self, lam: Array) -> Model:
+    def mixed(self, lam: Array) -> Any:
         """Return u B(λ) + shift · I."""
         packed, secants = packing.mix(self.state.curvature, lam), self.state.secants
-        changes = self.damping * np.asarray(lam @ secants.changes)
+        changes = np.asarray(lam @ secants.changes)
         if self.shift:
             packed = packed.copy()
             packed[packing.diagonal_places(self.sizes)] += self.shift / self.damping
-            changes = changes + self.shift * secants.steps
-        return model(packing.base(packed, self.sizes, 0.0, self.damping), secants.steps, changes)
+            changes = changes + self.shift / self.damping * secants.steps
+        floor = np.zeros(len(self.state.theta))
+        return _Scaled(model(packed, self.sizes, floor, secants.steps, changes), self.damping)
 
     def forms(self, move: Array) -> Array:
         """Return u pᵀH_i p of every piece: (K,)."""
@@ -364,6 +375,17 @@ class _Bends:
         return self.damping * np.array(each)
 
 
+class _Scaled(NamedTuple):
+    model: Model
+    scale: float
+
+    def solve(self, vectors: Array) -> Array:
+        return self.model.solve(vectors) / self.scale
+
+    def multiply(self, vectors: Array) -> Array:
+        return self.scale * self.model.multiply(vectors)
+
+
 def _step(state: SqpState, damping: float) -> Step:
     """Return the program's solution at the centre, inside Θ."""
     step, setting = _shifted(state, damping), state.setting
@@ -383,8 +405,7 @@ def _step(state: SqpState, damping: float) -> Step:
 
 def _shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     """Return the program's solution with `shift`/2 (‖θ + p‖² − ‖θ‖²) added to every model."""
-    tangents = _tangents(state)
-    weights = _start(state, len(tangents.values))
+    tangents, weights = _tangents(state), _start(state)
     if shift:
         tangents = tangents._replace(slopes=tangents.slopes + shift * state.theta)
     bends = _Bends(state, damping, shift)
@@ -415,15 +436,17 @@ def _moved(setting: Setting, cuts: Cuts, center: Array) -> tuple[Array, Array]:
     return values, cuts.gradients + pull
 
 
-def _start(state: SqpState, count: int) -> Array:
-    """Return feasible weights of `count` tangents to start from: λ, on those at the centre."""
-    lam, weights = state.weights, np.zeros(count)
+def _start(state: SqpState) -> Array:
+    """Return feasible weights of the tangents to start from: those of the last step, if any."""
+    lam, cuts, count = state.weights, state.cuts, len(state.best.values)
     if np.count_nonzero(lam) > program.FREE and state.setting.mixture.cap == 1.0:
         top = np.argsort(-state.best.values, kind="stable")[: program.FREE]
-        weights[top] = 1.0 / program.FREE
-    else:
-        weights[: len(lam)] = lam
-    return weights
+        lam = np.bincount(top, minlength=count) / len(top)
+    there = np.minimum(cuts.weights, 1.0)
+    taken = np.bincount(cuts.owner, there, count)
+    over = taken > lam
+    there = there * np.where(over, lam / np.maximum(taken, 1e-300), 1.0)[cuts.owner]
+    return np.append(np.maximum(lam - np.bincount(cuts.owner, there, count), 0.0), there)
 
 
 def no_cuts(size: int) -> Cuts:
@@ -484,16 +507,18 @@ def _sharpest(state: SqpState, tangents: Tangents, weights: Array) -> Array:
 
 
 def _gap(state: SqpState, full: Step) -> tuple[float, str]:
-    """Return the gap and its kind: a proven bound if there is one, else an estimate.
-
-    The estimate is the decrease that the model without damping predicts.
-    """
+    """Return the gap and its kind: a proven bound if there is one, else an estimate."""
     if is_bounded(state.setting):
         return max(state.height - state.lower, 0.0), "bound"
+    return _estimate(state, full), "estimate"
+
+
+def _estimate(state: SqpState, full: Step) -> float:
+    """Return the decrease that the model without damping predicts."""
     gap = max(state.height - full.dual, 0.0)
-    if not (state.exact and state.setting.smooth):
-        gap = max(gap, 0.1 * state.decrease)  # a short step has to confirm the model
-    return gap, "estimate"
+    if state.exact and state.setting.smooth:
+        return gap
+    return max(gap, 0.1 * state.decrease)  # a short step has to confirm the model
 
 
 def _is_due(state: SqpState, gap: float) -> bool:
