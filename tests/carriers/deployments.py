@@ -16,8 +16,10 @@ import threading
 import time
 from typing import ClassVar
 
+import folder_carrier
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyarrow import csv
 
 from dorfl.carriers import runs
@@ -114,7 +116,11 @@ class Unhurried(contextlib.AbstractContextManager):
 class Deployment(contextlib.AbstractContextManager):
     """Folders of a coordinator and its sites; subclasses connect them."""
 
+    name: str
+    marks: ClassVar[tuple] = ()  # of pytest, for all scenarios
     cannot: ClassVar[dict[str, str]] = {}  # scenario → reason
+    in_this_process = False  # whether sites are endpoints in this process
+    has_short_studies = False  # because an exchange takes seconds
     answer_within = 1  # seconds, for sites that a test sends away
 
     def __init__(self, root):
@@ -234,6 +240,7 @@ class InOneProcess(Deployment):
     """Sites are endpoints in this process; a site that is stopped has none."""
 
     name = "in-process"
+    in_this_process = True
     cannot: ClassVar = {"kill server": "there is no server"}
 
     def __enter__(self):
@@ -287,10 +294,37 @@ class InOneProcess(Deployment):
         return folder
 
 
+class InFolders(InOneProcess):
+    """Sites answer files in a folder, all in one thread."""
+
+    name = "folders"
+
+    def __enter__(self):
+        super().__enter__()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.attend, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self.ended.set()
+        self.thread.join(PATIENCE)
+        super().__exit__(*error)
+
+    def attend(self):
+        while not self.ended.wait(folder_carrier.POLL_SECONDS):
+            for name, respond in list(self.endpoints.items()):
+                folder_carrier.answer(self.root / "shared", name, respond)
+
+    def connect(self):
+        return lambda: folder_carrier.FolderCarrier(self.root / "shared")
+
+
 class OverHttps(Deployment):
     """A server and sites as processes, with mutual TLS."""
 
     name = "https"
+    marks = (pytest.mark.slow,)
     environments: ClassVar = {}  # of a site's process, by name
 
     def __enter__(self):
@@ -364,6 +398,8 @@ class OverFlower(Deployment):
     """A stock SuperLink with TLS, and for each site its process and its SuperNode."""
 
     name = "flower"
+    marks = (pytest.mark.slow,)
+    has_short_studies = True
     simulation = False
     cannot: ClassVar = {  # each run takes a minute or two
         "absent": "each step waits 90 s for a SuperNode; simulation has the same code without",
@@ -455,6 +491,13 @@ class InSimulation(OverFlower):
     """Flower's simulation: any node carries a request to the socket of any site."""
 
     name = "simulation"
+    marks = (
+        pytest.mark.slow,
+        pytest.mark.skipif(
+            importlib.util.find_spec("ray") is None,
+            reason="needs Ray: pip install 'flwr[simulation]'",
+        ),
+    )
     simulation = True
     answer_within = 20  # an exchange takes 0.1 to 0.3 s once nodes are up
     cannot: ClassVar = {
@@ -511,5 +554,6 @@ def in_thread(work):
         thread.join()
 
 
-HAS_RAY = importlib.util.find_spec("ray") is not None
-KINDS = {kind.name: kind for kind in (InOneProcess, OverHttps, OverFlower, InSimulation)}
+KINDS = {
+    kind.name: kind for kind in (InOneProcess, InFolders, OverHttps, OverFlower, InSimulation)
+}  # test_conformance.py runs its scenarios on each

@@ -1,8 +1,7 @@
-"""What every carrier must do: the same scenarios in process, by HTTPS and over stock Flower."""
+"""What every carrier must do: the same scenarios in process, in files, by HTTPS and over Flower."""
 
 import pytest
 from deployments import (
-    HAS_RAY,
     KINDS,
     TABLES,
     alone,
@@ -22,23 +21,13 @@ pytestmark = pytest.mark.xdist_group("carriers")
 FEW = "rounds = 3"
 LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 6'
 SHORT = {"method": METHODS["erm"], "training": FEW}
-CARRIERS = [
-    "in-process",
-    pytest.param("https", marks=pytest.mark.slow),
-    pytest.param("flower", marks=pytest.mark.slow),
-    pytest.param(
-        "simulation",
-        marks=[
-            pytest.mark.slow,
-            pytest.mark.skipif(not HAS_RAY, reason="needs Ray: pip install 'flwr[simulation]'"),
-        ],
-    ),
-]
 
 
-@pytest.fixture(scope="module", params=CARRIERS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(k, marks=k.marks, id=k.name) for k in KINDS.values()]
+)
 def deployed(request, tmp_path_factory):
-    with KINDS[request.param](tmp_path_factory.mktemp("d")) as found:
+    with request.param(tmp_path_factory.mktemp("d")) as found:
         yield found
 
 
@@ -55,8 +44,8 @@ def able(deployed):
 
 def study_for(deployed, **options):
     """Return a study of the right size: an exchange over Flower takes some seconds."""
-    quick = deployed.name in ("flower", "simulation")
-    return make_study(TABLES, **{**(SHORT if quick else {"training": LONGER}), **options})
+    short = deployed.has_short_studies
+    return make_study(TABLES, **{**(SHORT if short else {"training": LONGER}), **options})
 
 
 def test_the_model_is_the_one_of_one_process_bit_for_bit(deployed):
@@ -65,7 +54,7 @@ def test_the_model_is_the_one_of_one_process_bit_for_bit(deployed):
     assert same(deployed.outcome(folder), alone(study))
     assert deployed.record(folder)["rounds"] == rounds_of(folder)
     assert (folder / "model").is_dir()
-    for home in deployed.homes.values() if deployed.name != "in-process" else ():
+    for home in deployed.homes.values() if not deployed.in_this_process else ():
         assert (home / "results" / folder.name / "model").is_dir()  # what the site keeps
 
 
@@ -158,7 +147,7 @@ class Hostile:
 
 
 def test_forged_replayed_and_malformed_replies_are_refused_and_survived(deployed):
-    training = FEW if deployed.name in ("flower", "simulation") else LONGER
+    training = FEW if deployed.has_short_studies else LONGER
     study = study_for(deployed, training=training, absent="stand_in = 99")
     with deployed.hosting("site-2", Hostile(deployed, "site-2")):
         folder = deployed.run(study)
@@ -221,13 +210,13 @@ def test_secure_sums_give_the_model_of_one_process_bit_for_bit(deployed, able, m
     study = among(plain, key_of)
     for home in deployed.homes.values():
         Ledger(home / "ledger.json").approve(mark_of(study))
-    for name in deployed.homes if deployed.name == "in-process" else ():
+    for name in deployed.homes if deployed.in_this_process else ():
         deployed.start_site(name)  # reads its ledger again
     read = {name: {**t, "y": list(t["y"])} for name, t in TABLES.items()}
     here = local.run(coordinator.begin(study, "alone"), secure_sites(read, study, key_of)).outcome
     folder = deployed.run(plain.changed(privacy_reports="summed"))
     assert same(deployed.outcome(folder), here) and here.status == "converged"
-    if deployed.name == "in-process":
+    if deployed.in_this_process:
         folder = deployed.kill_coordinator(plain.changed(privacy_reports="summed"), after=2)
         (folder / "checkpoint.json").unlink()  # the one before is older than the transcript
         deployed.start_site("site-1")  # replays the transcript from its first step
