@@ -123,3 +123,16 @@ def test_its_answer_is_checked_and_a_site_may_refuse():
 def test_a_name_is_taken_once():
     with pytest.raises(ValueError, match="this name is taken"):
         steps.register(LabelHistogram())
+
+
+def test_a_class_of_answers_has_a_name_of_its_own():
+    class Histogram(NamedTuple):
+        counts: Array
+
+    class Other(LabelHistogram):
+        name = "other"
+        answer = Histogram
+
+    with pytest.raises(ValueError, match="Histogram is taken"):
+        steps.register(Other())
+    assert steps.find("other") is None

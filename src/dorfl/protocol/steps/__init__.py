@@ -37,13 +37,21 @@ def register(step: Step, before: str = DONE) -> None:
         The step.
     before
         Name of the step that it comes before; by default it is the last one.
+
+    Raises
+    ------
+    ValueError
+        If the name of the step or of a class of its answers is taken.
     """
     names = [one.name for one in ORDER]
     if step.name in (*names, DONE):
         raise ValueError(f"step {step.name!r}: this name is taken")
-    ORDER.insert(names.index(before) if before != DONE else len(names), step)
     kinds = step.answer if isinstance(step.answer, tuple) else (step.answer,)
-    messages.ANSWERS.extend(kind for kind in kinds if kind not in messages.ANSWERS)
+    new = [kind for kind in kinds if kind not in messages.ANSWERS]
+    if taken := {kind.__name__ for kind in new} & {kind.__name__ for kind in messages.ANSWERS}:
+        raise ValueError(f"step {step.name!r}: rename its answer, {taken.pop()} is taken")
+    ORDER.insert(names.index(before) if before != DONE else len(names), step)
+    messages.ANSWERS.extend(new)
 
 
 def find(name: str) -> Step | None:
