@@ -147,6 +147,13 @@ def test_every_folder_is_listed():
     assert re.findall(r">(\w+)/</text>", picture) == folders()[::-1]
 
 
+def test_files_that_the_page_of_the_architecture_names_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+(?:/\w+)+\.py)`", text))
+    assert "protocol/coordinator.py" in named
+    assert not {name for name in named if not (SOURCE / name).exists()}
+
+
 def test_modules_import_only_from_the_folders_before_their_own():
     order = folders()
     wrong = [

@@ -3,6 +3,11 @@
 The driver decides when to repeat a request and when to stop waiting. Which sites get a request,
 which replies are refused and what comes next is decided by :mod:`dorfl.protocol.coordinator`. A
 carrier moves envelopes (:mod:`dorfl.carriers.envelope`) between the driver and the sites.
+
+To add a carrier, write a context manager with the members of :class:`Carrier`, and pass a function
+that makes it as `connect` to :func:`dorfl.carriers.runs.begin`. At each site, pass the content of
+every request to :meth:`~dorfl.carriers.envelope.SiteEndpoint.respond`, and carry back what it
+returns. :class:`~dorfl.carriers.in_process.InProcess` is the shortest carrier.
 """
 
 from __future__ import annotations
@@ -36,10 +41,10 @@ class CarrierLostError(Exception):
 class Outgoing(NamedTuple):
     """A request on its way to a site."""
 
-    id: str
+    id: str  # 32 hexadecimal digits, new for every request
     site: str
-    content: bytes
-    limit: int = envelope.LIMIT  # bytes of the reply
+    content: bytes  # the signed envelope
+    limit: int = envelope.LIMIT  # largest reply in bytes; of a longer one, return limit + 1 bytes
 
 
 class Incoming(NamedTuple):
@@ -47,19 +52,23 @@ class Incoming(NamedTuple):
 
     id: str  # of the request
     site: str
-    content: bytes
-    seconds: float  # since the site received the request
+    content: bytes  # what the site returned; the driver verifies it
+    seconds: float  # since the site received the request, or since it was sent
 
 
 class Exchanged(NamedTuple):
     """What one call of :meth:`Carrier.exchange` brought: replies, and events for the log."""
 
     replies: tuple[Incoming, ...]
-    events: tuple[dict[str, str | int], ...]
+    events: tuple[dict[str, str | int], ...]  # {"event": "request repeated", "site": …}
 
 
 class Carrier(Protocol):
-    """Move envelopes between a coordinator and its sites."""
+    """Move envelopes between a coordinator and its sites.
+
+    A carrier is a context manager (:data:`Connect`), entered once for a run and again after each
+    :class:`CarrierLostError`; a carrier that is entered again receives all requests anew.
+    """
 
     @property
     def rejoin_seconds(self) -> float:
@@ -72,14 +81,23 @@ class Carrier(Protocol):
     def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
         """Send requests and return replies.
 
+        Return as soon as an awaited reply is there. A reply to a request that is no longer awaited
+        may be returned too, and a reply that was returned before is ignored.
+
         Parameters
         ----------
         requests
-            New requests. A carrier keeps a request until the site has answered it.
+            New requests, which the driver passes once. A carrier keeps a request until the site
+            has answered it, also while the site is down.
         awaited
             The ids of all requests whose replies the coordinator waits for.
         patience
-            Seconds after which to return with fewer replies.
+            Seconds after which to return with fewer replies or none.
+
+        Returns
+        -------
+        Exchanged
+            The replies that have arrived since the last call.
 
         Raises
         ------

@@ -2,8 +2,13 @@
 
 A loss needs `value` and `slope`, a score needs `at`; the other methods have general defaults.
 Overriding them makes training faster or certificates tighter: a closed supremum, a bound on the
-curvature or the slope. Classes listed in :data:`dorfl.losses.KINDS` or :data:`dorfl.scores.KINDS`
-have a name that users can give and that model folders can hold.
+curvature or the slope. For a loss of classes, set `classifies`; for a convex score, let
+`nonconvexity` return 0, otherwise a small ρ gives a warning. A class with parameters is a frozen
+dataclass, and the parameters are its fields.
+
+Classes in the tuple of `KINDS` in :mod:`dorfl.objective.losses` and :mod:`dorfl.objective.scores`
+have a name that model folders can hold. The name of a loss can also be given in place of an
+instance, in `dorfl.train` and in a study.
 
 >>> import numpy as np
 >>> from dorfl.objective.base import Loss
@@ -17,6 +22,21 @@ have a name that users can give and that model folders can hold.
 >>> rows = [([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])]
 >>> dorfl.train(rows, dorfl.methods.erm(), loss=LogCosh()).predict([[3.0]]).round(3)
 array([3.])
+
+A score is a part of the method. This one takes rows far out in one column for outliers:
+
+>>> @dataclass(frozen=True, eq=False)
+... class Column(Score):
+...     name = "column"
+...     weight: float = 0.5
+...     column: int = 0
+...     def at(self, rows, center, labels):
+...         return self.weight * rows[:, self.column] ** 2
+...     def nonconvexity(self, stiffness):
+...         return 0.0
+>>> method = dorfl.methods.method(rho=12.0, temperature=2.0, score=Column(0.3))
+>>> dorfl.train(rows, method, loss=LogCosh()).status
+'converged'
 """
 
 from __future__ import annotations
@@ -32,7 +52,11 @@ from dorfl.support.wire import number
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Base of losses and scores: a name, and parameters that are dataclass fields."""
+    """Base of losses and scores: a name, and parameters that are dataclass fields.
+
+    A subclass with parameters needs the decorator ``@dataclass(frozen=True, eq=False)``: without it
+    `to_json` writes no parameters.
+    """
 
     name: ClassVar[str] = ""
 
@@ -318,7 +342,8 @@ class Loss(Kind):
 class Score(Kind):
     """Outlier score h(ξ) of rows (n, d), their centres ξ̄ (d,) or (n, d), and their labels (n,).
 
-    Only `at` is needed; the supremum is then found by gradient ascent.
+    Only `at` is needed; the supremum is then found by gradient ascent. Override `nonconvexity` if
+    h is convex: then the ascent is known to find the supremum if ρ is large enough.
     """
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:

@@ -3,6 +3,11 @@
 A study is a sequence of steps (:mod:`dorfl.protocol.steps`). In every step the coordinator sends
 one request to each site, and each site replies once. The members of :class:`Step` are in the order
 in which they are called.
+
+To add a step, write a subclass with `name`, `answer`, `sends`, `local` and `combine`, and import
+and list it in `protocol/steps/__init__.py`. `is_due` says which studies need it, and `validate`
+protects the coordinator from impossible answers. For summed studies set `is_summed` and write
+`size`, `encode` and `decode`. A result that no other step needs is kept in `State.results`.
 """
 
 from __future__ import annotations
@@ -86,7 +91,8 @@ class Step:
     name
         Name of the step, as requests and logs have it.
     answer
-        Type of a site's answer: a NamedTuple of numbers, texts, arrays and such records.
+        Type of a site's answer: a NamedTuple of numbers, texts, arrays and such records. Its class
+        name is in messages, and no two steps may have classes of the same name.
     sends
         What a site sends, for its log.
     needs_columns
@@ -134,7 +140,12 @@ class Step:
         return {}
 
     def local(self, site: LocalSite, request: Request) -> Any:
-        """Compute the answer of a site from its rows. Raise :class:`Refused` to refuse."""
+        """Compute the answer of a site from its rows. Raise :class:`Refused` to refuse.
+
+        The step itself applies the site's rules, such as `site.policy.least` for counts. The
+        coordinator gets the reason of a :class:`Refused`. It gets a fixed text for any other
+        exception, which is passed to the site's `note` for its log.
+        """
         raise NotImplementedError
 
     def validate(self, state: State, site: str, answer: Any) -> str | None:
