@@ -49,5 +49,8 @@ def check(request: Request) -> None:
     allowed = {*known, *(candidate._replace(labels=True) for candidate in known)}
     if not (request.agreement.row_limit and set(request.candidates) <= allowed):
         raise Refused(UNKNOWN)
-    if request.models is not None and len(request.models) != len(request.candidates):
+    if len(set(request.candidates)) < len(request.candidates):
+        raise Refused(UNKNOWN)
+    models = request.models
+    if models is not None and (models.dtype != float or len(models) != len(request.candidates)):
         raise Refused(UNKNOWN)

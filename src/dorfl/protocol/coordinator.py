@@ -103,7 +103,7 @@ def receive(
         If a site refuses before training, which ends the study. During training a site that
         refuses counts as absent.
     """
-    refused, step = dict(refused or {}), _step(state)
+    refused, step = {s: why for s, why in (refused or {}).items() if s in state.sites}, _step(state)
     for site in state.sites:
         if isinstance(answer := answers.get(site), Refusal):
             if not step.may_refuse:

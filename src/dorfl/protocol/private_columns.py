@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.data.preprocessing import Category, Column, Deviation
+from dorfl.data.preprocessing import Category, Column, Deviation, Numeric
 from dorfl.data.preprocessing import columns as reading
 from dorfl.federated.privacy import Gaussian
 from dorfl.protocol.messages import Agreement, Columns, Scales
@@ -30,6 +30,7 @@ from dorfl.protocol.settings import Known, Study
 from dorfl.support.types import Array
 
 _MIN_SCALE = 0.05  # smallest scale of a column, in units of half its range
+_ROUNDING = 1e-9  # of a centre that is computed from sums
 
 
 def ranges(study: Study) -> dict[str, tuple[float, float]]:
@@ -100,14 +101,29 @@ def strange(agreement: Agreement) -> str | None:
         if isinstance(part, Category):
             fits = bool(of) and is_category(of) and set(part.levels) <= set(of)
         else:
-            fits = bool(of) and not is_category(of) and part.spread > 0 and not part.date
+            fits = bool(of) and not is_category(of) and not part.date and _fits(part, of)
         if not fits:
             return f"column {part.name[:60]!r} is not read as the study says"
-    if agreement.target is not None and not agreement.target.spread > 0:
-        return "the label is to be divided by what is not positive"
+    target = agreement.target
+    if target is not None and not _fits(target, known.get(target.name, ())):
+        return "the label is not read as the study says"
     if not agreement.target and set(agreement.classes) != set(agreement.study.data.classes):
         return "the classes are not those of the study"
     return None
+
+
+def _fits(part: Numeric, known: Known) -> bool:
+    """Return whether a number is centred at the middle of its range, and scaled by enough.
+
+    A tiny scale or a huge imputation value would make features infinite in some rows alone, and
+    that a site then refuses has no noise.
+    """
+    if len(known) != 2 or is_category(known):
+        return False
+    low, high = map(float, known)
+    centered = max(abs(part.center - (low + high) / 2.0), abs(part.fill - part.center))
+    least = min(_MIN_SCALE * (high - low) / 2.0, 1.0)  # 1 before scales are agreed on
+    return centered <= _ROUNDING * (abs(low) + abs(high)) and part.spread >= (1 - _ROUNDING) * least
 
 
 def columns(rows: Any, agreement: Agreement) -> Columns:

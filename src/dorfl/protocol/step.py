@@ -107,6 +107,8 @@ class Step:
         neither summed nor open.
     sum_only
         Whether the step exists in summed studies only.
+    in_private
+        Whether private studies have the step: no row is in its answer, or noise hides every row.
     bits
         Fractional bits of numbers in a sum.
     sums_without
@@ -123,6 +125,7 @@ class Step:
     is_summed = False
     is_open = False
     sum_only = False
+    in_private = False
     bits = 32
     sums_without = False
     counts_all_rows = False

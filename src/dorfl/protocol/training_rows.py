@@ -14,6 +14,7 @@ from dorfl.support.types import Array
 
 BIWEIGHT = 4.685  # scales: Tukey's biweight with 95 % efficiency (Maronna et al. 2019, 2.3.3)
 BLOCK_ROWS = 65_536  # rows that a model is applied to at a time
+_MAX_FEATURE = 1e15  # of a row under differential privacy: its square fits single precision
 _LEAST_WEIGHT = 1e-5  # of a row with an outlying label: a client's weights must not all vanish
 
 
@@ -31,6 +32,8 @@ def features(rows: pa.Table, agreement: Agreement) -> tuple[Array, Array]:
     # With noise a row must not change others, and needs no others to hide among.
     if study.privacy.epsilon is None:
         X = hold_constant(X, study.privacy.least)
+    else:  # an infinite entry would be an error, which has no noise
+        X = np.clip(X, -_MAX_FEATURE, _MAX_FEATURE)
     return X, labels.for_training(y, resolution.loss_of(study, len(agreement.classes)))
 
 

@@ -39,6 +39,8 @@ def objection(agreement: Agreement, name: str, policy: Policy) -> str | None:
         return "candidates see another number of rows than the number of sites implies"
     if (reason := mode_objection(study, policy)) is not None:
         return reason
+    if study.privacy.mode == "private" and _has_measured(agreement):
+        return "the study is private: nothing but columns is agreed on before training"
     return _no_network(study, policy) if study.training.model != "linear" else None
 
 
@@ -62,6 +64,24 @@ def mode_objection(study: Study, policy: Policy) -> str | None:
             "every column in privacy.known, or a person here sets allow_open_reports = true"
         )
     return None
+
+
+def _has_measured(agreement: Agreement) -> bool:
+    """Return whether an agreement has what private studies do not measure.
+
+    Rows would be chosen or weighted by it, and noise is made for all rows with equal weights.
+    """
+    measured = (
+        agreement.scales,
+        agreement.center,
+        agreement.scatter,
+        agreement.candidate,
+        agreement.decision,
+        agreement.decay,
+        agreement.reference,
+    )
+    given = any(value is not None for value in measured)
+    return given or bool(agreement.cutoffs) or agreement.row_limit != 0
 
 
 def sum_objection(study: Study, name: str, key: Any) -> str | None:

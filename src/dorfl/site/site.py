@@ -145,6 +145,9 @@ class Site:
         except (UnfitError, Refused) as error:
             self.note(f"refused {step[:20] or 'a request'}: {error}")
             refusal = Refusal(str(error))
+        except Exception as error:  # replies of other sites, which may be made up
+            self.note(f"{step[:20] or 'request'}: {type(error).__name__}: {error}")
+            refusal = Refusal("what was asked does not fit this site; its own log says why")
         reply = Reply(agreement.run, self.name, step, refusal)
         return wire.encode(SignedReply(self.name, wire.encode(reply)))
 
@@ -187,11 +190,13 @@ class Site:
                 "the signed replies of all sites"
             )
         self.admit(agreement)
-        if agreement.study.privacy.mode == "private":
-            self._once(request)
         step = steps.find(request.step)
         if step is None or step.sum_only:
             raise Refused(NOT_ASKED)
+        if agreement.study.privacy.mode == "private":
+            if not step.in_private:
+                raise Refused(NOT_ASKED)
+            self._once(request)
         return self.local(step, request)
 
     def add_up(self, request: Request) -> Answer:
@@ -286,8 +291,8 @@ class Site:
 
     def _once(self, request: Request) -> None:
         """Raise Refused if a private run asks again at one place: the noise would cancel."""
-        sent = request.broadcast
-        place = request.step[:20] if sent is None else f"{request.step[:20]} {sent.round}"
+        sent = request.broadcast if request.step == "round" else None
+        place = request.step if sent is None else f"round {sent.round}"
         run, mark = request.agreement.run, mark_of(request)
         if self.journal.recall(run, place, mark) is None:
             self.journal.record(run, place, mark)

@@ -123,6 +123,7 @@ class ColumnStatistics(_Statistics):
     name = "columns"
     sends = "counts, sums and sketches of the columns, and their frequent levels"
     is_summed = True
+    in_private = True  # of the study's text, or the site allows reports without noise
     bits = 20
 
     def combine(self, state: State, answers: Answers[Columns], refused: Reasons) -> State:

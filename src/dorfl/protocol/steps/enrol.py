@@ -22,6 +22,7 @@ class Enrol(Step):
     sends = "the number of rows, and the names of the columns"
     needs_columns = False
     is_open = True
+    in_private = True
 
     def local(self, site: LocalSite, request: Request) -> Enrolled:
         """Return the number of rows, the columns, and the site's public key for sums."""

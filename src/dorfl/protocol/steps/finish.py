@@ -50,6 +50,7 @@ class Finish(Step):
     sends = "the loss and the accuracy of the model at the site"
     may_refuse = True
     is_open = True  # rounded figures, if the site releases them
+    in_private = True  # the site keeps the model, and sends nothing
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send the model."""

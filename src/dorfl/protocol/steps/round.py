@@ -22,6 +22,8 @@ from dorfl.selection import outliers
 from dorfl.solvers.base import Info, Task
 from dorfl.support.types import Array
 
+_MAX_THETA = 1e9  # in a private study: outputs of a row that overflow would show through the noise
+
 
 class TrainingRound(Step):
     """Pass the sites' reports to the server, until its solver ends."""
@@ -33,6 +35,7 @@ class TrainingRound(Step):
     is_summed = True
     bits = 40
     sums_without = True
+    in_private = True
 
     def is_due(self, state: State) -> bool:
         """Return whether a linear model is trained, or fixes something for the network."""
@@ -130,6 +133,8 @@ def local_report(site: LocalSite, agreement: Agreement, sent: Broadcast) -> Repo
         raise Refused("the round's number is out of range")
     noise = site.noise(agreement)
     if noise is not None:
+        if np.abs(task.theta).max(initial=0.0) > _MAX_THETA:
+            raise Refused("θ is out of range")
         return respond(group, sent, 0, noise)[0]
     finest = coarser(task.curvature, site.policy.curvature) if group.problem.bends else "none"
     sent = sent._replace(task=task._replace(curvature=finest))

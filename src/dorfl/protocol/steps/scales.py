@@ -23,6 +23,7 @@ class ColumnScaling(Step):
     answer = Scales
     sends = "the scale of numeric columns around the agreed medians"
     is_summed = True
+    in_private = True  # as `columns`
 
     def is_due(self, state: State) -> bool:
         """Return whether anything is scaled."""

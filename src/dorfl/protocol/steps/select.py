@@ -59,9 +59,8 @@ class Select(Step):
         if not request.broadcasts:
             raise Refused(NOT_ASKED)
         candidates.check(request)
-        for place in request.broadcasts:
-            if not (place.isdecimal() and int(place) < len(request.candidates)):
-                raise Refused(candidates.UNKNOWN)
+        if not set(request.broadcasts) <= set(map(str, range(len(request.candidates)))):
+            raise Refused(candidates.UNKNOWN)
         reports = {}
         for place, sent in request.broadcasts.items():
             candidate = request.candidates[int(place)]
