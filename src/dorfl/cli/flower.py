@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.callback()
 def main() -> None:
-    """Carry studies over stock Flower."""
+    """Run studies over an unmodified Flower network."""
 
 
 @app.command()
