@@ -362,6 +362,17 @@ def test_compare_names_the_trainings_that_fell_short(home):
     assert "gdrfl, fold 2: not converged" in done.stderr
 
 
+def test_first_mistakes_are_answered_with_what_to_do(home):
+    done = quickly("train", home / "data.csv")
+    assert done.exit_code == 2 and "'ill'" in done.stderr and "dorfl init" in done.stderr
+    done = quickly("train", home / "none.csv")
+    assert done.exit_code == 3 and "there is no such file" in done.stderr
+    done = quickly("trian", home / "data.csv")
+    assert done.exit_code == 2 and done.stderr.count("Did you mean 'train'?") == 1
+    done = quickly("evaluate", home / "test.csv", home / "model")
+    assert done.exit_code == 4 and "is it a folder that `dorfl train` wrote?" in done.stderr
+
+
 # ── bad files, in words and exit codes ───────────────────────────────────────────────────────────
 
 

@@ -233,7 +233,8 @@ def test_outliers_show_values_against_what_is_usual(home):
     assert first["row"] == 1
     assert first["columns"].startswith("year 1900 (usual 1986 to 1999)")
     shown = dorfl_("outliers", "model", "data.csv", "--top", 1, "-v", cwd=home, COLUMNS="100")
-    assert "1900" in shown.stdout and "usual is the middle 95 %" in shown.stdout
+    assert "shares of the" in shown.stdout and "usual is the middle 95 %" in shown.stdout
+    assert "1900" in shown.stdout and "A percentage is a column's share" in shown.stdout
     low = json.loads(done.stdout)["down_weighted"]
     assert f"{low} of 300 rows (" in shown.stdout
     assert f"{low} of 300 rows" in (home / "said.txt").read_text()  # as training counted them

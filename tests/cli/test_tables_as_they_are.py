@@ -275,6 +275,14 @@ def test_a_few_words_among_numbers_do_not_lose_a_column_in_silence(tmp_path):
     assert "all but 1 of its cells are numbers" in said and "'aaaaa'" in said
 
 
+def test_words_among_many_numbers_are_named(tmp_path):
+    frame = incomes()
+    frame["income"] = frame["income"].astype(object).where(frame.index % 4 > 0, "unknown")
+    done = written(tmp_path / "t.csv", frame.to_csv(index=False))
+    said = " ".join(done.stderr.split())
+    assert "all but 60 of its cells are numbers" in said and "(--missing)" in said
+
+
 def test_spellings_of_one_class_and_columns_that_give_it_away_are_told(tmp_path):
     frame = incomes()
     frame["copy"] = frame["rich"].map({"yes": "y", "no": "n"})

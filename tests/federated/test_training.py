@@ -259,6 +259,10 @@ def test_a_fit_is_shown_in_ten_lines():
     shown = repr(dorfl.train(clients, methods.afl(), l2=0.1))
     assert len(shown.splitlines()) == 10 and len(shown) < 1000
     assert "afl" in shown and "converged" in shown and "25 more clients" in shown
+    assert "no outlier score" in shown
+    score = dorfl.scores.quadratic(0.5)
+    robust = dorfl.train(clients, methods.method(rho=20, beta=1, score=score), l2=0.1)
+    assert "with outlier score" in repr(robust)
 
 
 @pytest.mark.parametrize("kinds", [2, 4])

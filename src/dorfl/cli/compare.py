@@ -9,6 +9,7 @@ import typer
 
 from dorfl.cli import options, summary
 from dorfl.cli.screen import ResultLine, Screen
+from dorfl.support.text import counted_rows
 from dorfl.tabular import comparison
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.pages import compared, compared_clients, of_comparison
@@ -53,7 +54,7 @@ def compare(
         ResultLine(
             "Data",
             f"{summary.counted(rows, len(found.clients), study.data.client)}, "
-            f"{folds} folds; {rows - inliers:,} rows down-weighted",
+            f"{folds} folds; {counted_rows(rows - inliers)} down-weighted",
         ),
         ResultLine("Best", found.verdict),
         *saved,

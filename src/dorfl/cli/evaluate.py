@@ -10,7 +10,7 @@ from dorfl.cli import summary
 from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Cell, Table
-from dorfl.support.text import percent
+from dorfl.support.text import counted_rows, percent
 from dorfl.support.types import Array
 from dorfl.tabular import evaluation
 from dorfl.tabular.audit import MIN_WEIGHT, row_weights
@@ -42,7 +42,7 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
     found = by_class(loaded, rows) if loaded.classifies else None
     screen.lines(
         ResultLine("Data", f"{counted} of {data.name}, label {loaded.label}"),
-        ResultLine("Outliers", f"{answer['down_weighted']:,} rows down-weighted"),
+        ResultLine("Outliers", f"{counted_rows(answer['down_weighted'])} down-weighted"),
         ResultLine("Score", _score(loaded, answer)),
         *(
             [ResultLine("Worst", summary.worst(loaded, clients, answer["worst"]))]

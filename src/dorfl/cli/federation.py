@@ -40,7 +40,7 @@ def run(
     force: options.Force = False,
     tensorboard: Board = None,
 ) -> None:
-    """Run a study among the registered sites, to the model. Ctrl-C is safe: see `resume`.
+    """Train a model on a study with the registered sites. Ctrl-C is safe: see `resume`.
 
     Example: dorfl run fed/ study.toml
     """

@@ -10,12 +10,16 @@ import typer
 from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Carry studies over stock Flower.")
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="Run studies over an unmodified Flower (flower.ai) network.",
+)
 
 
 @app.callback()
 def main() -> None:
-    """Carry studies over stock Flower."""
+    """Run studies over an unmodified Flower network."""
 
 
 @app.command()

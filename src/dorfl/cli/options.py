@@ -56,6 +56,7 @@ Force = Annotated[
         rich_help_panel=EXPERT,
     ),
 ]
+_LISTED = 12  # columns that are named if none is chosen
 _SETTINGS = {  # option → section and field of a study, and panel
     "label": ("data", "label", DATA),
     "client": ("data", "client", DATA),
@@ -144,7 +145,11 @@ def study_of(data: Path, settings: dict[str, Any]) -> Study:
     if data.suffix == ".toml":
         return changed(toml.read(data), settings)
     if settings.get("label") is None:
-        raise typer.BadParameter("name the column to predict: --label COLUMN")
+        names = ", ".join(map(repr, tables.column_names(data)[:_LISTED]))
+        raise typer.BadParameter(
+            f"name the column to predict, --label COLUMN: {data} has {names}. "
+            f"`dorfl init {data}` proposes one"
+        )
     return changed(Study(Data(settings["label"], str(data))), settings)
 
 

@@ -13,7 +13,7 @@ from dorfl.cli.options import Client, ModelFolder, NewTable, Site, labelled_rows
 from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Table
 from dorfl.support import files
-from dorfl.support.text import percent
+from dorfl.support.text import counted_rows, percent
 from dorfl.support.types import Array
 from dorfl.tabular import label_errors
 from dorfl.tabular.audit import MIN_WEIGHT, Audit, audit, why_none
@@ -34,7 +34,9 @@ def outliers(
 ) -> None:
     """List rows by ascending weight, and the values that make them outliers.
 
-    A weight of 1 is that of an ordinary row; a row below 0.5 is down-weighted. Then the rows whose
+    A weight of 1 is that of an ordinary row; a row below 0.5 is down-weighted. "pressure 15 (usual
+    105 to 155) 67 %" means: the row's pressure is 15, 95 % of its client's inliers lie between 105
+    and 155, and pressure accounts for 67 % of the row's squared distance. Then the rows whose
     label does not fit are listed, by models that were not trained with them; training may give
     these rows full weight.
 
@@ -63,7 +65,11 @@ def outliers(
             draw(weights_by_distance(found), out)
     labels = _labels(loaded, rows, inliers)
     if labels:
-        text = f"{len(labels):,} rows have a label that does not fit, at full weight in training"
+        have = "has" if len(labels) == 1 else "have"
+        text = (
+            f"{counted_rows(len(labels))} {have} a label that does not fit, at full weight in "
+            "training"
+        )
         lines.append(ResultLine("Labels", text))
         tables.append(_labelled(labels, top))
         if out is not None:
@@ -86,10 +92,11 @@ def _listed(found: Audit) -> list[dict[str, Any]]:
 
 def _weighed(listed: list[dict[str, Any]], top: int) -> Table:
     """Return the table of the rows with the lowest weight."""
+    *names, _ = listed[0]
     return Table(
         "outliers",
         f"Rows with the lowest weight, of {len(listed):,}",
-        tuple(listed[0]),
+        (*names, "columns, with shares of the squared distance"),
         [tuple(entry.values()) for entry in listed[:top]],
         {"row": "d", "weight": ".3g", "distance": ".3g"},
         note="Down-weighted rows have less than half of an ordinary row's weight, which is 1. A "

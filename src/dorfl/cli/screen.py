@@ -61,6 +61,8 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        # From 8.2 on, click suggests a command by itself, and Typer would suggest it once more.
+        self.suggest_commands = not hasattr(click.exceptions, "NoSuchCommand")
         for command in self.commands.values():
             command.help = _flowed(command.help or "")
             if not isinstance(command, click.Group):

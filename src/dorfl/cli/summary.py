@@ -146,9 +146,10 @@ def _data(model: Model) -> str:
     used, ignored = len(model.transform.parts), len(model.transform.ignored)
     features = f"{used} feature{'s' * (used != 1)}"
     clients = max(len(model.fit.clients), len(model.facts.settings.get("sites", ())))
+    unused = f" ({ignored} column{'s' * (ignored != 1)} not used)" if ignored else ""
     return (
         f"{counted(model.facts.rows, clients, model.client)}, {features}"
-        f"{f' ({ignored} columns not used)' if ignored else ''}, label {model.label} ({kind})"
+        f"{unused}, label {model.label} ({kind})"
     )
 
 

@@ -104,8 +104,9 @@ class Fit(HasHistory):
         """Summarise the fit and its largest clients."""
         method, loss = self.problem.method.name, self.problem.loss.name
         by_share = sorted(zip(self.lam, self.risks, self.clients, strict=True), key=lambda e: -e[0])
+        score = "no outlier score" if self.problem.method.score is None else "with outlier score"
         lines = [
-            f"Fit: {method}, {loss} loss, {len(self.clients)} client(s)",
+            f"Fit: {method}, {loss} loss, {len(self.clients)} client(s), {score}",
             f"  {self.message}",
             f"  rounds {self.rounds}, objective {self.objective:.6g}, gap {self.gap:.2g}",
             f"  theta {self.theta.shape}, norm {np.linalg.norm(self.theta):.4g}",

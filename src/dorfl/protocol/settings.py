@@ -107,7 +107,7 @@ class Training(NamedTuple):
     bytes_per_round: Annotated[int, about("bytes_per_round")] = BUDGET
     intercept: Annotated[bool, about("intercept")] = Options.intercept
     batch: Annotated[
-        int | None, "rows of a client in a step of a network; 0: all, as at sites elsewhere"
+        int | None, "rows of each client in one step of training a neural network; 0: all rows"
     ] = None
     l2: Annotated[
         float | None, f"{about('l2')}; by default 1 / rows, of numbers in the unit of residuals"

@@ -31,6 +31,8 @@ from dorfl.report.content import Cell, Measured, Table, finite, plain
 T = TypeVar("T")
 _PHONE_COLUMNS = 5  # columns that fit the width of a phone
 _LONG_CELL = 30  # characters beyond which a column of text is set on several lines
+_GROUPED = 1000.0  # mean from which digits are grouped, as in 23,254 ± 760
+_LARGE_ERROR = 100.0  # standard error whose two digits would need a power of ten
 GAP = "–"  # shown for a number that is NaN
 
 
@@ -218,6 +220,10 @@ def _format(cell: Cell, form: str) -> str:
         case Measured(mean, error):
             if math.isnan(mean) or math.isnan(error):
                 return _format(mean, form)
+            large = abs(mean) >= _GROUPED or error >= _LARGE_ERROR
+            if not form and large and max(abs(mean), error) < 1e15:
+                places = max(1 - math.floor(math.log10(error)), 0) if error > 1e-6 else 0
+                return f"{mean:,.{places}f} ± {error:,.{places}f}".replace("-", "−")
             return f"{_format(mean, form)} ± {_format(error, form or '.2g')}"
     if math.isnan(cell):
         return GAP

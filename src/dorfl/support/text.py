@@ -37,6 +37,15 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
+def counted_rows(number: int) -> str:
+    """Format a number of rows.
+
+    >>> counted_rows(1), counted_rows(1050)
+    ('1 row', '1,050 rows')
+    """
+    return f"{number:,} row{'s' * (number != 1)}"
+
+
 def scored(value: float, classifies: bool) -> str:
     """Format a score: an accuracy in per cent, or an error in the unit of the label.
 

@@ -16,6 +16,7 @@ from dorfl.support.types import Array
 
 _MUCH_MISSING = 0.2  # share of missing or rare values from which a column is noted
 _FEW = 30  # distinct integers of a numeric label up to which it may hold classes
+_ODD_SHARE = 0.5  # share of text among numbers up to which a column is named as one of numbers
 _WHOLE = 2**53  # integers beyond it are not all representable as floats
 
 
@@ -107,7 +108,7 @@ def explain_ignored(split: Split, transform: Transform) -> Transform:
         if "of its values" not in why or not cells.is_text(column):
             continue
         odd, look = cells.count_non_numeric(column), cells.look(column)
-        if odd < 0.1 * (len(column) - column.null_count):
+        if odd < _ODD_SHARE * (len(column) - column.null_count):
             reasons[name] = (
                 f"all but {odd:,} of its cells are numbers; correct those others (they look like "
                 f"{look}), leave them empty or name them (--missing)"

@@ -313,7 +313,7 @@ def compared(found: Comparison) -> Table:
         f"Held-out rows of {found.folds} folds, {tables.measure(classifies)}",
         ("method", *names, "difference", "worst client", "its inliers" if both else "its rows"),
         rows,
-        tables.form(classifies) or ".4g",
+        tables.form(classifies),
         note=_note(found),
     )
 

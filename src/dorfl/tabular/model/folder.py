@@ -130,7 +130,7 @@ def load(folder: str | Path) -> Model:
     path = Path(folder)
     if path.is_dir():
         path = path / NAME if (path / NAME).exists() else path / "model" / NAME
-    if not path.is_file():
+    if path.suffix != ".json" or not path.is_file():  # a table, say, if arguments are swapped
         raise ModelError(f"{folder}: holds no {NAME}; is it a folder that `dorfl train` wrote?")
     written = serialization.read(path)
     try:
