@@ -401,8 +401,11 @@ ODD = {
 @pytest.mark.parametrize("words", ODD)
 def test_odd_requests_of_a_registered_site_are_refused_and_change_nothing(served, words):
     data, status = ODD[words]
-    assert spoken(raw(served), data).startswith(b"HTTP/1.") and words
-    assert status in spoken(raw(served), data).split(b"\r\n")[0]
+    for _ in range(2):
+        said = spoken(raw(served), data)
+        # A server that closes with unread input resets the connection, perhaps before its reply.
+        reset = words == "an endless head" and not said
+        assert reset or (said.startswith(b"HTTP/1.") and status in said.split(b"\r\n")[0])
     until(lambda: "a" not in served.mailbox.present)
     assert hello(served.connection()).site == "a"
 

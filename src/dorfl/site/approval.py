@@ -11,12 +11,12 @@ from dorfl.site.policy import Policy
 _LEAVES = {
     "summed": (
         "In the open: the number of rows, the kinds of columns and the names of their levels. "
-        "Everything else is masked: counts, medians and spreads of columns, and in every round a "
+        "Everything else is masked: counts, medians and scales of columns, and in every round a "
         "risk, its gradient and curvature. The coordinator and the other sites read sums over all "
         "sites. This site recomputes each question and answers no other."
     ),
     "open": (
-        "The number of rows; counts, means of blocks and spreads of columns; in every round a "
+        "The number of rows; counts, means of blocks and scales of columns; in every round a "
         "risk, its gradient and curvature; at the end how the model serves this site. The "
         "coordinator reads this site's own numbers and could work rows out of them. It is trusted "
         "by contract."
