@@ -40,6 +40,10 @@ class Enrol(Step):
 
     def combine(self, state: State, answers: Answers[Enrolled], refused: Reasons) -> State:
         """Keep rows, columns and keys; raise ValueError if sites have different columns."""
+        for site in state.sites:
+            if site not in answers:
+                reason = refused.get(site, "it did not reply")
+                raise ValueError(f"site {site!r} does not take part: {reason}")
         first = state.sites[0]
         columns = state.study.columns.use or answers[first].columns
         for site, answer in answers.items():
