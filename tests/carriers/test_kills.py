@@ -104,10 +104,10 @@ def test_flowers_processes_killed_at_random_moments_change_no_bit(tmp_path_facto
 def _survive_on_flower(deployed, study, rng, left):
     """Run the study once over Flower, with kills at random moments; return the kills left."""
     before, done = set(deployed.federation.runs()), threading.Event()
-    ended, errors = [], []
+    ended, errors, planned = [], [], left
 
     def run():
-        while not ended and len(errors) < 2 * left + 3:
+        while not ended and len(errors) < 2 * planned + 3:
             made = set(deployed.federation.runs()) - before
             try:
                 ended.append(deployed.run(study) if not made else _resumed(deployed, *made))
@@ -127,7 +127,6 @@ def _survive_on_flower(deployed, study, rng, left):
         thread.start()
     kinds = ("site", "supernode")
     victims = ["coordinator", "superlink", *(f"{name}-{kind}" for name in TABLES for kind in kinds)]
-    planned = left
     while left > 0 and not done.wait(rng.uniform(0.0, WITHIN["flower"])):
         left -= 1
         victim = rng.choice(victims)
