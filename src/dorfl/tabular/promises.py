@@ -38,10 +38,11 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.bounds or set(state.bounds) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    asked, less = resolution.certificate_grids(state, resolution.grid_stride(state))
-    told = tuple(state.bounds[site] for site in shown)
-    if any(one.loss.shape[1] < len(asked.shares) for one in told):
-        told, asked = tuple(bound.restrict_report(one, asked, less) for one in told), less
+    grid, less = resolution.certificate_grids(state, resolution.grid_stride(state))
+    reports = tuple(state.bounds[site] for site in shown)
+    if any(report.loss.shape[1] < len(grid.shares) for report in reports):
+        reports = tuple(bound.restrict_report(report, grid, less) for report in reports)
+        grid = less
     found = InSample(
         outliers=resolution.share_of(state),
         drift=drift,
@@ -49,8 +50,8 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
         classifies=resolution.problem_of(state).loss.classifies,
         unit=1.0 if state.target is None else state.target.spread,
         lam=rows / rows.sum(),
-        reports=told,
-        request=asked,
+        reports=reports,
+        request=grid,
     )
     return written(found, summed=state.study.privacy.summed)
 
