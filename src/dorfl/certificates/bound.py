@@ -47,31 +47,20 @@ _FENCE = 3.0
 
 
 class Units(NamedTuple):
-    """Cost of moving a row, Σ ½ w_k (x_k − ζ_k)², and its distance, Σ v_k (x_k − ξ̄_k)².
+    """Cost of moving a row, Σ ½ w_k (x_k − ζ_k)², and its distance, Σ v_k (x_k − ξ̄_k)²."""
 
-    Attributes
-    ----------
-    moves : array of shape (columns,)
-        w, one over the squared unit of drift. Infinite for a column that cannot move.
-    distance : array of shape (columns,)
-        v, equal to w if the column can move. Zero for a column that does not enter the distance.
-    """
-
+    # (columns,) w, one over the squared unit of drift. Infinite for a column that cannot move
     moves: Array
+    # (columns,) v, equal to w if the column can move. Zero for a column that does not enter the
+    # distance
     distance: Array
 
 
 class CertificateReport(NamedTuple):
-    """Report of a client: means over many rows for every price and every share of outliers.
+    """Report of a client: means over many rows for every price and every share of outliers."""
 
-    Attributes
-    ----------
-    loss, error : arrays of shape (prices, shares)
-        M_i of the loss, and of the 0–1 loss or, for a regression, of the absolute error.
-    """
-
-    loss: Array
-    error: Array
+    loss: Array  # (prices, shares) M_i of the loss
+    error: Array  # (prices, shares) M_i of the 0–1 loss; for a regression, of the absolute error
 
 
 class CertificateRequest(NamedTuple):
@@ -91,17 +80,6 @@ def units_of(spread: ColumnScales, frozen: Sequence[int]) -> Units:
 
     Frozen columns and columns that mostly have one value do not move.
 
-    Parameters
-    ----------
-    spread : ColumnScales
-        Scales of the columns.
-    frozen : sequence of int
-        Columns that do not move.
-
-    Returns
-    -------
-    Units
-
     >>> units_of(ColumnScales(np.array([2.0, 1.0])), frozen=[1])
     Units(moves=array([0.25,  inf]), distance=array([0.25, 0.  ]))
     """
@@ -114,19 +92,9 @@ def units_of(spread: ColumnScales, frozen: Sequence[int]) -> Units:
 
 
 def fence(values: Array) -> float:
-    """Compute Tukey's outer fence, Q3 + 3 (Q3 − Q1), beyond which a value is far out.
+    """Return Tukey's outer fence, Q3 + 3 (Q3 − Q1), beyond which a value of the sample is far out.
 
     Infinite if the quartiles coincide: then no value is far out.
-
-    Parameters
-    ----------
-    values : array of shape (n,)
-        A sample.
-
-    Returns
-    -------
-    float
-        The fence.
 
     >>> fence(np.arange(101.0)), fence(np.ones(5))
     (225.0, inf)
@@ -138,20 +106,7 @@ def fence(values: Array) -> float:
 def make_request(
     outliers: float, *, stride: int = 1, loss: float = 1.0, error: float = 1.0
 ) -> CertificateRequest:
-    """Return the grid of prices and shares at which clients evaluate.
-
-    Parameters
-    ----------
-    outliers : float
-        Share of outliers, which is added to those of a curve.
-    stride : int
-        Every `stride`-th price is used.
-    loss, error : float
-        Units of loss and error.
-
-    Returns
-    -------
-    CertificateRequest
+    """Return the grid of every `stride`-th price, and of the shares of a curve and `outliers`.
 
     >>> len(make_request(0.1).points), make_request(0.1, stride=4).points
     (15, (None, 32.0, 2.0, 0.06))
@@ -167,17 +122,6 @@ def restrict(request: CertificateRequest, share: float) -> CertificateRequest:
 
     :func:`restrict_report` turns a report on `request` into a report on this one.
 
-    Parameters
-    ----------
-    request : CertificateRequest
-        The whole grid.
-    share : float
-        The share of outliers to keep.
-
-    Returns
-    -------
-    CertificateRequest
-
     >>> whole = make_request(0.1)
     >>> [2 * len(q.points) * len(q.shares) for q in (whole, restrict(whole, 0.1))]
     [180, 30]
@@ -188,21 +132,7 @@ def restrict(request: CertificateRequest, share: float) -> CertificateRequest:
 def restrict_report(
     report: CertificateReport, request: CertificateRequest, less: CertificateRequest
 ) -> CertificateReport:
-    """Return the part of a report that a shorter request needs.
-
-    Parameters
-    ----------
-    report : CertificateReport
-        A report on `request`, or on `less`, which is returned as it is.
-    request : CertificateRequest
-        The whole grid.
-    less : CertificateRequest
-        The shorter request.
-
-    Returns
-    -------
-    CertificateReport
-    """
+    """Return the part of a report that a shorter request needs; one on `less` stays as it is."""
     if report.loss.shape == (len(less.points), len(less.shares)):
         return report
     columns = [request.shares.index(share) for share in less.shares]
@@ -210,19 +140,7 @@ def restrict_report(
 
 
 def grid_stride(rows: int, outputs: int) -> int:
-    """Return `stride` for :func:`make_request`, larger for more rows in all, to limit the time.
-
-    Parameters
-    ----------
-    rows : int
-        Rows of all clients.
-    outputs : int
-        Outputs of the model.
-
-    Returns
-    -------
-    int
-    """
+    """Return `stride` for :func:`make_request`, larger for more rows in all, to limit the time."""
     work = len(_RHO) * rows * outputs * max(outputs / _FEW, 1.0) ** 2
     return min(1 + int(work / _WORK), len(_RHO) // 2)
 
@@ -230,26 +148,9 @@ def grid_stride(rows: int, outputs: int) -> int:
 def report(
     group: Group, theta: Array, units: Units, request: CertificateRequest, least: int = 1
 ) -> list[CertificateReport]:
-    """Compute each client's report on θ.
+    """Compute each client's report on θ; every number is a mean over whole blocks of `least` rows.
 
     A mean over blocks is over somewhat fewer rows with the largest f: larger, never smaller.
-
-    Parameters
-    ----------
-    group : Group
-        The clients.
-    theta : array
-        Parameters of the model.
-    units : Units
-        Units of drift and distance.
-    request : CertificateRequest
-        The grid.
-    least : int
-        Every number is a mean over whole blocks of so many rows.
-
-    Returns
-    -------
-    list of CertificateReport
     """
     evaluate = partial(_report_some, group, np.ravel(theta), units, request, least)
     with one_blas_thread():
@@ -294,21 +195,7 @@ def _report_some(
 
 
 def distances(rows: Array, center: Array, units: Units) -> Array:
-    """Compute how far rows lie from their centre, in standard deviations.
-
-    Parameters
-    ----------
-    rows : array of shape (n, columns)
-        Rows.
-    center : array of shape (columns,) or (n, columns)
-        Their centre, or one for each.
-    units : Units
-        Units of distance.
-
-    Returns
-    -------
-    array of shape (n,)
-    """
+    """Compute how far rows lie from their centre, or each from its own, in standard deviations."""
     found = np.empty(len(rows))
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -318,32 +205,16 @@ def distances(rows: Array, center: Array, units: Units) -> Array:
 
 
 class ErrorTerms(NamedTuple):
-    """What the error at its worst depends on, for every row.
+    """What the error at its worst depends on, for every row."""
 
-    Attributes
-    ----------
-    costs : array of shape (rows,)
-        Classification: the least cost c(ξ, ζ) at which the row is misclassified, 0 if it is.
-        Regression: the absolute error of the row.
-    pull : float or None
-        Regression: squared length of the weights in standard deviations. None for classes.
-    """
-
+    # (rows,) classification: the least cost c(ξ, ζ) at which the row is misclassified, 0 if it is.
+    # Regression: the absolute error of the row
     costs: Array
+    # regression: squared length of the weights in standard deviations. None for classes
     pull: float | None = None
 
     def at(self, price: float | None) -> Array:
-        """Compute f of every row: max(0, 1 − ρ cost), or |a − y| + pull / 2ρ for a regression.
-
-        Parameters
-        ----------
-        price : float or None
-            ρ; None if rows do not move.
-
-        Returns
-        -------
-        array of shape (rows,)
-        """
+        """Return f of every row: max(0, 1 − ρ cost), or |a − y| + pull / 2ρ for a regression."""
         if self.pull is None:
             if price is None:
                 return np.asarray(self.costs <= 0.0, dtype=float)
@@ -359,23 +230,6 @@ def error_terms(
     A row with a margin a against class k is misclassified at a cost of a²/2s, with s the squared
     length of θ_y − θ_k in standard deviations over the columns that move. A label changes at the
     cost's `label_price`. A row on a boundary counts as misclassified.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem of the model.
-    theta : array
-        Its parameters.
-    rows : array of shape (n, columns)
-        Rows.
-    target : array of shape (n,)
-        Encoded labels.
-    units : Units
-        Units of drift.
-
-    Returns
-    -------
-    ErrorTerms
     """
     weights, _ = problem.split(theta)
     free = np.isfinite(units.moves)
@@ -428,24 +282,9 @@ def bound(
     *,
     of: str = "loss",
 ) -> float:
-    """Return the bound at a share of `request` and any drift; infinite if none is known.
+    """Return the bound of "loss" or "error" at a share of `request` and a drift; ∞ if unknown.
 
-    Parameters
-    ----------
-    reports : sequence
-        The clients' reports.
-    lam : array of shape (clients,) or None
-        The mixture. None: the bound for every mixture at once.
-    request : CertificateRequest
-        What the clients reported on.
-    share, drift : float
-        The share of outliers, and the drift in standard deviations.
-    of : {"loss", "error"}
-        What is bounded.
-
-    Returns
-    -------
-    float
+    Without a mixture λ, the bound holds for every mixture at once.
     """
     column = request.shares.index(share)
     means = np.array([getattr(part, of)[:, column] for part in reports])
@@ -466,22 +305,6 @@ def reduced(
 
     A row moves in the span of the weights only. So its columns become its coordinates in that
     span, in standard deviations, and the outputs of all columns that cannot move.
-
-    Parameters
-    ----------
-    group : Group
-        The clients.
-    theta : array
-        Parameters of the model.
-    units : Units
-        Units of drift.
-    clients : range, optional
-        Which clients; by default all.
-
-    Returns
-    -------
-    (Group, array)
-        The clients, and θ as one vector.
     """
     problem = group.problem
     weights, intercept = problem.split(theta)

@@ -301,22 +301,7 @@ def saddle_gap(fit: Fit, clients: Any, *, theta: Any = None, lam: Any = None) ->
 def group_of(fit: Fit, clients: Any) -> Group:
     """Return rows of clients as a group with the problem and the centres of the fit.
 
-    Parameters
-    ----------
-    fit : Fit
-        A linear model.
-    clients : mapping or sequence of (X, y)
-        Labelled rows of each client.
-
-    Returns
-    -------
-    Group
-        The clients.
-
-    Raises
-    ------
-    ValueError
-        If columns, labels or clients do not fit the model.
+    A ValueError says that columns, labels or clients do not fit the model.
     """
     checked = validation.clients(clients)
     problem = fit.problem
@@ -371,19 +356,7 @@ class Bound(NamedTuple):
 
 
 def parts(group: Group, theta: Array) -> list[Part]:
-    """Compute each client's part of the certificate at θ.
-
-    Parameters
-    ----------
-    group : Group
-        The clients.
-    theta : array
-        Parameters of the model.
-
-    Returns
-    -------
-    list of Part
-    """
+    """Compute each client's part of the certificate at θ."""
     atoms = group.atoms(theta)
     weighted = atoms.weights * _losses(group, theta, atoms)
     attained = np.add.reduceat(weighted, group.bounds[:-1])
@@ -402,25 +375,7 @@ def combine(each: Sequence[Part], lam: Array, method: Method) -> Bound:
     """Combine the parts of clients into the certificate of a mixture, without their rows.
 
     With the clients' posterior shares w ∝ λ_i exp(F_i/ρβ), the worst distribution is Σ w_i p_i. Its
-    distance is the mean of the clients' distances plus β KL(w‖λ).
-
-    Parameters
-    ----------
-    each : sequence of Part
-        The clients' parts.
-    lam : array of shape (clients,)
-        The mixture.
-    method : Method
-        The method, with a finite ρ.
-
-    Returns
-    -------
-    Bound
-
-    Raises
-    ------
-    ValueError
-        If the method has no transport.
+    distance is the mean of the clients' distances plus β KL(w‖λ). The method needs a finite ρ.
     """
     if np.isinf(method.rho):
         raise ValueError(f"method {method.name!r} has no transport: there is nothing to certify")

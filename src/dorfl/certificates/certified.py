@@ -59,36 +59,19 @@ class Bounds(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What a certificate takes from reference rows, before it sees the rows that it is about.
+    """What a certificate takes from reference rows, before it sees the rows that it is about."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        The clients with a centre.
-    variance : array of shape (columns,)
-        Squared unit of drift; 0 for a column that does not move.
-    distance : array of shape (columns,)
-        Weight of a squared offset in the squared distance from the centre.
-    centers : array of shape (clients, columns)
-        Robust location of each client.
-    reach : array of shape (clients,)
-        Largest distance from the centre that is in range. Infinity is written as -1.
-    prices : array of shape (drifts,)
-        Classification: the price of moving a row, for every drift of the grid.
-    variances : array of shape (drifts,) or (1,)
-        Variance of the values that are averaged, for the size of the bets.
-    cap : float
-        Regression: absolute errors above it count as this much.
-    """
-
-    names: tuple[str, ...]
-    variance: Array
-    distance: Array
-    centers: Array
+    names: tuple[str, ...]  # the clients with a centre
+    variance: Array  # (columns,) squared unit of drift; 0 for a column that does not move
+    distance: Array  # (columns,) weight of a squared offset in the squared distance from the centre
+    centers: Array  # (clients, columns) robust location of each client
+    # (clients,) largest distance from the centre that is in range. Infinity is written as -1
     reach: Array
+    # (drifts,) classification: the price of moving a row, for every drift of the grid
     prices: Array
+    # (drifts,) or (1,) variance of the values that are averaged, for the size of the bets
     variances: Array
-    cap: float = 1.0
+    cap: float = 1.0  # regression: absolute errors above it count as this much
 
     @property
     def units(self) -> Units:
@@ -97,19 +80,7 @@ class Frame(NamedTuple):
             return Units(1.0 / self.variance, self.distance)
 
     def in_range(self, name: str, rows: Array) -> Array:
-        """Return which rows are in range; a new client has the mean centre and the largest range.
-
-        Parameters
-        ----------
-        name : str
-            The client.
-        rows : array of shape (n, columns)
-            Its rows.
-
-        Returns
-        -------
-        array of bool of shape (n,)
-        """
+        """Return which rows are in range; a new client has the mean centre and largest range."""
         known = name in self.names
         center = self.centers[self.names.index(name)] if known else self.centers.mean(axis=0)
         reach = np.where(self.reach < 0, np.inf, self.reach)
@@ -448,45 +419,18 @@ class InSample(Certified):
 
 
 def down(accuracy: float) -> float:
-    """Round a lower bound down to a tenth of a percent.
-
-    Parameters
-    ----------
-    accuracy : float
-        The bound.
-
-    Returns
-    -------
-    float
-        The rounded bound.
-    """
+    """Round a lower bound down to a tenth of a percent."""
     return float(np.floor(accuracy * 1000.0 + 1e-9) / 1000.0)
 
 
 def up(bound: float) -> float:
-    """Round an upper bound up to four digits.
-
-    Parameters
-    ----------
-    bound : float
-        The bound.
-
-    Returns
-    -------
-    float
-        The rounded bound.
-    """
+    """Round an upper bound up to four digits."""
     digit = 10.0 ** (np.floor(np.log10(max(bound, 1e-300))) - 3.0)
     return float(np.ceil(bound / digit - 1e-9) * digit)
 
 
 def floored(accuracy: float) -> str:
     """Format a lower bound of an accuracy in percent, rounded down.
-
-    Parameters
-    ----------
-    accuracy : float
-        The bound.
 
     >>> floored(0.91999)
     '91.9 %'
@@ -496,11 +440,6 @@ def floored(accuracy: float) -> str:
 
 def ceiled(error: float) -> str:
     """Format an upper bound of an error in four digits, rounded up.
-
-    Parameters
-    ----------
-    error : float
-        The bound.
 
     >>> ceiled(3.86201), ceiled(0.25), ceiled(10550.2)
     ('3.863', '0.25', '10,560')
@@ -578,22 +517,7 @@ def certify(
 
 
 def check(outliers: float, drift: float, confidence: float | None = None) -> None:
-    """Raise an error for a share, a drift or a confidence out of range.
-
-    Parameters
-    ----------
-    outliers : float
-        Share of outliers, from 0 to 0.4.
-    drift : float
-        Standard deviations, 0 or more.
-    confidence : float, optional
-        Above 0 and below 1.
-
-    Raises
-    ------
-    ValueError
-        If one is out of range.
-    """
+    """Raise a ValueError for a share, a drift or a confidence out of range."""
     if confidence is not None and not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1")
     if not 0 <= outliers <= _MOST:
@@ -650,20 +574,7 @@ def measure(
 ) -> Frame:
     """Return the frame of a certificate from reference rows, at most 5,000 of each client.
 
-    Parameters
-    ----------
-    problem : Problem
-        The problem of the model.
-    theta : array
-        Its parameters.
-    clients : mapping of (X, y)
-        Reference rows of each client, for example those of the training.
-    frozen : sequence of int
-        Columns that do not move.
-
-    Returns
-    -------
-    Frame
+    Columns in `frozen` do not move.
     """
     tables = [X for X, _ in clients.values()]
     places, own = robust.report_all(tables, [None] * len(tables))
@@ -767,23 +678,7 @@ def _in_sample(
 
 
 def make_request(loss: Loss, outliers: float, scatter: float, stride: int) -> CertificateRequest:
-    """Return what to request of clients.
-
-    Parameters
-    ----------
-    loss : Loss
-        The loss.
-    outliers : float
-        Share of outliers, which is added to those of a curve.
-    scatter : float
-        Scale of the residuals of a regression.
-    stride : int
-        Every `stride`-th price is used.
-
-    Returns
-    -------
-    CertificateRequest
-    """
+    """Return what to request of clients; for a regression, in units of the residuals' `scatter`."""
     if loss.classifies:
         return bounding.make_request(outliers, stride=stride)
     size = float(loss.value(np.array([scatter]), np.zeros(1))[0])

@@ -31,23 +31,10 @@ _ROUNDING = 1e-9  # added to a root, so that it is not below the true one
 def binomial_upper(successes: int, trials: int, alpha: float) -> float:
     """Return the one-sided Clopper–Pearson bound [1]_ for the mean of success probabilities.
 
-    If the probabilities differ, the number of successes is at most k with a probability no larger
-    than for equal ones, as long as k ≤ n p − 1 [2]_. So the bound is at least (k + 1) / n.
+    It is below the mean with probability `alpha` at most. If the probabilities differ, the number
+    of successes is at most k with a probability no larger than for equal ones, as long as
+    k ≤ n p − 1 [2]_. So the bound is at least (k + 1) / n.
 
-    Parameters
-    ----------
-    successes, trials : int
-        The count and the number of independent trials.
-    alpha : float
-        Probability that the bound is below the mean.
-
-    Returns
-    -------
-    float
-        The upper bound, 1 if there are no trials.
-
-    Examples
-    --------
     >>> round(binomial_upper(0, 100, 0.05), 4), binomial_upper(3, 3, 0.05)
     (0.0295, 1.0)
     """
@@ -71,26 +58,11 @@ def mean_upper(values: Array, alpha: float, bet: float) -> float:
     For a candidate m and a bet b the capital Π (1 + b (m − x_j)) has mean at most 1 if the average
     of the means is at least m: the factors are independent, and the geometric mean of
     1 + b (m − μ_j) is at most the arithmetic one. By Markov's inequality it exceeds 1/α with
-    probability at most α. The bound is the least m at which it does. It adapts to the variance.
+    probability at most α. The bound is the least m at which it does, 1 without values. It adapts
+    to the variance. The bet must not depend on the values: see :func:`stake`.
 
     The bound grows with every value, and if a value is removed that is no larger than the others.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        Independent values in [0, 1].
-    alpha : float
-        Probability that the bound is below the mean.
-    bet : float
-        Fixed without looking at `values`, see :func:`stake`.
-
-    Returns
-    -------
-    float
-        The upper bound, 1 if there are no values.
-
-    Examples
-    --------
     >>> values = np.repeat([0.0, 1.0], [80, 20])
     >>> round(mean_upper(values, 0.05, stake(0.16, 100, 0.05)), 3)
     0.311

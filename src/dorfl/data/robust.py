@@ -52,24 +52,11 @@ class LocalCenter(NamedTuple):
 
 
 def local_center(rows: Array, least: int = 1) -> LocalCenter:
-    """Return the mean of the rows that :func:`_find_far_rows` keeps, or the medians.
+    """Return the mean of the rows that :func:`_find_far_rows` keeps; of all if these are few.
 
-    Parameters
-    ----------
-    rows
-        (n, d) rows of one client.
-    least
-        Least number of rows in a mean. If fewer would be kept, all rows are in the mean.
-
-    Returns
-    -------
-    LocalCenter
-        The medians if most rows are far, which means that far rows are no outliers.
-
-    Raises
-    ------
-    ValueError
-        If the client has fewer than `least` rows.
+    Few are fewer than `least`. If most rows are far, far rows are no outliers, and the medians are
+    returned. A ValueError says
+    that the client has fewer than `least` rows.
     """
     far, medians_ = _find_far_rows(rows, least=max(least, _LEAST_FAR))
     if len(far) - int(far.sum()) < least <= len(far):
@@ -89,27 +76,15 @@ def local_center(rows: Array, least: int = 1) -> LocalCenter:
 
 
 def _find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
-    """Mark rows beyond the range of `share` of normal rows.
+    """Return a mask of rows beyond the range of `share` of normal rows, and the medians.
 
     Distances are from the medians in units of the median absolute deviation. Where that is 0, in a
     column that mostly has one value, a row is far if it differs from the median by several times
     the median of other such differences.
 
-    Parameters
-    ----------
-    rows
-        (n, d) rows of one client, dense or sparse.
-    share
-        Share of normal rows that are not far.
-    least
-        If any row is far, at least so many are, the next farthest included: the sum over all rows
-        less the sum over the others is the sum of the far ones. A client with fewer than twice as
-        many rows marks only those that are far.
-
-    Returns
-    -------
-    (Array, Array)
-        Mask (n,) of far rows, and medians (d,).
+    If any row is far, at least `least` are, the next farthest included: the sum over all rows less
+    the sum over the others is the sum of the far ones. A client with fewer than twice as many rows
+    marks only those that are far.
     """
     median = np.empty(rows.shape[1])
     count = rows.shape[0]
@@ -151,25 +126,9 @@ def _radius(share: float, dims: int) -> float:
 
 
 def class_means(rows: Array, codes: Array, classes: int, least: int = 1) -> tuple[Array, Array]:
-    """Return the size of each class and the interquartile mean of every column in it.
+    """Return the size of each class and the interquartile mean of every column in it (classes, d).
 
     No number is of fewer than `least` rows: a class with less than twice as many has size 0.
-
-    Parameters
-    ----------
-    rows
-        (n, d) rows of one client.
-    codes
-        (n,) class numbers.
-    classes
-        Number of classes.
-    least
-        Least number of rows in a number.
-
-    Returns
-    -------
-    (Array, Array)
-        (classes,) sizes and (classes, d) means.
 
     >>> counts, means = class_means(np.arange(23.0)[:, None], np.repeat([0, 1], [20, 3]), 2)
     >>> counts.tolist(), means.tolist()
@@ -184,62 +143,21 @@ def class_means(rows: Array, codes: Array, classes: int, least: int = 1) -> tupl
 
 
 def average_centers(centers: Sequence[LocalCenter]) -> Array:
-    """Average the clients' centres, weighted by the rows in each.
-
-    Parameters
-    ----------
-    centers
-        One centre for each client.
-
-    Returns
-    -------
-    Array
-        (d,) mean.
-    """
+    """Average the clients' centres, weighted by the rows in each."""
     kept = np.array([c.kept for c in centers], dtype=float)
     return np.asarray(np.average([c.mean for c in centers], axis=0, weights=kept))
 
 
 def row_centers(center: Array, codes: Array) -> Array:
-    """Return ξ̄ of a client's rows.
-
-    Parameters
-    ----------
-    center
-        (d,) centre of the client, or (classes, d).
-    codes
-        (n,) class numbers.
-
-    Returns
-    -------
-    Array
-        (d,) for all rows, or (n, d) that of each row's class.
-    """
+    """Return ξ̄ of a client's rows: (d,) for all, or (n, d) if classes have their own."""
     return center if center.ndim == 1 else np.asarray(center[codes.astype(np.int64)])
 
 
 def find_centers(method: Method, tables: dict[str, Array], classes: int = 0) -> Array:
-    """Return ξ̄ of every client as the method's score needs it.
+    """Return ξ̄, (clients, d) or (clients, classes, d), as the method's score needs it.
 
-    Parameters
-    ----------
-    method
-        Its score gives centres, or states that they are estimated from all clients or from each.
-    tables
-        (n, d) rows by client.
-    classes
-        Number of classes.
-
-    Returns
-    -------
-    Array
-        (clients, d), zero without a quadratic score; (clients, classes, d) if the score has a
-        centre for each class.
-
-    Raises
-    ------
-    ValueError
-        If a centre is missing or has another shape.
+    The score gives centres, or says that they are estimated from all clients or from each. Without
+    a quadratic score they are zero. A ValueError says that one is missing or has another shape.
     """
     dims = next(iter(tables.values())).shape[1]
     center = None if method.score is None else method.score.center
@@ -271,47 +189,24 @@ def find_centers(method: Method, tables: dict[str, Array], classes: int = 0) -> 
 
 
 class LocationReport(NamedTuple):
-    """Robust location and distances that a client reports.
+    """Robust location and distances that a client reports."""
 
-    Attributes
-    ----------
-    rows : int
-        Number of rows read.
-    kept : float
-        Number of rows in the mean, scaled to all rows of the client.
-    mean : Array
-        (d,) robust centre.
-    away : Array
-        (blocks, d) block means of the distances from the medians; those of a numeric target are in
-        one more column.
-    by, means : Array
-        (classes,) and (classes, d): :func:`class_means`.
-    """
-
-    rows: int
-    kept: float
-    mean: Array
+    rows: int  # number of rows read
+    kept: float  # number of rows in the mean, scaled to all rows of the client
+    mean: Array  # (d,) robust centre
+    # (blocks, d) block means of the distances from the medians; those of a numeric target are in
+    # one more column
     away: Array
-    by: Array = np.zeros(0)
-    means: Array = np.zeros((0, 0))
+    by: Array = np.zeros(0)  # (classes,) rows of each class
+    means: Array = np.zeros((0, 0))  # (classes, d): :func:`class_means`
 
 
 class ColumnScales(NamedTuple):
-    """Robust scale of every column.
+    """Robust scale of every column."""
 
-    Attributes
-    ----------
-    units : Array
-        (d,) robust standard deviations; 0 for a constant column.
-    rigid : tuple of int
-        Columns that mostly have one value.
-    target : float
-        Scale of the label of a regression.
-    """
-
-    units: Array
-    rigid: tuple[int, ...] = ()
-    target: float = 1.0
+    units: Array  # (d,) robust standard deviations; 0 for a constant column
+    rigid: tuple[int, ...] = ()  # columns that mostly have one value
+    target: float = 1.0  # scale of the label of a regression
 
 
 def report(
@@ -325,21 +220,11 @@ def report(
 ) -> LocationReport:
     """Return the report of a client.
 
-    Parameters
-    ----------
-    rows
-        (n, d) its rows.
-    target
-        (n,) numbers, or codes of classes 0, 1, …
-    classes
-        Number of classes; 0 for a numeric target.
-    common_medians
-        Medians of all clients, if this one is too small for medians of its own.
-    least
-        Least number of rows in a statistic. If above 1, distances are computed from sketches of the
-        columns (:func:`dorfl.data.sketch.expand`), and so reveal no row.
-    imputed
-        (2, d) the imputation value of every column, and how often it occurs.
+    The target holds codes of `classes`, or numbers if there are none. `common_medians` are those of
+    all clients, for a client that is too small for its own. No statistic is of fewer than `least`
+    rows; above 1, distances come from the sketches of the columns
+    (:func:`dorfl.data.sketch.expand`) and reveal no row. `imputed` (2, d) has the imputation value
+    of every column, and how often it occurs.
     """
     sample = subsample(rows).astype(np.float64, copy=False)
     center, part = local_center(sample, least=least), len(rows) / len(sample)
@@ -358,22 +243,7 @@ def report(
 def report_all(
     tables: Sequence[Array], targets: Sequence[Array | None], classes: int = 0
 ) -> tuple[list[LocationReport], bool]:
-    """Compute the reports of clients in this process.
-
-    Parameters
-    ----------
-    tables
-        (n, d) rows of each client.
-    targets
-        (n,) numbers or class numbers of each client, or None.
-    classes
-        Number of classes; 0 for a numeric target.
-
-    Returns
-    -------
-    (list of LocationReport, bool)
-        The reports, and whether each client has medians of its own.
-    """
+    """Return the reports of clients in this process, and whether each has medians of its own."""
     own, common = have_own_centers([len(X) for X in tables]), None
     pairs = list(zip(tables, targets, strict=True))
     if not own:
@@ -383,29 +253,12 @@ def report_all(
 
 
 def have_own_centers(counts: Sequence[int]) -> bool:
-    """Return whether most rows are at clients with enough rows for a centre of their own.
-
-    Parameters
-    ----------
-    counts
-        Numbers of rows of the clients.
-    """
+    """Return whether most rows are at clients with enough rows for a centre of their own."""
     return 2 * sum(n for n in counts if n >= MIN_ROWS) >= sum(counts)
 
 
 def subsample(values: Array) -> Array:
-    """Return at most SUBSAMPLE of the rows, the same ones in every run.
-
-    Parameters
-    ----------
-    values
-        (n, …) rows.
-
-    Returns
-    -------
-    Array
-        (min(n, SUBSAMPLE), …) rows in their order.
-    """
+    """Return at most SUBSAMPLE of the rows in their order, the same ones in every run."""
     if len(values) <= SUBSAMPLE:
         return np.asarray(values)
     rows = np.random.default_rng(0).choice(len(values), SUBSAMPLE, replace=False, shuffle=False)
@@ -413,19 +266,9 @@ def subsample(values: Array) -> Array:
 
 
 def medians(rows: Array, least: int = 1) -> Array:
-    """Compute the lower medians of columns.
+    """Return the lower medians of columns, which are values of the columns if `least` is 1.
 
-    Parameters
-    ----------
-    rows
-        (n, d) rows.
-    least
-        If above 1, medians are read from sketches with blocks of so many rows.
-
-    Returns
-    -------
-    Array
-        (d,) medians, which are values of the columns if `least` is 1.
+    With a larger `least` they are read from sketches with blocks of so many rows.
     """
     if least > 1:
         return np.array([sketch.quantile([sketch.of(part, least)], 0.5) for part in rows.T])
@@ -452,13 +295,6 @@ def column_scales(reports: Sequence[LocationReport], inlier_share: float) -> Col
     A scale is the `inlier_share` quantile of the distances, divided by that of normal rows. A
     column that mostly has one value has the median of the other distances as its scale, or rare
     values would all be outliers.
-
-    Parameters
-    ----------
-    reports
-        Reports of all clients.
-    inlier_share
-        Share of the rows whose distances decide.
     """
     dims, away = len(reports[0].mean), np.concatenate([one.away for one in reports])
     sizes = np.concatenate([sketch.block_sizes(one.rows, len(one.away)) for one in reports])
@@ -481,25 +317,12 @@ def _scale(away: Array, sizes: Array, inlier_share: float) -> tuple[float, bool]
 def client_centers(
     reports: Sequence[LocationReport], own: bool, shape: Array | None = None
 ) -> Array:
-    """Return ξ̄ of every client: its own, or one for all.
+    """Return ξ̄ of every client, (clients, d) or by class (clients, classes, d).
 
-    With one centre for a client whose classes differ, the less frequent classes would be outliers
-    as a whole. Classes therefore get centres of their own if one of them lies more than
-    CLASS_DIFFERS per column from the rows of its clients.
-
-    Parameters
-    ----------
-    reports
-        Reports of all clients.
-    own
-        Whether each client has a centre of its own.
-    shape
-        (d,) weights of the columns in a squared distance.
-
-    Returns
-    -------
-    Array
-        (clients, d), or (clients, classes, d).
+    Unless clients have centres of their `own`, all have the mean centre. With one centre for a
+    client whose classes differ, the less frequent classes would be outliers as a whole. Classes
+    therefore get centres of their own if one of them lies more than CLASS_DIFFERS per column, in a
+    squared distance with the weights `shape`, from the rows of its clients.
     """
     common = average_centers([LocalCenter(one.kept, one.mean) for one in reports])
     if not own:
@@ -513,22 +336,11 @@ def client_centers(
 
 
 def class_centers(one: LocationReport, shape: Array) -> Array:
-    """Return ξ̄ of a client's classes.
+    """Return ξ̄ (classes, d) of a client's classes.
 
     A class with too few rows has the client's centre, so that its own reveals no row. So has a
     class beyond _CLASS_OUTLYING: outliers with one label in common would be inliers otherwise.
-
-    Parameters
-    ----------
-    one
-        Report of the client.
-    shape
-        (d,) weights of the columns in a squared distance.
-
-    Returns
-    -------
-    Array
-        (classes, d) centres.
+    `shape` has the weights of the columns in a squared distance.
     """
     far = (one.means - one.mean) ** 2 @ shape
     known = (one.by > 0) & (far <= _CLASS_OUTLYING * np.count_nonzero(shape))
@@ -541,16 +353,7 @@ def class_centers(one: LocationReport, shape: Array) -> Array:
 def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
     """Sketch the squared distances (x − ξ̄)ᵀ diag(shape) (x − ξ̄) of a client's rows.
 
-    Parameters
-    ----------
-    rows
-        (n, d) rows.
-    center
-        (d,) centre, or (n, d) for a centre per row.
-    shape
-        (d,) weights.
-    least
-        Least number of rows in a block.
+    The centre is (d,) for all rows, or (n, d).
     """
     center = subsample(center) if center.ndim == 2 else center
     offset = subsample(rows).astype(np.float64, copy=False) - center
@@ -558,36 +361,13 @@ def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) ->
 
 
 def distance_cutoff(sketches: Sequence[Sketch], inlier_share: float) -> float:
-    """Compute the squared distance within which a share of the rows lies.
-
-    Parameters
-    ----------
-    sketches
-        One sketch for each client.
-    inlier_share
-        The share.
-
-    Returns
-    -------
-    float
-        The cutoff, never 0.
-    """
+    """Return the squared distance within which a share of the rows lies; never 0."""
     found = sketch.quantile(sketches, inlier_share) or sketch.quantile(sketches, 0.5, above=0.0)
     return found if np.isfinite(found) and found > 0 else 1.0
 
 
 def residual_sketch(out: Array, target: Array, least: int = 1) -> Sketch:
-    """Sketch the distances between residuals and their median.
-
-    Parameters
-    ----------
-    out
-        (n,) outputs.
-    target
-        (n,) targets.
-    least
-        Least number of rows in a block.
-    """
+    """Sketch the distances between residuals and their median, in blocks of `least` rows."""
     found = (subsample(target) - subsample(out))[:, None]
     return sketch.of_distances(found[:, 0], float(medians(found, least)[0]), least)
 
@@ -596,16 +376,6 @@ def residual_scale(sketches: Sequence[Sketch]) -> float:
     """Return the scale σ of residuals that solves mean min(r²/σ², ε²) = 1 with ε = 1.345.
 
     It is the scale of scikit-learn's `HuberRegressor`: no residual counts for more than ε².
-
-    Parameters
-    ----------
-    sketches
-        One sketch for each client.
-
-    Returns
-    -------
-    float
-        σ; 0 if there are no residuals.
 
     >>> round(residual_scale([sketch.of(np.array([1.0] * 8 + [50.0, 1e9]), least=1)]), 2)
     1.12

@@ -42,18 +42,10 @@ _NEAR = 0.05  # interquartile ranges: a median so close to the centre of the gri
 
 
 class Sketch(NamedTuple):
-    """Sketch of the distribution of one column.
+    """Sketch of the distribution of one column."""
 
-    Attributes
-    ----------
-    rows : int
-        Number of values.
-    means : tuple of float
-        Means of blocks of (nearly) equal size, in increasing order.
-    """
-
-    rows: int
-    means: tuple[float, ...]
+    rows: int  # number of values
+    means: tuple[float, ...]  # means of blocks of (nearly) equal size, in increasing order
 
     @property
     def sizes(self) -> Array:
@@ -65,20 +57,7 @@ class Sketch(NamedTuple):
 
 
 def of(values: Array, least: int) -> Sketch:
-    """Sketch finite values.
-
-    Parameters
-    ----------
-    values
-        (n,) values.
-    least
-        Least number of values in a block.
-
-    Returns
-    -------
-    Sketch
-        The sketch; empty if there are fewer than `least` values.
-    """
+    """Sketch finite values in blocks of at least `least`; the sketch of fewer values is empty."""
     count = len(values)
     if count < max(least, 1):
         return Sketch(0, ())
@@ -96,20 +75,6 @@ def of_distances(values: Array, center: float, least: int) -> Sketch:
     The blocks do not depend on the centre. Blocks of equal distance would: the sums for two centres
     would then differ by one row.
 
-    Parameters
-    ----------
-    values
-        (n,) values.
-    center
-        The centre.
-    least
-        Least number of values in a block.
-
-    Returns
-    -------
-    Sketch
-        The sketch of the distances.
-
     >>> of_distances(np.array([1.0, 2.0, 3.0, 9.0]), 2.0, least=2)
     Sketch(rows=4, means=(0.5, 4.0))
     """
@@ -126,22 +91,7 @@ def of_distances(values: Array, center: float, least: int) -> Sketch:
 
 
 def distance_table(values: Array, centers: Array, least: int) -> Array:
-    """Sketch the distances of every column from its centre.
-
-    Parameters
-    ----------
-    values
-        (n, d) rows.
-    centers
-        (d,) centres.
-    least
-        Least number of rows in a block.
-
-    Returns
-    -------
-    Array
-        (blocks, d) block means.
-    """
+    """Sketch the distances of every column from its centre: (blocks, d) block means."""
     pairs = zip(values.T, centers.tolist(), strict=True)
     columns = [of_distances(column, center, least).means for column, center in pairs]
     return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
@@ -149,18 +99,6 @@ def distance_table(values: Array, centers: Array, least: int) -> Array:
 
 def levelled(values: Array, least: int) -> Array:
     """Return the values in order, each replaced by the mean of its block of at least `least` rows.
-
-    Parameters
-    ----------
-    values
-        (n,) values.
-    least
-        Least number of values in a block.
-
-    Returns
-    -------
-    Array
-        (n,) values in order.
 
     >>> levelled(np.array([4.0, -1.0, 3.0, -4.0]), least=2)
     array([-2.5, -2.5,  3.5,  3.5])
@@ -176,17 +114,9 @@ def levelled(values: Array, least: int) -> Array:
 def expand(values: Array, least: int, imputed: tuple[float, int] = (0.0, 0)) -> Array:
     """Return the column that its sketch reveals: every value replaced by its block's mean.
 
-    A statistic of the expanded column reveals nothing beyond the sketch.
-
-    Parameters
-    ----------
-    values
-        A column, imputed values included.
-    least
-        Least number of rows in a block.
-    imputed
-        The imputation value, and how many of the values are imputed. The sketch is of the others
-        alone; imputed values stay as they are.
+    A statistic of the expanded column reveals nothing beyond the sketch. `imputed` is the
+    imputation value and how many of the values are imputed: these stay, and the sketch is of the
+    others alone.
 
     >>> expand(np.array([4.0, 1.0, 3.0, 9.0, 3.5]), least=2, imputed=(3.5, 1))
     array([2. , 2. , 3.5, 6.5, 6.5])
@@ -201,45 +131,13 @@ def expand(values: Array, least: int, imputed: tuple[float, int] = (0.0, 0)) -> 
 
 
 def quantile(sketches: Sequence[Sketch], share: float, above: float = -np.inf) -> float:
-    """Return a quantile of the values of all sketches.
-
-    Parameters
-    ----------
-    sketches
-        Sketches of several clients.
-    share
-        Share of the values that lie below the quantile.
-    above
-        Only values above this level count.
-
-    Returns
-    -------
-    float
-        NaN if there are no values.
-    """
+    """Return a quantile of the values above a level of all sketches; NaN without values."""
     means = np.concatenate([np.asarray(sketch.means) for sketch in sketches])
     return block_quantile(means, np.concatenate([s.sizes for s in sketches]), share, above)
 
 
 def block_quantile(means: Array, sizes: Array, share: float, above: float = -np.inf) -> float:
-    """Compute a quantile from blocks of values; see :func:`quantile`.
-
-    Parameters
-    ----------
-    means
-        (blocks,) means.
-    sizes
-        (blocks,) numbers of values.
-    share
-        Share of the values that lie below the quantile.
-    above
-        Only blocks above this level count.
-
-    Returns
-    -------
-    float
-        NaN if there are no values.
-    """
+    """Return a quantile of blocks with these means and sizes; see :func:`quantile`."""
     means, sizes = means[means > above], sizes[means > above]
     if not len(means):
         return float("nan")
@@ -278,77 +176,26 @@ def _ordered(values: Array) -> Array:
 
 
 class HistogramMedian(NamedTuple):
-    """Median of a summed histogram.
+    """Median of a summed histogram."""
 
-    Attributes
-    ----------
-    value : float
-        The median.
-    values : Sketch
-        All values.
-    found : bool
-        Whether it is precise; if not, count again with `value` as the centre of the grid.
-    """
-
-    value: float
-    values: Sketch
-    found: bool
+    value: float  # the median
+    values: Sketch  # all values
+    found: bool  # whether it is precise; if not, count again with `value` as the centre of the grid
 
 
 def histogram(sketch: Sketch, unit: float = 1.0) -> Array:
-    """Count distances on the grid.
-
-    Parameters
-    ----------
-    sketch
-        Sketch of distances.
-    unit
-        Unit of the grid.
-
-    Returns
-    -------
-    Array
-        (ONE_SIDED,) count of zeros, counts by bin, Σ t/edge by bin.
-    """
+    """Count distances on the grid (ONE_SIDED,): zeros, counts by bin, Σ t/edge by bin."""
     t, sizes = np.asarray(sketch.means, dtype=np.float64) / unit, sketch.sizes
     return np.asarray(_histograms(t[None], sizes)[0])
 
 
 def histogram_table(distances: Array, rows: int) -> Array:
-    """Count the distances of all columns, one column after the other.
-
-    Parameters
-    ----------
-    distances
-        (blocks, d) result of :func:`distance_table`.
-    rows
-        Number of rows.
-
-    Returns
-    -------
-    Array
-        (d · ONE_SIDED,) histograms.
-    """
+    """Return histograms (d · ONE_SIDED,) of the columns of a :func:`distance_table`."""
     return _histograms(np.asarray(distances.T), block_sizes(rows, len(distances))).ravel()
 
 
 def histogram_around(sketch: Sketch, center: float, unit: float) -> Array:
-    """Count values on both sides of a centre: at or above it, then below.
-
-    Parameters
-    ----------
-    sketch
-        Sketch of the values.
-    center
-        Centre of the grid.
-    unit
-        Unit of the grid.
-
-    Returns
-    -------
-    Array
-        (TWO_SIDED,) histogram.
-    """
+    """Count values on both sides of a centre (TWO_SIDED,): at or above it, then below."""
     t, sizes = (np.asarray(sketch.means, dtype=np.float64) - center) / unit, sketch.sizes
     above = _histograms(np.maximum(t, 0.0)[None], np.where(t >= 0.0, sizes, 0))[0]
     below = _histograms(np.maximum(-t, 0.0)[None], np.where(t < 0.0, sizes, 0))[0]
@@ -356,35 +203,13 @@ def histogram_around(sketch: Sketch, center: float, unit: float) -> Array:
 
 
 def from_histogram(total: Array, unit: float = 1.0) -> Sketch:
-    """Return the sketch of all rows from a sum of :func:`histogram`.
-
-    Parameters
-    ----------
-    total
-        (ONE_SIDED,) sum.
-    unit
-        Unit of the grid.
-    """
+    """Return the sketch of all rows from a sum of :func:`histogram`."""
     low, high, counts = _intervals(total[0], total[1 : 1 + _BINS], total[1 + _BINS :])
     return _sketch_of_intervals(unit * low, unit * high, counts)
 
 
 def histogram_median(total: Array, center: float, unit: float) -> HistogramMedian:
-    """Compute the median from a sum of :func:`histogram_around`.
-
-    Parameters
-    ----------
-    total
-        (TWO_SIDED,) sum.
-    center
-        Centre of the grid.
-    unit
-        Unit of the grid.
-
-    Returns
-    -------
-    HistogramMedian
-        Median and sketch of all rows.
+    """Return the median and the sketch of all rows from a sum of :func:`histogram_around`.
 
     >>> ages = of(np.r_[np.arange(1000.0, 1100.0), 1e9], least=1)
     >>> at = 0.0

@@ -23,17 +23,9 @@ _MAX_COPIES = 16  # largest mean number of copies
 
 
 def clients(given: Any) -> Clients:
-    """Check clients and return (X, y) by name.
+    """Return (X, y) by name from a list of (X, y), or from a mapping.
 
-    Parameters
-    ----------
-    given
-        A list of (X, y), or a mapping of name to (X, y).
-
-    Raises
-    ------
-    ValueError
-        If a table, a label or a name cannot be used.
+    A ValueError names the client whose table, label or name cannot be used.
     """
     if isinstance(given, Mapping):
         named = {str(name): pair for name, pair in given.items()}
@@ -63,24 +55,9 @@ def clients(given: Any) -> Clients:
 
 
 def rows(X: Any, what: str) -> Array:
-    """Check a table of rows.
+    """Return a table as contiguous float32 if it is so, else float64; sparse tables as CSR.
 
-    Parameters
-    ----------
-    X
-        (n, d) numbers, dense or sparse.
-    what
-        Name of the table in errors.
-
-    Returns
-    -------
-    Array
-        Contiguous, float32 if X is so, else float64; sparse tables as CSR.
-
-    Raises
-    ------
-    ValueError
-        If X is no table of finite numbers.
+    `what` names it in the ValueError if it is no table of finite numbers.
     """
     if sparse.issparse(X):
         table = sparse.csr_array(X)
@@ -115,18 +92,7 @@ def rows(X: Any, what: str) -> Array:
 
 
 def joined(tables: list[Array]) -> Array:
-    """Stack tables; consecutive slices of one table are not copied.
-
-    Parameters
-    ----------
-    tables
-        (n_i, d) tables.
-
-    Returns
-    -------
-    Array
-        (Σ n_i, d) table.
-    """
+    """Stack tables (n_i, d); consecutive slices of one table are not copied."""
     if len(tables) == 1:
         return tables[0]
     if any(map(sparse.issparse, tables)):
@@ -186,21 +152,9 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
 
 
 def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:
-    """Return the classes of all clients; empty for a regression.
+    """Return the classes of all clients, `known` or those that occur; empty for a regression.
 
-    Parameters
-    ----------
-    checked
-        Checked clients.
-    loss
-        The loss; decides whether there are classes.
-    known
-        Classes, if not all of them occur in the rows.
-
-    Raises
-    ------
-    ValueError
-        If the labels do not fit the loss.
+    A ValueError says that the labels do not fit the loss.
     """
     if not loss.classifies:
         for name, (_, y) in checked.items():
@@ -236,21 +190,11 @@ def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:
 
 
 class Weighted(NamedTuple):
-    """Clients without their rows of weight 0.
+    """Clients without their rows of weight 0."""
 
-    Attributes
-    ----------
-    clients : dict
-        (X, y) by name; as they were given if there are no weights.
-    mass : dict, optional
-        (n,) weights of the rows left, all positive.
-    kept : dict, optional
-        Mask of the rows left among all rows of each client.
-    """
-
-    clients: Any
-    mass: dict[str, Array] | None = None
-    kept: dict[str, Array] | None = None
+    clients: Any  # (X, y) by name; as they were given if there are no weights
+    mass: dict[str, Array] | None = None  # (n,) weights of the rows left, all positive
+    kept: dict[str, Array] | None = None  # mask of the rows left among all rows of each client
 
     def expand(self, name: str, values: Array) -> Array:
         """Return values of a client's rows left as values of all its rows, 0 for the others."""
@@ -264,21 +208,10 @@ class Weighted(NamedTuple):
 def apply_weights(
     given_clients: Any, sample_weight: Any = None, class_weight: Any = None
 ) -> Weighted:
-    """Check weights and drop rows of weight 0.
+    """Check the weights of rows and classes, and drop rows of weight 0.
 
-    Parameters
-    ----------
-    given_clients
-        A list of (X, y), or a mapping of name to (X, y).
-    sample_weight
-        Weights (n,) of each client, in a list or by name.
-    class_weight
-        A weight for each label, or "balanced".
-
-    Raises
-    ------
-    ValueError
-        If weights are missing, negative or not finite, or a client has weights of 0 alone.
+    `sample_weight` has (n,) weights of each client, in a list or by name; `class_weight` one for
+    each label, or is "balanced".
 
     >>> found = apply_weights([([[1.0], [2.0], [3.0]], [0, 1, 1])], [[1, 0, 2]])
     >>> found.clients["client-1"][1], found.mass["client-1"]
@@ -315,27 +248,7 @@ def apply_weights(
 
 
 def check_weights(weights: Any, count: int, what: str) -> Array:
-    """Check sample weights.
-
-    Parameters
-    ----------
-    weights
-        Weights of rows.
-    count
-        Number of rows.
-    what
-        Name of the client in errors.
-
-    Returns
-    -------
-    Array
-        (count,) floats.
-
-    Raises
-    ------
-    ValueError
-        If a weight is missing, negative or not finite.
-    """
+    """Return sample weights as (count,) floats; raise if one is missing, negative or not finite."""
     found = np.asarray(weights, dtype=np.float64)
     if found.shape != (count,):
         raise ValueError(
@@ -347,14 +260,9 @@ def check_weights(weights: Any, count: int, what: str) -> Array:
 
 
 def class_weights(labels: Array, weights: Array, class_weight: Any) -> Array:
-    """Return the class weight of every row.
+    """Return the class weight of every row: from a mapping, or "balanced" for equal total weights.
 
-    Parameters
-    ----------
-    labels, weights
-        (n,) labels and sample weights.
-    class_weight
-        A mapping of label to weight, 1 for other labels; or "balanced" for equal total weights.
+    A label that the mapping does not have has the weight 1.
 
     >>> class_weights(np.array([0, 1, 1, 1]), np.ones(4), "balanced")
     array([2.        , 0.66666667, 0.66666667, 0.66666667])
@@ -378,20 +286,10 @@ def class_weights(labels: Array, weights: Array, class_weight: Any) -> Array:
 
 
 def copies(weights: Array) -> Array:
-    """Return how many copies of each row represent its weight in a quantile.
+    """Return how many copies of each row, one or more, represent its weight in a quantile.
 
     Integers stay as they are unless they are large; other weights are rounded to a quarter of their
     mean.
-
-    Parameters
-    ----------
-    weights
-        (n,) positive weights.
-
-    Returns
-    -------
-    Array
-        (n,) integers of at least 1.
     """
     if (weights == np.rint(weights)).all() and weights.sum() <= _MAX_COPIES * len(weights):
         return np.asarray(weights, dtype=np.int64)

@@ -45,23 +45,12 @@ _STARTS = 32  # clients around which candidate sets are formed
 
 
 class Detection(NamedTuple):
-    """State of the detection.
+    """State of the detection."""
 
-    Attributes
-    ----------
-    most : int
-        Largest number of Byzantine clients.
-    leave : bool
-        Whether training goes on without them, or only names them at the end.
-    outlying : dict
-        Clients that are outliers at present, with the reason.
-    cleared : tuple
-        Sets of clients that were tested and are no outliers.
-    """
-
-    most: int = 0
-    leave: bool = False
-    outlying: Mapping[str, str] = {}
+    most: int = 0  # largest number of Byzantine clients
+    leave: bool = False  # whether training goes on without them, or only names them at the end
+    outlying: Mapping[str, str] = {}  # clients that are outliers at present, with the reason
+    # sets of clients that were tested and are no outliers
     cleared: tuple[tuple[str, ...], ...] = ()
 
     def clear(self) -> Detection:
@@ -92,24 +81,12 @@ def _comparable(options: Options) -> bool:
 
 
 class Outlying(NamedTuple):
-    """Result of the test for a set of clients.
+    """Result of the test for a set of clients."""
 
-    Attributes
-    ----------
-    clients : tuple of int
-        Indices of the clients.
-    times : tuple of float
-        For each, d_i over its standard deviation.
-    sure : bool
-        Whether all of them are outliers.
-    harm : float
-        By how much the others' mean risk would fall without them, to second order.
-    """
-
-    clients: tuple[int, ...] = ()
-    times: tuple[float, ...] = ()
-    sure: bool = False
-    harm: float = 0.0
+    clients: tuple[int, ...] = ()  # indices of the clients
+    times: tuple[float, ...] = ()  # for each, d_i over its standard deviation
+    sure: bool = False  # whether all of them are outliers
+    harm: float = 0.0  # by how much the others' mean risk would fall without them, to second order
 
 
 class Gradients(NamedTuple):

@@ -33,20 +33,8 @@ def respond(
 ) -> list[Report]:
     """Return the reports of the clients in `oracle`, in order.
 
-    Parameters
-    ----------
-    oracle
-        The clients' rows.
-    broadcast
-        The request.
-    seed
-        Seed of minibatches.
-    privacy
-        Clipping and noise of the reports.
-    least
-        Least effective number of rows of a curvature; others are left out.
-    seen
-        Result of :func:`enough` for the same task, which saves a pass over the rows.
+    A curvature of fewer than `least` effective rows is left out. `seen`, the result of
+    :func:`enough` for the same task, saves a pass over the rows.
     """
     task, number = broadcast.task, broadcast.round
     oracle = with_unknowns(oracle)
@@ -105,13 +93,7 @@ def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
 
 
 def with_unknowns(oracle: Any) -> Oracle:
-    """Return clients that evaluate θ with any unknowns after it: ρ, or the scale σ.
-
-    Parameters
-    ----------
-    oracle
-        The clients.
-    """
+    """Return clients that evaluate θ with any unknowns after it: ρ, or the scale σ."""
     if oracle.problem.constrained:
         return Priced(oracle)
     return Scaled(oracle) if oracle.problem.estimates_scale else oracle
@@ -125,17 +107,7 @@ def _has_heavy_row(seen: Evaluation, least: int) -> Array:
 
 
 def stream(seed: int, client: str, number: int, step: int = 0) -> np.random.Generator:
-    """Return a client's random stream, independent of where it runs.
-
-    Parameters
-    ----------
-    seed
-        Seed of the training.
-    client
-        Name of the client.
-    number, step
-        Numbers of the round and of the step in it.
-    """
+    """Return a client's random stream for a step of a round, independent of where it runs."""
     return np.random.default_rng([seed, zlib.crc32(client.encode()), number, step])
 
 

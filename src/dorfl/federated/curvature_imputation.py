@@ -17,22 +17,10 @@ from dorfl.support.types import Array
 
 
 def impute(shape: Shape, reported: Sequence[Array | None]) -> tuple[Array | None, bool]:
-    """Return all clients' curvature at one resolution, and whether some of it is imputed.
+    """Return all clients' packed curvature at one resolution, and whether some of it is imputed.
 
     The resolution is the median of those reported. Finer ones are coarsened, and their mean
-    replaces coarser or missing ones.
-
-    Parameters
-    ----------
-    shape
-        Layout of the parameters.
-    reported
-        Packed curvature of each client, or None.
-
-    Returns
-    -------
-    (Array or None, bool)
-        (clients, numbers) packed curvatures; None if no client reported one.
+    replaces coarser or missing ones. Without any report the curvature is None.
 
     >>> impute(Shape(1, 2), [np.array([1.0, 0.5, 1.0]), None, np.array([3.0, 0.5, 5.0])])
     (array([[1. , 0.5, 1. ],

@@ -22,21 +22,7 @@ class FitWarning(UserWarning):
 def diagnose(group: Group, theta: Array, lam: Array, weights: Sequence[Array]) -> list[str]:
     """Return warnings about a fit: no better than a constant, or a client or class ignored.
 
-    Parameters
-    ----------
-    group
-        The training rows.
-    theta
-        Trained parameters.
-    lam
-        (clients,) mixture λ.
-    weights
-        For each client, the sample weights p of its rows, which sum to 1.
-
-    Returns
-    -------
-    list of str
-        One sentence for each defect; empty if there is none.
+    `weights` are the sample weights p of each client's rows, which sum to 1.
     """
     problem, counts = group.problem, group.counts
     sizes = lam if problem.method.mixture.adversarial else counts / counts.sum()
@@ -103,24 +89,7 @@ def _ignored_clients(
 def list_ignored_clients(
     names: Sequence[str], lam: Array, losses: Array, least: Array | float
 ) -> list[str]:
-    """Return a warning if clients have no weight in λ although their loss is high.
-
-    Parameters
-    ----------
-    names
-        The clients.
-    lam
-        (clients,) mixture λ.
-    losses
-        (clients,) mean losses on inliers.
-    least
-        Loss above which a client without weight is reported.
-
-    Returns
-    -------
-    list of str
-        One sentence, or none.
-    """
+    """Return a warning if clients have no weight in λ although their loss is above `least`."""
     ignored = (lam * len(lam) < NO_WEIGHT) & (losses > least)
     if not ignored.any():
         return []

@@ -228,17 +228,7 @@ class Fit(HasHistory):
 
 
 def probabilities(out: Array) -> Array:
-    """Return class probabilities from logits.
-
-    Parameters
-    ----------
-    out
-        (n,) logits of two classes, or (n, classes).
-
-    Returns
-    -------
-    Array
-        (n, classes) probabilities.
+    """Return class probabilities (n, classes) from logits, (n,) of two classes or (n, classes).
 
     >>> probabilities(np.zeros(1))
     array([[0.5, 0.5]])
@@ -249,22 +239,7 @@ def probabilities(out: Array) -> Array:
 
 
 def describe(status: str, info: Info, tol: float) -> str:
-    """Describe in a sentence how training ended.
-
-    Parameters
-    ----------
-    status
-        How training ended; see :class:`Fit`.
-    info
-        Results of the last round.
-    tol
-        Tolerance, as a share of the objective.
-
-    Returns
-    -------
-    str
-        The sentence, with the gap relative to the objective.
-    """
+    """Describe in a sentence how training ended, with the gap relative to the objective."""
     size, share = float(np.linalg.norm(info.theta)), _share(info.gap, info.objective)
     kind = "proven gap at most" if info.gap_kind == "bound" else "estimated gap"
     gap = f"{kind} {info.gap:.2g}, i.e. {share:.2g} of the objective; tolerance {tol:.2g}"

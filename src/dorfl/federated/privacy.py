@@ -52,18 +52,10 @@ _DISTANCE = 5.0  # ‖θ‖ of a confident model of scaled columns
 
 
 class Sensitivity(NamedTuple):
-    """How much replacing one row can change what a client reports.
+    """How much replacing one row can change what a client reports."""
 
-    Attributes
-    ----------
-    value : float
-        Change of the value.
-    gradient : float
-        Norm of the change of the gradient.
-    """
-
-    value: float
-    gradient: float
+    value: float  # change of the value
+    gradient: float  # norm of the change of the gradient
 
 
 @dataclass(frozen=True)
@@ -297,18 +289,6 @@ def gaussian(
 def composed(runs: list[dict[str, float]], delta: float) -> float:
     """Compute ε of several Gaussian mechanisms: exactly, as one of multiplier (Σ z_i⁻²)^−½.
 
-    Parameters
-    ----------
-    runs
-        The multiplier of each mechanism, as `{"multiplier": z}`.
-    delta
-        Probability δ of a larger loss.
-
-    Returns
-    -------
-    float
-        ε of all together.
-
     >>> round(composed([{"multiplier": 4.0}, {"multiplier": 4.0}], 1e-5), 3)
     1.356
     """
@@ -329,18 +309,7 @@ def composed(runs: list[dict[str, float]], delta: float) -> float:
 
 
 def check(problem: Agreed) -> None:
-    """Raise an error if reports depend on rows in ways that the sensitivity does not cover.
-
-    Parameters
-    ----------
-    problem
-        What is trained.
-
-    Raises
-    ------
-    ValueError
-        If the method or the loss sends more than values and gradients.
-    """
+    """Raise a ValueError if reports depend on rows in ways that the sensitivity does not cover."""
     method = problem.method
     if method.score is not None and isinstance(method.score.center, str):
         raise ValueError(

@@ -161,24 +161,10 @@ def dataset(name: str, seed: int = 0) -> Dataset:
 
 
 def train(name: str, clients: Any, **options: Any) -> Fit:
-    """Train a linear model by a registered method.
+    """Train a linear model by a registered method; options are those of :func:`dorfl.train`.
 
     A rule for weights is followed to a fixed point: train with λ given, ask the rule for the
     weights at that model, go half of the way there, and train on from that model.
-
-    Parameters
-    ----------
-    name
-        A registered name.
-    clients
-        A list of (X, y), or a mapping of client name to (X, y).
-    **options
-        As :func:`dorfl.train` takes them.
-
-    Warns
-    -----
-    FitWarning
-        If the weights still change after the largest number of updates.
     """
     parts = method(name).parts
     if isinstance(parts, Method):
@@ -224,13 +210,6 @@ def network_method(name: str, rows: Mapping[str, int]) -> Method:
 
     A choice of parts is returned as it is. A rule for weights is followed every round, with the
     clients' risks of the round before.
-
-    Parameters
-    ----------
-    name
-        A registered name.
-    rows
-        Number of rows of each client.
     """
     parts = method(name).parts
     if isinstance(parts, Method):

@@ -1,4 +1,4 @@
-"""ClientBounds of an honest report, for clipping, and a convexity test for contradictions.
+"""Bounds of an honest report, for clipping, and a convexity test for contradictions.
 
 Let ‖x‖ ≤ R for every scaled row, and ω = ‖θ‖. With G the largest slope of the loss in the model's
 output, κ the smallest eigenvalue of the Hessian of cost plus score, and r ≥ ‖(m, 1)‖ for every
@@ -47,70 +47,31 @@ class Limits(NamedTuple):
 
 
 class ReportBounds(NamedTuple):
-    """Parameters of the bounds.
+    """Parameters of the bounds."""
 
-    Attributes
-    ----------
-    problem : Problem
-        What is trained.
-    limits : Limits
-        Limits on rows and targets.
-    center : dict
-        ξ̄ of every client; zero without a quadratic score.
-    convex : bool
-        Whether the reports of a client are values of one convex function: not with minibatches,
-        noise or an approximate supremum.
-    """
-
-    problem: Problem
-    limits: Limits
-    center: dict[str, Array]
+    problem: Problem  # what is trained
+    limits: Limits  # limits on rows and targets
+    center: dict[str, Array]  # ξ̄ of every client; zero without a quadratic score
+    # whether the reports of a client are values of one convex function: not with minibatches, noise
+    # or an approximate supremum
     convex: bool = True
 
 
 class ClientBounds(NamedTuple):
-    """ClientBounds of an honest report.
+    """Bounds of an honest report."""
 
-    Attributes
-    ----------
-    low, high : float
-        Smallest and largest value.
-    center, radius : Array, float
-        Ball of the vector: ‖vector − center‖ ≤ radius.
-    curvature : float
-        Largest entry of the diagonal of ∇²F.
-    shape : Shape
-        Layout of the parameters.
-    """
-
-    low: float
-    high: float
-    center: Array
-    radius: float
-    curvature: float
-    shape: Shape
+    low: float  # smallest value
+    high: float  # largest value
+    center: Array  # of a ball that has the vector in it
+    radius: float  # of this ball
+    curvature: float  # largest entry of the diagonal of ∇²F
+    shape: Shape  # layout of the parameters
 
 
 def defend(
     problem: Problem, limits: Limits, center: Mapping[str, Array], *, convex: bool = True
 ) -> ReportBounds:
-    """Return the parameters of the bounds of a study.
-
-    Parameters
-    ----------
-    problem
-        What is trained.
-    limits
-        Limits on rows and targets.
-    center
-        ξ̄ of every client.
-    convex
-        Whether reports are exact.
-
-    Raises
-    ------
-    ValueError
-        If reports have no bounds.
+    """Return the parameters of the bounds of a study; raise a ValueError if reports have none.
 
     >>> import dorfl
     >>> from dorfl.solvers.base import Task

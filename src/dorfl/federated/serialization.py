@@ -29,20 +29,7 @@ class ModelError(ValueError):
 
 
 def save(fit: Fit, path: str | Path) -> Path:
-    """Write a fit to a file; see :meth:`~dorfl.federated.fit.Fit.save`.
-
-    Parameters
-    ----------
-    fit
-        A linear model.
-    path
-        The file.
-
-    Raises
-    ------
-    ModelError
-        If the fit belongs to an oracle, or labels are neither text nor numbers.
-    """
+    """Write a linear model to a file; see :meth:`~dorfl.federated.fit.Fit.save`."""
     if not isinstance(fit.problem, Problem):
         raise ModelError("save: only linear models can be saved; this one belongs to its oracle")
     labels = fit.problem.classes.tolist()
@@ -63,18 +50,7 @@ def save(fit: Fit, path: str | Path) -> Path:
 
 
 def read(path: Path) -> Any:
-    """Read the JSON of an untrusted file.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Raises
-    ------
-    ModelError
-        If it is damaged or too large.
-    """
+    """Read the JSON of an untrusted file; raise a ModelError if it is damaged or too large."""
     if path.stat().st_size > _MAX_BYTES:
         raise ModelError(f"{path}: is too large for a model")
     try:
@@ -84,20 +60,7 @@ def read(path: Path) -> Any:
 
 
 def load(path: Path, written: Any) -> Fit:
-    """Return the fit of a file.
-
-    Parameters
-    ----------
-    path
-        The file, for errors.
-    written
-        Its JSON.
-
-    Raises
-    ------
-    ModelError
-        If a field is damaged.
-    """
+    """Return the fit of a file from its JSON; raise a ModelError if a field is damaged."""
     try:
         if written["version"] != VERSION:
             raise ValueError(f"is written in version {short(written['version'])}, not {VERSION}")

@@ -43,45 +43,20 @@ _CONTRADICTS = "contradicts its own earlier report: no set of rows gives both; l
 
 
 class Server(NamedTuple):
-    """State of the server between rounds.
+    """State of the server between rounds."""
 
-    Attributes
-    ----------
-    rows : dict
-        Number of rows of every client, in the order of the clients.
-    solver, solving : Solver, Any
-        The solver and its state.
-    round : int
-        Number of the next round.
-    last : dict
-        Last valid report of every client, with its task.
-    defence : ReportBounds, optional
-        Parameters of the bounds of reports.
-    exposed : tuple of str
-        Clients whose reports contradict each other.
-    stiffest : float
-        Largest plausible entry of the diagonal of a curvature.
-    budget : int, optional
-        Last round.
-    detection : Detection
-        Detection of Byzantine clients.
-    shown : Info, optional
-        Results of the last round in which a client replied.
-    clipped_before : dict
-        For each client, rounds in which its curvature was clipped.
-    """
-
-    rows: dict[str, int]
+    rows: dict[str, int]  # number of rows of every client, in the order of the clients
     solver: Solver
-    solving: Any
-    round: int = 1
-    last: Mapping[str, tuple[Task, Report]] = {}
-    defence: ReportBounds | None = None
-    exposed: tuple[str, ...] = ()
-    stiffest: float = np.inf
-    budget: int | None = None
-    detection: Detection = Detection()
-    shown: Info | None = None
+    solving: Any  # state of the solver
+    round: int = 1  # number of the next round
+    last: Mapping[str, tuple[Task, Report]] = {}  # last valid report of every client, with its task
+    defence: ReportBounds | None = None  # parameters of the bounds of reports
+    exposed: tuple[str, ...] = ()  # clients whose reports contradict each other
+    stiffest: float = np.inf  # largest plausible entry of the diagonal of a curvature
+    budget: int | None = None  # last round
+    detection: Detection = Detection()  # detection of Byzantine clients
+    shown: Info | None = None  # results of the last round in which a client replied
+    # for each client, rounds in which its curvature was clipped
     clipped_before: Mapping[str, int] = {}
 
     @property
@@ -91,23 +66,13 @@ class Server(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Reports of a round.
+    """Reports of a round."""
 
-    Attributes
-    ----------
-    answered : tuple of str
-        Clients whose reports were used.
-    refused, clipped : dict
-        For each client whose report was refused or clipped, the reason.
-    bytes_up, bytes_down : int
-        Bytes of numbers in the reports used, and in the broadcasts to all clients.
-    """
-
-    answered: tuple[str, ...]
-    refused: dict[str, str]
-    clipped: Mapping[str, str] = {}
-    bytes_up: int = 0
-    bytes_down: int = 0
+    answered: tuple[str, ...]  # clients whose reports were used
+    refused: dict[str, str]  # for each client whose report was refused, the reason
+    clipped: Mapping[str, str] = {}  # for each client whose report was clipped, the reason
+    bytes_up: int = 0  # of numbers in the reports used
+    bytes_down: int = 0  # of numbers in the broadcasts to all clients
 
     @property
     def odd(self) -> bool:
@@ -117,39 +82,17 @@ class Receipt(NamedTuple):
 
 
 def broadcast(server: Server) -> Broadcast:
-    """Return the request of this round, the same for every client.
-
-    Parameters
-    ----------
-    server
-        State before the round.
-    """
+    """Return the request of this round, the same for every client."""
     return Broadcast(server.round, server.solver.ask(server.solving))
 
 
 def receive(
     server: Server, reports: Iterable[Report], *, imputed: bool = False
 ) -> tuple[Server, Info, Receipt]:
-    """Process the reports of a round.
+    """Process the reports of a round: return the next state, the solver's results and the receipt.
 
-    Parameters
-    ----------
-    server
-        State before the round.
-    reports
-        Reports in any order.
-    imputed
-        Whether a report is a sum in which some curvature is imputed.
-
-    Returns
-    -------
-    (Server, Info, Receipt)
-        The next state, the solver's results, and which reports were used.
-
-    Raises
-    ------
-    ValueError
-        If a client has sent no valid report yet, or all clients contradict themselves.
+    Reports come in any order. One that is a sum in which some curvature is imputed is `imputed`. A
+    ValueError says that a client has sent no valid report yet, or that all contradict themselves.
     """
     sent = broadcast(server)
     good, refused, unused = _sift(server, sent, reports)
@@ -281,22 +224,7 @@ def _over(server: Server, number: int, info: Info) -> str:
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
-    """Check a report; types are checked before values.
-
-    Parameters
-    ----------
-    server
-        State before the round.
-    sent
-        The request.
-    report
-        What the client sent, of any type.
-
-    Returns
-    -------
-    str or None
-        Why the report is invalid; None if it is valid.
-    """
+    """Return why a report of any type is invalid, None if it is valid; types come before values."""
     if type(report) is not Report:
         return "is not a report"
     if type(report.client) is not str or report.client not in server.rows:

@@ -59,31 +59,10 @@ def run(
     privacy: Gaussian | None = None,
     progress: Callable[[Round], object] | None = None,
 ) -> tuple[Info, list[Round]]:
-    """Run rounds until the solver or `progress` stops.
+    """Run rounds until the solver or `progress` stops; return the last results and all rounds.
 
-    Parameters
-    ----------
-    server
-        The server before its first round.
-    oracle
-        The clients.
-    seed
-        Seed of minibatches and participation.
-    participation
-        Share of the clients that get a request in a round; all do in the first.
-    absent
-        `absent(round, client)` returns whether a client does not reply.
-    tamper
-        `tamper(broadcast, report)` returns the report to send in place of an honest one.
-    privacy
-        Clipping and noise of the reports.
-    progress
-        Called with every round; True from it ends training.
-
-    Returns
-    -------
-    (Info, list of Round)
-        The last round's results, whose `done` is the reason to stop, and all rounds.
+    All clients get a request in the first round, and a random share `participation` in later ones.
+    `absent`, `tamper` and `progress` are those of :func:`dorfl.train`.
     """
     history: list[Round] = []
     count = len(oracle.names)

@@ -55,30 +55,7 @@ def train(
     class_weight: Any = None,
     **given: Any,
 ) -> Fit:
-    """Train a linear model by a method whose parameters are given.
-
-    Parameters
-    ----------
-    clients
-        A list of (X, y), or a mapping of client name to (X, y). X may be sparse (SciPy), and stays
-        so. For another model, an :class:`~dorfl.linear.base.Oracle`, which has its own method and
-        loss.
-    method
-        A method from :mod:`dorfl.methods`.
-    options, **given
-        Options, as a record or by name: :class:`~dorfl.federated.options.Options`.
-    start, absent, tamper, progress, sample_weight, class_weight
-        As in :func:`dorfl.train`.
-
-    Returns
-    -------
-    Fit
-        θ, λ, risks, gap and history.
-
-    Raises
-    ------
-    ValueError
-        If the input cannot be used; the message names the client and the remedy.
+    """Train a linear model by a method whose parameters are given; see :func:`dorfl.train`.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)
@@ -212,21 +189,9 @@ def serve(
 ) -> Server:
     """Return the server before the first round; it needs no rows.
 
-    Parameters
-    ----------
-    problem
-        What is trained.
-    names
-        The clients, in the order of all sums.
-    counts
-        (clients,) numbers of rows, or sums of their weights.
-    theta
-        (parameters,) where to start; with a radius ρ is the last entry, with
-        ``huber(scale="auto")`` the scale σ.
-    options
-        Options of training.
-    centers
-        (clients, d) ξ̄ of every client, for the bounds of a quadratic score.
+    Clients come in the order of all sums; `counts` are their numbers of rows, or sums of weights. θ
+    is where to start: with a radius ρ is the last entry, with ``huber(scale="auto")`` the scale σ.
+    `centers` are the clients' ξ̄, for the bounds of a quadratic score.
     """
     method = problem.method
     lam = method.mixture.start(names, counts)
@@ -385,24 +350,8 @@ def prepare(
 ) -> Group:
     """Check clients, encode labels, estimate centres and stack rows.
 
-    Parameters
-    ----------
-    clients
-        A list of (X, y), or a mapping of client name to (X, y).
-    method
-        A method from :mod:`dorfl.methods`.
-    loss, intercept, tolerance
-        As in :class:`~dorfl.federated.options.Options`.
-    classes
-        The labels, if not all of them occur.
-    mass
-        (n,) positive weights of each client's rows;
-        see :func:`dorfl.data.validation.apply_weights`.
-
-    Returns
-    -------
-    Group
-        The clients, to be evaluated.
+    `classes` are the labels, if not all of them occur; `mass` has positive weights of each client's
+    rows (:func:`dorfl.data.validation.apply_weights`).
     """
     checked = validation.clients(clients)
     chosen = losses.resolve(loss)
@@ -429,21 +378,7 @@ def stack(
     tolerance: float = 0.0,
     mass: Array | None = None,
 ) -> Group:
-    """Stack checked clients into one group, with encoded labels.
-
-    Parameters
-    ----------
-    problem
-        What is trained.
-    checked
-        (X, y) by client.
-    centers
-        (clients, d) ξ̄, or (clients, classes, d).
-    tolerance
-        Accuracy of the inner maximisation; 0 solves it exactly.
-    mass
-        (n,) weights of all rows.
-    """
+    """Stack checked clients into one group, with encoded labels."""
     rows = validation.joined([X for X, _ in checked.values()])
     # Numba would compile the kernels again for a read-only array.
     if isinstance(rows, np.ndarray) and not rows.flags.writeable:
@@ -465,16 +400,6 @@ def own_best(group: Group) -> Array:
 
     That model has l2 = 1 / n_i and five folds: the risk on training rows would be far too low for
     a small client. F_i* is at most the risk of θ = 0.
-
-    Parameters
-    ----------
-    group
-        The clients.
-
-    Returns
-    -------
-    Array
-        (clients,) F_i*.
 
     >>> import dorfl
     >>> data = dorfl.datasets.synthetic(seed=0)

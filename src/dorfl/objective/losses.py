@@ -264,23 +264,7 @@ def huber(delta: float | None = None, *, scale: float | str = 1.0, least: float 
 
 
 def resolve(loss: str | Loss) -> Loss:
-    """Return a loss by its name.
-
-    Parameters
-    ----------
-    loss
-        A name in ``KINDS``, or a loss, which is returned as it is.
-
-    Returns
-    -------
-    Loss
-        The loss.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    """
+    """Return a loss by its name in `KINDS`; a loss is returned as it is."""
     if isinstance(loss, Loss):
         return loss
     if loss in ("exponential", "poisson"):

@@ -206,19 +206,7 @@ class Mixture:
 def tilted_mean(values: Array, tau: float, weights: Array | None = None) -> float:
     """Compute τ log Σ w exp(v/τ), the mean for τ = ∞; accurate also for large τ.
 
-    Parameters
-    ----------
-    values
-        (n,) v.
-    tau
-        Temperature τ.
-    weights
-        (n,) w, normalised here; equal if None.
-
-    Returns
-    -------
-    float
-        The tilted mean.
+    Weights are normalised here; they are equal if None.
 
     >>> tilted_mean(np.array([0.0, 1.0]), 1e12)
     0.500000000000125
@@ -321,23 +309,7 @@ def _check_by(by: str) -> None:
 
 
 def resolve(rule: str | Mixture) -> Mixture:
-    """Return a rule by its name.
-
-    Parameters
-    ----------
-    rule
-        "fixed", "agnostic", or a rule, which is returned as it is.
-
-    Returns
-    -------
-    Mixture
-        The rule.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    """
+    """Return a rule by its name, "fixed" or "agnostic"; a rule is returned as it is."""
     if isinstance(rule, Mixture):
         return rule
     if rule == "fixed":
@@ -401,18 +373,7 @@ def _uniform(count: int, cap: float) -> Array:
 
 
 def project_simplex(point: Any) -> Array:
-    """Project onto the simplex {λ ≥ 0, Σ λ = 1}.
-
-    Parameters
-    ----------
-    point
-        (n,) numbers.
-
-    Returns
-    -------
-    Array
-        (n,) λ.
-    """
+    """Project onto the simplex {λ ≥ 0, Σ λ = 1}."""
     v = np.asarray(point, dtype=float)
     v = v - v.max()  # same projection, without loss of digits
     excess = np.cumsum(np.sort(v)[::-1]) - 1.0
@@ -422,18 +383,6 @@ def project_simplex(point: Any) -> Array:
 
 def project_capped(point: Any, cap: float) -> Array:
     """Project onto {0 ≤ λ ≤ cap, Σ λ = 1}: clip(point − ν) for one ν.
-
-    Parameters
-    ----------
-    point
-        (n,) numbers.
-    cap
-        Largest entry.
-
-    Returns
-    -------
-    Array
-        (n,) λ.
 
     >>> project_capped([0.9, 0.3, 0.0], 0.5)
     array([0.5, 0.4, 0.1])

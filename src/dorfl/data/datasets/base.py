@@ -67,20 +67,7 @@ class Dataset:
 
 
 def seventy_percent(count: int, seed: int) -> Array:
-    """Return a random mask of 70 % of the rows, to train on.
-
-    Parameters
-    ----------
-    count
-        Number of rows.
-    seed
-        Seed of the draw.
-
-    Returns
-    -------
-    Array
-        (count,) mask.
-    """
+    """Return a random mask of 70 % of the rows, to train on."""
     drawn = np.zeros(count, dtype=bool)
     order = np.random.default_rng([seed, count]).permutation(count)
     drawn[order[: round(0.7 * count)]] = True
@@ -88,39 +75,13 @@ def seventy_percent(count: int, seed: int) -> Array:
 
 
 def pooled(clients: Clients) -> tuple[Array, Array]:
-    """Return the rows and labels of all clients as one table.
-
-    Parameters
-    ----------
-    clients
-        (X, y) by client.
-
-    Returns
-    -------
-    (Array, Array)
-        X and y.
-    """
+    """Return the rows and labels of all clients as one table."""
     tables, labels = zip(*clients.values(), strict=True)
     return np.concatenate(tables), np.concatenate(labels)
 
 
 def hold_out(clients: Clients, share: float, seed: int) -> tuple[list[Array], list[Array]]:
-    """Draw rows of every client to hold out.
-
-    Parameters
-    ----------
-    clients
-        (X, y) by client.
-    share
-        Share of the rows that is held out.
-    seed
-        Seed of the draw.
-
-    Returns
-    -------
-    (list of Array, list of Array)
-        Sorted row numbers of every client: those kept, and those held out.
-    """
+    """Return sorted row numbers of every client: those kept, and a random `share` to hold out."""
     streams = np.random.default_rng([seed, 70]).spawn(len(clients))
     kept, held = [], []
     for (_, y), rng in zip(clients.values(), streams, strict=True):

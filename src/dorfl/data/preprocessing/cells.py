@@ -77,18 +77,6 @@ def read(column: Any, decimal: str = ".") -> tuple[Any, str]:
 
     Text of plain numbers stays text: it is quoted in the file because it is a code.
 
-    Parameters
-    ----------
-    column
-        An Arrow array.
-    decimal
-        Decimal sign of the file.
-
-    Returns
-    -------
-    (Arrow array, str)
-        The column, and how it is read if not as it is stored.
-
     >>> read(pa.array(["$1,200", "$90"]))[1]
     'is text read as numbers'
     >>> read(pa.array(["01234", "56789"]))[1]
@@ -119,18 +107,6 @@ def swap_signs(column: Any) -> Any:
 
 def without(column: Any, missing: Sequence[str]) -> Any:
     """Return a column with nulls for empty cells and for those in `missing`.
-
-    Parameters
-    ----------
-    column
-        An Arrow array.
-    missing
-        Cells that mean a missing value.
-
-    Returns
-    -------
-    Arrow array
-        The column.
 
     >>> without(pa.array([1.0, -999.0]), ["-999", "refused"]).to_pylist()
     [1.0, None]

@@ -43,18 +43,10 @@ class ColumnTable(Protocol):
 
 
 class Levels(NamedTuple):
-    """Categories of a column.
+    """Categories of a column."""
 
-    Attributes
-    ----------
-    names : list of str
-        The distinct values as text.
-    codes : Array
-        (n,) index of each row's value; −1 if missing.
-    """
-
-    names: list[str]
-    codes: Array
+    names: list[str]  # the distinct values as text
+    codes: Array  # (n,) index of each row's value; −1 if missing
 
 
 def table_of(given: Any) -> ColumnTable:
@@ -87,24 +79,8 @@ def kind_of(column: Any) -> str:
 def numbers(column: Any, name: str) -> Array:
     """Return a column as float64, NaN for missing values and those beyond 1e100.
 
-    Dates become days since 1970, times of day become hours.
-
-    Parameters
-    ----------
-    column
-        An Arrow array.
-    name
-        Name of the column in errors.
-
-    Returns
-    -------
-    Array
-        (n,) numbers.
-
-    Raises
-    ------
-    ValueError
-        If a cell is no number.
+    Dates become days since 1970, times of day become hours. A cell that is no number raises a
+    ValueError with the `name` of the column.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -148,20 +124,7 @@ def _floats(column: Any) -> Any:
 
 
 def levels(column: Any, name: str) -> Levels:
-    """Read a column as categories: stripped text, numbers in their shortest form.
-
-    Parameters
-    ----------
-    column
-        An Arrow array.
-    name
-        Name of the column in errors.
-
-    Raises
-    ------
-    ValueError
-        If the type of the column has no categories.
-    """
+    """Read a column as categories: stripped text, numbers in their shortest form."""
     if kind_of(column) == "other":
         raise ValueError(f"column {name!r} holds {column.type}, which is no type for categories")
     column = _one_piece(column)
@@ -195,15 +158,7 @@ def _rank(level: str) -> tuple[bool, float, str]:
 
 
 def is_identifier(values: Array, name: str) -> bool:
-    """Return whether integers number the rows: distinct, and ordered or named like an id.
-
-    Parameters
-    ----------
-    values
-        (n,) numbers.
-    name
-        Name of the column.
-    """
+    """Return whether integers number the rows: distinct, and ordered or named like an id."""
     if len(values) < _MIN_NUMBERED:
         return False
     for part in (values[:_MIN_NUMBERED], values):  # the first rows decide for most columns

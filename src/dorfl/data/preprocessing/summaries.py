@@ -36,32 +36,17 @@ _RARE = 4.0  # scales beyond which the values of a nearly constant column set it
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """Plan of preprocessing, the same for all clients.
+    """Plan of preprocessing, the same for all clients."""
 
-    Attributes
-    ----------
-    scaling : str
-        "robust" (median and MAD), "standard" (mean and standard deviation) or "none".
-    kinds : mapping
-        "numeric", "category" or "ignore" for columns whose type does not decide it.
-    least : int
-        Least number of rows in a statistic.
-    most_levels : int
-        Most levels of a column; the most frequent are kept.
-    flags : bool
-        Whether a column of X marks missing numbers.
-    missing : tuple of str
-        Cells that mean a missing value.
-    floors : mapping
-        Least scale of columns; distances are then summed, with noise, in place of squares.
-    """
-
+    # "robust" (median and MAD), "standard" (mean and standard deviation) or "none"
     scaling: str = "robust"
+    # "numeric", "category" or "ignore" for columns whose type does not decide it
     kinds: Mapping[str, str] = field(default_factory=dict)
-    least: int = 5
-    most_levels: int = 100
-    flags: bool = True
-    missing: tuple[str, ...] = ()
+    least: int = 5  # least number of rows in a statistic
+    most_levels: int = 100  # most levels of a column; the most frequent are kept
+    flags: bool = True  # whether a column of X marks missing numbers
+    missing: tuple[str, ...] = ()  # cells that mean a missing value
+    # least scale of columns; distances are then summed, with noise, in place of squares
     floors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,31 +60,15 @@ class ColumnPlan:
 
 
 class Column(NamedTuple):
-    """Summary of one column at a client.
+    """Summary of one column at a client."""
 
-    Attributes
-    ----------
-    kind : str
-        "numeric", "date" or "category"; "empty" or "other" if it is not used.
-    rows, missing : int
-        Number of values, and of missing values.
-    total : tuple of float
-        Exact sum of the values, for standard scaling.
-    values : Sketch
-        Sketch of the values, for robust scaling.
-    levels : mapping
-        Rows by level.
-    numbering : bool
-        Whether the column only numbers the rows.
-    """
-
-    kind: str
-    rows: int = 0
-    missing: int = 0
-    total: tuple[float, ...] = ()
-    values: Sketch = Sketch(0, ())
+    kind: str  # "numeric", "date" or "category"; "empty" or "other" if it is not used
+    rows: int = 0  # number of values
+    missing: int = 0  # number of missing values
+    total: tuple[float, ...] = ()  # exact sum of the values, for standard scaling
+    values: Sketch = Sketch(0, ())  # sketch of the values, for robust scaling
     levels: Mapping[str, int] = {}  # never changed in place
-    numbering: bool = False
+    numbering: bool = False  # whether the column only numbers the rows
 
 
 class Deviation(NamedTuple):
@@ -112,18 +81,6 @@ class Deviation(NamedTuple):
 
 def summarise(table: Any, plan: ColumnPlan) -> dict[str, Column]:
     """Summarise every column of a client's table, for the first exchange.
-
-    Parameters
-    ----------
-    table
-        Anything that `pyarrow.table` takes.
-    plan
-        The plan that all clients follow.
-
-    Returns
-    -------
-    dict
-        Summaries by column.
 
     >>> ages = {"age": [30, 30, 31, 39, 40, 44, 50, 51, 52, 53], "site": ["a"] * 10}
     >>> summarise(ages, ColumnPlan())["age"].values.means
@@ -172,22 +129,7 @@ def read_column(column: Any, name: str, plan: ColumnPlan) -> tuple[Column, Array
 
 
 def deviations(table: Any, transform: Transform, plan: ColumnPlan) -> dict[str, Deviation]:
-    """Compute the distances of numeric columns from their centres, for the second exchange.
-
-    Parameters
-    ----------
-    table
-        Anything that `pyarrow.table` takes.
-    transform
-        The transformation after the first exchange.
-    plan
-        The plan that all clients follow.
-
-    Returns
-    -------
-    dict
-        Distances by column.
-    """
+    """Compute the distances of numeric columns from their centres, for the second exchange."""
     given = columns.table_of(table)
     return {p.name: deviation(given.column(p.name), p, plan) for p in transform.numeric}
 
@@ -219,20 +161,7 @@ def _enough(count: int, plan: ColumnPlan) -> int:
 
 
 def agree(summaries: Mapping[str, Mapping[str, Column]], plan: ColumnPlan) -> Transform:
-    """Return the transformation after the first exchange, with scales of 1.
-
-    Parameters
-    ----------
-    summaries
-        Summaries by client and column: :func:`summarise`.
-    plan
-        The plan that all clients followed.
-
-    Raises
-    ------
-    ValueError
-        If clients have different columns, or read one differently.
-    """
+    """Return the transformation after the first exchange, with scales of 1."""
     if not summaries:
         raise ValueError("preprocessing: there are no clients")
     names = _check_columns({client: list(own) for client, own in summaries.items()}, plan)
@@ -271,17 +200,7 @@ def _assemble(found: Mapping[str, Part | str], plan: ColumnPlan) -> Transform:
 def scale(
     transform: Transform, reports: Mapping[str, Mapping[str, Deviation]], plan: ColumnPlan
 ) -> Transform:
-    """Return the transformation after the second exchange, with its scales.
-
-    Parameters
-    ----------
-    transform
-        The transformation after the first exchange.
-    reports
-        Distances by client and column: :func:`deviations`.
-    plan
-        The plan that all clients follow.
-    """
+    """Return the transformation after the second exchange, with its scales."""
     parts = [
         part._replace(spread=_spread_of([d[part.name] for d in reports.values()], plan, part.name))
         if isinstance(part, Numeric)
@@ -292,26 +211,9 @@ def scale(
 
 
 def agree_on(name: str, summaries: Mapping[str, Column], plan: ColumnPlan) -> Part | str:
-    """Decide how a column is used.
+    """Return the part of the transformation for a column, or the reason why it is not used.
 
-    Parameters
-    ----------
-    name
-        The column.
-    summaries
-        Its summaries by client.
-    plan
-        The plan that all clients follow.
-
-    Returns
-    -------
-    Part or str
-        The part of the transformation, or the reason why the column is not used.
-
-    Raises
-    ------
-    ValueError
-        If clients read the column differently.
+    A ValueError says that clients read the column differently.
     """
     kinds = {column.kind: client for client, column in summaries.items() if column.kind != "empty"}
     if not kinds:
@@ -393,21 +295,10 @@ def fit(
     plan: ColumnPlan | None = None,
     inspect: Callable[[str], object] | None = None,
 ) -> Transform:
-    """Fit a transformation to clients in this process.
+    """Fit a transformation to tables of clients in this process.
 
-    Parameters
-    ----------
-    tables
-        Table of each client by name: anything that `pyarrow.table` takes.
-    plan
-        How columns are read and scaled.
-    inspect
-        Called with the name of every column while it is in memory.
-
-    Raises
-    ------
-    ValueError
-        If clients have different columns, or read one differently.
+    `inspect` is called with the name of every column while it is in memory. A ValueError says that
+    clients have different columns, or read one differently.
     """
     plan = plan or ColumnPlan()
     given = {name: columns.table_of(table) for name, table in sorted(tables.items())}

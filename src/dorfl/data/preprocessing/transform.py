@@ -23,31 +23,15 @@ _BATCH = 8  # columns transposed at once; one at a time takes ten times as long
 
 
 class Numeric(NamedTuple):
-    """Numeric column: x ↦ (x − center) / spread.
+    """Numeric column: x ↦ (x − center) / spread."""
 
-    Attributes
-    ----------
-    name : str
-        The column.
-    center, spread : float
-        Location and scale.
-    fill : float
-        Imputation value.
-    flagged : bool
-        Whether one more feature marks missing values.
-    missing : float
-        Share of missing values in the training rows.
-    date : bool
-        Whether x is a date, in days since 1970.
-    """
-
-    name: str
-    center: float
-    spread: float
-    fill: float
-    flagged: bool = False
-    missing: float = 0.0
-    date: bool = False
+    name: str  # the column
+    center: float  # location
+    spread: float  # scale
+    fill: float  # imputation value
+    flagged: bool = False  # whether one more feature marks missing values
+    missing: float = 0.0  # share of missing values in the training rows
+    date: bool = False  # whether x is a date, in days since 1970
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -123,24 +107,12 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Transform:
-    """Transformation of a table.
+    """Transformation of a table."""
 
-    Attributes
-    ----------
-    parts : tuple
-        The columns used, in order.
-    ignored : mapping
-        For each other column, the reason why it is not used.
-    scaling : str
-        As in :class:`~dorfl.data.preprocessing.ColumnPlan`.
-    missing : tuple of str
-        Cells that mean a missing value.
-    """
-
-    parts: tuple[Part, ...]
-    ignored: Mapping[str, str]
-    scaling: str = "robust"
-    missing: tuple[str, ...] = ()
+    parts: tuple[Part, ...]  # the columns used, in order
+    ignored: Mapping[str, str]  # for each other column, the reason why it is not used
+    scaling: str = "robust"  # as in :class:`~dorfl.data.preprocessing.ColumnPlan`
+    missing: tuple[str, ...] = ()  # cells that mean a missing value
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -27,38 +27,18 @@ csv.field_size_limit(_MAX_LINE)
 
 
 class Dialect(NamedTuple):
-    """Dialect of a text table.
-
-    Attributes
-    ----------
-    delimiter, decimal : str
-        Characters between cells and before decimals.
-    encoding : str
-        "utf-8" or "latin-1".
-    header : tuple of str
-        Names of the columns.
-    compressed : bool
-        Whether the file is gzipped.
-    skip : int
-        Lines before the header.
-    """
+    """Dialect of a text table."""
 
     delimiter: str
-    decimal: str
-    encoding: str
-    header: tuple[str, ...]
-    compressed: bool
-    skip: int = 0
+    decimal: str  # character before decimals
+    encoding: str  # "utf-8" or "latin-1"
+    header: tuple[str, ...]  # names of the columns
+    compressed: bool  # whether the file is gzipped
+    skip: int = 0  # lines before the header
 
 
 def of(path: Path) -> Dialect:
-    """Guess the dialect of a file from its first lines.
-
-    Raises
-    ------
-    DataError
-        If the file is not a delimited text with a header.
-    """
+    """Guess the dialect of a file from its first lines."""
     with path.open("rb") as file:
         start = file.read(4)
     compressed = start[:2] == b"\x1f\x8b"

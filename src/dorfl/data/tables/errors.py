@@ -42,17 +42,7 @@ def check_distinct(path: Path, names: Sequence[str]) -> None:
 
 
 def need_memory(path: Path, numbers: int, instead: str) -> None:
-    """Raise a DataError if less memory is free than needed.
-
-    Parameters
-    ----------
-    path
-        The file to be read.
-    numbers
-        Bytes needed.
-    instead
-        The remedy that the message names.
-    """
+    """Raise a DataError that names the remedy `instead` if fewer than `numbers` bytes are free."""
     free = _available()
     if free is not None and numbers > free:
         raise DataError(

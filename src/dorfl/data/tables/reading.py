@@ -51,29 +51,11 @@ def read(
     text: Sequence[str] = (),
     missing: Sequence[str] = (),
 ) -> FileTable:
-    """Read a file.
+    """Read a CSV, gzipped CSV or Parquet file; raise a DataError if it is no table.
 
-    Parameters
-    ----------
-    path
-        CSV, gzipped CSV or Parquet.
-    wanted
-        Columns of a text to keep; by default all.
-    text
-        Columns that stay text even if their cells are numbers or dates.
-    missing
-        Cells that mean a missing value, besides empty ones. NA and the like are missing values only
-        in columns of numbers.
-
-    Returns
-    -------
-    FileTable
-        The table; columns are read on access.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read as a table.
+    Of a text only the columns `wanted` are kept. Those in `text` stay text even if their cells are
+    numbers or dates. Cells in `missing` and empty ones are missing values; NA and the like are so
+    only in columns of numbers.
     """
     path = _existing(path)
     if _is_parquet(path):
@@ -89,26 +71,13 @@ def read(
 
 @dataclass(frozen=True)
 class FileTable:
-    """Table of a file, whose columns are read on access.
+    """Table of a file, whose columns are read on access."""
 
-    Attributes
-    ----------
-    table : ColumnTable
-        The stored columns.
-    decimal : str
-        Decimal sign of the file.
-    text : frozenset of str
-        Columns that stay text.
-    missing : tuple of str
-        Cells that mean a missing value.
-    remarks : dict
-        For columns read so far that are not used as they are stored: how they are used.
-    """
-
-    table: ColumnTable
-    decimal: str = "."
-    text: frozenset[str] = frozenset()
-    missing: tuple[str, ...] = ()
+    table: ColumnTable  # the stored columns
+    decimal: str = "."  # decimal sign of the file
+    text: frozenset[str] = frozenset()  # columns that stay text
+    missing: tuple[str, ...] = ()  # cells that mean a missing value
+    # for columns read so far that are not used as they are stored: how they are used
     remarks: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -135,18 +104,10 @@ class FileTable:
 def batches(
     path: str | Path, kinds: Mapping[str, str], rows: int = _BATCH, missing: Sequence[str] = ()
 ) -> Iterator[pa.Table]:
-    """Yield tables of at most `rows` rows.
+    """Yield tables of the columns `kinds`, of at most `rows` rows from a Parquet file.
 
-    Parameters
-    ----------
-    path
-        CSV, gzipped CSV or Parquet.
-    kinds
-        Columns to read, and how: "numeric", "category" or "as it is".
-    rows
-        Most rows of a batch from a Parquet file.
-    missing
-        Cells that mean a missing value.
+    `kinds` says how each column is read: "numeric", "category" or "as it is". Cells in `missing`
+    become null.
     """
     path = Path(path)
     decimal = "."

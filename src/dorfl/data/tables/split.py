@@ -22,27 +22,13 @@ _MANY_NAMES = 100  # names beyond which a column of mostly small clients is a wr
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Table with its rows ordered by client; each column is read once for all clients.
+    """Table with its rows ordered by client; each column is read once for all clients."""
 
-    Attributes
-    ----------
-    table : ColumnTable
-        The table in the order of the file.
-    names : tuple of str
-        The clients.
-    bounds : Array
-        (clients + 1,) client i has the rows bounds[i] … bounds[i + 1].
-    order : Array
-        (n,) place of each row in the file.
-    notes : tuple of str
-        What was left out or merged.
-    """
-
-    table: ColumnTable
-    names: tuple[str, ...]
-    bounds: Array
-    order: Array
-    notes: tuple[str, ...] = ()
+    table: ColumnTable  # the table in the order of the file
+    names: tuple[str, ...]  # the clients
+    bounds: Array  # (clients + 1,) client i has the rows bounds[i] … bounds[i + 1]
+    order: Array  # (n,) place of each row in the file
+    notes: tuple[str, ...] = ()  # what was left out or merged
     _read: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -127,28 +113,10 @@ class _ClientRows:
 def by_client(
     table: ColumnTable, client: str | None, *, least: int = LEAST, small: str = "refuse"
 ) -> Split:
-    """Split a table by client.
+    """Split a table by the column `client`; without one, all rows are those of the client "all".
 
-    Parameters
-    ----------
-    table
-        The rows.
-    client
-        Column with the client of each row; None for a single client "all".
-    least
-        Least number of rows of a client.
-    small
-        What to do with smaller clients: "refuse", "drop", or "merge" them into "(other)".
-
-    Returns
-    -------
-    Split
-        Rows without a client are left out, with a note.
-
-    Raises
-    ------
-    DataError
-        If the column names no clients, or a client is too small and `small` is "refuse".
+    Clients with fewer than `least` rows are refused, dropped, or merged into "(other)", as `small`
+    says: "refuse", "drop" or "merge". Rows without a client are left out, with a note.
     """
     if client is None:
         rows = table.num_rows
