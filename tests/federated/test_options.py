@@ -62,7 +62,7 @@ def test_every_option_says_what_it_is_and_a_study_says_the_same():
     assert shared == set(Training._fields) - {"delta", "model"}  # Options are for a given one
     defaults = {name: getattr(Training(), name) for name in shared}
     differs = {n for n, v in defaults.items() if v != getattr(Options(), n)}
-    assert differs == {"loss", "tol", "l2"}
+    assert differs == {"tol", "l2"}
 
 
 def test_every_option_is_a_documented_parameter_of_train():

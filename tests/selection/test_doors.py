@@ -165,3 +165,15 @@ def test_a_fit_of_an_open_method_can_be_saved(tmp_path):
     np.testing.assert_array_equal(again.theta, fit.theta)
     np.testing.assert_array_equal(again.predict(X), fit.predict(X))
     assert json.loads((tmp_path / "fit.json").read_text())["clients"] == list(fit.clients)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss"),
+    [([0, 1], "logistic"), (["a", "b", "c"], "softmax"), (np.linspace(0.0, 5.0, 30), "huber")],
+)
+@pytest.mark.parametrize("method", [None, dorfl.methods.erm()])
+def test_the_loss_fits_the_labels_if_none_is_given(labels, loss, method):
+    rng = np.random.default_rng(3)
+    clients = [(rng.normal(size=(60, 3)), np.resize(labels, 60)) for _ in range(2)]
+    fit = dorfl.train(clients, method, l2=0.01)
+    assert fit.problem.loss.name == loss

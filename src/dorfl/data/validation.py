@@ -18,6 +18,7 @@ from dorfl.objective.base import Loss
 from dorfl.support.types import Array
 
 Clients = dict[str, tuple[Array, Array]]
+MAX_NUMBERS = 10  # whole numbers with at most so many different values are classes
 _COPIES = 4  # copies of a row of mean weight if weights are not integers
 _MAX_COPIES = 16  # largest mean number of copies
 
@@ -149,6 +150,33 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError(f"client {name!r}: y has NaN or infinite values; remove those rows")
     return table, labels
+
+
+def loss_name(given: Any) -> str:
+    """Return the name of the loss that fits the labels of all clients.
+
+    Two classes are "logistic", more are "softmax", and numbers that are no classes are "huber".
+
+    Parameters
+    ----------
+    given
+        A list of (X, y), or a mapping of name to (X, y).
+
+    >>> loss_name([([[1.0], [2.0], [3.0]], ["a", "b", "c"])])
+    'softmax'
+    """
+    labels = [y for _, y in clients(given).values()]
+    distinct = {value for y in labels for value in np.unique(y).tolist()}
+    if all(y.dtype.kind in "fiub" for y in labels) and not are_classes(np.array([*distinct])):
+        return "huber"
+    return "logistic" if len(distinct) <= 2 else "softmax"
+
+
+def are_classes(values: Array) -> bool:
+    """Return whether these numbers are classes: two of them, or a few whole ones."""
+    distinct = np.unique(values)
+    whole = bool((distinct == np.rint(distinct)).all())
+    return len(distinct) <= 2 or (whole and len(distinct) <= MAX_NUMBERS)
 
 
 def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:

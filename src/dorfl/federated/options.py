@@ -39,8 +39,9 @@ class Options:
     """
 
     loss: str | Loss = _option(
-        "logistic",
-        "loss: logistic (two classes), softmax, squared, huber, or one of :mod:`dorfl.losses`",
+        "auto",
+        "loss: logistic (two classes), softmax, squared, huber, or one of :mod:`dorfl.losses`; "
+        "auto fits the labels",
     )
     solver: str | Solver = _option(
         "auto", "solver: auto, sqp, optimistic, paper, or one of :mod:`dorfl.solvers`"

@@ -109,7 +109,7 @@ def _weighted_group(
     group = prepare(
         weighted.clients,
         _checked(method),
-        options.loss,
+        _loss(weighted.clients, options.loss),
         intercept=options.intercept,
         tolerance=options.tolerance,
         mass=weighted.mass,
@@ -126,6 +126,14 @@ def _start(start: Fit | Array | None, group: Any) -> tuple[Any, Array]:
         known = start.scale if isinstance(start, Fit) else None
         group, theta = scaling.prepared(group, None if start is None else theta, known)
     return group, theta
+
+
+def _loss(clients: Any, loss: str | Loss) -> str | Loss:
+    """Return the loss; "auto" is that of the labels, with an estimated scale for a regression."""
+    if loss != "auto":
+        return loss
+    name = validation.loss_name(clients)
+    return losses.huber(scale="auto") if name == "huber" else name
 
 
 def _fit_of(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dorfl.data.preprocessing import Column, ColumnPlan, Numeric, columns, summaries
+from dorfl.data.validation import are_classes
 from dorfl.objective.base import Loss
 from dorfl.protocol import private_columns, resolution
 from dorfl.protocol.resolution import task_of
@@ -17,7 +18,6 @@ from dorfl.support.types import Array
 
 MOST_CLASSES = 50
 FARTHEST = 30.0  # units of a label from its centre, at which it is clipped
-_FEW = 10  # whole numbers with at most so many different values are classes
 
 
 def plan_of(study: Study) -> ColumnPlan:
@@ -51,7 +51,7 @@ def summarise(column: Any, study: Study) -> Column:
         return summaries.summarise_column(column, name, plan)
     as_number, as_class = (replace(plan, kinds={name: kind}) for kind in ("numeric", "category"))
     found = summaries.summarise_column(column, name, as_number)
-    if not _few(columns.present(columns.numbers(column, name))):
+    if not are_classes(columns.present(columns.numbers(column, name))):
         return found
     return found._replace(levels=summaries.summarise_column(column, name, as_class).levels)
 
@@ -63,7 +63,7 @@ def task_from(columns_: Sequence[Column]) -> str:
     used = [column for column in columns_ if column.kind != "empty"]
     found = {float(level) for column in used for level in column.levels}
     few = bool(used) and all(column.levels for column in used)
-    return "classification" if few and _few(np.array(sorted(found))) else "regression"
+    return "classification" if few and are_classes(np.array(sorted(found))) else "regression"
 
 
 def task_in(column: Any, study: Study) -> str:
@@ -71,7 +71,7 @@ def task_in(column: Any, study: Study) -> str:
     if task_of(study) != "auto":
         return task_of(study)
     name = study.data.label
-    classes = columns.kind_of(column) == "category" or _few(
+    classes = columns.kind_of(column) == "category" or are_classes(
         columns.present(columns.numbers(column, name))
     )
     return "classification" if classes else "regression"
@@ -130,10 +130,3 @@ def usable(column: Any, study: Study, least: int) -> Array:
 
 class UnknownClassError(ValueError):
     """A label is none of the classes; the text names it and must not be sent."""
-
-
-def _few(values: Array) -> bool:
-    """Return whether these numbers are classes: two of them, or a few whole ones."""
-    distinct = np.unique(values)
-    whole = bool((distinct == np.rint(distinct)).all())
-    return len(distinct) <= 2 or (whole and len(distinct) <= _FEW)

@@ -105,6 +105,8 @@ def train(
     direct += [n for n, v in (("start", start), ("absent", absent), ("tamper", tamper)) if v]
     if options is None and "tol" not in given_options and not direct:
         merged = merged.changed(tol=TOLERANCE)
+    if merged.loss == "auto":
+        merged = merged.changed(loss=validation.loss_name(clients))
     if direct or method.cost is not None or _has_weights(method.mixture):
         chosen = choose(clients, method, loss=merged.loss).method
         return training.train(
@@ -137,7 +139,7 @@ def choose(
     clients: Any,
     method: AutoMethod | str = "dorfl",
     *,
-    loss: str | Loss = "logistic",
+    loss: str | Loss = "auto",
     frozen: Sequence[int] | None = None,
     **parts: Any,
 ) -> Choice:
@@ -151,7 +153,7 @@ def choose(
         An open method from :func:`dorfl.methods.dorfl`, or the name of a method: "dorfl", "erm",
         "afl", "wafl", "gdrfl".
     loss
-        The loss of the training.
+        The loss of the training; "auto" fits the labels.
     frozen
         Columns that cannot drift and have no outlying values. By default those with two values.
     **parts
@@ -197,6 +199,8 @@ def prepared_for(
     clients: Any, method: AutoMethod, *, loss: str | Loss, frozen: Sequence[int] | None = None
 ) -> tuple[Study, Prepared]:
     """Return the study of an open method, and the clients' rows standardised for it."""
+    if loss == "auto":
+        loss = validation.loss_name(clients)
     chosen, rows = losses.resolve(loss), _Stacked(clients, loss, None)
     study = _study(method, Options(loss=chosen, tol=TOLERANCE), chosen, None)
     table, used = table_of(rows.X, rows.labels, frozen=frozen)

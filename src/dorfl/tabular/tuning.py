@@ -78,7 +78,7 @@ def tune(
     clients: Any,
     *,
     grid: Mapping[str, Sequence[float]] | None = None,
-    loss: str | Loss = "logistic",
+    loss: str | Loss = "auto",
     frozen: Sequence[int] | None = None,
 ) -> Tuning:
     """Return the plainest settings that no others beat significantly on held-out rows.
@@ -90,7 +90,7 @@ def tune(
     grid
         Values of "outliers" and "shift" to compare; all combinations are.
     loss
-        The loss of the training.
+        The loss of the training; "auto" fits the labels.
     frozen
         Columns that cannot drift and have no outlying values.
 
