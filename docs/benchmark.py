@@ -19,7 +19,7 @@ from experiments.candidates import CLEAN, NAMES
 from experiments.claims import effect
 from experiments.pages.common import percent
 
-KEPT = ("worst", "mean", "attack", "weight_of_wrong_rows", "rounds", "bytes", "words", "curve")
+KEPT = ("worst", "mean", "weight_of_wrong_rows", "rounds", "bytes", "words")
 SEEDS = 3  # fewer, and a cell is not in the tables
 Known = dict[str, dict[str, list[dict[str, Any]]]]  # data set; kind/method; seeds
 

@@ -21,7 +21,7 @@ from experiments import candidates, cells, corruption, tables
 from experiments.candidates import CLEAN, CONSTANT, NAMES, Setup
 from experiments.cells import Cell
 from experiments.corruption import PLAIN, SHARES, Columns, Task
-from experiments.data import fashion_mnist, mnist, public
+from experiments.data import fashion_mnist, public
 from experiments.fashion import THREE
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 KINDS = tuple(SHARES)
 EVERY = (CONSTANT, *NAMES, CLEAN)
+TUNING = 3  # a candidate is tuned for so many times fewer rounds
 
 
 class Loaded(NamedTuple):
@@ -40,26 +41,17 @@ class Loaded(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set, and the plan of training on it."""
+    """A data set, its network and the rounds of training."""
 
     about: str
     load: Callable[[int], Loaded]
     setup: Setup
     rounds: int
-    shift: float = 0.2
-    kinds: tuple[str, ...] = KINDS
-    tuning: int = 3  # a candidate is tuned for so many times fewer rounds
-    curve: int = 0  # so many rounds between two looks at the test rows; 0: none on the way
 
 
-def _fashion(classes: Sequence[int]) -> Loaded:
-    data = fashion_mnist(classes)
+def _three(_: int) -> Loaded:
+    data = fashion_mnist(THREE)
     return Loaded(data.clients, data.test)
-
-
-def _dirichlet(seed: int) -> Loaded:
-    data = fashion_mnist(range(10))
-    return Loaded(corruption.spread(data.clients, seed), corruption.spread(data.test, seed))
 
 
 def _compas() -> pd.DataFrame:
@@ -73,68 +65,28 @@ def _stays() -> pd.DataFrame:
     return frame.assign(long=frame["los"] > 8).drop(columns="los")
 
 
-def _chemistry() -> pd.DataFrame:
-    frame = public.chemistry()
-    return frame.assign(good=frame["score"] >= 8).drop(columns="score")
-
-
-def _table(
-    about: str, frame: Callable[[], pd.DataFrame], label: str, client: str,
-    category: tuple[str, ...] = (),
-) -> Data:  # fmt: skip
+def _table(about: str, frame: Callable[[], pd.DataFrame], label: str, client: str) -> Data:
     """Return a table whose clients are in a column; one row in five is a test row."""
 
     def load(seed: int) -> Loaded:
-        made = tables.numbers(frame(), label, client, category=category, seed=seed)
+        made = tables.numbers(frame(), label, client, seed=seed)
         X, _ = pooled(made.clients)
         spread = np.median(np.abs(X - np.median(X, 0)), 0)
         shown = tuple(k for k in np.flatnonzero(spread).tolist() if k not in made.frozen)
         return Loaded(made.clients, made.test, Columns(shown, made.frozen))
 
-    return Data(about, load, Setup((32,)), 400, 0.5, _NO_MARK)
+    return Data(about, load, Setup((32,)), 400)
 
-
-_PROTOCOL = Setup(
-    (),
-    (0.05, 0.2, 0.5, 1.0, 2.0, 5.0),
-    epochs=2,
-    participation=0.1,
-    plan={"max_parameters": 25_000},
-)
-_NO_MARK = tuple(kind for kind in KINDS if kind != "backdoor")
 
 SETS: dict[str, Data] = {
     "three": Data(
-        "Fashion-MNIST, three classes, one per client; network 784-128-3",
-        lambda _: _fashion(THREE), Setup(), 600,
-    ),
-    "ten": Data(
-        "Fashion-MNIST, ten classes, one per client; network 784-128-10",
-        lambda _: _fashion(range(10)), Setup(), 300,
-    ),
-    "dirichlet": Data(
-        "Fashion-MNIST, ten classes in twenty clients by a Dirichlet draw (0.3); 784-128-10",
-        _dirichlet, Setup(), 300,
-    ),
-    "mnist": Data(
-        "MNIST as WAFL was shown: 100 clients with three digits each, multinomial logistic "
-        "regression, one client in ten a round, two local epochs",
-        lambda seed: Loaded(*corruption.three_labels(mnist().clients, seed)), _PROTOCOL, 200,
-        tuning=10, curve=20,
+        "Fashion-MNIST, three classes, one per client; network 784-128-3", _three, Setup(), 600
     ),
     "compas": _table(
-        "COMPAS, clients by race; two-layer network", _compas, "two_year_recid", "race",
-    ),
-    "carriers": _table(
-        "Flights late by 15 minutes, clients by carrier", public.flights, "late", "carrier",
-        ("month",),
+        "COMPAS, clients by race; two-layer network", _compas, "two_year_recid", "race"
     ),
     "hospitals": _table("Stays of more than 8 days, by hospital", _stays, "long", "hospital"),
-    "clinics": _table(
-        "Results of tests for COVID-19, by clinic", public.clinics_tests, "result", "clinic_name",
-    ),
-    "schools": _table("A score of 8 or more in chemistry, by authority", _chemistry, "good", "lea"),
-}  # fmt: skip
+}
 
 
 def data_set(name: str) -> Data:
@@ -146,7 +98,7 @@ def data_set(name: str) -> Data:
         found = registry.dataset(name, seed)
         return Loaded(found.clients, found.test)
 
-    return Data(f"{name}; two-layer network", load, Setup((32,)), 400, 0.5, _NO_MARK)
+    return Data(f"{name}; two-layer network", load, Setup((32,)), 400)
 
 
 @cache
@@ -157,9 +109,7 @@ def _loaded(data: str, seed: int) -> Loaded:
 def task(data: str, kind: str, seed: int) -> Task:
     """Return the rows of a cell."""
     found = _loaded(data, seed)
-    return corruption.make(
-        found.clients, found.test, kind, seed, shift=data_set(data).shift, columns=found.columns
-    )
+    return corruption.make(found.clients, found.test, kind, seed, found.columns)
 
 
 def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[str, Any]:
@@ -167,21 +117,18 @@ def tune(data: str, kind: str, method: str, rounds: int, seed: int = 0) -> dict[
     if method == CONSTANT:
         return {"chosen": 0, "words": ""}
     with _quietly():
-        of, rows = data_set(data), task(data, kind, seed)
-        return candidates.tune(method, rows, of.setup, seed, max(1, rounds // of.tuning))
+        setup, rows = data_set(data).setup, task(data, kind, seed)
+        return candidates.tune(method, rows, setup, seed, max(1, rounds // TUNING))
 
 
 def train(data: str, kind: str, method: str, rounds: int, seed: int, chosen: int) -> dict[str, Any]:
     """Train the chosen candidate on all training rows, and measure it on test rows."""
-    of, rows = data_set(data), task(data, kind, seed)
+    setup, rows = data_set(data).setup, task(data, kind, seed)
     if method == CONSTANT:
         return candidates.constant(rows)
-    tried = candidates.candidates(method, of.setup, rows.columns)
-    curve = range(of.curve, rounds, of.curve) if of.curve else ()
+    tried = candidates.candidates(method, setup, rows.columns)
     with _quietly():
-        return candidates.measure(
-            tried[chosen], rows, of.setup, seed, rounds, clean=method == CLEAN, curve=curve
-        )
+        return candidates.measure(tried[chosen], rows, setup, seed, rounds, clean=method == CLEAN)
 
 
 def both(data: str, kind: str, method: str, rounds: int, seed: int) -> dict[str, Any]:
@@ -230,11 +177,9 @@ def ask(
         for one in given:
             if one not in known:
                 raise ValueError(f"--{word} {one!r}: choose one of {', '.join(known)}")
-    of = data_set(data)
-    for kind in kinds:
-        if kind not in of.kinds:
-            raise ValueError(f"--wrong {kind}: the rows of {data!r} are no pictures to mark")
-    return Asked(data, kinds or of.kinds, methods or every, seeds, rounds or of.rounds, files)
+    return Asked(
+        data, kinds or KINDS, methods or every, seeds, rounds or data_set(data).rounds, files
+    )
 
 
 REDUCED = Asked("three", ("clean", "negate"), ("FedAvg", "AFL", "WAFL", "DOR-FL", CLEAN), 1, 300)

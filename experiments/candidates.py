@@ -7,12 +7,10 @@ is trained again on all training rows and measured on test rows, which nothing e
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +38,7 @@ TRIES = 6  # candidates of every method
 TEMPERATURE = 20.0  # of DOR-FL's tilt, and the bound on its loss
 PRICES = (2.0, 10.0, 50.0)  # ρ
 CLIMBS = (0.01, 0.03, 0.1)  # rates of λ
+LOCAL_RATES = (0.03, 0.1)  # of methods with several local steps
 WORSE = 0.05  # by more of the bulk's loss, trusting suspects is wrong: as for linear models
 LEFT_OUT = 0.2  # of the rows held out, those furthest from the middle of their class
 FEWEST = 20  # test rows of a client whose accuracy counts
@@ -59,38 +58,10 @@ CLEAN = "AFL, clean rows"  # trained without the outliers: what a perfect filter
 
 @dataclass(frozen=True)
 class Setup:
-    """The network, and the plan of a round, that all methods share on a data set."""
+    """The network, and the learning rates, that all methods share on a data set."""
 
     hidden: tuple[int, ...] = (128,)
     rates: tuple[float, ...] = (3e-4, 6e-4, 1e-3, 2e-3, 3e-3, 6e-3)
-    epochs: int = 0  # of local steps by `rates`; 0: one step a round, and Adam at the server
-    participation: float = 1.0
-    plan: dict[str, Any] = field(default_factory=dict)
-
-    def base(self, rate: float) -> dict[str, Any]:
-        """Return the options of the plan that all methods share."""
-        if self.epochs:
-            steps = {
-                "local_epochs": self.epochs,
-                "local_steps": 0,
-                "optimizer": sgd(rate),
-                "server_optimizer": sgd(1.0),
-            }
-            steps["average"] = 0.0
-        else:
-            steps = {
-                "local_steps": 1,
-                "optimizer": sgd(1.0),
-                "server_optimizer": adam(rate),
-                "average": 0.99,
-            }
-        return {
-            **steps,
-            "inner_steps": 3,
-            "participation": self.participation,
-            "weighting": "unbiased",
-            **self.plan,
-        }
 
     @property
     def pair(self) -> tuple[float, float]:
@@ -116,61 +87,60 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
     """
     pair = setup.pair
     if name == "FedAvg":
-        return [_plain(setup, rate, "", methods.erm()) for rate in setup.rates]
+        return [_plain(rate, "", methods.erm()) for rate in setup.rates]
     if name == "FedProx":
         return [
-            _local(setup, rate, f"μ = {mu:g}", partial(Proximal, mu=mu))
-            for rate, mu in product(_local_rates(setup), (0.01, 0.1, 1.0))
+            _local(rate, f"μ = {mu:g}", partial(Proximal, mu=mu))
+            for rate, mu in product(LOCAL_RATES, (0.01, 0.1, 1.0))
         ]
     if name == "TERM":
         return [
-            _plain(setup, rate, f"t = {t:g}", methods.erm(), row_risk=Term(t))
+            _plain(rate, f"t = {t:g}", methods.erm(), row_risk=Term(t))
             for rate, t in product(pair, (-1.0, 0.5, 2.0))
         ]
     if name == "CVaR":
         return [
-            _plain(setup, rate, f"share {share:g}", methods.erm(), row_risk=CVaR(share))
+            _plain(rate, f"share {share:g}", methods.erm(), row_risk=CVaR(share))
             for rate, share in product(pair, (0.3, 0.5, 0.8))
         ]
     if name == "trimmed mean":  # of three clients a share of 0.4 leaves the middle one
         return [
-            _plain(setup, rate, f"share {share:g}", methods.erm(), aggregator=trimmed_mean(share))
+            _plain(rate, f"share {share:g}", methods.erm(), aggregator=trimmed_mean(share))
             for rate, share in product(pair, (0.1, 0.25, 0.4))
         ]
     if name == "RFA":
         return [
-            _plain(setup, rate, "", methods.erm(), aggregator=geometric_median())
-            for rate in setup.rates
+            _plain(rate, "", methods.erm(), aggregator=geometric_median()) for rate in setup.rates
         ]
     if name == "q-FFL":
         return [
-            _plain(setup, rate, f"q = {q:g}", methods.erm(), fairness=q)
+            _plain(rate, f"q = {q:g}", methods.erm(), fairness=q)
             for rate, q in product(pair, (0.2, 1.0, 5.0))
         ]
     if name == "DORO":
         return [
             _plain(
-                setup, rate, f"ε = {trim:g}" + ("" if np.isinf(tau) else f", τ = {tau:g}"),
+                rate, f"ε = {trim:g}" + ("" if np.isinf(tau) else f", τ = {tau:g}"),
                 methods.method(temperature=tau, mixture="fixed", name="doro"), trim=trim,
             )
             for rate, (trim, tau) in product(pair, ((0.1, np.inf), (0.2, np.inf), (0.2, 1.0)))
         ]  # fmt: skip
     if name in ("AFL", CLEAN):
         return [
-            _plain(setup, rate, f"rate of λ {climb:g}", methods.afl(), mixture_lr=climb)
+            _plain(rate, f"rate of λ {climb:g}", methods.afl(), mixture_lr=climb)
             for rate, climb in product(pair, CLIMBS)
         ]
     if name == "DRFA":
-        return [_drfa(setup, rate, climb) for rate, climb in product(_local_rates(setup), CLIMBS)]
+        return [_drfa(rate, climb) for rate, climb in product(LOCAL_RATES, CLIMBS)]
     if name == "WAFL":
         return [
-            _plain(setup, rate, f"ρ = {rho:g}", methods.wafl(rho, cost=_cost(columns)))
+            _plain(rate, f"ρ = {rho:g}", methods.wafl(rho, cost=_cost(columns)))
             for rate, rho in product(pair, PRICES)
         ]
     if name == "GDRFL":
         return [
             _plain(
-                setup, rate, f"ρ = {rho:g}, rate of λ {climb:g}",
+                rate, f"ρ = {rho:g}, rate of λ {climb:g}",
                 methods.gdrfl(rho, cost=_cost(columns)), mixture_lr=climb,
             )
             for rate, (rho, climb) in product(pair, ((10.0, 0.1), (50.0, 0.03), (50.0, 0.1)))
@@ -181,24 +151,21 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
             made
             for rate in pair
             for made in (
-                _dorfl(setup, rate, 20.0, columns, rule),
-                _dorfl(setup, rate, np.inf, columns, rule),
+                _dorfl(rate, 20.0, columns, rule),
+                _dorfl(rate, np.inf, columns, rule),
                 _plain(
-                    setup, rate, "all rows trusted", methods.method(mixture=rule),
+                    rate, "all rows trusted", methods.method(mixture=rule),
                     mixture_lr=CLIMBS[-1],
                 )._replace(trusts=True),
             )
         ]  # fmt: skip
     if name in registry.method_names():
         options = registry.method(name).options
-        return [_plain(setup, rate, "", name, **options) for rate in setup.rates]
+        return [_plain(rate, "", name, **options) for rate in setup.rates]
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
 
 
-def fitted(
-    candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int,
-    checkpoint: str | Path | None = None,
-) -> NetworkFit:  # fmt: skip
+def fitted(candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int) -> NetworkFit:
     """Train a network on the training rows at one setting."""
     known = np.unique(np.concatenate([y for _, y in (*task.clients.values(), *task.test.values())]))
     columns = next(iter(task.clients.values()))[0].shape[1]
@@ -214,7 +181,6 @@ def fitted(
         Plan(rounds=rounds, batch_size=64, local_steps=1, seed=seed).changed(**candidate.plan),
         score=candidate.score,
         classes=known,
-        checkpoint=checkpoint,
     )
 
 
@@ -301,40 +267,24 @@ def held_out_loss(fit: NetworkFit, judges: Clients) -> float:
 
 
 def measure(
-    candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int,
-    *, clean: bool = False, curve: Sequence[int] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Train once on all training rows, and measure the network on test rows.
-
-    `curve` are numbers of rounds after which test accuracy is also measured.
-    """
-    given = without_wrong(task) if clean else task
-    course = []
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "checkpoint" if curve else None
-        for stop in curve:
-            fit = fitted(candidate, given, setup, seed, stop, file)
-            course.append((stop, *_accuracy(fit, task)[:2]))
-        fit = fitted(candidate, given, setup, seed, rounds, file)
-    mean, worst, by_client = _accuracy(fit, task)
+    candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int, *, clean: bool = False
+) -> dict[str, Any]:
+    """Train once on all training rows, and measure the network on test rows."""
+    fit = fitted(candidate, without_wrong(task) if clean else task, setup, seed, rounds)
+    by_client = {name: fit.score(X, y) for name, (X, y) in task.test.items() if len(y) >= FEWEST}
     weights = [
         float(len(bad) * fit.sample_weights[name][bad].mean())  # 1: counts like any other row
         for name, bad in task.wrong.items()
         if bad.any() and not clean
     ]
-    taken = None
-    if task.target is not None:
-        taken = float(np.mean(fit.predict(task.marked()) == task.target))
     return {
-        "mean": mean,
-        "worst": worst,
+        "mean": float(np.mean(list(by_client.values()))),
+        "worst": min(by_client.values()),
         "by_client": by_client,
-        "attack": taken,
         "lam": fit.lam.tolist(),
         "rounds": fit.rounds,
         "bytes": fit.bytes_up + fit.bytes_down,
         "weight_of_wrong_rows": float(np.mean(weights)) if weights else None,
-        "curve": course,
         "words": candidate.words,
     }
 
@@ -348,9 +298,8 @@ def constant(task: Task) -> dict[str, Any]:
     }
     values = list(found.values())
     return {
-        "mean": float(np.mean(values)), "worst": min(values), "by_client": found, "attack": None,
-        "lam": [], "rounds": 0, "bytes": 0, "weight_of_wrong_rows": None, "curve": [],
-        "words": f"label {label}",
+        "mean": float(np.mean(values)), "worst": min(values), "by_client": found, "lam": [],
+        "rounds": 0, "bytes": 0, "weight_of_wrong_rows": None, "words": f"label {label}",
     }  # fmt: skip
 
 
@@ -362,51 +311,54 @@ def without_wrong(task: Task) -> Task:
     return task._replace(clients=clients, wrong=none)
 
 
-def _accuracy(fit: NetworkFit, task: Task) -> tuple[float, float, dict[str, float]]:
-    """Return mean, worst and all accuracies of clients with at least `FEWEST` test rows."""
-    by_client = {name: fit.score(X, y) for name, (X, y) in task.test.items() if len(y) >= FEWEST}
-    return float(np.mean(list(by_client.values()))), min(by_client.values()), by_client
+def _steps(rate: float) -> dict[str, Any]:
+    """Return the options of the plan that all methods share: one step, and Adam at the server."""
+    return {
+        "local_steps": 1,
+        "optimizer": sgd(1.0),
+        "server_optimizer": adam(rate),
+        "average": 0.99,
+        "inner_steps": 3,
+        "participation": 1.0,
+        "weighting": "unbiased",
+    }
 
 
-def _plain(setup: Setup, rate: float, words: str, method: Method | str, **plan: Any) -> Candidate:
+def _plain(rate: float, words: str, method: Method | str, **plan: Any) -> Candidate:
     said = f"rate {rate:g}" + (f", {words}" if words else "")
-    return Candidate(said, method, {**setup.base(rate), **plan})
+    return Candidate(said, method, {**_steps(rate), **plan})
 
 
-def _drfa(setup: Setup, rate: float, climb: float) -> Candidate:
-    """Return DRFA: five local steps and two clients in three drawn by λ, unless the setup says."""
-    plan = setup.base(rate)
-    if not setup.epochs:
-        plan |= {
-            "local_steps": 5,
-            "participation": 0.67,
-            "optimizer": sgd(rate),
-            "server_optimizer": sgd(1.0),
-        }
-    words = f"rate {rate:g}, rate of λ {climb:g}"
-    return Candidate(words, methods.afl(), {**plan, "mixture_lr": climb})
+def _drfa(rate: float, climb: float) -> Candidate:
+    """Return DRFA: five local steps, and two clients in three drawn by λ."""
+    plan = {
+        **_steps(rate),
+        "local_steps": 5,
+        "participation": 0.67,
+        "optimizer": sgd(rate),
+        "server_optimizer": sgd(1.0),
+        "mixture_lr": climb,
+    }
+    return Candidate(f"rate {rate:g}, rate of λ {climb:g}", methods.afl(), plan)
 
 
-def _local_rates(setup: Setup) -> tuple[float, float]:
-    return setup.pair if setup.epochs else (0.03, 0.1)
-
-
-def _local(
-    setup: Setup, rate: float, words: str, optimizer: Callable[[float], Optimizer]
-) -> Candidate:
-    """Return plain training with five local steps, or the setup's local epochs."""
-    plan = setup.base(rate) | {"optimizer": optimizer(rate), "server_optimizer": sgd(1.0)}
-    if not setup.epochs:
-        plan |= {"local_steps": 5}
+def _local(rate: float, words: str, optimizer: Callable[[float], Optimizer]) -> Candidate:
+    """Return plain training with five local steps."""
+    plan = {
+        **_steps(rate),
+        "local_steps": 5,
+        "optimizer": optimizer(rate),
+        "server_optimizer": sgd(1.0),
+    }
     return Candidate(f"rate {rate:g}, {words}", methods.erm(), plan)
 
 
-def _dorfl(setup: Setup, rate: float, rho: float, columns: Columns, rule: Mixture) -> Candidate:
+def _dorfl(rate: float, rho: float, columns: Columns, rule: Mixture) -> Candidate:
     """Return DOR-FL with transport or none, a tilt and score, and a rule for λ."""
     made = methods.method(
         rho=rho, cost=_cost(columns), temperature=TEMPERATURE, mixture=rule, name="dorfl"
     )
-    plan = {**setup.base(rate), "mixture_lr": CLIMBS[-1], "max_loss": TEMPERATURE}
+    plan = {**_steps(rate), "mixture_lr": CLIMBS[-1], "max_loss": TEMPERATURE}
     words = f"rate {rate:g}, {'no transport' if np.isinf(rho) else f'ρ = {rho:g}'}"
     return Candidate(words, made, plan, _distance(TEMPERATURE, columns))
 

@@ -14,8 +14,7 @@ def benchmark(
     data: Annotated[
         str,
         typer.Option(
-            help="three, ten or dirichlet (Fashion-MNIST); mnist; compas, carriers, hospitals, "
-            "clinics or schools (tables); or the name of a registered data set."
+            help="three (Fashion-MNIST), compas, hospitals, or the name of a registered data set."
         ),
     ] = "three",
     wrong: Annotated[
@@ -42,7 +41,7 @@ def benchmark(
     """Train a network by every method, tuned alike: on clean rows, and on rows that are wrong.
 
     What has been run before is not run again: stop it when you like, and go on later. Needs
-    PyTorch; pictures come from Debian's dataset-fashion-mnist or by npm, tables by pip.
+    PyTorch; pictures come from Debian's dataset-fashion-mnist, tables by pip.
 
     Example: python -m experiments benchmark --data three --wrong negate --method AFL
     """

