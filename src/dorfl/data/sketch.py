@@ -58,15 +58,10 @@ class Sketch(NamedTuple):
 
 def of(values: Array, least: int) -> Sketch:
     """Sketch finite values in blocks of at least `least`; the sketch of fewer values is empty."""
-    count = len(values)
-    if count < max(least, 1):
+    if len(values) < max(least, 1):
         return Sketch(0, ())
-    ordered = _ordered(values)
-    edges = _block_edges(count, min(BLOCKS, count // max(least, 1)))
-    first, last = ordered[edges[:-1]], ordered[edges[1:] - 1]
-    means = np.add.reduceat(ordered, edges[:-1]) / np.diff(edges)
-    # Rounding must not make a new value of equal ones, nor leave the block.
-    return Sketch(count, tuple(np.clip(means, first, last).tolist()))
+    means = _block_means(_ordered(values), min(BLOCKS, len(values) // max(least, 1)))
+    return Sketch(len(values), tuple(means.tolist()))
 
 
 def of_distances(values: Array, center: float, least: int) -> Sketch:
@@ -78,16 +73,11 @@ def of_distances(values: Array, center: float, least: int) -> Sketch:
     >>> of_distances(np.array([1.0, 2.0, 3.0, 9.0]), 2.0, least=2)
     Sketch(rows=4, means=(0.5, 4.0))
     """
-    count = len(values)
-    if count < max(least, 1):
+    if len(values) < max(least, 1):
         return Sketch(0, ())
-    distances = _ordered(values) - center
-    np.abs(distances, out=distances)
-    edges = _block_edges(count, min(BLOCKS, count // max(least, 1)))
-    lowest = np.minimum.reduceat(distances, edges[:-1])
-    highest = np.maximum.reduceat(distances, edges[:-1])
-    means = np.add.reduceat(distances, edges[:-1]) / np.diff(edges)
-    return Sketch(count, tuple(np.sort(np.clip(means, lowest, highest)).tolist()))
+    distances = np.abs(_ordered(values) - center)
+    means = _block_means(distances, min(BLOCKS, len(values) // max(least, 1)))
+    return Sketch(len(values), tuple(np.sort(means).tolist()))
 
 
 def distance_table(values: Array, centers: Array, least: int) -> Array:
@@ -106,9 +96,8 @@ def levelled(values: Array, least: int) -> Array:
     ordered = np.sort(values)
     if least <= 1 or not len(ordered):
         return ordered
-    edges = _block_edges(len(ordered), max(len(ordered) // least, 1))
-    sizes = np.diff(edges)
-    return np.asarray(np.repeat(np.add.reduceat(ordered, edges[:-1]) / sizes, sizes))
+    blocks = max(len(ordered) // least, 1)
+    return np.repeat(_block_means(ordered, blocks), block_sizes(len(ordered), blocks))
 
 
 def expand(values: Array, least: int, imputed: tuple[float, int] = (0.0, 0)) -> Array:
@@ -164,6 +153,13 @@ def block_sizes(count: int, blocks: int) -> Array:
 
 def _block_edges(count: int, blocks: int) -> Array:
     return np.arange(blocks + 1) * count // max(blocks, 1)
+
+
+def _block_means(values: Array, blocks: int) -> Array:
+    """Return the means of consecutive blocks; rounding makes no new value of equal ones."""
+    first = _block_edges(len(values), blocks)[:-1]
+    means = np.add.reduceat(values, first) / block_sizes(len(values), blocks)
+    return np.clip(means, np.minimum.reduceat(values, first), np.maximum.reduceat(values, first))
 
 
 def _ordered(values: Array) -> Array:
