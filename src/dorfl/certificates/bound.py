@@ -31,6 +31,7 @@ from dorfl.data.robust import ColumnScales
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.objective import costs, methods
+from dorfl.objective.base import Loss
 from dorfl.support.threads import each, one_blas_thread
 from dorfl.support.types import Array
 
@@ -104,17 +105,21 @@ def fence(values: Array) -> float:
 
 
 def make_request(
-    outliers: float, *, stride: int = 1, loss: float = 1.0, error: float = 1.0
+    outliers: float, *, stride: int = 1, loss: Loss | None = None, scatter: float = 1.0
 ) -> CertificateRequest:
     """Return the grid of every `stride`-th price, and of the shares of a curve and `outliers`.
+
+    The units of the loss and the error of a regression are those of a residual of `scatter`.
 
     >>> len(make_request(0.1).points), make_request(0.1, stride=4).points
     (15, (None, 32.0, 2.0, 0.06))
     """
     shares = tuple(sorted({*SHARES, float(outliers)}))
-    return CertificateRequest(
-        (None, *_RHO[stride - 1 :: stride]), shares, float(loss), float(error)
-    )
+    points = (None, *_RHO[stride - 1 :: stride])
+    if loss is None or loss.classifies:
+        return CertificateRequest(points, shares)
+    size = float(loss.value(np.array([scatter]), np.zeros(1))[0])
+    return CertificateRequest(points, shares, size, scatter)
 
 
 def restrict(request: CertificateRequest, share: float) -> CertificateRequest:

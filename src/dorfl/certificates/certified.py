@@ -24,7 +24,6 @@ from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import robust, validation
 from dorfl.federated.fit import Fit
 from dorfl.linear.problem import Problem
-from dorfl.objective.base import Loss
 from dorfl.objective.mixture import fixed
 from dorfl.support.text import scored
 from dorfl.support.types import Array
@@ -576,10 +575,7 @@ def measure(
 
     Columns in `frozen` do not move.
     """
-    tables = [X for X, _ in clients.values()]
-    places, own = robust.report_all(tables, [None] * len(tables))
-    units = bounding.units_of(robust.column_scales(places, _BULK), frozen)
-    centers = robust.client_centers(places, own)
+    units, centers = _units_and_centers(clients, frozen)
     looked = [(robust.subsample(X), robust.subsample(np.asarray(y))) for X, y in clients.values()]
     away = [
         bounding.distances(X, center, units) for (X, _), center in zip(looked, centers, strict=True)
@@ -605,6 +601,16 @@ def measure(
         variances=variances,
         cap=cap,
     )
+
+
+def _units_and_centers(
+    clients: Mapping[str, tuple[Array, Array]], frozen: Sequence[int]
+) -> tuple[Units, Array]:
+    """Return the units of drift, and the robust centre of every client."""
+    tables = [X for X, _ in clients.values()]
+    places, own = robust.report_all(tables, [None] * len(tables))
+    units = bounding.units_of(robust.column_scales(places, _BULK), frozen)
+    return units, robust.client_centers(places, own)
 
 
 def _plan(terms: Array, classifies: bool) -> tuple[Array, Array, float]:
@@ -652,10 +658,8 @@ def _in_sample(
     fit: Fit, checked: Any, outliers: float, drift: float, lam: Any, frozen: Sequence[int]
 ) -> InSample:
     problem = fit.problem
-    tables = [X for X, _ in checked.values()]
-    places, own = robust.report_all(tables, [None] * len(tables))
-    units = bounding.units_of(robust.column_scales(places, _BULK), frozen)
-    known = replace(fit, clients=tuple(checked), centers=robust.client_centers(places, own))
+    units, centers = _units_and_centers(checked, frozen)
+    known = replace(fit, clients=tuple(checked), centers=centers)
     group = group_of(known, checked)
     scatter = 1.0
     if not problem.loss.classifies:
@@ -665,7 +669,7 @@ def _in_sample(
         ]
         scatter = robust.residual_scale(residuals) or 1.0
     stride = bounding.grid_stride(len(group.target), problem.outputs)
-    request = make_request(problem.loss, outliers, scatter, stride)
+    request = bounding.make_request(outliers, stride=stride, loss=problem.loss, scatter=scatter)
     return InSample(
         outliers=float(outliers),
         drift=float(drift),
@@ -675,11 +679,3 @@ def _in_sample(
         reports=tuple(bounding.report(group, fit.theta, units, request)),
         request=request,
     )
-
-
-def make_request(loss: Loss, outliers: float, scatter: float, stride: int) -> CertificateRequest:
-    """Return what to request of clients; for a regression, in units of the residuals' `scatter`."""
-    if loss.classifies:
-        return bounding.make_request(outliers, stride=stride)
-    size = float(loss.value(np.array([scatter]), np.zeros(1))[0])
-    return bounding.make_request(outliers, stride=stride, loss=size, error=scatter)

@@ -96,41 +96,25 @@ def receive(
     """
     sent = broadcast(server)
     good, refused, unused = _sift(server, sent, reports)
-    server, caught = _note_reports(server, sent.task, good, refused)
-    shape = server.solving.setting.shape
-    # If ρ is estimated, curvatures scale with 1/ρ, and the limit is computed in every round.
-    if sent.task.curvature != "none" and (np.isinf(server.stiffest) or shape.others):
-        known = (report for _, report in server.last.values())
-        server = server._replace(stiffest=_largest_plausible(shape, known))
+    server, contradicting = _note_reports(server, sent.task, good, refused)
+    server = _limit_curvature(server, sent.task)
     answers, clipped = _answers(server, sent.task)
-    away = len(server.rows) - len(server.exposed) - len(good)
-    answers = answers._replace(stands=answers.stands or imputed, own=away == 0)
-    off = {name for name in good if clipped.get(name) == _CLIPPED_CURVATURE}
-    clipped_before = {
-        name: server.clipped_before.get(name, 0) + (name in off)
-        for name in off | server.clipped_before.keys()
-    }
-    server = server._replace(clipped_before=clipped_before)
-    # Implausible reports may overflow, which solvers handle; bits must not depend on threads.
-    with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
-        solving, info = server.solver.update(server.solving, answers)
-    if caught:  # the solver's model includes false reports: it starts again from here
-        solving = server.solver.init(server.solving.setting, info.theta, info.lam)
-        info = info._replace(done="")
-    if server.detection.most and (info.done or (sent.round == 1 and server.detection.leave)):
-        server, solving, info = _detect(server, solving, info, sent.task)
-    clipped.update({name: why for name, why in server.detection.outlying.items() if name in good})
-    server = server._replace(solving=solving, round=server.round + 1)
-    if info.done == "converged" and away:
-        # An extrapolated report is a lower bound: it cannot prove convergence.
-        info = info._replace(done="")
-    if not good and server.shown is not None:  # θ moves, but there is nothing new to report
-        info = server.shown._replace(done="")
-    info = info._replace(done=info.done or _over(server, sent.round, info))
-    server = server._replace(shown=info)
-    up = sum(report.bytes for report in good.values())
-    clipped = {**{name: unused[name] for name in good if name in unused}, **clipped}
-    return server, info, Receipt(tuple(good), refused, clipped, up, sent.bytes * len(server.rows))
+    server = _count_clipped(server, good, clipped)
+    complete = len(good) == len(server.rows) - len(server.exposed)
+    answers = answers._replace(stands=answers.stands or imputed, own=complete)
+    solving, info = _update_solver(server, answers, restart=bool(contradicting))
+    server, solving, info = _detect(server, solving, info, sent)
+    info = _conclude(server, sent.round, info, bool(good), complete)
+    outlying = {name: why for name, why in server.detection.outlying.items() if name in good}
+    without_curvature = {name: unused[name] for name in good if name in unused}
+    receipt = Receipt(
+        tuple(good),
+        refused,
+        {**without_curvature, **clipped, **outlying},
+        sum(report.bytes for report in good.values()),
+        sent.bytes * len(server.rows),
+    )
+    return server._replace(solving=solving, round=server.round + 1, shown=info), info, receipt
 
 
 def _note_reports(
@@ -165,28 +149,72 @@ def _note_reports(
     return server, caught
 
 
-def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Server, Any, Info]:
+def _limit_curvature(server: Server, task: Task) -> Server:
+    """Return the server with the largest plausible diagonal entry of a curvature.
+
+    It is 1,000 times the median client's largest: a false curvature beyond it would make every step
+    look useless, and so end training as "converged".
+    """
+    shape = server.solving.setting.shape
+    # If ρ is estimated, curvatures scale with 1/ρ, and the limit is computed in every round.
+    if task.curvature == "none" or not (np.isinf(server.stiffest) or shape.others):
+        return server
+    packed = [report.curvature for _, report in server.last.values()]
+    most = sorted(
+        float(curvature.diagonal(one, shape.sizes_of(one)).max())
+        for one in packed
+        if one is not None
+    )
+    median = most[(len(most) - 1) // 2] if most else 0.0
+    return server._replace(stiffest=_MAX_CURVATURE * median if median > 0.0 else np.inf)
+
+
+def _count_clipped(
+    server: Server, good: Mapping[str, Report], clipped: Mapping[str, str]
+) -> Server:
+    """Return the server with one more round for clients whose curvature was clipped."""
+    before = dict(server.clipped_before)
+    for name in good:
+        if clipped.get(name) == _CLIPPED_CURVATURE:
+            before[name] = before.get(name, 0) + 1
+    return server._replace(clipped_before=before)
+
+
+def _update_solver(server: Server, answers: Answers, restart: bool) -> tuple[Any, Info]:
+    """Return the solver's next state and its results.
+
+    It starts again from there if a client contradicts itself: its model has false reports in it.
+    """
+    # Implausible reports may overflow, which solvers handle; bits must not depend on threads.
+    with np.errstate(over="ignore", invalid="ignore"), one_blas_thread():
+        solving, info = server.solver.update(server.solving, answers)
+    if restart:
+        _, solving, info = _restart(server, info)
+    return solving, info
+
+
+def _restart(server: Server, info: Info) -> tuple[Server, Any, Info]:
+    """Let the solver start again from its results."""
+    solving = server.solver.init(server.solving.setting, info.theta, info.lam)
+    return server, solving, info._replace(done="")
+
+
+def _detect(server: Server, solving: Any, info: Info, sent: Broadcast) -> tuple[Server, Any, Info]:
     """Detect clients with outlying gradients where training would end, and maybe leave them out.
 
     The solver then starts again from there, a few times at most. θ is "contested" if clients with
     outlying gradients are not to be left out and cost the others too much.
     """
-    detection, setting = server.detection, server.solving.setting
+    detection = server.detection
+    if not detection.most or not (info.done or (sent.round == 1 and detection.leave)):
+        return server, solving, info
     names = [name for name in server.clients if name not in server.exposed]
     most = min(detection.most - len(server.exposed), len(names) - 3)
     if len(detection.outlying) > max(most, 0):  # an exposed client counts as Byzantine
-        detection = detection.clear()
-        solving = server.solver.init(setting, info.theta, info.lam)
-        return server._replace(detection=detection), solving, info._replace(done="")
+        return _restart(server._replace(detection=detection.clear()), info)
     if most < 1 or (not detection.outlying and len(detection.cleared) >= _MAX_TESTS):
         return server, solving, info
-    reports = [server.last[name][1] for name in names]
-    bends, _ = impute(setting.shape, [report.curvature for report in reports])
-    vectors = np.array([report.vector for report in reports])
-    plain = Answers(vectors[:, 0], vectors, bends)
-    _, vectors, bends = setting.regularised(task.theta, plain)[:3]
-    rows = np.array([server.rows[name] for name in names])
-    gradients = byzantine.gradients_of(vectors, bends, setting.shape, rows, most)
+    gradients = _gradients(server, names, sent.task, most)
     trying = tuple(names.index(name) for name in detection.outlying if name in names)
     cleared = [tuple(names.index(n) for n in some if n in names) for some in detection.cleared]
     found = gradients.without(trying) if trying else byzantine.find(gradients, most, cleared)
@@ -200,27 +228,42 @@ def _detect(server: Server, solving: Any, info: Info, task: Task) -> tuple[Serve
         names[i]: f"{action} {times:.0f} times as far from the others' as theirs vary"
         for i, times in zip(found.clients, found.times, strict=True)
     }
+    known = server._replace(detection=detection._replace(outlying=outlying))
     if not detection.leave:
         if not found.sure or found.harm < _HARM * abs(info.objective):
             return server, solving, info
-        server = server._replace(detection=detection._replace(outlying=outlying))
-        return server, solving, info._replace(done="contested")
+        return known, solving, info._replace(done="contested")
     if found.sure if trying else not outlying:
-        return server._replace(detection=detection._replace(outlying=outlying)), solving, info
-    if trying:
-        detection = detection.clear()
-        outlying = {}
-    server = server._replace(detection=detection._replace(outlying=outlying))
-    solving = server.solver.init(setting, info.theta, info.lam)
-    return server, solving, info._replace(done="")
+        return known, solving, info
+    return _restart(server._replace(detection=detection.clear()) if trying else known, info)
 
 
-def _over(server: Server, number: int, info: Info) -> str:
-    """Return why to stop although the solver is not done, or an empty text."""
+def _gradients(server: Server, names: list[str], task: Task, most: int) -> byzantine.Gradients:
+    """Return the last gradients and curvatures of clients, with penalties."""
+    setting = server.solving.setting
+    reports = [server.last[name][1] for name in names]
+    bends, _ = impute(setting.shape, [report.curvature for report in reports])
+    vectors = np.array([report.vector for report in reports])
+    plain = Answers(vectors[:, 0], vectors, bends)
+    _, vectors, bends = setting.regularised(task.theta, plain)[:3]
+    rows = np.array([server.rows[name] for name in names])
+    return byzantine.gradients_of(vectors, bends, setting.shape, rows, most)
+
+
+def _conclude(server: Server, number: int, info: Info, any_reply: bool, complete: bool) -> Info:
+    """Return the results that the round shows, with the reason to stop if there is one."""
+    if info.done == "converged" and not complete:
+        # An extrapolated report is a lower bound: it cannot prove convergence.
+        info = info._replace(done="")
+    if not any_reply and server.shown is not None:  # θ moves, but there is nothing new to report
+        info = server.shown._replace(done="")
+    if info.done:
+        return info
     limit = server.solving.setting.separable
     if limit is not None and (info.risks < limit).all():
-        return "separable"
-    return "budget" if server.budget is not None and number >= server.budget else ""
+        return info._replace(done="separable")
+    spent = server.budget is not None and number >= server.budget
+    return info._replace(done="budget" if spent else "")
 
 
 def refuse(server: Server, sent: Broadcast, report: Any) -> str | None:
@@ -328,20 +371,12 @@ def _is_exposed(server: Server, task: Task, report: Report) -> bool:
 def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
     """Return the last valid reports in order, extrapolated to the present θ and clipped."""
     clipped: dict[str, str] = {}
-    used = [_extrapolated(task, *server.last[name]) for name in server.clients]
-    for i, report in enumerate(used if task.curvature != "none" else ()):
-        packed, shape = report.curvature, server.solving.setting.shape
-        if packed is not None and packed.max(initial=0.0) > server.stiffest:
-            packed = curvature.limited(packed, shape.sizes_of(packed), server.stiffest)
-            used[i] = report._replace(curvature=packed)
-            if report.client not in server.exposed:
-                clipped[report.client] = _CLIPPED_CURVATURE
-    if server.defence is not None:
-        for i, report in enumerate(used):
-            limit = report_bounds.bounds(server.defence, report.client, task)
-            used[i], reason = report_bounds.clip(limit, report)
-            if reason and report.client not in server.exposed:
-                clipped[report.client] = reason
+    used = []
+    for name in server.clients:
+        report, reason = _clipped(server, task, _extrapolated(task, *server.last[name]))
+        used.append(report)
+        if reason and name not in server.exposed:
+            clipped[name] = reason
     bends, stands = None, False
     if task.curvature != "none":
         bends, stands, left = _bends(server, used)
@@ -355,6 +390,24 @@ def _answers(server: Server, task: Task) -> tuple[Answers, dict[str, str]]:
     return _without(server, answers), clipped
 
 
+def _clipped(server: Server, task: Task, report: Report) -> tuple[Report, str]:
+    """Return a report within plausible limits, and the reason if it was not."""
+    reason, packed = "", report.curvature
+    if (
+        task.curvature != "none"
+        and packed is not None
+        and packed.max(initial=0.0) > server.stiffest
+    ):
+        sizes = server.solving.setting.shape.sizes_of(packed)
+        report = report._replace(curvature=curvature.limited(packed, sizes, server.stiffest))
+        reason = _CLIPPED_CURVATURE
+    if server.defence is not None:
+        limit = report_bounds.bounds(server.defence, report.client, task)
+        report, beyond = report_bounds.clip(limit, report)
+        reason = beyond or reason
+    return report, reason
+
+
 def _bends(server: Server, used: list[Report]) -> tuple[Array | None, bool, list[str]]:
     """Return all curvatures, whether some are imputed, and whose was clipped too often."""
     shape = server.solving.setting.shape
@@ -364,18 +417,6 @@ def _bends(server: Server, used: list[Report]) -> tuple[Array | None, bool, list
     reported = [None if bad else report.curvature for report, bad in zip(used, off, strict=True)]
     out = [report.client for report, bad in zip(used, off, strict=True) if bad]
     return *impute(shape, reported), out
-
-
-def _largest_plausible(shape: Shape, reports: Iterable[Report]) -> float:
-    """Return the largest plausible diagonal entry: 1,000 times the median client's largest.
-
-    A false curvature beyond it would make every step look useless, and so end training as
-    "converged".
-    """
-    packed = [report.curvature for report in reports if report.curvature is not None]
-    most = sorted(float(curvature.diagonal(one, shape.sizes_of(one)).max()) for one in packed)
-    median = most[(len(most) - 1) // 2] if most else 0.0
-    return _MAX_CURVATURE * median if median > 0.0 else np.inf
 
 
 def _without(server: Server, answers: Answers) -> Answers:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.certificates import bound, certified
+from dorfl.certificates import bound
 from dorfl.certificates.bound import CertificateRequest, Units
 from dorfl.data.preprocessing import ColumnPlan, Transform
 from dorfl.data.robust import ColumnScales
@@ -298,7 +298,7 @@ def certificate_grid(agreed: Agreement | State, stride: int) -> tuple[Units, Cer
     spread = agreed.scales or ColumnScales(np.ones(len(agreed.transform.names)))
     units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
     share, scatter = share_of(agreed), agreed.scatter or 1.0
-    return units, certified.make_request(_loss(agreed), share, scatter, stride)
+    return units, bound.make_request(share, stride=stride, loss=_loss(agreed), scatter=scatter)
 
 
 def certificate_grids(
