@@ -94,7 +94,7 @@ def study(data: Dataset, words: str, draw: int) -> float:
     assert end.outcome is not None
     X, y = (np.concatenate([pair[k] for pair in data.test.values()]) for k in (0, 1))
     theta = end.outcome.theta
-    found = end.transform.apply(table(X, y)).X @ theta[:-1] + theta[-1] > 0
+    found = end.agreed.transform.apply(table(X, y)).X @ theta[:-1] + theta[-1] > 0
     return 100.0 * float(np.mean(found == (y > 0)))
 
 

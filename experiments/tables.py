@@ -62,7 +62,7 @@ def numbers(
     return Table(
         {c: (X[k], y[k]) for (c, (X, y)), k in zip(everyone.items(), kept, strict=True)},
         {c: (X[h], y[h]) for (c, (X, y)), h in zip(everyone.items(), held, strict=True)},
-        len(state.classes),
-        resolution.loss_of(state.study, len(state.classes)),
-        state.transform.frozen,
+        len(state.agreed.classes),
+        resolution.loss_of(state.study, len(state.agreed.classes)),
+        state.agreed.transform.frozen,
     )

@@ -192,8 +192,8 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         )
         fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
         state, prepared, fit = fitted.state, fitted.prepared, fitted.fit
-        self.choice_ = resolution.chosen(state).words
-        self._trained = (fit, state.transform)
+        self.choice_ = resolution.chosen(state.agreed).words
+        self._trained = (fit, state.agreed.transform)
         self._rows: Clients | None = prepared.rows.clients
         self.sample_weights_ = fitted.weights
         for old in ("coef_", "intercept_", "features_", "network_"):
@@ -212,7 +212,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(fit.message, ConvergenceWarning, stacklevel=3)
             for defect in fitted.defects:
                 warnings.warn(defect, FitWarning, stacklevel=3)
-            self._set_coefficients(fit, state.transform, X)
+            self._set_coefficients(fit, state.agreed.transform, X)
             self.n_iter_, lam = fit.rounds, fit.lam
         self.client_weights_ = dict(zip(fit.clients, lam.tolist(), strict=True))
         return state
@@ -552,14 +552,14 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
         )
         weights = _checked_weights(sample_weight, len(values))
         state = self._fit(table, np.asarray(values, dtype=np.float64), clients, weights, settings)
-        self._target = state.target
-        assert state.target is not None
+        target = self._target = state.agreed.target
+        assert target is not None
         if np.abs(self._encode(values)).max() > labelling.FARTHEST:  # clipped in training
             self._rows = None
-        self._unit = state.target.spread
+        self._unit = target.spread
         if not hasattr(self, "network_"):
-            self.coef_ = state.target.spread * self.coef_[0]
-            self.intercept_ = state.target.spread * float(self.intercept_[0]) + state.target.center
+            self.coef_ = target.spread * self.coef_[0]
+            self.intercept_ = target.spread * float(self.intercept_[0]) + target.center
         return self
 
     def _encode(self, y: Array) -> Array:

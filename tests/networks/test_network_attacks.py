@@ -49,7 +49,7 @@ def trapped(attacker, first=600, questions=10, reach=4.0):
     if state is None:
         return attacker
     agreement = coordinator.request(state, "s").agreement
-    problem: Layered = resolution.problem_of(state)
+    problem: Layered = resolution.problem_of(state.agreed)
     along = np.random.default_rng(0).normal(size=problem.dims)
     along /= np.linalg.norm(along)
     for q in range(questions):
@@ -87,7 +87,10 @@ def determined(attacker, rounds=2):
     themselves, over how little an update may change with them. Labels are taken to be known.
     """
     state = agreed(attacker, rounds)
-    agreement, problem = coordinator.request(state, "s").agreement, resolution.problem_of(state)
+    agreement, problem = (
+        coordinator.request(state, "s").agreement,
+        resolution.problem_of(state.agreed),
+    )
     asked, told = [], []
     for _ in range(rounds):
         request = coordinator.request(state, "s")

@@ -103,7 +103,7 @@ def test_so_for_gaps_and_levels_classes_and_numbers(label, tmp_path):
 def test_what_a_trial_decides_is_decided_before(tmp_path):
     study = make_study(TABLES, method='name = "dorfl"', training=TRAINING)
     end = by_sites(study, TABLES)
-    assert end.decision is not None and end.spent > 0 and len(end.history) == 12
+    assert end.agreed.decision is not None and end.spent > 0 and len(end.history) == 12
     same(results.model_of(end), by_table(study, TABLES, tmp_path))
 
 
@@ -269,7 +269,7 @@ def test_others_stand_in_for_a_site_that_is_away_and_then_it_is_waited_for():
         state = play(state, sites, away=("site-2",))
     assert coordinator.waiting(state, there) == ("site-2",)
     assert coordinator.waiting(state, set()) == state.sites
-    goes_on = state._replace(study=study._replace(absent=study.absent._replace(then="go on")))
+    goes_on = state.agree(study=study._replace(absent=study.absent._replace(then="go on")))
     assert coordinator.waiting(goes_on, there) == ()
     made = results.model_of(local.run(state, sites))
     assert "2 rounds were without a site that did not reply" in made.facts.notes

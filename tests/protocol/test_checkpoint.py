@@ -50,7 +50,7 @@ def test_a_regression_comes_back_while_candidates_are_trained_and_compared(tmp_p
     local.run(found[0], sites, found.append)
     steps = [state.step for state in found]
     asked = steps.index("compare")
-    assert "select" in steps[:asked] and "round" in steps[asked:] and found[-1].scatter < 1
+    assert "select" in steps[:asked] and "round" in steps[asked:] and found[-1].agreed.scatter < 1
     for state in (found[asked - 1], found[asked], found[asked + 1], found[-3]):
         checkpoint.save(tmp_path / "checkpoint.json", state)
         again = local.run(checkpoint.load(tmp_path / "checkpoint.json"), sites)

@@ -33,7 +33,7 @@ class LabelHistogram(Step):
     is_summed = True
 
     def is_due(self, state):
-        return len(state.classes) > 0
+        return len(state.agreed.classes) > 0
 
     def local(self, site, request):
         agreement = request.agreement
@@ -42,7 +42,7 @@ class LabelHistogram(Step):
 
     def validate(self, state, site, answer):
         rows = state.rows[state.sites.index(site)]
-        fits = answer.counts.shape == (len(state.classes),) and (answer.counts >= 0).all()
+        fits = answer.counts.shape == (len(state.agreed.classes),) and (answer.counts >= 0).all()
         return None if fits and answer.counts.sum() == rows else "its histogram is not of its rows"
 
     def combine(self, state, answers, refused):
@@ -52,7 +52,7 @@ class LabelHistogram(Step):
     # For summed studies: the numbers that sites add, and what their sum is.
 
     def size(self, state):
-        return len(state.classes)
+        return len(state.agreed.classes)
 
     def encode(self, site, request, answer):
         return answer.counts

@@ -34,18 +34,19 @@ def test_a_study_runs_to_its_end_and_tells_nothing_without_noise():
             (request.step, wire.decode(reply, Reply).answer)
         )
     end = local.run(coordinator.begin(study, "run"), sites)
-    assert end.outcome.status == "spent" and set(end.classes) == {"no", "yes"}
+    assert end.outcome.status == "spent" and set(end.agreed.classes) == {"no", "yes"}
     assert {step for step, _ in told} == {"enrol", "columns", "scales", "round"}
-    x, ward = end.transform.parts
+    x, ward = end.agreed.transform.parts
     plain = np.concatenate([np.array(t["x"], float) for t in tables.values()])
     assert x.center == 0.5 and 0.7 < x.spread / np.nanstd(plain) < 1.4
     assert ward.levels == ("north", "south", "west")
     again = local.run(coordinator.begin(study, "run"), make_sites(tables, secret=b"a"))
     assert np.array_equal(again.outcome.theta, end.outcome.theta)
     other = local.run(coordinator.begin(study, "run"), make_sites(tables, secret=b"b"))
-    assert other.transform != end.transform  # the unit itself has noise
+    assert other.agreed.transform != end.agreed.transform  # the unit itself has noise
+    theta = end.outcome.theta
     right = [
-        np.mean((end.transform.apply(t).X @ end.outcome.theta[:-1] + end.outcome.theta[-1] > 0)
+        np.mean((end.agreed.transform.apply(t).X @ theta[:-1] + theta[-1] > 0)
                 == (np.array(t["ill"]) == "yes"))
         for t in tables.values()
     ]  # fmt: skip
@@ -59,8 +60,8 @@ def test_a_number_is_predicted_in_private_too():
     end = local.run(
         coordinator.begin(a_study(tables, 8.0, known, extra, "cost"), "run"), make_sites(tables)
     )
-    assert end.outcome.status == "spent" and end.scatter is None
-    assert end.target.center == 60.0 and 3 < end.target.spread < 40
+    assert end.outcome.status == "spent" and end.agreed.scatter is None
+    assert end.agreed.target.center == 60.0 and 3 < end.agreed.target.spread < 40
 
 
 def test_replacing_a_row_moves_what_is_told_by_no_more_than_the_noise_is_made_for():
@@ -172,7 +173,7 @@ def test_a_row_changes_no_other_where_there_is_noise():
         reply = site.respond(wire.encode(coordinator.request(state, "s")))
         state = coordinator.receive(state, {"s": coordinator.read(state, "s", reply)})
     X = site.group(coordinator.request(state, "s").agreement).rows
-    assert X[:, state.transform.names.index("ward=west")].sum() == 4.0
+    assert X[:, state.agreed.transform.names.index("ward=west")].sum() == 4.0
 
 
 def test_a_hostile_coordinator_gets_no_other_reading_of_columns():

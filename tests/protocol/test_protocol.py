@@ -61,11 +61,11 @@ def test_a_study_ends_as_training_in_process_does_to_the_bit(method):
         study,
         TABLES,
         lambda t: np.array(t["y"]) == "yes",
-        resolution.problem_of(end).method,
-        start=end.start,
+        resolution.problem_of(end.agreed).method,
+        start=end.selection.start,
     )
     assert end.outcome.status == "converged"
-    assert end.transform == transform
+    assert end.agreed.transform == transform
     assert end.outcome.rounds == fit.rounds
     assert np.array_equal(end.outcome.theta, fit.theta)
     assert np.array_equal(end.outcome.lam, fit.lam)
@@ -84,8 +84,8 @@ def test_three_classes_categories_and_gaps():
     study = make_study(tables, "grade", '[columns]\nuse = ["x", "ward"]')
     end = run(study, tables)
     slim = {s: {n: t[n] for n in ("x", "ward", "grade")} for s, t in tables.items()}
-    method = resolution.problem_of(end).method
-    assert end.centers.shape == (2, 3, len(end.transform.names))  # classes lie apart
+    method = resolution.problem_of(end.agreed).method
+    assert end.centers.shape == (2, 3, len(end.agreed.transform.names))  # classes lie apart
     centers = dict(zip(end.sites, end.centers, strict=True))
     fit, *_ = in_process(
         study,
@@ -94,7 +94,7 @@ def test_three_classes_categories_and_gaps():
         replace(method, score=replace(method.score, center=centers)),
         loss="softmax",
     )
-    assert end.classes == ("0", "1", "2")
+    assert end.agreed.classes == ("0", "1", "2")
     assert np.array_equal(end.outcome.theta, fit.theta.ravel())
 
 
@@ -142,13 +142,13 @@ def test_the_model_folder_holds_the_model(tmp_path):
 def test_in_words_the_method_follows_the_rule_of_the_defaults():
     study = make_study(TABLES, method="outliers = 0.15\nshift = 0.5")
     end = run(study, TABLES)
-    method = resolution.problem_of(end).method
+    method = resolution.problem_of(end.agreed).method
     assert method.rho == defaults.REFERENCE_NORM[True] / 0.5
     assert method.score.weight == pytest.approx(defaults.STEEPNESS * method.temperature)
-    X = [end.transform.apply(table).X for table in TABLES.values()]
-    units = end.scales.units
+    X = [end.agreed.transform.apply(table).X for table in TABLES.values()]
+    units = end.agreed.scales.units
     far = [
-        np.sum(((x - c) / units) ** 2, axis=1) / dict(end.cutoffs)[0.15]
+        np.sum(((x - c) / units) ** 2, axis=1) / dict(end.agreed.cutoffs)[0.15]
         for x, c in zip(X, end.centers, strict=True)
     ]
     # Seven rows in ten lie within the cutoff, where the score is ρ₂; sketches are that precise.
@@ -379,10 +379,12 @@ def test_tampered_statistics_are_refused_or_harmless(scaling, data):
             state = coordinator.receive(state, answers)
         except ValueError:
             return  # what the sites tell does not go together
-    assert all(np.isfinite([p.center, p.spread, p.fill]).all() for p in state.transform.numeric)
-    assert all(p.spread > 0 for p in (*state.transform.numeric, state.target))
+    assert all(
+        np.isfinite([p.center, p.spread, p.fill]).all() for p in state.agreed.transform.numeric
+    )
+    assert all(p.spread > 0 for p in (*state.agreed.transform.numeric, state.agreed.target))
     assert np.isfinite(state.centers).all() and all(
-        0 < cutoff < np.inf for _, cutoff in state.cutoffs
+        0 < cutoff < np.inf for _, cutoff in state.agreed.cutoffs
     )
 
 
@@ -522,7 +524,7 @@ def accuracy(end):
     test = dorfl.datasets.synthetic(seed=0).test.values()
     X, y = (np.concatenate(parts) for parts in zip(*test, strict=True))
     table = {f"x{j}": X[:, j] for j in range(X.shape[1])}
-    scaled = end.transform.apply(table, np.float32).X
+    scaled = end.agreed.transform.apply(table, np.float32).X
     theta = end.outcome.theta
     return np.mean(np.where(scaled @ theta[:-1] + theta[-1] > 0, 1, -1) == y)
 

@@ -65,20 +65,20 @@ def with_a_liar(tables, study, change):
 def clients_of(end, tables):
     rows = {s: {n: v for n, v in t.items() if n != "y"} for s, t in tables.items()}
     return {
-        s: (end.transform.apply(r, np.float32).X, np.array(tables[s]["y"]) == "yes")
+        s: (end.agreed.transform.apply(r, np.float32).X, np.array(tables[s]["y"]) == "yes")
         for s, r in rows.items()
     }
 
 
 def trained(end, tables):
     """What `dorfl.train` makes of the same rows by the same method."""
-    method = resolution.problem_of(end).method
+    method = resolution.problem_of(end.agreed).method
     return dorfl.train(clients_of(end, tables), method, l2=1.0 / sum(end.rows), tol=1e-4)
 
 
 def worst_of(end, tables):
     """The worst site's risk at the model found."""
-    group = training.prepare(clients_of(end, tables), resolution.problem_of(end).method)
+    group = training.prepare(clients_of(end, tables), resolution.problem_of(end.agreed).method)
     penalty = 0.5 / sum(end.rows) * np.sum(end.outcome.theta[:-1] ** 2)
     return group.evaluate(end.outcome.theta).values.max() + penalty
 
@@ -93,7 +93,7 @@ def test_a_fixed_mixture_gives_the_plain_model_within_rounding(method):
     assert end.outcome.objective == pytest.approx(fit.objective, abs=1e-10)
     plain = make_study(tables, method=METHODS[method], extra=STANDARD)
     told = local.run(coordinator.begin(plain, "run-2"), make_sites(tables))
-    for one, other in zip(end.transform.numeric, told.transform.numeric, strict=True):
+    for one, other in zip(end.agreed.transform.numeric, told.agreed.transform.numeric, strict=True):
         assert one.center == pytest.approx(other.center, abs=1e-8)
         assert one.spread == pytest.approx(other.spread, rel=1e-7)
 
@@ -102,7 +102,7 @@ def test_a_tilted_fixed_mixture_gives_the_plain_model():
     tables = synthetic_tables()
     words = 'name = "dorfl"\noutliers = 0\nmixture = "fixed"\nrho = 20\nbeta = 0.05'
     end = run(tables, make_study(tables, method=words, extra=STANDARD))
-    assert np.isfinite(resolution.problem_of(end).method.temperature)
+    assert np.isfinite(resolution.problem_of(end.agreed).method.temperature)
     fit = trained(end, tables)
     assert end.outcome.status == "converged"
     assert np.abs(end.outcome.theta - fit.theta).max() < 1e-6
@@ -128,8 +128,8 @@ def test_columns_with_gaps_and_categories_and_a_number_to_predict():
     study = make_study(tables, "cost", extra, METHODS["erm"])
     end = run(tables, study)
     told = local.run(coordinator.begin(study, "run-2"), make_sites(tables))
-    assert end.transform.names == told.transform.names
-    assert end.transform.numeric[0].missing == told.transform.numeric[0].missing
+    assert end.agreed.transform.names == told.agreed.transform.names
+    assert end.agreed.transform.numeric[0].missing == told.agreed.transform.numeric[0].missing
     model = results.model_of(end)
     assert model.fit.clients == (ALL_SITES,) and model.facts.rows == sum(end.rows)
     guess = np.concatenate([model.predict(t) for t in tables.values()])
@@ -253,13 +253,12 @@ def test_the_certificate_of_the_sum_is_that_of_single_sites():
     end = local.run(coordinator.begin(study, "run-1"), sites)
     told = []
     for name in end.sites:
-        agreed = resolution.agreement_for(end, name)
+        agreed = end.for_site(name)
         group = sites[name].group(agreed)
         told += certify.bounds(group, end.outcome.theta, agreed, resolution.grid_stride(end))
-    single = end._replace(
-        bounds=dict(zip(end.sites, told, strict=True)),
-        study=study.changed(privacy_reports="open", privacy_peers=()),
-    )
+    in_the_open = study.changed(privacy_reports="open", privacy_peers=())
+    single = end.agree(study=in_the_open)
+    single = single._replace(bounds=dict(zip(end.sites, told, strict=True)))
     apart, summed = promises.of_study(single), promises.of_study(end)
     names = [line.name for line in summed.overall]
     assert summed.clients == () and names == ["all clients, by their rows"]

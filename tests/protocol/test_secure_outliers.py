@@ -59,13 +59,17 @@ def test_wrong_rows_are_set_aside_as_in_the_open(words, seed):
     tables, data = synthetic_tables(seed), dorfl.datasets.synthetic(seed=seed)
     plain, end = both(tables, make_study(tables, method=TOLD[words]))
     assert end.outcome.status == "converged"
-    assert resolution.share_of(end) == pytest.approx(resolution.share_of(plain), rel=0.1)
+    assert resolution.share_of(end.agreed) == pytest.approx(
+        resolution.share_of(plain.agreed), rel=0.1
+    )
     one, other = accuracy(plain, data), accuracy(end, data)
     assert abs(one - other) <= 0.2
-    assert np.abs(end.scales.units / plain.scales.units - 1.0).max() <= 0.03
-    for (_, one), (_, two) in zip(end.cutoffs, plain.cutoffs, strict=True):
+    assert np.abs(end.agreed.scales.units / plain.agreed.scales.units - 1.0).max() <= 0.03
+    for (_, one), (_, two) in zip(end.agreed.cutoffs, plain.agreed.cutoffs, strict=True):
         assert one == pytest.approx(two, rel=0.03)
-    for part, known in zip(end.transform.numeric, plain.transform.numeric, strict=True):
+    for part, known in zip(
+        end.agreed.transform.numeric, plain.agreed.transform.numeric, strict=True
+    ):
         assert abs(part.center - known.center) <= 0.02 * known.spread
         assert part.spread == pytest.approx(known.spread, rel=0.03)
     if words != "the worst":
@@ -146,7 +150,7 @@ def test_a_site_that_takes_no_part_in_the_trial_keeps_nobody_from_training():
     refuse(sites["site-3"], "not this", is_trial)
     end = local.run(coordinator.begin(study, "run-1"), sites)
     assert end.outcome.status == "converged"
-    assert end.decision.share == 0.1 and end.decision.rows == 0
+    assert end.agreed.decision.share == 0.1 and end.agreed.decision.rows == 0
 
 
 def test_classes_that_lie_apart_have_their_centres_at_every_site():
@@ -154,7 +158,7 @@ def test_classes_that_lie_apart_have_their_centres_at_every_site():
     extra = '[columns]\nuse = ["x", "ward"]'
     plain, end = both(tables, make_study(tables, "grade", extra, f"{AUTO}\noutliers = 0.1"))
     assert plain.centers.shape == (3, 3, 5) and end.centers.shape == (1, 3, 5)
-    assert end.cutoffs[0][1] == pytest.approx(plain.cutoffs[0][1], rel=0.1)
+    assert end.agreed.cutoffs[0][1] == pytest.approx(plain.agreed.cutoffs[0][1], rel=0.1)
     assert (
         np.abs(end.outcome.theta - plain.outcome.theta).max()
         < 0.05 * abs(plain.outcome.theta).max()
@@ -166,8 +170,10 @@ def test_a_number_is_predicted_in_the_unit_of_residuals(method):
     tables = mixed_tables(sizes=(90, 140, 70))
     extra = 'task = "regression"\n[columns]\nuse = ["x", "ward"]'
     plain, end = both(tables, make_study(tables, "cost", extra, f'name = "{method}"'))
-    assert end.scatter == pytest.approx(plain.scatter, rel=0.03)
-    assert end.target.center == pytest.approx(plain.target.center, abs=0.02 * plain.target.spread)
+    assert end.agreed.scatter == pytest.approx(plain.agreed.scatter, rel=0.03)
+    assert end.agreed.target.center == pytest.approx(
+        plain.agreed.target.center, abs=0.02 * plain.agreed.target.spread
+    )
     assert np.abs(end.outcome.theta - plain.outcome.theta).max() < 0.03
 
 

@@ -113,9 +113,9 @@ def test_a_site_that_refuses_the_comparison_keeps_no_other_from_training(step):
     end = local.run(coordinator.begin(make_study(tables, method=AUTO), "run-1"), sites)
     assert end.step == "done"
     if step == "select":
-        assert end.decision == outliers.CAUTIOUS
-        assert "not all clients took part" in resolution.chosen(end).words[0]
-    assert resolution.problem_of(end).method.score is not None
+        assert end.agreed.decision == outliers.CAUTIOUS
+        assert "not all clients took part" in resolution.chosen(end.agreed).words[0]
+    assert resolution.problem_of(end.agreed).method.score is not None
 
 
 def test_a_site_answers_only_the_studys_candidates_and_models():
@@ -141,8 +141,8 @@ def test_under_differential_privacy_all_rows_are_trusted():
     tables = synthetic_tables()
     study = make_study(tables, method=AUTO, privacy="epsilon = 4.0", training="max_rounds = 3")
     end = local.run(coordinator.begin(study, "run-1"), make_sites(tables))
-    method = resolution.problem_of(end).method
-    assert method.score is None and end.decision is None and np.isinf(method.temperature)
+    method = resolution.problem_of(end.agreed).method
+    assert method.score is None and end.agreed.decision is None and np.isinf(method.temperature)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.2])
@@ -226,7 +226,7 @@ def test_sites_weigh_labels_as_a_table_does_and_name_them(tmp_path):
     tables = {name: own.drop(columns="ward").to_dict("list") for name, own in frame.groupby("ward")}
     study = make_study(tables, method=AUTO, extra='task = "regression"')
     end = local.run(coordinator.begin(study, "run-1"), make_sites(tables))
-    assert end.decision.labels
+    assert end.agreed.decision.labels
     assert np.array_equal(end.outcome.theta, made.fit.theta.ravel())
     found = audit.audit(made, rows)
     assert "the model of the other rows predicts" in found.columns[0]

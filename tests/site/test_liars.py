@@ -48,7 +48,7 @@ def accuracy(end):
     X = np.concatenate([data.test[c][0] for c in ("client-2", "client-3")])
     y = np.concatenate([data.test[c][1] for c in ("client-2", "client-3")])
     table = {f"x{k}": X[:, k] for k in range(5)}
-    rows = end.transform.apply(table).X
+    rows = end.agreed.transform.apply(table).X
     theta = end.outcome.theta
     return float(((rows @ theta[:-1] + theta[-1] > 0) == (y > 0)).mean())
 
@@ -173,7 +173,7 @@ def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
 
     study = make_study(tables, method=METHODS["erm"])
     honest, end = with_lies(study, lambda _, answer: answer, tables), with_lies(study, lie, tables)
-    for one, two in zip(honest.transform.numeric, end.transform.numeric, strict=True):
+    for one, two in zip(honest.agreed.transform.numeric, end.agreed.transform.numeric, strict=True):
         assert abs(one.center - two.center) < one.spread and 0.5 < two.spread / one.spread < 2.0
     assert end.outcome.status == "converged"
     assert end.outcome.objective < 1.1 * honest.outcome.objective
@@ -182,7 +182,7 @@ def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
 def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     told = {name: Column("category", 100, levels={"no": 50, "yes": 50}) for name in TABLES}
     state = coordinator.begin(make_study(TABLES), "run-1")
-    assert schema.settle_label(state, told).classes == ("no", "yes")
+    assert schema.settle_label(state, told).agreed.classes == ("no", "yes")
     told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
     with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
         schema.settle_label(state, told)
@@ -190,7 +190,7 @@ def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     with pytest.raises(ValueError, match=r"990 class.* at site 'site-1' alone"):
         schema.settle_label(state, told)
     named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
-    assert len(schema.settle_label(state._replace(study=named), told).classes) == 3
+    assert len(schema.settle_label(state.agree(study=named), told).agreed.classes) == 3
 
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():

@@ -44,7 +44,7 @@ def trainings(monkeypatch):
     begin_round, begin_select = TrainingRound.begin, Select.begin
 
     def count_round(self, state):
-        made.append("candidate" if state.candidate is not None else "training")
+        made.append("candidate" if state.agreed.candidate is not None else "training")
         return begin_round(self, state)
 
     def count_select(self, state):

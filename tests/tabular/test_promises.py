@@ -56,8 +56,8 @@ def test_frozen_columns_and_flags_do_not_move():
     sites = mixed_tables()
     study = make_study(sites, label="ill", extra='[columns]\nignore = ["grade", "cost"]')
     end = run(study, sites)
-    units, asked = resolution.certificate_grid(end, 1)
-    moves = dict(zip(end.transform.names, np.isfinite(units.moves), strict=True))
+    units, asked = resolution.certificate_grid(end.agreed, 1)
+    moves = dict(zip(end.agreed.transform.names, np.isfinite(units.moves), strict=True))
     assert moves.pop("x") and not any(moves.values())
     assert set(end.bounds) == set(sites) and asked.shares == (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 
@@ -114,7 +114,7 @@ def test_a_site_certifies_on_a_grid_of_the_protocol_only():
 def test_what_no_site_can_tell_is_refused(lie):
     end = run(make_study(TABLES), TABLES)._replace(step="certify")
     told = end.bounds["site-1"]
-    asked = resolution.certificate_grids(end, resolution.grid_stride(end))
+    asked = resolution.certificate_grids(end.agreed, resolution.grid_stride(end))
     assert certify.check(told, *asked) is None
     assert "certificate" in certify.check(told._replace(**lie), *asked)
 

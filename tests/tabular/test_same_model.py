@@ -140,7 +140,7 @@ def test_columns_that_few_rows_differ_in(tmp_path, noise):
         f'[columns]\nnumeric = ["rare"]\n{noise}'
     )
     prepared = prepare(study, open_split(study))
-    column = prepared.rows.X[:, prepared.state.transform.names.index("rare")]
+    column = prepared.rows.X[:, prepared.state.agreed.transform.names.index("rare")]
     assert len(np.unique(column)) == (5 if noise else 1)
 
 

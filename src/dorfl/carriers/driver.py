@@ -274,7 +274,7 @@ class _Collection:
                     f"{', '.join(sorted(removed))}: left; start another run without it"
                 )
             going = study._replace(absent=study.absent._replace(then="go on"))
-            still = coordinator.waiting(self.state._replace(study=going), usable)
+            still = coordinator.waiting(self.state.agree(study=going), usable)
             if needed := removed.intersection(still):
                 raise ValueError(
                     f"{', '.join(sorted(needed))}: left before its first report; start another "

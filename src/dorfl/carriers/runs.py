@@ -295,7 +295,6 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def _ending(state: State) -> dict[str, Any]:
-    assert state.outcome is not None
     outcome, bound = state.outcome, finish.certificate_of(state)
     extrapolated = {
         site: rounds

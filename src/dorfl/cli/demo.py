@@ -188,9 +188,7 @@ def _in_process(folder: Path) -> Outcome:
         )
         for name, table in rows.items()
     }
-    outcome = local.run(coordinator.begin(study, "here"), sites).outcome
-    assert outcome is not None
-    return outcome
+    return local.run(coordinator.begin(study, "here"), sites).outcome
 
 
 def _compare(folder: Path, here: Outcome) -> None:

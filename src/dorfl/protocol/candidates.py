@@ -21,9 +21,10 @@ def untrained(models: Sequence[Array | None]) -> list[int]:
 
 def keep_model(state: State, theta: Array) -> State:
     """Keep the model of the candidate that was trained by itself, and go on to the next."""
-    place = untrained(state.models)[0]
-    models = (*state.models[:place], theta, *state.models[place + 1 :])
-    return state._replace(models=models, step="select")
+    models = list(state.selection.models)
+    models[untrained(models)[0]] = theta
+    selection = state.selection._replace(models=tuple(models))
+    return state._replace(selection=selection, step="select")
 
 
 def decide(state: State, decision: Decision) -> State:
@@ -31,16 +32,12 @@ def decide(state: State, decision: Decision) -> State:
 
     Without models the step `compare` is not needed, and the final training comes next.
     """
-    known = state.decision if state.decision is not None and not decision.rows else decision
-    return state._replace(
-        step=NEXT,
-        decision=known,
-        reference=state.reference if known.labels else None,
-        candidate=None,
-        servers=(),
-        models=(),
-        row_limit=0,
-    )
+    agreed = state.agreed
+    known = agreed.decision if agreed.decision is not None and not decision.rows else decision
+    reference = agreed.reference if known.labels else None
+    state = state.agree(decision=known, reference=reference, candidate=None, row_limit=0)
+    ended = state.selection._replace(servers=(), models=())
+    return state._replace(step=NEXT, selection=ended)
 
 
 def check(request: Request) -> None:

@@ -25,8 +25,9 @@ _MADE_ANEW = ("rows", "solver", "solving", "defence")
 
 def save(path: Path, state: State) -> None:
     """Replace the checkpoint at `path`; the one before becomes `path` with `.before` added."""
-    servers = {str(k): _pack(server) for k, server in enumerate(state.servers) if server}
-    carried = state._replace(server=None, servers=(None,) * len(state.servers))
+    servers = {str(k): _pack(server) for k, server in enumerate(state.selection.servers) if server}
+    bare = state.selection._replace(servers=(None,) * len(state.selection.servers))
+    carried = state._replace(server=None, selection=bare)
     body = wire.encode({"state": carried, "server": _pack(state.server), "servers": servers})
     head = json.dumps({**_FORMAT, "sha256": hashlib.sha256(body).hexdigest()}).encode()
     if path.exists():
@@ -60,14 +61,14 @@ def _load(path: Path) -> State:
         raise ValueError("is damaged or cut short")
     plain = json.loads(body)
     state: State = wire.read(plain["state"], State, "state", finite=False)
-    servers = list(state.servers)
+    servers = list(state.selection.servers)
     for place, packed in plain["servers"].items():
-        candidate = state.candidates[int(place)]
-        servers[int(place)] = _unpack(packed, new_server(state._replace(candidate=candidate)))
-    state = state._replace(servers=tuple(servers))
+        candidate = state.selection.candidates[int(place)]
+        servers[int(place)] = _unpack(packed, new_server(state.agree(candidate=candidate)))
+    state = state._replace(selection=state.selection._replace(servers=tuple(servers)))
     if plain["server"] is None:
         return state
-    fresh = new_server(state._replace(scatter=None))  # as training began: with the scale unknown
+    fresh = new_server(state.agree(scatter=None))  # as training began: with the scale unknown
     return state._replace(server=_unpack(plain["server"], fresh))
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 
 from dorfl.data.preprocessing import in_order
-from dorfl.protocol import resolution, steps, sums
-from dorfl.protocol.messages import Answer, Refusal, Reply, Request
+from dorfl.protocol import steps, sums
+from dorfl.protocol.messages import Agreement, Answer, Refusal, Reply, Request
 from dorfl.protocol.settings import Study
 from dorfl.protocol.state import State
 from dorfl.protocol.step import NEXT, Step
@@ -26,7 +26,7 @@ def begin(study: Study, run: str) -> State:
     """Return the state before enrolment; the order of sites depends on their names alone."""
     sites = tuple(sorted(in_order(study.sites), key=lambda n: n.startswith("(")))
     head = hashlib.sha256(wire.encode(("dorfl run", run, study))).digest()
-    return State(run, study, sites, head=head)
+    return State(Agreement(run, "", study), sites, head=head)
 
 
 def recipients(state: State) -> tuple[str, ...]:
@@ -36,9 +36,7 @@ def recipients(state: State) -> tuple[str, ...]:
 
 def request(state: State, site: str) -> Request:
     """Return the request to `site`."""
-    return Request(
-        resolution.agreement_for(state, site), state.step, **_exchange(state).ask(state, site)
-    )
+    return Request(state.for_site(site), state.step, **_exchange(state).ask(state, site))
 
 
 def read(state: State, site: str, data: bytes) -> Answer:

@@ -32,7 +32,7 @@ _WEIGHT_ROUNDING = 1e-9  # of a thousand sites' weights
 
 def server_of(state: State, theta: Array) -> Server:
     """Return a server whose one client is all sites together; the sums have the mixture."""
-    problem = resolution.problem_of(state)
+    problem = resolution.problem_of(state.agreed)
     adversarial, method = problem.method.mixture.adversarial, problem.method
     if adversarial:
         fixed = replace(method, mixture=mixing.fixed(by=method.mixture.by))
@@ -53,7 +53,7 @@ def _anew(state: State, theta: Array, server: Server) -> Server:
 
 def begin(state: State) -> State:
     """Return the state before the first round, with the weighting of sites."""
-    method = resolution.problem_of(state).method
+    method = resolution.problem_of(state.agreed).method
     fixed = not method.mixture.adversarial
     tau = method.temperature if fixed and np.isfinite(method.temperature) else None
     return state._replace(pooled=PooledTraining(tilt=SumSettings(tau=tau)))
@@ -61,8 +61,7 @@ def begin(state: State) -> State:
 
 def receive(state: State, total: Array) -> tuple[State, Info | None]:
     """Return the state after the sum of all reports, and the end of training or None."""
-    carried, problem, server = state.pooled, resolution.problem_of(state), state.server
-    assert server is not None
+    carried, problem, server = state.pooled, resolution.problem_of(state.agreed), state.running
     asks, shape, tilt = federated.broadcast(server), problem.layout, carried.tilt
     task, adversarial = asks.task, problem.method.mixture.adversarial
     off = pooled.is_beyond(total)
@@ -104,7 +103,7 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
     refused = {**state.sum.refused, **received.refused}
     received = received._replace(answered=alive, refused=refused, bytes_up=up, bytes_down=down)
     line = Round(asks.round, info.objective, info.gap, info.risks, info.lam, *received)
-    if state.candidate is not None:
+    if state.agreed.candidate is not None:
         state = state._replace(spent=state.spent + 1)
     else:
         state = state._replace(history=(*state.history, line))
@@ -122,8 +121,7 @@ def _check_weights(total: Array, tilt: SumSettings, share: float) -> None:
 
 def _bounded(state: State, theta: Array, upper: float, info: Info) -> tuple[State, Info]:
     """Update the bounds on min max F; at the end of a stage, take a step of the multipliers."""
-    carried, server = state.pooled, state.server
-    assert server is not None
+    carried, server = state.pooled, state.running
     penalty = server.solving.setting.penalty
 
     def added(at: Array) -> float:

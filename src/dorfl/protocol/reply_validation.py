@@ -34,7 +34,7 @@ def max_bytes(state: State) -> int:
         numbers = shape.size + shape.numbers(setting.resolution)
     elif state.network_training is not None:
         numbers = state.network_training.theta.size
-    each = _PER_COLUMN * (len(state.columns) + 1) + _PER_SITE * len(state.sites)
+    each = _PER_COLUMN * (len(state.agreed.columns) + 1) + _PER_SITE * len(state.sites)
     return min(_ANY + each + 16 * numbers, wire.LIMIT)
 
 

@@ -35,14 +35,6 @@ _MAX_ROW = 30.0  # standard deviations of a column that the rows of an honest si
 _SINGLE = 1e-8  # smallest gap, in units of the objective, that single precision resolves
 
 
-def agreement_for(state: State, site: str) -> Agreement:
-    """Return what is agreed on so far, as `site` gets it."""
-    at = 0 if state.study.privacy.summed else state.sites.index(site)  # of all, or its own
-    center = None if state.centers is None else state.centers[at]
-    own: dict[str, Any] = {"site": site, "center": center}
-    return Agreement(**{n: own[n] if n in own else getattr(state, n) for n in Agreement._fields})
-
-
 def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None = None) -> Options:
     """Return the options of a training on so many rows, as :func:`dorfl.train` takes them.
 
@@ -70,17 +62,17 @@ def options_of(study: Study, rows: float, seed: int = 0, scatter: float | None =
 def options_now(state: State) -> Options:
     """Return the options of the training at hand: the study's, or those of a candidate."""
     study = linear(state.study)
-    if state.candidate is None:
-        return options_of(study, sum(state.counted_rows), scatter=state.scatter)
+    if state.agreed.candidate is None:
+        return options_of(study, sum(state.counted_rows), scatter=state.agreed.scatter)
     options = options_of(study, sum(trained_on(state)))
     return options.changed(tol=outliers.TOLERANCE, max_rounds=outliers.MAX_ROUNDS)
 
 
 def trained_on(state: State) -> tuple[int, ...]:
     """Return the number of training rows of each client: all, or those that candidates see."""
-    if state.candidate is None:
+    if state.agreed.candidate is None:
         return state.rows
-    return tuple(len(outliers.split_rows(rows, state.row_limit)[0]) for rows in state.rows)
+    return tuple(len(outliers.split_rows(rows, state.agreed.row_limit)[0]) for rows in state.rows)
 
 
 def task_of(study: Study) -> str:
@@ -121,7 +113,7 @@ def dtype_of(study: Study) -> type[np.floating[Any]]:
     return np.float64 if study.training.tol < _SINGLE else np.float32
 
 
-def share_of(agreed: Agreement | State) -> float:
+def share_of(agreed: Agreement) -> float:
     """Return the assumed share of outliers: the candidate's, as given, or as decided."""
     given = agreed.study.method.outliers
     if agreed.candidate is not None:
@@ -131,19 +123,19 @@ def share_of(agreed: Agreement | State) -> float:
     return 0.0 if agreed.decision is None else agreed.decision.share
 
 
-def shift_of(agreed: Agreement | State) -> float | str:
+def shift_of(agreed: Agreement) -> float | str:
     """Return the assumed drift: the candidate's, or the study's."""
     return agreed.study.method.shift if agreed.candidate is None else agreed.candidate.shift
 
 
-def labels_of(agreed: Agreement | State) -> bool:
+def labels_of(agreed: Agreement) -> bool:
     """Return whether rows with outlying labels are down-weighted."""
     if agreed.candidate is not None:
         return agreed.candidate.labels
     return agreed.decision is not None and agreed.decision.labels
 
 
-def cutoff_of(agreed: Agreement | State) -> float | None:
+def cutoff_of(agreed: Agreement) -> float | None:
     """Return the squared distance within which inliers lie, if it was measured."""
     return dict(agreed.cutoffs).get(share_of(agreed))
 
@@ -156,8 +148,8 @@ def measured_of(study: Study) -> float:
 
 def shares_of(state: State) -> tuple[float, ...]:
     """Return the outlier shares that cutoffs are needed for."""
-    given = state.study.method.outliers
-    listed = [given] if not isinstance(given, str) else [c.share for c in state.candidates]
+    given, candidates = state.study.method.outliers, state.selection.candidates
+    listed = [given] if not isinstance(given, str) else [c.share for c in candidates]
     return tuple(dict.fromkeys(share for share in listed if share > 0))
 
 
@@ -171,9 +163,9 @@ def selects(study: Study) -> bool:
 
 def compares_labels(state: State) -> bool:
     """Return whether down-weighting of outlying labels is a candidate, as in Huber regression."""
-    usual = all(candidate.shift == AUTO for candidate in state.candidates)
+    usual = all(candidate.shift == AUTO for candidate in state.selection.candidates)
     linear_model = not state.network and state.study.training.model == "linear"
-    return usual and linear_model and refines(state.study, problem_of(state))
+    return usual and linear_model and refines(state.study, problem_of(state.agreed))
 
 
 def unused(study: Study) -> tuple[str, ...]:
@@ -195,21 +187,18 @@ def unused(study: Study) -> tuple[str, ...]:
     return (f"{listed}: has no part in training by method {words.name!r}{still}, but by {whose}",)
 
 
-def chosen(agreed: Agreement | State) -> Choice:
+def chosen(agreed: Agreement) -> Choice:
     """Return the method for columns with the scales agreed on, and why."""
-    study, transform, spread = agreed.study, agreed.transform, agreed.scales
-    if spread is None:  # no scales are reported: columns are in the units of their scaling
-        spread = ColumnScales(np.ones(len(transform.names)))
-    words = study.method
+    study, words = agreed.study, agreed.study.method
     rule = words.mixture if words.mixture != "auto" else defaults.RULES[words.name]
     worst = rule == "agnostic"
     mixture = mixing.capped(words.cap, words.by) if worst else mixing.fixed(by=words.by)
     return defaults.method_for(
-        spread,
+        scales_of(agreed),
         method=words.name,
         outliers=share_of(agreed),
         shift=shift_of(agreed),
-        frozen=frozen_of(study, transform),
+        frozen=frozen_of(study, agreed.transform),
         loss=_loss(agreed),
         rho=words.rho,
         beta=words.beta,
@@ -221,7 +210,7 @@ def chosen(agreed: Agreement | State) -> Choice:
     )
 
 
-def problem_of(agreed: Agreement | State) -> Problem:
+def problem_of(agreed: Agreement) -> Problem:
     """Return the training problem; classes are 0, 1, … in the order agreed on."""
     kind = Problem if agreed.decay is None else Layered
     problem = kind(
@@ -241,13 +230,17 @@ def start_of(problem: Problem) -> Array:
     return np.append(start, 1.0) if problem.estimates_scale else start
 
 
-def shape_of(agreed: Agreement | State) -> Array:
+def shape_of(agreed: Agreement) -> Array:
     """Return the diagonal of V up to a factor, for distances from ξ̄."""
-    assert agreed.scales is not None
-    return defaults.shape_of(agreed.scales, frozen_of(agreed.study, agreed.transform))
+    return defaults.shape_of(scales_of(agreed), frozen_of(agreed.study, agreed.transform))
 
 
-def _loss(agreed: Agreement | State) -> Loss:
+def scales_of(agreed: Agreement) -> ColumnScales:
+    """Return the scales of columns; 1 in the units of their scaling if none are reported."""
+    return agreed.scales or ColumnScales(np.ones(len(agreed.transform.names)))
+
+
+def _loss(agreed: Agreement) -> Loss:
     return loss_of(agreed.study, len(agreed.classes), agreed.scatter)
 
 
@@ -256,12 +249,12 @@ def measures_location(study: Study) -> bool:
     return study.method.measures and _reports_plainly(study)
 
 
-def keeps_center(agreed: Agreement | State) -> bool:
+def keeps_center(agreed: Agreement) -> bool:
     """Return whether every site has a centre of its own."""
     return agreed.own_centers and agreed.study.method.center == "client"
 
 
-def centered_classes(agreed: Agreement | State) -> int:
+def centered_classes(agreed: Agreement) -> int:
     """Return how many classes have centres: all if the method has a score, else none."""
     return len(agreed.classes) if agreed.study.method.scores and agreed.own_centers else 0
 
@@ -290,19 +283,18 @@ def _reports_plainly(study: Study) -> bool:
 
 def grid_stride(state: State) -> int:
     """Return the stride on the certificate's grid of prices: larger for many rows."""
-    return bound.grid_stride(sum(state.rows), max(len(state.classes) - 1, 1))
+    return bound.grid_stride(sum(state.rows), max(len(state.agreed.classes) - 1, 1))
 
 
-def certificate_grid(agreed: Agreement | State, stride: int) -> tuple[Units, CertificateRequest]:
+def certificate_grid(agreed: Agreement, stride: int) -> tuple[Units, CertificateRequest]:
     """Return the units of drift for the certificate, and the prices and shares of its grid."""
-    spread = agreed.scales or ColumnScales(np.ones(len(agreed.transform.names)))
-    units = bound.units_of(spread, frozen_of(agreed.study, agreed.transform))
+    units = bound.units_of(scales_of(agreed), frozen_of(agreed.study, agreed.transform))
     share, scatter = share_of(agreed), agreed.scatter or 1.0
     return units, bound.make_request(share, stride=stride, loss=_loss(agreed), scatter=scatter)
 
 
 def certificate_grids(
-    agreed: Agreement | State, stride: int
+    agreed: Agreement, stride: int
 ) -> tuple[CertificateRequest, CertificateRequest]:
     """Return the grid of the certificate, and the smaller one of sites that report less."""
     _, asked = certificate_grid(agreed, stride)

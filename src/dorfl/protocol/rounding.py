@@ -49,7 +49,7 @@ def distance(own: Any, relayed: Any) -> float:
 def adopt(state: Any, own: Any, relayed: Any) -> Any:
     """Return `state` with the numbers of the own request replaced by the relayed ones."""
     changed = _differences(own, relayed, {})
-    return _replaced(state._replace(study=None), changed)._replace(study=state.study)
+    return _replaced(state.agree(study=None), changed).agree(study=state.study)
 
 
 def _differences(own: Any, relayed: Any, found: dict[Any, Any]) -> dict[Any, Any]:

@@ -21,21 +21,22 @@ def settle_label(state: State, summaries: dict[str, Column]) -> State:
             check_support(label, summaries)
         if len(classes) < 2:
             raise ValueError(f"label {label!r}: the sites hold rows of one class only")
-        return state._replace(classes=classes)
+        return state.agree(classes=classes)
     scaled = preprocessing.agree(
         {s: {label: c} for s, c in summaries.items()}, labels.unit_plan(study)
     )
     if not scaled.numeric:
         raise ValueError(f"label {label!r}: {scaled.ignored.get(label, 'has too few values')}")
-    return state._replace(target=scaled.numeric[0]._replace(flagged=False, missing=0.0))
+    return state.agree(target=scaled.numeric[0]._replace(flagged=False, missing=0.0))
 
 
 def scale_label(state: State, deviations: dict[str, Deviation]) -> State:
     """Settle the scale of a numeric label from the deviations of its values."""
-    assert state.target is not None
-    far = {site: {state.target.name: deviation} for site, deviation in deviations.items()}
-    scaled = preprocessing.scale(Transform((state.target,), {}), far, labels.unit_plan(state.study))
-    return state._replace(target=scaled.numeric[0])
+    name, target = state.study.data.label, state.agreed.target
+    far = {site: {name: deviation} for site, deviation in deviations.items()}
+    parts = () if target is None else (target,)
+    scaled = preprocessing.scale(Transform(parts, {}), far, labels.unit_plan(state.study))
+    return state.agree(target=scaled.numeric[0])
 
 
 def check_support(label: str, summaries: dict[str, Column]) -> None:
@@ -51,11 +52,12 @@ def check_support(label: str, summaries: dict[str, Column]) -> None:
 
 def needs_scales(state: State) -> bool:
     """Return whether a column or the label is scaled."""
-    return state.target is not None or state.study.columns.scaling != "none"
+    return state.agreed.target is not None or state.study.columns.scaling != "none"
 
 
 def check_columns(state: State) -> None:
     """Raise ValueError if no column is left to learn from."""
-    if not state.transform.names:
-        reasons = "; ".join(f"{name!r}: {why}" for name, why in state.transform.ignored.items())
+    transform = state.agreed.transform
+    if not transform.names:
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in transform.ignored.items())
         raise ValueError(f"no column is left to learn from ({reasons or 'none but the label'})")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dorfl.certificates.bound import CertificateReport
-from dorfl.data import robust
-from dorfl.data.preprocessing import Numeric, Transform
-from dorfl.data.robust import ColumnScales
 from dorfl.federated.pooled import LevelSearch, SumSettings
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
-from dorfl.protocol.messages import NO_COLUMNS, Columns, Finished, Masked, Outcome, Released
+from dorfl.protocol.messages import Agreement, Columns, Finished, Masked, Outcome, Released
 from dorfl.protocol.settings import Study
 from dorfl.selection import outliers
-from dorfl.selection.outliers import Candidate, Decision, HeldOut
+from dorfl.selection.outliers import Candidate, HeldOut
 from dorfl.support.types import Array
 
 ALL_SITES = "all sites"  # the name of the sum over sites, in place of a site's name
@@ -28,8 +25,6 @@ class NetworkTraining(NamedTuple):
 
     Attributes
     ----------
-    decay
-        Weight decay of the network.
     usual
         Length of the update and risk of the median site.
     answered
@@ -43,7 +38,6 @@ class NetworkTraining(NamedTuple):
     lam: Array
     risks: Array
     before: Array
-    decay: float
     usual: tuple[float, float] = (0.0, 1.0)
     answered: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
 
@@ -123,70 +117,140 @@ class SecureSum(NamedTuple):
     voids: int = 0
 
 
-class State(NamedTuple):
-    """Everything that a coordinator carries through a study."""
+class Selection(NamedTuple):
+    """Candidates for the outlier share, while they are trained and compared.
 
-    run: str
-    study: Study
+    Attributes
+    ----------
+    candidates
+        The candidates.
+    servers
+        The server of each candidate that is in training.
+    models
+        θ of each candidate that is trained; empty if none is compared.
+    compared
+        Statistics of held-out losses, of all clients.
+    start
+        θ of the selected candidate, from which the final training starts.
+    """
+
+    candidates: tuple[Candidate, ...] = outliers.default_candidates()
+    servers: tuple[Server | None, ...] = ()
+    models: tuple[Array | None, ...] = ()
+    compared: HeldOut | None = None
+    start: Array | None = None
+
+
+class State(NamedTuple):
+    """Everything that a coordinator carries through a study, in the order of its phases.
+
+    Attributes
+    ----------
+    agreed
+        What sites know too: each request brings it.
+    sites
+        Names of the sites, in the order of all arrays.
+    step, number
+        The step at hand, and how many steps are closed.
+    head, absences
+        Digest of all replies so far (:mod:`dorfl.protocol.transcript`), and by site how many steps
+        went on without it.
+    here, sizes, network
+        In one process: whether all rows are here, so that nothing is a site's word alone; weights
+        of clients if rows do not count alike; whether a network follows although the study does
+        not say so.
+    rows, keys
+        Rows of each site, and its public key in a summed study.
+    sum, column_sums, pooled
+        The sum at hand, of columns and of rounds, in a summed study.
+    centers
+        ξ̄ by site, or by site and class, if the score has one.
+    selection, spent
+        Candidates for the outlier share, and rounds that are not of the final training.
+    server, network_training, history
+        The training of a linear model or a network, and its rounds.
+    trained
+        The model, once it is trained: see :attr:`outcome`.
+    finished, released
+        Statistics under the model by site; in a summed study, those that sites release.
+    bounds, withheld
+        Parts of the certificate by site, and why there is none.
+    results
+        Results that no other step uses, by step.
+    """
+
+    agreed: Agreement
     sites: tuple[str, ...]
     step: str = "enrol"
+    number: int = 0
+    head: bytes = b""
+    absences: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
+    here: bool = False
+    sizes: tuple[float, ...] = ()
+    network: bool = False
     rows: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    transform: Transform = NO_COLUMNS
-    target: Numeric | None = None
-    scales: ColumnScales | None = None
-    centers: Array | None = None  # ξ̄ by site, or by site and class
-    cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
-    candidates: tuple[Candidate, ...] = outliers.default_candidates()  # that are compared
-    row_limit: int = 0  # rows of a client that candidates see
-    candidate: Candidate | None = None  # that is trained now
-    servers: tuple[Server | None, ...] = ()  # of candidates, while they are trained
-    models: tuple[Array | None, ...] = ()  # θ of candidates that are trained
-    spent: int = 0  # rounds of candidates
-    compared: HeldOut | None = None  # of all clients: statistics of held-out losses
-    decision: Decision | None = None
-    start: Array | None = None  # θ that the final training starts from
-    reference: Array | None = None  # (θ, σ): rows with labels far from it are down-weighted
-    scatter: float | None = None  # scale of the residuals
-    server: Server | None = None
-    history: tuple[Round, ...] = ()
-    outcome: Outcome | None = None
-    finished: dict[str, Finished] = {}  # noqa: RUF012 - replaced, never changed in place
-    released: dict[str, Released] = {}  # noqa: RUF012 - so are these
-    bounds: dict[str, CertificateReport] = {}  # noqa: RUF012
-    withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part of the certificate, and why
-    sum: SecureSum = SecureSum()  # of a summed study; so are the next four
+    keys: dict[str, bytes] = {}  # noqa: RUF012 - so are these
+    sum: SecureSum = SecureSum()
     column_sums: ColumnSums = ColumnSums()
     pooled: PooledTraining = PooledTraining()
-    keys: dict[str, bytes] = {}  # noqa: RUF012 - public keys of sites
-    head: bytes = b""  # digest of all replies so far: see dorfl.protocol.transcript
-    number: int = 0  # steps that are closed
-    absences: dict[str, int] = {}  # noqa: RUF012 - steps that went on without a site
-    here: bool = False  # whether all rows are in this process: nothing is a site's word alone
-    sizes: tuple[float, ...] = ()  # weights of clients, if rows do not count alike
+    centers: Array | None = None
+    selection: Selection = Selection()
+    spent: int = 0
+    server: Server | None = None
     network_training: NetworkTraining | None = None
-    network: bool = False  # whether a network follows although the study does not say so
-    results: dict[str, Array] = {}  # noqa: RUF012 - of steps that no other step uses, by step
+    history: tuple[Round, ...] = ()
+    trained: Outcome | None = None
+    finished: dict[str, Finished] = {}  # noqa: RUF012
+    released: dict[str, Released] = {}  # noqa: RUF012
+    bounds: dict[str, CertificateReport] = {}  # noqa: RUF012
+    withheld: dict[str, str] = {}  # noqa: RUF012
+    results: dict[str, Array] = {}  # noqa: RUF012
 
     @property
-    def decay(self) -> float | None:
-        """Return the weight decay of the network, or None while none is trained."""
-        return None if self.network_training is None else self.network_training.decay
+    def run(self) -> str:
+        """Return the name of the run."""
+        return self.agreed.run
+
+    @property
+    def study(self) -> Study:
+        """Return the text of the study."""
+        return self.agreed.study
+
+    @property
+    def running(self) -> Server:
+        """Return the server of the rounds; of candidates, that of the first in training."""
+        server = self.server
+        if self.step == "select":
+            server = next(one for one in self.selection.servers if one is not None)
+        if server is None:
+            raise ValueError(f"step {self.step!r}: no linear model is in training")
+        return server
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the trained model."""
+        if self.trained is None:
+            raise ValueError(f"step {self.step!r}: the model is not trained yet")
+        return self.trained
+
+    def agree(self, **fields: Any) -> State:
+        """Return the state with other fields of the agreement."""
+        return self._replace(agreed=self.agreed._replace(**fields))
+
+    def for_site(self, site: str) -> Agreement:
+        """Return the agreement as `site` gets it, with its own centre."""
+        at = 0 if self.study.privacy.summed else self.sites.index(site)  # of all, or its own
+        center = None if self.centers is None else self.centers[at]
+        return self.agreed._replace(site=site, center=center)
 
     def rows_of(self, site: str) -> int:
         """Return the number of rows of a site."""
         return self.rows[self.sites.index(site)]
 
     @property
-    def own_centers(self) -> bool:
-        """Return whether all sites have enough rows for centres of their own."""
-        return robust.have_own_centers(self.rows)
-
-    @property
     def is_optional(self) -> bool:
         """Return whether the study can go on without this step: the comparison of candidates."""
-        return self.candidate is not None or self.step in ("select", "compare")
+        return self.agreed.candidate is not None or self.step in ("select", "compare")
 
     @property
     def reported_rows(self) -> dict[str, int]:

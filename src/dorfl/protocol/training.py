@@ -19,8 +19,8 @@ _MAX_REFUSED = 5  # rounds in a row that all sites refuse, after which training 
 
 def new_server(state: State) -> Server:
     """Return the server before the first round."""
-    study, problem = linear(state.study), resolution.problem_of(state)
-    start = resolution.start_of(problem) if state.start is None else state.start
+    study, problem = linear(state.study), resolution.problem_of(state.agreed)
+    start = resolution.start_of(problem) if state.selection.start is None else state.selection.start
     if study.privacy.summed:
         return pooled_rounds.server_of(state, start)
     rows, options = resolution.trained_on(state), resolution.options_now(state)
@@ -36,20 +36,11 @@ def new_server(state: State) -> Server:
     return server._replace(rows=counts, round=state.spent + len(state.history) + 1, budget=last)
 
 
-def running(state: State) -> Server:
-    """Return the server of the rounds; of candidates, that of the first in training."""
-    server = state.server
-    if state.step == "select":
-        server = next(one for one in state.servers if one is not None)
-    assert server is not None
-    return server
-
-
 def awaited_in_round(state: State, missing: tuple[str, ...], answered: set[str]) -> tuple[str, ...]:
     """Return the sites whose last report may not be extrapolated any more."""
     if not answered:
         return missing
-    server, rule = running(state), state.study.absent
+    server, rule = state.running, state.study.absent
     evaluates = server.solver.ask(server.solving).kind == "evaluate"
 
     def is_extrapolated(site: str) -> bool:
@@ -73,12 +64,12 @@ def unless_refused(state: State, info: Info) -> Info:
 
 def outcome_of(state: State, info: Info) -> Outcome:
     """Return what a training came to; a residual scale that was estimated is fixed."""
-    options, problem = resolution.options_now(state), resolution.problem_of(state)
-    scale, l2 = state.scatter, options.l2
+    options, problem = resolution.options_now(state), resolution.problem_of(state.agreed)
+    scale, l2 = state.agreed.scatter, options.l2
     if problem.estimates_scale:
         problem, scale, info = scaling.settle(problem, info)
         l2 *= scale
-    rho, doubted = problem.method.rho, running(state).detection.outlying
+    rho, doubted = problem.method.rho, state.running.detection.outlying
     words = [describe(info.done, info, options.tol), *(f"{s!r} {w}" for s, w in doubted.items())]
     # More rounds or other units do not help against refusals.
     if info.done in ("budget", "stalled", "refused"):

@@ -8,7 +8,6 @@ import pyarrow as pa
 from dorfl.linear.problem import Problem
 from dorfl.protocol import labels, resolution
 from dorfl.protocol.messages import Agreement, Refused
-from dorfl.protocol.state import State
 from dorfl.selection import outliers
 from dorfl.support.types import Array
 
@@ -60,7 +59,7 @@ def hold_constant(rows: Array, least: int) -> Array:
     return rows
 
 
-def select(X: Array, y: Array, agreed: Agreement | State) -> tuple[Array, Array]:
+def select(X: Array, y: Array, agreed: Agreement) -> tuple[Array, Array]:
     """Return the rows that a client trains with: all, or the training rows of candidates."""
     if agreed.candidate is None:
         return X, y
@@ -68,7 +67,7 @@ def select(X: Array, y: Array, agreed: Agreement | State) -> tuple[Array, Array]
     return hold_constant(X[places], agreed.study.privacy.least), y[places]
 
 
-def weights(problem: Problem, X: Array, y: Array, agreed: Agreement | State) -> Array | None:
+def weights(problem: Problem, X: Array, y: Array, agreed: Agreement) -> Array | None:
     """Return the weights of rows by their labels, or None if labels are not down-weighted."""
     if agreed.reference is None or not resolution.labels_of(agreed):
         return None

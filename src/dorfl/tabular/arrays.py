@@ -81,7 +81,6 @@ class Fitted:
     def defects(self) -> list[str]:
         """Warnings about the fit: see :func:`dorfl.federated.diagnostics.diagnose`."""
         outcome = self.state.outcome
-        assert outcome is not None
         weights = self.group.sample_weights(outcome.theta)
         return diagnose(self.group, outcome.theta, outcome.lam, weights)
 
@@ -183,8 +182,8 @@ def choose(
         methods.check_shift(method.shift)
     study, prepared = prepared_for(clients, method, loss=loss, frozen=frozen)
     state = engine.resolve(study, prepared)
-    choice = resolution.chosen(state)
-    scale = _Units(state, len(state.columns))
+    choice = resolution.chosen(state.agreed)
+    scale = _Units(state, len(state.agreed.columns))
     made = scale.method(choice.method, _centers(state))
     if isinstance(method.score, Score) or method.score is None:
         made = replace(made, score=method.score)
@@ -273,7 +272,6 @@ def run(
     """
     prepared, mass = _prepare(study, table, clients, weights)
     state, group = engine.fit(linear(study), prepared, progress, mass=mass, score=score)
-    assert state.outcome is not None
     counts = group.lots if mass is not None else np.repeat(group.counts, group.counts)
     relative = np.zeros(table.num_rows)
     relative[prepared.rows.order] = (
@@ -432,10 +430,10 @@ class _Units:
     """Conversion of a model of standardised columns to the units of the given columns."""
 
     def __init__(self, state: State, dims: int) -> None:
-        self.transform: Transform = state.transform
+        self.transform: Transform = state.agreed.transform
         self.dims, self.clients = dims, state.sites
-        self.label = 1.0 if state.target is None else state.target.spread
-        self.middle = 0.0 if state.target is None else state.target.center
+        self.label = 1.0 if state.agreed.target is None else state.agreed.target.spread
+        self.middle = 0.0 if state.agreed.target is None else state.agreed.target.center
         self.loss = self.label**2  # squared and Huber's losses are in squared units of the label
         self.scales = np.ones(dims)
         self.locations = np.zeros(dims)
@@ -570,4 +568,4 @@ def _has_weights(rule: str | Mixture) -> bool:
 def _centers(state: State) -> Array:
     if state.centers is not None:
         return state.centers
-    return np.zeros((len(state.sites), len(state.transform.names)))
+    return np.zeros((len(state.sites), len(state.agreed.transform.names)))

@@ -38,17 +38,17 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
     if not state.bounds or set(state.bounds) != set(shown):
         return None
     rows = np.array([*shown.values()], dtype=float)
-    grid, less = resolution.certificate_grids(state, resolution.grid_stride(state))
+    grid, less = resolution.certificate_grids(state.agreed, resolution.grid_stride(state))
     reports = tuple(state.bounds[site] for site in shown)
     if any(report.loss.shape[1] < len(grid.shares) for report in reports):
         reports = tuple(bound.restrict_report(report, grid, less) for report in reports)
         grid = less
     found = InSample(
-        outliers=resolution.share_of(state),
+        outliers=resolution.share_of(state.agreed),
         drift=drift,
         names=tuple(shown),
-        classifies=resolution.problem_of(state).loss.classifies,
-        unit=1.0 if state.target is None else state.target.spread,
+        classifies=resolution.problem_of(state.agreed).loss.classifies,
+        unit=1.0 if state.agreed.target is None else state.agreed.target.spread,
         lam=rows / rows.sum(),
         reports=reports,
         request=grid,

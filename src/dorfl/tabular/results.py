@@ -41,8 +41,7 @@ _BELOW_HALF = finish.EDGES.index(MIN_WEIGHT)  # bins of down-weighted rows
 def fit_of(state: State) -> Fit:
     """Return the fit of a finished study, for standardised columns."""
     outcome, centers = state.outcome, state.centers
-    assert outcome is not None
-    problem = resolution.problem_of(state)
+    problem = resolution.problem_of(state.agreed)
     if centers is None:
         centers = np.zeros((len(state.reported_rows), problem.dims))
     fit = _fit(outcome, problem, tuple(state.reported_rows), outcome.lam, outcome.risks, centers)
@@ -60,9 +59,11 @@ def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...
     notes, warnings
         Notes on the table, and what must not be missed.
     """
-    fit, data = fit_of(state), state.study.data
+    fit, agreed, data = fit_of(state), state.agreed, state.study.data
     facts = _facts(state, fit.centers, notes)._replace(warnings=warnings)
-    return Model(fit, state.transform, data.label, data.client, state.classes, state.target, facts)
+    return Model(
+        fit, agreed.transform, data.label, data.client, agreed.classes, agreed.target, facts
+    )
 
 
 def write_site(
@@ -153,7 +154,6 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     notes += _notes(state)
     weights = learnt = None
     if set(reports) == set(state.sites):
-        assert state.outcome is not None
         weights = histogram([reports[name].weights for name in state.sites])
         parts = [reports[name].learnt for name in state.sites]
         learnt = LossComparison(*constant_baseline.against(parts, state.outcome.lam))
@@ -166,7 +166,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     return Facts(
         sum(state.rows),
         notes,
-        network.describe(state) + resolution.chosen(state).words,
+        network.describe(state) + resolution.chosen(state.agreed).words,
         _clients(state),
         tuple(common.ravel().tolist()),
         weights,
@@ -174,9 +174,9 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         _guarantee(state),
         settings=state.study.to_json(),
         promise=promises.of_study(state),
-        reference=_plain(state.reference),
-        outliers=resolution.share_of(state),
-        validation=_validation(state.decision),
+        reference=_plain(state.agreed.reference),
+        outliers=resolution.share_of(state.agreed),
+        validation=_validation(state.agreed.decision),
     )
 
 
@@ -193,8 +193,7 @@ def _notes(state: State) -> tuple[str, ...]:
     notes += resolution.unused(state.study) + _discounted(state) + certify.describe_withheld(state)
     if state.network_training:
         notes += (network.NO_CERTIFICATE,)
-    assert state.transform is not None
-    dates = [repr(part.name) for part in state.transform.numeric if part.date]
+    dates = [repr(part.name) for part in state.agreed.transform.numeric if part.date]
     if dates:
         notes += (f"dates are used as days since 1970: column {', '.join(dates)}",)
     if state.released:

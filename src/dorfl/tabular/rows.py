@@ -187,7 +187,7 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
         state = coordinator.receive(
             state, {name: Enrolled(n, names, dorfl.__version__) for name, n in counts.items()}
         )
-        used = [name for name in state.columns if name not in study.columns.ignore]
+        used = [name for name in state.agreed.columns if name not in study.columns.ignore]
         about: dict[str, list[str]] = {}
 
         def inspect(name: str) -> None:
@@ -196,10 +196,10 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
         transform = preprocessing.fit(
             split.clients(used), plan_of(study), inspect if with_notes else None
         )
-        state = _settle_label(state._replace(study=study, transform=transform), split)
+        state = _settle_label(state.agree(study=study, transform=transform), split)
         check_columns(state)
         label = study.data.label
-        y, _ = labels.encode(split.column(label), label, state.classes, state.target)
+        y, _ = labels.encode(split.column(label), label, state.agreed.classes, state.agreed.target)
     except ValueError as error:
         raise DataError(str(error)) from None
     need_memory(
@@ -214,10 +214,10 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
         notes += note_labels(split, transform, study, y)
         if given.data.task == "auto" and not study.data.classes:
             notes += note_numeric_label(split, study.data.label)
-        state = state._replace(transform=explain_ignored(split, transform))
+        state = state.agree(transform=explain_ignored(split, transform))
         if not given.sites:
             warnings = left_out(split, study.data.label, study.data.client)
-    y = labels.for_training(y, loss_of(study, len(state.classes)))
+    y = labels.for_training(y, loss_of(study, len(state.agreed.classes)))
     X = transform.apply(split, dtype_of(study)).X
     private = study.privacy.epsilon is not None  # then a row must not change others
     places = [] if private else pairwise(split.bounds.tolist())
@@ -302,9 +302,9 @@ def _settle_label(state: State, split: Split) -> State:
     state = settle_label(
         state, {client: labels.summarise(column, study) for client, column in own.items()}
     )
-    assert state.target is not None
+    assert state.agreed.target is not None
     plan = ColumnPlan(least=study.privacy.least)
-    far = {client: summaries.deviation(c, state.target, plan) for client, c in own.items()}
+    far = {client: summaries.deviation(c, state.agreed.target, plan) for client, c in own.items()}
     return scale_label(state, far)
 
 

@@ -31,7 +31,7 @@ from dorfl.protocol import coordinator, resolution, settings, training_rows
 from dorfl.protocol.messages import Answer, Reports
 from dorfl.protocol.resolution import mechanism_of
 from dorfl.protocol.settings import Study
-from dorfl.protocol.state import State
+from dorfl.protocol.state import Selection, State
 from dorfl.protocol.steps import compare, cutoff, finish, location
 from dorfl.protocol.steps.certify import bounds
 from dorfl.selection import defaults, outliers
@@ -87,8 +87,7 @@ def run(
     if keep is not None:
         keep(model)
     if certify and state.step == "certify" and not model.network:
-        assert state.outcome is not None
-        parts = bounds(group, state.outcome.theta, state, resolution.grid_stride(state))
+        parts = bounds(group, state.outcome.theta, state.agreed, resolution.grid_stride(state))
         state = coordinator.receive(state, dict(zip(group.names, parts, strict=True)))
     facts = model.facts._replace(promise=promises.of_study(state))
     return replace(model, facts=facts), prepared.rows
@@ -173,21 +172,19 @@ def fit(
     noise = mechanism_of(state.study, secrets.randbits(64))
     least, seed = state.study.privacy.least, state.study.training.seed
     while state.step == "round":
-        assert state.server is not None
-        reports = respond(group, federated.broadcast(state.server), seed, noise, least)
+        reports = respond(group, federated.broadcast(state.running), seed, noise, least)
         state = _receive(state, {report.client: report for report in reports})
         if progress is not None:
             progress(state.history[-1])
     if noise is not None:  # statistics of a private model would not be private
         return _receive(state, {}), group
-    assert state.outcome is not None
     if group.problem.estimates_scale:
-        assert state.scatter is not None
-        fixed = resolution.problem_of(state)
+        assert state.agreed.scatter is not None
+        fixed = resolution.problem_of(state.agreed)
         if score is not None:
-            fixed = scaling.fixed(group.problem, state.scatter)
+            fixed = scaling.fixed(group.problem, state.agreed.scatter)
         group = replace(group, problem=fixed)
-    statistics = finish.statistics(group, state.outcome.theta, state.target, least=1)
+    statistics = finish.statistics(group, state.outcome.theta, state.agreed.target, least=1)
     return _receive(state, dict(zip(names, statistics, strict=True))), group
 
 
@@ -207,9 +204,10 @@ def resolve(
     """
     rows, names, state = prepared.rows, prepared.state.sites, prepared.state
     resolved = state.study._replace(method=study.method, training=study.training)
-    state = state._replace(study=resolved, network=state.study.training.model != "linear")
+    is_network = state.study.training.model != "linear"
+    state = state.agree(study=resolved)._replace(network=is_network)
     if candidates is not None:
-        state = state._replace(candidates=candidates)
+        state = state._replace(selection=Selection(candidates))
     state = _skip(coordinator.proceed(state, "scales"))
     clients = validation.clients(rows.clients)
 
@@ -220,9 +218,9 @@ def resolve(
         gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
 
         def report(name: str) -> LocationReport:
-            key = name, resolution.centered_classes(state), state.own_centers
+            key = name, resolution.centered_classes(state.agreed), state.agreed.own_centers
             if key not in prepared.locations:
-                found = location.report(*clients[name], state, gaps.get(name))
+                found = location.report(*clients[name], state.agreed, gaps.get(name))
                 prepared.locations[key] = found
             return prepared.locations[key]
 
@@ -230,7 +228,8 @@ def resolve(
     if state.step == "cutoff":
         assert state.centers is not None
         known = dict(zip(names, state.centers, strict=True))
-        state = answer(state, lambda name: cutoff.distances(*clients[name], known[name], state))
+        agreed = state.agreed
+        state = answer(state, lambda name: cutoff.distances(*clients[name], known[name], agreed))
     return _select(state, clients)
 
 
@@ -257,14 +256,14 @@ def _select(state: State, clients: Clients) -> State:
     least, seed = state.study.privacy.least, state.study.training.seed
     while state.step == "select":
         groups = {
-            str(k): _group(state._replace(candidate=candidate), clients)
+            str(k): _group(state.agree(candidate=candidate), clients)
             for k, (candidate, server) in enumerate(
-                zip(state.candidates, state.servers, strict=True)
+                zip(state.selection.candidates, state.selection.servers, strict=True)
             )
             if server is not None
         }
-        candidates = state.candidates
-        while state.step == "select" and state.candidates == candidates:
+        candidates = state.selection.candidates
+        while state.step == "select" and state.selection.candidates == candidates:
             state = _receive(state, _reports(state, groups, seed, least))
         if state.step == "compare":
             state = _receive(state, dict(_compared(state, clients)))
@@ -277,11 +276,11 @@ def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
     Clients with too few held-out rows for a variance of their own are one stratum, if their rows
     may be reported on: it is entered for the first of them.
     """
-    models, problem = np.array(state.models), resolution.problem_of(state)
+    models, problem = np.array(state.selection.models), resolution.problem_of(state.agreed)
 
     def losses(name: str) -> list[Array]:
         center = None if state.centers is None else state.centers[state.sites.index(name)]
-        return compare.candidate_losses(problem, models, *clients[name], state, center)
+        return compare.candidate_losses(problem, models, *clients[name], state.agreed, center)
 
     found = dict(zip(state.sites, each(losses, state.sites), strict=True))
     least = state.study.privacy.least
@@ -290,14 +289,17 @@ def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
         joined = [np.concatenate(parts) for parts in zip(*(found[n] for n in small), strict=True)]
         found |= {name: [part[:0] for part in joined] for name in small}
         found[small[0]] = joined
-    return {n: outliers.compare_losses(state.candidates, own, least) for n, own in found.items()}
+    return {
+        n: outliers.compare_losses(state.selection.candidates, own, least)
+        for n, own in found.items()
+    }
 
 
 def _reports(state: State, groups: dict[str, Group], seed: int, least: int) -> dict[str, Answer]:
     """Return every client's reports on the candidates that are still trained."""
     found: dict[str, dict[str, Report]] = {name: {} for name in state.sites}
     for place, group in groups.items():
-        server = state.servers[int(place)]
+        server = state.selection.servers[int(place)]
         if server is not None:
             for report in respond(group, federated.broadcast(server), seed, None, least):
                 found[report.client][place] = report
@@ -308,7 +310,7 @@ def _group(
     state: State, clients: Clients, mass: Array | None = None, score: Score | None = None
 ) -> Group:
     """Return the rows as the problem at hand sees them."""
-    problem = resolution.problem_of(state)
+    problem = resolution.problem_of(state.agreed)
     dims = next(iter(clients.values()))[0].shape[1]
     centers = np.zeros((len(state.sites), dims)) if state.centers is None else state.centers
     if score is not None:
@@ -317,11 +319,11 @@ def _group(
         problem = replace(problem, method=method)
         problem.check()
         tables = {name: X for name, (X, _) in clients.items()}
-        centers = find_centers(problem.method, tables, len(state.classes))
-    used = {name: training_rows.select(*pair, state) for name, pair in clients.items()}
-    if resolution.labels_of(state) and state.reference is not None:
+        centers = find_centers(problem.method, tables, len(state.agreed.classes))
+    used = {name: training_rows.select(*pair, state.agreed) for name, pair in clients.items()}
+    if resolution.labels_of(state.agreed) and state.agreed.reference is not None:
         mass = np.concatenate(
-            [training_rows.weights(problem, *pair, state) for pair in used.values()]
+            [training_rows.weights(problem, *pair, state.agreed) for pair in used.values()]
         )
     return training.stack(problem, used, centers, mass=mass)
 

@@ -141,10 +141,10 @@ def _candidates(grid: Mapping[str, Sequence[float]]) -> tuple[Candidate, ...]:
 
 def _trials(state: State) -> tuple[tuple[Trial, ...], int]:
     """Return the candidates with their losses, the selected one first, and the rows."""
-    total, candidates = state.compared, state.candidates
+    total, candidates = state.selection.compared, state.selection.candidates
     if total is None or not total.rows.any():
         raise ValueError("tune: too few rows to hold some out; 15 rows of a client are the least")
-    best = selection.select(candidates, total, bool(state.classes))
+    best = selection.select(candidates, total, bool(state.agreed.classes))
     rows = float(total.rows.max())
     pairs = {pair: k for k, pair in enumerate(selection.pairs_of(len(candidates)))}
 

@@ -49,7 +49,8 @@ class Certify(Step):
 
     def validate(self, state: State, site: str, answer: CertificateReport) -> str | None:
         """Check that the part is on one of the two grids, and in range."""
-        return check(answer, *resolution.certificate_grids(state, resolution.grid_stride(state)))
+        grids = resolution.certificate_grids(state.agreed, resolution.grid_stride(state))
+        return check(answer, *grids)
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
         """Return no site: the model is trained."""
@@ -88,9 +89,7 @@ class Certify(Step):
         return self.combine(state, {}, unanswered(state, answers, refused))
 
 
-def bounds(
-    group: Group, theta: Array, agreed: Agreement | State, stride: int
-) -> list[CertificateReport]:
+def bounds(group: Group, theta: Array, agreed: Agreement, stride: int) -> list[CertificateReport]:
     """Return the clients' parts of the certificate, rounded up to four digits.
 
     A bound stays a bound, and the last digits of many means do not show single rows. A client that
@@ -145,7 +144,7 @@ def check(
 
 def _shapes(state: State) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the shapes of the certificate's arrays."""
-    _, asked = resolution.certificate_grid(state, resolution.grid_stride(state))
+    _, asked = resolution.certificate_grid(state.agreed, resolution.grid_stride(state))
     shape = (len(asked.points), len(asked.shares))
     return shape, shape
 

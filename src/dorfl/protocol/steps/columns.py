@@ -131,7 +131,7 @@ class ColumnStatistics(_Statistics):
         study, used = state.study, _check_names(state, answers)
         ordered = {s: {name: own.columns[name] for name in used} for s, own in answers.items()}
         plan = resolution.plan_of(study)
-        state = state._replace(transform=preprocessing.agree(ordered, plan))
+        state = state.agree(transform=preprocessing.agree(ordered, plan))
         state = schema.settle_label(state, {site: own.label for site, own in answers.items()})
         if not schema.needs_scales(state):
             schema.check_columns(state)
@@ -297,7 +297,7 @@ def _all(answer: Columns) -> list[Column]:
 
 def _check_names(state: State, answers: Mapping[str, Columns]) -> list[str]:
     """Return the columns in use; raise ValueError if a site reports on others."""
-    used = [name for name in state.columns if name not in state.study.columns.ignore]
+    used = [name for name in state.agreed.columns if name not in state.study.columns.ignore]
     for site, answer in answers.items():
         if set(answer.columns) != set(used):
             raise ValueError(f"site {site!r}: reports on other columns than those asked for")

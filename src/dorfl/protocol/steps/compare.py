@@ -30,11 +30,12 @@ class Compare(Step):
 
     def is_due(self, state: State) -> bool:
         """Return whether candidates are trained; the step `select` leads here."""
-        return bool(state.models)
+        return bool(state.selection.models)
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send the candidates and their models."""
-        return {"candidates": state.candidates, "models": np.array(state.models)}
+        chosen = state.selection
+        return {"candidates": chosen.candidates, "models": np.array(chosen.models)}
 
     def local(self, site: LocalSite, request: Request) -> HeldOut:
         """Return the statistics of the candidates' losses on the site's held-out rows."""
@@ -60,24 +61,23 @@ class Compare(Step):
         """Decide; labels are compared in a second comparison."""
         if not answers:  # no site takes part in the comparison
             return candidates.decide(state, outliers.CAUTIOUS)
-        total, classifies = outliers.combine(list(answers.values())), bool(state.classes)
-        decision = outliers.decide(state.candidates, total, classifies)
-        winner = state.models[outliers.select(state.candidates, total, classifies)]
-        state = state._replace(compared=total)
-        first = state.decision
+        total, classifies = outliers.combine(list(answers.values())), bool(state.agreed.classes)
+        selection, first = state.selection._replace(compared=total), state.agreed.decision
+        decision = outliers.decide(selection.candidates, total, classifies)
+        winner = selection.models[outliers.select(selection.candidates, total, classifies)]
         if first is not None:  # labels were compared second, and the share of outliers stands
             if first.rows and (first.share > 0 or not decision.labels):
                 decision = first._replace(labels=decision.labels)
-        elif resolution.compares_labels(state) and (decision.rows or len(state.candidates) == 1):
+        elif (decision.rows or len(selection.candidates) == 1) and resolution.compares_labels(
+            state
+        ):
             plain = Candidate(decision.share)
-            return state._replace(
-                step="select",
-                decision=decision,
-                reference=winner,
-                candidates=(plain, plain._replace(labels=True)),
-                models=(winner, None),
-            )
-        return candidates.decide(state._replace(start=winner), decision)
+            labelled = (plain, plain._replace(labels=True))
+            selection = selection._replace(candidates=labelled, models=(winner, None))
+            state = state.agree(decision=decision, reference=winner)
+            return state._replace(step="select", selection=selection)
+        state = state._replace(selection=selection._replace(start=winner))
+        return candidates.decide(state, decision)
 
     def size(self, state: State) -> int:
         """Return the numbers of all statistics."""
@@ -101,7 +101,7 @@ def candidate_losses(
     models: Array,
     X: Array,
     y: Array,
-    agreed: Agreement | State,
+    agreed: Agreement,
     center: Array | None,
 ) -> list[Array]:
     """Return the losses of every candidate on a client's held-out rows.
@@ -136,8 +136,8 @@ def candidate_losses(
 
 def _sizes(state: State) -> list[int]:
     """Return the lengths of the parts of :class:`HeldOut`."""
-    pairs = len(pairs_of(len(state.candidates)))
-    return [pairs] * 4 + [len(state.candidates)]
+    pairs = len(pairs_of(len(state.selection.candidates)))
+    return [pairs] * 4 + [len(state.selection.candidates)]
 
 
 def check(answer: HeldOut, rows: int) -> str | None:

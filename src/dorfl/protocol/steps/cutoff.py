@@ -47,7 +47,7 @@ class Cutoff(Step):
         """Settle the cutoffs."""
         sketches, shares = list(answers.values()), resolution.shares_of(state)
         cutoffs = tuple((share, cutoff_of(sketches, share)) for share in shares)
-        return state._replace(step=NEXT, cutoffs=cutoffs)
+        return state.agree(cutoffs=cutoffs)._replace(step=NEXT)
 
     def size(self, state: State) -> int:
         """Return the numbers of a histogram."""
@@ -62,7 +62,7 @@ class Cutoff(Step):
         return state, sketch.from_histogram(total)
 
 
-def distances(X: Array, y: Array, center: Array, agreement: Agreement | State) -> Sketch:
+def distances(X: Array, y: Array, center: Array, agreement: Agreement) -> Sketch:
     """Return a sketch of squared distances from the centre of the rows, or of their classes."""
     shape, least = resolution.shape_of(agreement), agreement.study.privacy.least
     return robust.distance_sketch(X, robust.row_centers(center, y), shape, least)

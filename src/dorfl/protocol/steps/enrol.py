@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import dorfl
+from dorfl.data import robust
 from dorfl.protocol import site_keys
 from dorfl.protocol.messages import Enrolled, Request
 from dorfl.protocol.state import State
@@ -60,7 +61,9 @@ class Enrol(Step):
             _check_sites(answers)
             keys = {site: answers[site].key for site in state.sites}
             state = state._replace(keys=keys)
-        return state._replace(step=NEXT, rows=rows, columns=columns)
+        own_centers = robust.have_own_centers(rows)
+        state = state.agree(columns=columns, own_centers=own_centers)
+        return state._replace(step=NEXT, rows=rows)
 
 
 def _check_sites(answers: Mapping[str, Enrolled]) -> None:

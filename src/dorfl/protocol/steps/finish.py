@@ -117,10 +117,10 @@ def finished_group(site: LocalSite, agreement: Agreement, outcome: Outcome) -> G
 
 def certificate_of(state: State) -> Bound | None:
     """Return Proposition 2 for the finished model, if there is transport and all sites replied."""
-    method = resolution.problem_of(state).method
+    method = resolution.problem_of(state.agreed).method
     found = [state.finished[site].part for site in state.sites if site in state.finished]
     parts = [part for part in found if part is not None]
-    if state.outcome is None or np.isinf(method.rho) or len(parts) < len(state.sites):
+    if np.isinf(method.rho) or len(parts) < len(state.sites):
         return None
     return certificate.combine(parts, state.outcome.lam, method)
 

@@ -50,9 +50,9 @@ class Location(Step):
 
     def validate(self, state: State, site: str, answer: LocationReport) -> str | None:
         """Check shapes, ranges and order."""
-        dims, rows = len(state.transform.names), state.rows_of(site)
-        width, classes = dims + (state.target is not None), resolution.centered_classes(state)
-        return check(answer, rows, dims, width, classes)
+        agreed, dims = state.agreed, len(state.agreed.transform.names)
+        width, classes = dims + (agreed.target is not None), resolution.centered_classes(agreed)
+        return check(answer, state.rows_of(site), dims, width, classes)
 
     def limit_rows(self, answer: LocationReport, rows: int, most: float) -> LocationReport:
         """Scale the weights of the report."""
@@ -63,15 +63,16 @@ class Location(Step):
         """Settle the scales of columns and, if the method has a score, the centres."""
         reports = list(answers.values())
         scales = robust.column_scales(reports, resolution.measured_of(state.study))
-        state = state._replace(step=NEXT, scales=scales)
-        own, shape = resolution.keeps_center(state), resolution.shape_of(state)
+        state = state.agree(scales=scales)._replace(step=NEXT)
+        own, shape = resolution.keeps_center(state.agreed), resolution.shape_of(state.agreed)
         if not (state.study.method.scores and shape.any()):
             return state
         return state._replace(centers=robust.client_centers(reports, own, shape))
 
     def size(self, state: State) -> int:
         """Return the numbers of the centre and of all histograms."""
-        return 1 + len(state.transform.names) + sketch.ONE_SIDED * len(_measured(state))
+        agreed = state.agreed
+        return 1 + len(agreed.transform.names) + sketch.ONE_SIDED * len(_measured(agreed))
 
     def encode(self, site: LocalSite, request: Request, answer: LocationReport) -> Array:
         """Return the weighted centre and histograms of distances."""
@@ -80,13 +81,13 @@ class Location(Step):
 
     def decode(self, state: State, total: Array) -> tuple[State, LocationReport]:
         """Return the location of all rows."""
-        dims = len(state.transform.names)
+        dims = len(state.agreed.transform.names)
         parts = total[1 + dims :].reshape(-1, sketch.ONE_SIDED)
         sketches = [sketch.from_histogram(part) for part in parts]
         rows = max((one.rows for one in sketches), default=0)
         blocks = max((len(one.means) for one in sketches), default=0)
-        away = np.zeros((blocks, dims + (state.target is not None)))
-        for k, one in zip(_measured(state), sketches, strict=True):
+        away = np.zeros((blocks, dims + (state.agreed.target is not None)))
+        for k, one in zip(_measured(state.agreed), sketches, strict=True):
             away[:, k] = one.means
         kept = float(total[0])
         return state, LocationReport(rows, kept, total[1 : 1 + dims] / kept, away)
@@ -100,25 +101,25 @@ class ClassCenters(Location):
 
     def is_due(self, state: State) -> bool:
         """Return whether the sums so far have no centres by class."""
-        own = state.centers is not None and resolution.keeps_center(state)
-        return state.study.privacy.summed and own and resolution.centered_classes(state) > 0
+        own = state.centers is not None and resolution.keeps_center(state.agreed)
+        return state.study.privacy.summed and own and resolution.centered_classes(state.agreed) > 0
 
     def combine(self, state: State, answers: Answers[Any], refused: Reasons) -> State:
         """Replace the common centre by centres of classes, if these differ."""
         (total,) = answers.values()
-        classes, shape = resolution.centered_classes(state), resolution.shape_of(state)
+        agreed = state.agreed
+        classes, shape = resolution.centered_classes(agreed), resolution.shape_of(agreed)
         by, far = total[:classes], total[classes : 2 * classes]
         state = state._replace(step=NEXT)
-        differs = far / np.maximum(by, 1.0)
-        if differs.max() < robust.CLASS_DIFFERS * np.count_nonzero(shape):
+        differs, common = far / np.maximum(by, 1.0), state.centers
+        if common is None or differs.max() < robust.CLASS_DIFFERS * np.count_nonzero(shape):
             return state
         found = total[2 * classes :].reshape(classes, -1) / np.maximum(by, 1.0)[:, None]
-        assert state.centers is not None
-        return state._replace(centers=np.where(by[:, None] > 0, found, state.centers[0])[None])
+        return state._replace(centers=np.where(by[:, None] > 0, found, common[0])[None])
 
     def size(self, state: State) -> int:
         """Return the numbers of all classes."""
-        return resolution.centered_classes(state) * (2 + len(state.transform.names))
+        return resolution.centered_classes(state.agreed) * (2 + len(state.agreed.transform.names))
 
     def encode(self, site: LocalSite, request: Request, answer: LocationReport) -> Array:
         """Return rows, distances from the site's centre, and centres, by class."""
@@ -133,7 +134,7 @@ class ClassCenters(Location):
 
 
 def report(
-    X: Array, y: Array, agreement: Agreement | State, missing: Array | None = None
+    X: Array, y: Array, agreement: Agreement, missing: Array | None = None
 ) -> LocationReport:
     """Report the location of a client's rows, of its classes, and of a numeric label.
 
@@ -228,7 +229,7 @@ def _numeric(transform: Transform) -> Iterator[tuple[int, Numeric]]:
         at += len(part.features)
 
 
-def _measured(agreed: Agreement | State) -> list[int]:
+def _measured(agreed: Agreement) -> list[int]:
     """Return the features whose scale is needed, and the place of a numeric label."""
     dims = len(agreed.transform.names)
     frozen = resolution.frozen_of(agreed.study, agreed.transform)

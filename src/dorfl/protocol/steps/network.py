@@ -62,11 +62,13 @@ class NetworkRound(Step):
         """Make the network and its server."""
         from dorfl.networks import server, tabular  # noqa: PLC0415 - imports torch
 
-        problem, counts = layered(resolution.problem_of(state)), np.array(state.counted_rows)
-        plan = plan_of(state, counts, state.study.training.l2)
+        agreed, counts = state.agreed, np.array(state.counted_rows)
+        problem = layered(resolution.problem_of(agreed))
+        plan = plan_of(agreed, counts, state.study.training.l2)
         setting = server.ServerSettings(problem.method, plan, state.sites, counts)
         before = server.begin(setting, tabular.start(problem, plan.seed))
-        return state._replace(server=None, network_training=_plain(before, plan.l2))
+        state = state.agree(decay=plan.l2)
+        return state._replace(server=None, network_training=_plain(before))
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send θ and λ."""
@@ -152,7 +154,7 @@ class NetworkRound(Step):
         unused = {state.sites[i]: reason for i, reason in absurd.items()}
         after, line = server.step(setting, before, sent, received, {**refused, **unused})
         answered = now.answered | dict.fromkeys(line.answered, line.round)
-        now = _plain(after, now.decay)
+        now = _plain(after)
         now = now._replace(usual=(usual.length, usual.risk), answered=answered)
         return state._replace(network_training=now, history=(*state.history, line))
 
@@ -162,10 +164,10 @@ def is_due(state: State) -> bool:
 
     A linear model fixes the selection of outliers, and the scale of Huber's loss.
     """
-    if state.study.training.model == "linear" or state.candidate is not None:
+    if state.study.training.model == "linear" or state.agreed.candidate is not None:
         return False
-    problem = resolution.problem_of(state)
-    return state.scatter is not None or not resolution.refines(state.study, problem)
+    problem = resolution.problem_of(state.agreed)
+    return state.agreed.scatter is not None or not resolution.refines(state.study, problem)
 
 
 def objection(agreement: Agreement, step: str) -> str | None:
@@ -177,7 +179,7 @@ def objection(agreement: Agreement, step: str) -> str | None:
     return None if step in ("network", "finish") else NOT_ASKED
 
 
-def plan_of(agreed: Agreement | State, counts: Array, decay: float | None) -> Plan:
+def plan_of(agreed: Agreement, counts: Array, decay: float | None) -> Plan:
     """Return how the study's network is trained, among clients with so many rows."""
     from dorfl.networks import tabular  # noqa: PLC0415 - imports torch
 
@@ -271,13 +273,13 @@ def _ended(state: State, setting: network_server.ServerSettings, values: dict[st
         rho=None if np.isinf(setting.method.rho) else setting.method.rho,
         objective=objective,
         gap=gap if setting.method.mixture.adversarial else None,
-        l2=now.decay,
+        l2=setting.plan.l2,
         rounds=now.round,
         status="trained",
         message=message(objective, missing),
-        scatter=state.scatter,
+        scatter=state.agreed.scatter,
     )
-    return state._replace(step=NEXT, outcome=outcome)
+    return state._replace(step=NEXT, trained=outcome)
 
 
 def _task(theta: Array, lam: Array, *, last: bool) -> Task:
@@ -286,7 +288,7 @@ def _task(theta: Array, lam: Array, *, last: bool) -> Task:
 
 
 def _problem(state: State) -> Layered:
-    problem = resolution.problem_of(state)
+    problem = resolution.problem_of(state.agreed)
     assert isinstance(problem, Layered)
     return problem
 
@@ -294,18 +296,14 @@ def _problem(state: State) -> Layered:
 def _setting(state: State) -> network_server.ServerSettings:
     from dorfl.networks.server import ServerSettings  # noqa: PLC0415 - imports torch
 
-    counts, method = np.array(state.counted_rows), _problem(state).method
-    return ServerSettings(
-        method, plan_of(state, counts, training(state).decay), state.sites, counts
-    )
+    counts, method, agreed = np.array(state.counted_rows), _problem(state).method, state.agreed
+    return ServerSettings(method, plan_of(agreed, counts, agreed.decay), state.sites, counts)
 
 
-def _plain(state: network_server.ServerState, decay: float) -> NetworkTraining:
+def _plain(state: network_server.ServerState) -> NetworkTraining:
     carried = tuple(tensor.numpy() for tensor in state.carried)
     theta, mean = state.theta.numpy(), state.mean.numpy()
-    return NetworkTraining(
-        state.round, theta, mean, carried, state.lam, state.risks, state.before, decay
-    )
+    return NetworkTraining(state.round, theta, mean, carried, state.lam, state.risks, state.before)
 
 
 def _tensors(now: NetworkTraining) -> network_server.ServerState:

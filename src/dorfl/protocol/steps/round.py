@@ -49,7 +49,7 @@ class TrainingRound(Step):
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send θ, λ and the curvature that is requested."""
-        return {"broadcast": federated.broadcast(training.running(state))}
+        return {"broadcast": federated.broadcast(state.running)}
 
     def local(self, site: LocalSite, request: Request) -> Report:
         """Report the risk at θ, its gradient and its curvature."""
@@ -59,7 +59,7 @@ class TrainingRound(Step):
 
     def validate(self, state: State, site: str, answer: Report) -> str | None:
         """Check the report against the problem and earlier reports."""
-        return check_report(training.running(state), site, answer)
+        return check_report(state.running, site, answer)
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
         """Return the sites whose last report may not be extrapolated any more."""
@@ -69,10 +69,10 @@ class TrainingRound(Step):
         """Update the server; end the training if the solver is done."""
         if state.study.privacy.summed:
             (info,) = answers.values()
-            if state.candidate is not None:
+            if state.agreed.candidate is not None:
                 return candidates.keep_model(state, info.theta)
             return _ended(state, info)
-        server = training.running(state)
+        server = state.running
         for site in sorted(refused.keys() - server.last.keys()):
             raise ValueError(f"site {site!r} does not take part: {refused[site]}")
         number, (server, info, received) = server.round, federated.receive(server, answers.values())
@@ -91,8 +91,8 @@ class TrainingRound(Step):
 
     def size(self, state: State) -> int:
         """Return the numbers of a report."""
-        task = federated.broadcast(training.running(state)).task
-        return pooled.size(task, resolution.problem_of(state).layout)
+        task = federated.broadcast(state.running).task
+        return pooled.size(task, resolution.problem_of(state.agreed).layout)
 
     def encode(self, site: LocalSite, request: Request, answer: Report) -> Array:
         """Return the report, weighted by the site's share of rows or its λ."""
@@ -117,7 +117,7 @@ class TrainingRound(Step):
 
     def give_up(self, state: State, answers: Answers[Any], refused: Reasons) -> State | None:
         """Decide without a comparison if a site takes no part in the training of a candidate."""
-        if state.candidate is not None and refused:
+        if state.agreed.candidate is not None and refused:
             return candidates.decide(state, outliers.CAUTIOUS)._replace(step="compare")
         return None
 
@@ -177,4 +177,4 @@ def _log_weight(site: LocalSite, request: Request) -> float:
 def _ended(state: State, info: Info) -> State:
     """Keep what the training came to."""
     outcome = training.outcome_of(state, info)
-    return state._replace(step=NEXT, outcome=outcome, scatter=outcome.scatter)
+    return state.agree(scatter=outcome.scatter)._replace(step=NEXT, trained=outcome)

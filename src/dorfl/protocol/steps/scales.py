@@ -62,17 +62,17 @@ class ColumnScaling(Step):
 
     def combine(self, state: State, answers: Answers[Scales], refused: Reasons) -> State:
         """Settle the scales."""
-        transform, study = state.transform, state.study
+        transform, study = state.agreed.transform, state.study
         for site, answer in answers.items():
             if set(answer.columns) != {part.name for part in transform.numeric}:
                 raise ValueError(f"site {site!r}: reports on other columns than those asked for")
-            if (answer.label is None) != (state.target is None):
+            if (answer.label is None) != (state.agreed.target is None):
                 raise ValueError(f"site {site!r}: its answer does not fit the label")
         if transform.scaling != "none":
             own = {site: answer.columns for site, answer in answers.items()}
             plan = resolution.plan_of(study)
-            state = state._replace(transform=preprocessing.scale(transform, own, plan))
-        if state.target is not None:
+            state = state.agree(transform=preprocessing.scale(transform, own, plan))
+        if state.agreed.target is not None:
             state = schema.scale_label(state, {s: a.label for s, a in answers.items() if a.label})
         schema.check_columns(state)
         return state._replace(step=NEXT)
@@ -102,7 +102,7 @@ class ColumnScaling(Step):
 
     def decode(self, state: State, total: Array) -> tuple[State, Scales]:
         """Return the deviations of all rows."""
-        names = sorted(part.name for part in state.transform.numeric)
+        names = sorted(part.name for part in state.agreed.transform.numeric)
         units = state.column_sums.units
 
         def deviation(name: str, part: Array) -> Deviation:
@@ -129,6 +129,6 @@ def _all(answer: Scales) -> list[Deviation]:
 
 def _widths(state: State) -> list[int]:
     """Return how many numbers are summed for every column, and for a numeric label."""
-    names = sorted(part.name for part in state.transform.numeric)
-    names += [""] if state.target is not None else []
+    names = sorted(part.name for part in state.agreed.transform.numeric)
+    names += [""] if state.agreed.target is not None else []
     return [1 + sketch.ONE_SIDED if labels.uses_median(state.study, name) else 2 for name in names]

@@ -32,25 +32,26 @@ class Select(Step):
 
     def begin(self, state: State) -> State:
         """Train the candidates without a model; go on to the comparison if all have one."""
-        if not state.models:
+        if not state.selection.models:
             state = _choose_candidates(state)
-            if not state.models:
+            if not state.selection.models:
                 return state._replace(step=NEXT)
-        left = candidates.untrained(state.models)
+        selection = state.selection
+        left = candidates.untrained(selection.models)
         if not left:
-            return state._replace(step="compare", candidate=None)
+            return state.agree(candidate=None)._replace(step="compare")
         if state.study.privacy.summed:
-            return state._replace(step="round", candidate=state.candidates[left[0]])
+            return state.agree(candidate=selection.candidates[left[0]])._replace(step="round")
         servers = tuple(
-            training.new_server(state._replace(candidate=candidate)) if model is None else None
-            for candidate, model in zip(state.candidates, state.models, strict=True)
+            training.new_server(state.agree(candidate=candidate)) if model is None else None
+            for candidate, model in zip(selection.candidates, selection.models, strict=True)
         )
-        return state._replace(servers=servers)
+        return state._replace(selection=selection._replace(servers=servers))
 
     def ask(self, state: State, site: str) -> dict[str, Any]:
         """Send the candidates, and θ of those that are still trained."""
         return {
-            "candidates": state.candidates,
+            "candidates": state.selection.candidates,
             "broadcasts": {key: federated.broadcast(one) for key, one in _running(state).items()},
         }
 
@@ -84,8 +85,9 @@ class Select(Step):
         """Pass the reports to the candidates' servers; decide without them if a site refuses."""
         if refused:
             return candidates.decide(state, outliers.CAUTIOUS)
-        servers, models = list(state.servers), list(state.models)
-        for k, server in enumerate(state.servers):
+        selection = state.selection
+        servers, models = list(selection.servers), list(selection.models)
+        for k, server in enumerate(selection.servers):
             if server is None:
                 continue
             reports = [answer.reports[str(k)] for answer in answers.values()]
@@ -99,23 +101,25 @@ class Select(Step):
                 )
             servers[k] = None if info.done else after
             models[k] = info.theta if info.done else None
-        state = state._replace(servers=tuple(servers), models=tuple(models), spent=state.spent + 1)
+        selection = selection._replace(servers=tuple(servers), models=tuple(models))
+        state = state._replace(selection=selection, spent=state.spent + 1)
         return state if candidates.untrained(models) else state._replace(step="compare")
 
 
 def _choose_candidates(state: State) -> State:
     """Return the state with candidates and a place for each model, or without if none is needed."""
-    scored = tuple(c for c in state.candidates if c.share == 0 or state.cutoffs)
-    least = state.study.privacy.least
+    least, cutoffs = state.study.privacy.least, state.agreed.cutoffs
     if least > 1 and max(state.rows) < constants.HELD_OUT * outliers.STRATUM:
-        return state._replace(decision=Decision(0.0))  # no client can report on held-out rows
-    state = state._replace(candidates=scored)
+        return state.agree(decision=Decision(0.0))  # no client can report on held-out rows
+    scored = tuple(c for c in state.selection.candidates if c.share == 0 or cutoffs)
+    state = state._replace(selection=state.selection._replace(candidates=scored))
     if len(scored) == 1 and not resolution.compares_labels(state):
         return state
-    limit = outliers.row_limit(len(state.sites))
-    return state._replace(row_limit=limit, models=(None,) * len(scored))
+    selection = state.selection._replace(models=(None,) * len(scored))
+    state = state.agree(row_limit=outliers.row_limit(len(state.sites)))
+    return state._replace(selection=selection)
 
 
 def _running(state: State) -> dict[str, Any]:
     """Return the servers of candidates that are still trained, by place."""
-    return {str(k): server for k, server in enumerate(state.servers) if server}
+    return {str(k): server for k, server in enumerate(state.selection.servers) if server}
