@@ -177,7 +177,7 @@ def test_certify_says_what_is_guaranteed_by_client(home):
     assert answer["overall"][0]["accuracy"] < inside["overall"][0]["accuracy"]
     curve = [line["accuracy"] for line in answer["over_drift"]]
     assert curve == sorted(curve, reverse=True)
-    shown = dorfl_(*given, "--beside", "model", "-o", "page.html", cwd=home).stdout
+    shown = dorfl_(*given, "-o", "page.html", cwd=home).stdout
     labels = ["Guaranteed", "Worst", "No drift", "No outliers"]
     assert [line[:12].rstrip() for line in shown.splitlines()] == [*labels, "Saved"]
     shown = dorfl_(*given, "-v", cwd=home).stdout
@@ -188,7 +188,6 @@ def test_certify_says_what_is_guaranteed_by_client(home):
 def test_certify_wants_words_that_go_together(home):
     for given, words in (
         (("--radius", "1"), "--paper"),
-        (("--paper", "--beside", str(home / "model")), "--beside"),
         (("--outliers", "0.7"), "outliers=0.7"),
         (("--drift", "-1"), "drift=-1.0"),
     ):

@@ -110,28 +110,11 @@ def test_what_was_not_told_is_left_out(tmp_path):
     dorfl("report", tmp_path / "model")
 
 
-def test_models_of_older_versions_are_read(tmp_path):
-    end, _ = federated("ill")
-    made = results.model_of(end)
-    plain = json.loads(json.dumps(model.folder.to_json(made)))
-    plain["facts"] = {
-        "data": {"rows": 230, "notes": ["trained among 2 sites"]},
-        "clients": [{"name": "site-1", "rows": 90}, {"name": "site-2", "rows": 140}],
-        "certificate": {"radius": 0.1, "bound": 1.0, "attained": 1.0, "error": 0.0, "words": "W"},
-    }
-    facts = model.folder.from_json(plain, tmp_path).facts
-    assert facts.rows == 230 and facts.certificate.firm and facts.clients[1].loss is None
-    plain["facts"] = {
-        "settings": {"label": "ill"},
-        "choice": ["because"],
-        "center": [0.5],
-        "data": {"file": "a.csv", "rows": 230, "notes": []},
-        "clients": [{"name": "a", "rows": 230, "loss": 0.5, "score": 0.75}],
-        "weights": {"edges": [0.0, 1.0], "rows": [5, 225]},
-        "certificate": None,
-    }
-    facts = model.folder.from_json(plain, tmp_path).facts
-    assert facts.weights.rows == (5, 225) and facts.choice == ("because",)
+def test_a_model_of_another_version_is_refused_with_the_remedy(tmp_path):
+    made = results.model_of(federated("ill")[0])
+    older = {**model.folder.to_json(made), "version": 1, "dorfl": "0.2.0"}
+    with pytest.raises(ValueError, match=r"version 1.*train again, or use dorfl 0\.2\.0"):
+        model.folder.from_json(older, tmp_path)
 
 
 def test_a_site_of_its_own_can_look_into_its_model(tmp_path):

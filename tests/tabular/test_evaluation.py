@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorfl.certificates.certified import Frame
 from dorfl.tabular import evaluation
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.model.facts import Estimate, Facts, HeldOutScores, from_json, worst_client
@@ -100,20 +99,7 @@ def test_outliers_count_over_all_rows_only():
     assert found.score(0, inliers=False).overall.mean == pytest.approx(0.9)
 
 
-def test_scores_of_older_models_are_read_without_errors():
-    old = {"method": "dorfl", "overall": 0.8, "worst": 0.7, "client": "a", "clients": {"a": 0.7}}
-    facts = from_json({"held_out": [old]})
-    assert facts.held_out[0].overall == Estimate(0.8, None, 0)
-    assert facts.held_out[0].clients == {"a": Estimate(0.7, None, 0)}
-    new = Facts(
-        held_out=(HeldOutScores("erm", Estimate(0.8, 0.1, 30), {"a": Estimate(0.7, 0.2, 9)}),)
-    )
-    assert from_json(new.to_json()) == new
-
-
-def test_the_frame_of_an_older_model_is_read():
-    one = np.ones(1)
-    made = Facts(frame=Frame(("a",), one, 3.0 * one, np.zeros((1, 1)), one, one, one))
-    written = made.to_json()
-    written["frame"]["tells"] = written["frame"].pop("distance")
-    assert from_json(written).frame.distance == 3.0
+def test_held_out_scores_come_back_from_a_folder():
+    scores = HeldOutScores("erm", Estimate(0.8, 0.1, 30), {"a": Estimate(0.7, 0.2, 9)})
+    facts = Facts(held_out=(scores,))
+    assert from_json(facts.to_json()) == facts

@@ -206,7 +206,7 @@ def test_a_changed_field_is_refused_by_name(ill, tmp_path, path, value):
 
 @given(st.data())
 def test_a_folder_cut_or_garbled_anywhere_never_loads_as_another_model(data):
-    text = json.dumps({"format": "dorfl.model", "version": 1, "theta": [[1.0, 2.0]]})
+    text = json.dumps({"format": "dorfl.model", "version": 2, "theta": [[1.0, 2.0]]})
     junk = data.draw(st.text(max_size=20))
     cut = data.draw(st.integers(0, len(text)))
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):

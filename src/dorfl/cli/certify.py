@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from dorfl.report.content import Table
 from dorfl.tabular import promises
 from dorfl.tabular.model import Model, load
 from dorfl.tabular.model.facts import Promise
-from dorfl.tabular.promise_pages import bounds, by_client, of_promises
+from dorfl.tabular.pages import bounds, certified_clients, of_promise
 from dorfl.tabular.rows import Rows
 
 
@@ -45,9 +45,6 @@ def certify(
         bool,
         typer.Option("--in-sample", help="Bound loss and accuracy on these rows alone instead."),
     ] = False,
-    beside: Annotated[
-        Path | None, typer.Option("--beside", help="Another model, to compare with.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a page with the curves.")
     ] = None,
@@ -68,62 +65,42 @@ def certify(
 
     Examples:
       dorfl certify model new.csv --outliers 0.1 --drift 0.1
-      dorfl certify model new.csv --beside erm-model --out certificate.html
+      dorfl certify model new.csv --out certificate.html
       dorfl certify model data.csv --in-sample
       dorfl certify model data.csv --paper --radius 0.5
     """
     screen, loaded = Screen(), load(model)
     if radius and not paper:
         raise ValueError("--radius is for --paper; without it give --outliers and --drift")
-    if paper and beside is not None:
-        raise ValueError("--beside compares the certificates of two models; leave out --paper")
     if paper:
         _paper(screen, loaded, _rows(screen, loaded, data, client, site), radius or [])
         return
     assumed = loaded.facts.outliers if outliers is None else outliers
-    share = 0.1 if assumed is None else assumed  # older models have no assumed share
-    settings = _Settings(data, client, site, share, drift, None if in_sample else confidence)
-    found = {model.name: promises.written(_certified(screen, loaded, settings))}
-    if beside is not None:
-        name = beside.name if beside.name != model.name else str(beside)
-        found[name] = promises.written(_certified(screen, load(beside), settings))
-    saved = []
-    if out is not None:
-        from dorfl.report import page
-
-        page.write(of_promises(found, loaded.label), out)
-        saved = [ResultLine("Saved", str(out))]
-    screen.lines(*_lines(found), *saved)
-    _explain(screen, found)
-    first, *others = found.values()
-    others_as_json = {"beside": [_plain(one) for one in others]} if others else {}
-    screen.give({**_plain(first), **others_as_json})
-
-
-class _Settings(NamedTuple):
-    """Which rows to certify a model on, and for which share, drift and confidence."""
-
-    data: Path
-    client: str | None
-    site: str | None
-    outliers: float
-    drift: float
-    confidence: float | None  # None: the in-sample form
-
-
-def _certified(screen: Screen, loaded: Model, settings: _Settings) -> Certified:
-    """Return the certificate of a model, retrained on four fifths if the rows are its own."""
-    data, client, site, outliers, drift, confidence = settings
-    own = loaded.facts.table and not loaded.network and client is None and site is None
-    if own and confidence is not None and promises.fingerprint(data) == loaded.facts.table:
+    share = 0.1 if assumed is None else assumed
+    sure = None if in_sample else confidence
+    is_renamed = client is not None or site is not None
+    if sure is not None and not is_renamed and promises.is_training_table(loaded, data):
         screen.note(
             f"{data.name} is the table that the model was trained on: a fifth of its rows is held "
             "out, and the statement is about a model trained on the others, as in dorfl train"
         )
         with screen.progress("training on four fifths of the rows") as step:
-            return promises.of_table(loaded, data, outliers, drift, confidence, lambda: step(None))
-    rows = _rows(screen, loaded, data, client, site)
-    return promises.of_model(loaded, rows, outliers, drift, confidence)
+            found: Certified = promises.of_table(
+                loaded, data, share, drift, sure, lambda: step(None)
+            )
+    else:
+        rows = _rows(screen, loaded, data, client, site)
+        found = promises.of_model(loaded, rows, share, drift, sure)
+    promise = promises.written(found)
+    saved = []
+    if out is not None:
+        from dorfl.report import page
+
+        page.write(of_promise(promise, loaded.label), out)
+        saved = [ResultLine("Saved", str(out))]
+    screen.lines(*_lines(promise), *saved)
+    _explain(screen, promise)
+    screen.give(loaded.facts._replace(promise=promise).to_json()["promise"])
 
 
 def _rows(screen: Screen, loaded: Model, data: Path, client: str | None, site: str | None) -> Rows:
@@ -133,49 +110,35 @@ def _rows(screen: Screen, loaded: Model, data: Path, client: str | None, site: s
     return rows
 
 
-def _plain(promise: Promise) -> dict[str, Any]:
-    lists = ("overall", "clients", "over_drift", "over_outliers")
-    return {
-        **promise._asdict(),
-        **{name: [line._asdict() for line in getattr(promise, name)] for name in lists},
-    }
+def _lines(promise: Promise) -> list[ResultLine]:
+    """Return the bounds of a model: at the settings, of the worst client, at the corners."""
+    lines = [ResultLine("Guaranteed", summary.guaranteed(promise))]
+    own = [(one, summary.bounded(one)) for one in promise.clients if one.error is not None]
+    if len(own) > 1:
+        worst, bound = max(own, key=lambda pair: pair[0].error or 0.0)
+        every = summary.bounded(promise.overall[1])
+        text = f"{worst.name}: {bound}; every mixture of clients: {every}"
+        lines.append(ResultLine("Worst", text))
+    return [
+        *lines,
+        ResultLine("No drift", summary.bounded(promise.over_drift[0])),
+        ResultLine("No outliers", summary.bounded(promise.over_outliers[0])),
+    ]
 
 
-def _lines(found: dict[str, Promise]) -> list[ResultLine]:
-    """Return the bounds of every model: at the settings, of the worst client, at the corners."""
-    lines = []
-    for name, promise in found.items():
-        of = f"{name}: " if len(found) > 1 else ""
-        lines.append(ResultLine("Guaranteed", of + summary.guaranteed(promise)))
-        own = [(one, summary.bounded(one)) for one in promise.clients if one.error is not None]
-        if len(own) > 1:
-            worst, bound = max(own, key=lambda pair: pair[0].error or 0.0)
-            every = summary.bounded(promise.overall[1])
-            lines.append(
-                ResultLine("Worst", f"{worst.name}: {bound}; every mixture of clients: {every}")
-            )
-        for label, curve in (("No drift", "over_drift"), ("No outliers", "over_outliers")):
-            lines.append(ResultLine(label, summary.bounded(getattr(promise, curve)[0])))
-    return lines
-
-
-def _explain(screen: Screen, found: dict[str, Promise]) -> None:
-    """Print the bounds by client and over drift and outliers, and the statements, if verbose."""
+def _explain(screen: Screen, promise: Promise) -> None:
+    """Print the bounds by client and over drift and outliers, and the statement, if verbose."""
     if not screen.verbose:
         return
 
-    first = next(iter(found.values()))
-    named = found if len(found) > 1 else {"": first}
-    screen.table(by_client(named))
+    screen.table(certified_clients(promise))
     for what, at, curve in (
-        ("drift", f"{100 * first.outliers:.3g} % outliers", "over_drift"),
-        ("share of outliers", f"drift {first.drift:.3g}", "over_outliers"),
+        ("drift", f"{100 * promise.outliers:.3g} % outliers", promise.over_drift),
+        ("share of outliers", f"drift {promise.drift:.3g}", promise.over_outliers),
     ):
-        lines = {name: getattr(promise, curve) for name, promise in named.items()}
-        screen.table(bounds("over", f"Certified over the {what}", f"{what}, {at}", lines))
-    for name, promise in found.items():
-        screen.say(f"{name}: {promise.words}" if len(found) > 1 else promise.words)
-        screen.say(promise.assumption)
+        screen.table(bounds("over", f"Certified over the {what}", f"{what}, {at}", curve))
+    screen.say(promise.words)
+    screen.say(promise.assumption)
 
 
 def _paper(screen: Screen, loaded: Model, rows: Rows, radii: list[float]) -> None:

@@ -183,19 +183,7 @@ def _option(setting: str) -> Any:
 def labelled_rows(
     model: Model, data: Path, client: str | None = None, site: str | None = None
 ) -> Rows:
-    """Return the labelled rows of a table for a model.
-
-    Parameters
-    ----------
-    model
-        A trained model.
-    data
-        The table.
-    client
-        Column with the client of each row; by default the one used in training.
-    site
-        Name of the client that all rows belong to.
-    """
+    """Return the labelled rows of a table for a model."""
     names = tables.column_names(data)
     by = client or (model.client if model.client in names and site is None else None)
     parts = [part.name for part in model.transform.parts]

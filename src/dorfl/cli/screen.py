@@ -33,6 +33,7 @@ EPILOG = (
     "Exit codes: 0 done, 1 a check that fails, 2 wrong usage, 3 unusable data, 4 unusable model or "
     "a training far from converged, 5 a file that cannot be read or written, 130 interrupted."
 )
+_REMOVED = {"--beside": "There is no --beside: certify each model by itself."}
 _EXPERIMENTS = ("reproduce", "theory", "benchmark")  # commands of the repository, not the package
 _NEAR = 1e-2  # share of the objective: a gap that hardly changes predictions
 _SILENCE = 15.0  # seconds between lines of progress that are not on a terminal
@@ -84,6 +85,10 @@ class Commands(TyperGroup):
         """Run the command, and print exceptions as messages."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.option_name not in _REMOVED:
+                raise
+            raise click.UsageError(_REMOVED[error.option_name], error.ctx) from None
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
             raise
         except KeyboardInterrupt:
@@ -258,13 +263,6 @@ class Screen:
 
         `step(text, 0)` updates the text within a step. If the output is not a terminal, a line is
         printed every 15 seconds.
-
-        Parameters
-        ----------
-        what
-            Text before the first step.
-        total
-            Number of steps, if known.
         """
         columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
         if total is not None:

@@ -19,7 +19,7 @@ from dorfl.tabular.model.facts import (
     Promised,
     worst_client,
 )
-from dorfl.tabular.promise_pages import conditions
+from dorfl.tabular.pages import conditions
 
 _CLASSES = 4  # classes that are listed by name
 _FEW = 12  # clients that are listed one by one

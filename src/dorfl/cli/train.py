@@ -17,14 +17,13 @@ from dorfl.cli import options, summary
 from dorfl.cli.screen import ResultLine, Screen, refuse_useless, warn_shortfall
 from dorfl.protocol import resolution
 from dorfl.protocol.settings import Study
-from dorfl.tabular import held_out, promises, table
+from dorfl.tabular import held_out, promises
 from dorfl.tabular.model import Model, save, save_evaluation
 from dorfl.tabular.rows import Rows
 from dorfl.tabular.table import run
 from dorfl.tabular.uncertainty import coefficient_errors
 
 _LARGE = 100_000_000  # bytes of a table above which the time to read it is announced
-_HELD_OUT_SHARE = 0.7  # share of --budget for held-out rows; the certificate's curve has the rest
 
 
 @options.takes(*options.TABLE)
@@ -40,8 +39,8 @@ def train(
         typer.Option(
             "--budget",
             min=0.0,
-            help="Seconds for what follows once the model is saved: accuracy and certificate on "
-            "rows held out, and the curve of the paper's certificate. 0: none of them.",
+            help="Seconds for accuracy and certificate on rows held out, once the model is saved. "
+            "0: neither.",
             rich_help_panel=options.EXPERT,
         ),
     ] = 60.0,
@@ -154,43 +153,31 @@ def _framed(study: Study, model: Model, rows: Rows) -> Model:
 
 
 def _measured(screen: Screen, study: Study, model: Model, rows: Rows, seconds: float) -> Model:
-    """Return the model with its figures on held-out rows, as far as there is time for them."""
-    private = model.facts.settings["privacy"]["epsilon"] is not None
-    if private or not seconds:
+    """Return the model with its figures on held-out rows, if there is time for them."""
+    if study.privacy.epsilon is not None or not seconds:
         return model
-    start = time.monotonic()
-
-    def within(share: float) -> None:
-        if time.monotonic() - start > share * seconds:
-            raise TimeoutError
+    start, promise = time.monotonic(), model.facts.promise
 
     with screen.progress("the model is saved; measuring on held-out rows") as step:
-        try:
 
-            def tick() -> None:
-                within(_HELD_OUT_SHARE)
-                step(None)
+        def tick() -> None:
+            if time.monotonic() - start > seconds:
+                raise TimeoutError
+            step(None)
 
-            def certify(own: Model, trained: Rows, held: Rows) -> None:
-                nonlocal model
-                if not (resolution.certifies(study) and len(held.y)):
-                    return
+        def certify(own: Model, trained: Rows, held: Rows) -> None:
+            nonlocal promise
+            if resolution.certifies(study) and len(held.y):
                 share = model.facts.outliers or 0.0
                 found = promises.of_held_out(own, trained, held, share, DRIFT, CONFIDENCE)
                 promise = promises.written(found)
-                model = replace(model, facts=model.facts._replace(promise=promise))
 
+        try:
             found = held_out.evaluate_methods(study, model, rows, tick, certify)
-            model = replace(model, facts=model.facts._replace(held_out=found))
         except TimeoutError:
             screen.note(
-                f"held-out rows take more than {_HELD_OUT_SHARE * seconds:.0f} s: scores are not "
-                "measured; --budget allows more, dorfl compare measures all methods, dorfl certify "
-                "certifies the model"
+                f"held-out rows take more than {seconds:.0f} s: scores are not measured; --budget "
+                "allows more, dorfl compare measures all methods, dorfl certify certifies the model"
             )
-        try:
-            step("the certificate's curve")
-            model = table.curved(model, rows, lambda: within(1.0))
-        except TimeoutError:
-            screen.note("the certificate's curve takes longer than --budget allows: left out")
-    return model
+            found = ()
+    return replace(model, facts=model.facts._replace(held_out=found, promise=promise))

@@ -12,20 +12,7 @@ _FORMATS = {"csv": tables.as_csv, "md": tables.as_markdown, "tex": tables.as_lat
 
 
 def export(page: Page, folder: Path) -> list[Path]:
-    """Write `figures/*.png|svg|pdf`, their numbers as CSV, and `tables/*.csv|md|tex`.
-
-    Parameters
-    ----------
-    page
-        What to export.
-    folder
-        Where the two folders are made.
-
-    Returns
-    -------
-    list of Path
-        Every file written.
-    """
+    """Write `figures/*.png|svg|pdf`, their numbers as CSV, and `tables/*.csv|md|tex`."""
     paths = []
     for block in blocks(page):
         if isinstance(block, Figure):

@@ -46,23 +46,7 @@ def write(page: Page, path: Path) -> Path:
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML with its style, scripts and pictures inside.
-
-    Parameters
-    ----------
-    page
-        What to show.
-
-    Returns
-    -------
-    str
-        A document without references to other files.
-
-    Raises
-    ------
-    ValueError
-        If a name is not safe as a file name, is used twice, or a figure has nothing to draw.
-    """
+    """Return the page as HTML with its style, scripts and pictures inside."""
     for _ in content.blocks(page):  # checks the names, which become ids
         pass
     ids = _ids([section.title for section in page.sections])

@@ -63,11 +63,6 @@ def looks(labels: Sequence[str]) -> list[Look]:
     Methods have fixed colours, references are grey, and other labels get a free colour. Text after
     a colon names a variant, for methods also text after a comma or a bracket: variants share the
     colour and differ in dash, marker and opacity.
-
-    Parameters
-    ----------
-    labels
-        Labels of all series of a figure.
     """
     heads = [_head(label) for label in labels]
     taken = {METHODS[head] for head in heads if head in METHODS}

@@ -36,25 +36,14 @@ _MIN_ROWS = 20  # inliers of a client for its own usual range; otherwise that of
 class Audit(NamedTuple):
     """Rows by ascending weight.
 
-    Attributes
-    ----------
-    row
-        Place in the file, from 1, without the header.
-    client
-        The row's client.
-    weight
-        Weight in training, relative to an ordinary row's.
-    distance
-        Distance from the centre by the score; by default 1 is the cutoff of inliers.
-    columns
-        Columns with most of the squared distance: value, usual range among inliers, share. If the
-        label is the reason, the label and its prediction.
+    `columns` names those with most of a row's squared distance: value, usual range among inliers,
+    share. If the label is the reason, it has the label and its prediction.
     """
 
-    row: Array
+    row: Array  # place in the file, from 1, without the header
     client: Array
-    weight: Array
-    distance: Array
+    weight: Array  # in training, relative to an ordinary row's
+    distance: Array  # from the centre by the score; by default 1 is the cutoff of inliers
     columns: list[str]
 
     @property
@@ -84,12 +73,8 @@ def why_none(model: Model) -> str | None:
 def row_weights(model: Model, rows: Rows) -> Array | None:
     """Return (n,) the weights that training by this model gives to rows.
 
-    Clients that were not trained with have the average centre.
-
-    Returns
-    -------
-    Array or None
-        Weights with mean 1 in each client; None if the model down-weights no row.
+    Weights have mean 1 in each client; None if the model down-weights no row. Clients that were not
+    trained with have the average centre.
     """
     return None if why_none(model) else _weigh(model, rows)[0]
 
@@ -111,13 +96,7 @@ def _weigh(model: Model, rows: Rows) -> tuple[Array, Array, Array]:
 
 
 def audit(model: Model, rows: Rows) -> Audit:
-    """Return every row's weight and the reason for it.
-
-    Raises
-    ------
-    ValueError
-        If the model down-weights no row.
-    """
+    """Return every row's weight and the reason for it; ValueError if none is down-weighted."""
     score, reason = model.fit.problem.score, why_none(model)
     if reason:
         raise ValueError(f"outliers: {reason}")

@@ -62,14 +62,9 @@ class Classes(NamedTuple):
 
 
 def estimate(values: Array, owner: Array) -> Estimate:
-    """Return the mean of values and its standard error, stratified by owner.
+    """Return the mean of (n,) values and its standard error, stratified by owner.
 
-    Parameters
-    ----------
-    values
-        (n,) a number per row.
-    owner
-        (n,) the stratum of each row. A stratum of one row has the pooled variance.
+    A stratum of one row has the pooled variance.
 
     >>> values, owner = np.array([1.0, 1.0, 1.0, 0.0]), np.array([0, 0, 1, 1])
     >>> found = estimate(values, owner)
@@ -91,19 +86,7 @@ def estimate(values: Array, owner: Array) -> Estimate:
 def summarise(
     values: Array, owner: Array, names: Sequence[str], used: Array | None = None
 ) -> Scores:
-    """Return the mean of values overall and by client.
-
-    Parameters
-    ----------
-    values
-        (n,) a number per row, such as those of :func:`row_scores`.
-    owner
-        (n,) the number of each row's client, ascending.
-    names
-        Names of the clients.
-    used
-        (n,) which rows count; by default all.
-    """
+    """Return the mean of the used values overall and by client; `owner` is ascending."""
     if used is not None:
         values, owner = values[used], owner[used]
     ends = np.searchsorted(owner, np.arange(len(names) + 1)).tolist()
@@ -141,22 +124,10 @@ def brier_scores(model: Model, rows: Rows) -> Array:
 
 
 def constant_scores(model: Model, y: Array, rows: Rows) -> tuple[Array, Array | None]:
-    """Return (n,) scores and Brier scores of a constant prediction.
+    """Return (n,) scores of a constant prediction, and Brier scores unless it is a regression.
 
-    Parameters
-    ----------
-    model
-        The model, for its task and unit.
-    y
-        Labels that the constant is taken from. It predicts their most frequent class with the
-        probabilities of their frequencies, or their median.
-    rows
-        The rows to predict.
-
-    Returns
-    -------
-    scores, brier
-        As in :func:`row_scores` and :func:`brier_scores`; `brier` is None for a regression.
+    The constant is that of labels `y`: their most frequent class, with the probabilities of their
+    frequencies, or their median.
     """
     if not model.classifies:
         unit = model.target.spread if model.target else 1.0

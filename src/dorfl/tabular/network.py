@@ -35,21 +35,7 @@ def train(
     progress: Callable[[Round], object] | None = None,
     model: object = "mlp",
 ) -> NetworkFit:
-    """Train a network on the rows of a linear model, by the same method.
-
-    Parameters
-    ----------
-    study
-        The settings.
-    fit
-        The linear model.
-    rows
-        Its rows.
-    progress
-        Called with every round.
-    model
-        As :func:`dorfl.networks.tabular.fit` takes it.
-    """
+    """Train a network on the rows of a linear model, by the same method."""
     from dorfl.networks import tabular  # noqa: PLC0415 - brings in torch
 
     options = study.training

@@ -1,4 +1,4 @@
-"""Make pages and figures of a study: a model, a comparison of methods, the weights of rows."""
+"""Make pages and figures: of a model, its certificate, a comparison, the weights of rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from dorfl.certificates.certified import ceiled, down, floored, up
 from dorfl.protocol.settings import Study
 from dorfl.report.content import (
+    Beside,
     Block,
     Cell,
     Details,
@@ -22,21 +24,21 @@ from dorfl.report.content import (
     Text,
 )
 from dorfl.support.text import percent
-from dorfl.tabular import promise_pages
 from dorfl.tabular.audit import Audit
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.model import Model, tables
 from dorfl.tabular.model.facts import (
     ClientStatistics,
     Estimate,
-    PaperCertificate,
+    Promise,
+    Promised,
     Weights,
     worst_client,
 )
 
 _SHOWN = 15  # features of a figure: as many as have room for their names
 _POINTS = 5000  # points of a figure
-_ROOM = promise_pages.ROOM  # clients of a figure
+_ROOM = 16  # clients of a table or figure
 _COLOURS = 7  # colours that differ enough from each other
 _LONG = 16  # letters of a name below a figure
 
@@ -53,14 +55,19 @@ def of_model(model: Model) -> Page:
         sections.append(Section("Coefficients", [_coefficients(model)]))
     if facts.weights:
         sections.append(Section("Weights of rows", _rows(model, facts.weights)))
-    bounds: list[Block] = []
+    guarantees: list[Block] = []
     if promise:
-        bounds = [Text([facts.promised, promise.assumption]), *promise_pages.curves({"": promise})]
-        bounds += promise_pages.certified({"": promise})
+        guarantees = [
+            Text([facts.promised, promise.assumption]),
+            *_curves(promise),
+            *_certified(promise),
+        ]
     if certificate:
-        bounds.append(Details("The certificate as the paper has it", _guarantee(certificate)))
-    if bounds:
-        sections.append(Section("What it guarantees", bounds))
+        guarantees.append(
+            Details("The certificate as the paper has it", [Text([certificate.words])])
+        )
+    if guarantees:
+        sections.append(Section("What it guarantees", guarantees))
     sections.append(Section("How it was made", _making(model)))
     classes = f" ({_few(model.classes)})" if model.classifies else ""
     kind = "network" if model.network else "linear model"
@@ -89,7 +96,7 @@ def _cards(model: Model) -> list[Finding]:
         claim = f"of {facts.rows:,} rows are down-weighted as outliers ({share})"
         cards.append(Finding(claim, f"{facts.weights.low:,}"))
     if facts.promise:
-        cards.append(promise_pages.promised(facts.promise))
+        cards.append(_promised(facts.promise))
     if sound:
         cards.append(Finding(f"in {fit.rounds} exchanges of messages", fit.status))
     return cards
@@ -134,50 +141,23 @@ def _clients(model: Model) -> list[Block]:
     table = tables.clients(model)
     table = table._replace(note=f"λ is the weight of a client in training. {table.note}")
     if len(shares) > _ROOM:
-        return _many(table, shares, served)
+        return _many(table, served)
     return [table] if served else []
 
 
-def _many(
-    table: Table, shares: dict[str, float], served: dict[str, ClientStatistics]
-) -> list[Block]:
-    """Return the clients with the largest loss, a figure of all, and all others folded."""
-    known = [name for name in shares if name in served and served[name].loss is not None]
-    worst = sorted(known, key=lambda name: -(served[name].loss or 0.0))[:_ROOM]
+def _many(table: Table, served: dict[str, ClientStatistics]) -> list[Block]:
+    """Return the clients with the largest loss, and all of them folded."""
     rows = {str(row[0]): row for row in table.rows}
+    losses = {name: served[name].loss for name in rows if name in served}
+    known = {name: loss for name, loss in losses.items() if loss is not None}
+    worst = sorted(known, key=lambda name: -known[name])[:_ROOM]
     shown = table._replace(
         name="worst-clients",
         title=f"{table.title}: the {len(worst)} with the largest loss",
         rows=[rows[name] for name in worst],
     )
     every = Details(f"All {len(rows)} clients", [table])
-    if not worst:
-        return [every]
-    known.sort(key=lambda name: served[name].loss or 0.0)
-    losses, lam = [served[n].loss for n in known], [shares[n] for n in known]
-    if max(lam) - min(lam) < 1e-6:  # differences are rounding errors
-        figure = Figure(
-            "losses",
-            "Loss of every client",
-            "clients by ascending loss",
-            "loss",
-            [Series("clients", range(1, len(known) + 1), losses, hover=known)],
-            "points",
-            note=f"All clients have the same weight, λ = {lam[0]:.3g}.",
-            alt="Points: the mean loss of every client, in order.",
-        )
-    else:
-        figure = Figure(
-            "mixture",
-            "Loss and weight of every client",
-            "loss",
-            "λ",
-            [Series("clients", losses, lam, hover=known)],
-            "points",
-            note="Losses are means over rows weighed as in training.",
-            alt="Points: every client's weight λ against its mean loss.",
-        )
-    return [shown, figure, every]
+    return [shown, every] if worst else [every]
 
 
 def _few(names: Sequence[str], most: int = 8) -> str:
@@ -237,24 +217,6 @@ def _rows(model: Model, histogram: Weights) -> list[Block]:
     return [*([Text([low])] if low else []), figure]
 
 
-def _guarantee(certificate: PaperCertificate) -> list[Block]:
-    curve = np.array(certificate.curve, dtype=float).reshape(-1, 2)
-    blocks: list[Block] = [Text([certificate.words])]
-    if len(curve):
-        blocks.append(
-            Figure(
-                "certificate",
-                "Certified worst-case loss minus score",
-                "UW distance",
-                "loss minus outlier score at most",
-                [Series("bound", curve[:, 0], curve[:, 1])],
-                x_log=True,
-                alt="The bound rises with the distance from the data.",
-            )
-        )
-    return blocks
-
-
 def _making(model: Model) -> list[Block]:
     facts, fit = model.facts, model.fit
     words = [*facts.choice, f"{fit.message}, in {fit.rounds} exchanges of messages."]
@@ -284,6 +246,119 @@ def _shown(value: object) -> str:
     if value is None:
         return "chosen by dorfl"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def of_promise(promise: Promise, label: str) -> Page:
+    """Return the page of a certificate."""
+    sections = [
+        Section(
+            "What is certified", [Text([promise.words, promise.assumption]), *_certified(promise)]
+        ),
+        Section("Over drift and outliers", _curves(promise)),
+    ]
+    lead = "Bounds, not estimates, if some rows are outliers and inliers drift."
+    return Page(f"Certificate of {label}", lead, [_promised(promise)], sections)
+
+
+def _promised(promise: Promise) -> Finding:
+    """Return the headline: the bound, with its confidence, share of outliers and drift."""
+    at = promise.overall[0]
+    form = "on the rows trained with" if promise.confidence is None else _confidence(promise)
+    measure = "accuracy" if at.accuracy is not None else "mean absolute error"
+    claim = f"{measure} guaranteed {form}, {conditions(promise)}"
+    if at.accuracy is not None:
+        return Finding(claim, f"≥ {floored(at.accuracy)}")
+    return Finding(claim, "no bound" if at.error is None else f"≤ {ceiled(at.error)}")
+
+
+def conditions(promise: Promise) -> str:
+    """Return under which outliers and drift a certificate holds."""
+    share = f"up to {100 * promise.outliers:.3g} % of rows are outliers"
+    wrong = share if promise.outliers else "no row is an outlier"
+    return f"if {wrong} and inputs drift by up to {promise.drift:.3g} sd"
+
+
+def _confidence(promise: Promise) -> str:
+    return f"with {100 * (promise.confidence or 0.0):.4g} % confidence"
+
+
+def _curves(promise: Promise) -> list[Block]:
+    """Return figures of certified score and loss over the drift and over the share of outliers."""
+    classifies = promise.overall[0].accuracy is not None
+    score = "accuracy" if classifies else "mean absolute error"
+    least = "accuracy at least, in %" if classifies else "mean absolute error at most"
+    share = f"{100 * promise.outliers:.3g} % outliers"
+    blocks: list[Block] = []
+    for name, lines, x_label, scale, at in (
+        ("over-drift", promise.over_drift, "drift in standard deviations", 1.0, share),
+        ("over-outliers", promise.over_outliers, "outliers in %", 100.0,
+         f"a drift of {promise.drift:.3g}"),
+    ):  # fmt: skip
+        figures = []
+        for kind, what, y_label in (("score", score, least), ("loss", "loss", "loss at most")):
+            heights = [(scale * float(line.name), _height(line, kind)) for line in lines]
+            known = [(x, y) for x, y in heights if y is not None]
+            if known:
+                title, alt = f"Certified {what}, {at}", f"{y_label} against {x_label}."
+                series = [Series("certified", [x for x, _ in known], [y for _, y in known])]
+                figures.append(Figure(f"{name}-{kind}", title, x_label, y_label, series, alt=alt))
+        blocks.append(Beside(figures))
+    return blocks
+
+
+def _height(line: Promised, kind: str) -> float | None:
+    if kind == "loss":
+        return line.loss
+    return line.error if line.accuracy is None else float(np.floor(1e4 * line.accuracy)) / 1e2
+
+
+def _certified(promise: Promise) -> list[Block]:
+    """Return a table of all clients; if there are many, of the worst, with the rest folded."""
+    table, count = certified_clients(promise), len(promise.clients)
+    if count <= _ROOM:
+        return [table]
+    sign = 1.0 if promise.overall[0].accuracy is not None else -1.0
+    known = [row for row in table.rows[:count] if isinstance(row[1], float)]
+    worst = sorted(known, key=lambda row: sign * float(str(row[1])))[:_ROOM]
+    shown = table._replace(
+        name="least-certified",
+        rows=[*table.rows[count:], *worst],
+        title=f"What is certified: over all, and the {len(worst)} clients with the least",
+    )
+    return [shown, Details(f"All {count} clients", [table])]
+
+
+def certified_clients(promise: Promise) -> Table:
+    """Return a table of certified score and loss by client and for mixtures of clients."""
+    note = (
+        f"At most {100 * promise.outliers:.3g} % outliers, a drift of at most {promise.drift:.3g} "
+        "standard deviations (root mean square); columns of categories and flags do not move. "
+    )
+    note += (
+        "In sample: about the rows at hand, not about rows to come."
+        if promise.confidence is None
+        else f"For rows to come, {_confidence(promise)}; each line by itself."
+    )
+    lines = (*promise.clients, *promise.overall)
+    return bounds("certified", "What is certified, by client", "client", lines)._replace(note=note)
+
+
+def bounds(name: str, title: str, head: str, lines: Sequence[Promised]) -> Table:
+    """Return a table of certified score and, if it is bounded, loss; bounds are rounded safely."""
+    classifies = lines[0].accuracy is not None
+    has_loss = any(line.loss is not None for line in lines)
+    heads = ["accuracy ≥" if classifies else "mean absolute error ≤", "loss ≤"]
+    rows = [(line.name, *_rounded(line)[: 1 + has_loss]) for line in lines]
+    forms = {"accuracy ≥": ".1%"}
+    return Table(name, title, (head, *heads[: 1 + has_loss]), rows, forms)
+
+
+def _rounded(line: Promised) -> tuple[float | None, float | None]:
+    if line.accuracy is not None:
+        score: float | None = down(line.accuracy)
+    else:
+        score = None if line.error is None else up(line.error)
+    return score, None if line.loss is None else up(line.loss)
 
 
 def compared(found: Comparison) -> Table:

@@ -59,23 +59,9 @@ def of_study(state: State, drift: float = DRIFT) -> Promise | None:
 def of_model(
     model: Model, rows: Rows, outliers: float, drift: float, confidence: float | None = CONFIDENCE
 ) -> Certified:
-    """Return the certificate of a model for rows of any clients.
+    """Return the certificate of a linear model for rows of any clients.
 
-    Parameters
-    ----------
-    model : Model
-        A linear model.
-    rows : Rows
-        Rows that the model was not trained on, unless `confidence` is None.
-    outliers, drift : float
-        The share of outliers, and the drift in standard deviations.
-    confidence : float or None
-        None for the in-sample form.
-
-    Returns
-    -------
-    Confident or InSample
-        In the units of the model's frame, if it has one.
+    Rows must be others than those trained with, unless `confidence` is None: the in-sample form.
     """
     frame, unit = model.facts.frame, 1.0 if model.target is None else model.target.spread
     fit, clients = model.fit, rows.clients
@@ -128,18 +114,7 @@ def of_table(
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest of a file's size and of blocks of its bytes: enough to recognise a copy.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    str
-        A hexadecimal digest; empty if there is no such file.
-    """
+    """Return a digest of a file's size and of blocks of its bytes; empty if there is no file."""
     if not path.is_file():
         return ""
     size = path.stat().st_size
@@ -149,6 +124,12 @@ def fingerprint(path: Path) -> str:
             file.seek(place)
             digest.update(file.read(_BLOCK))
     return digest.hexdigest()
+
+
+def is_training_table(model: Model, path: Path) -> bool:
+    """Return whether a file is the table that a linear model was trained on."""
+    known = model.facts.table
+    return bool(known) and not model.network and fingerprint(path) == known
 
 
 def _frozen(model: Model) -> list[int]:

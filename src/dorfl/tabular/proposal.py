@@ -20,26 +20,9 @@ _MAX_CLIENTS = 50  # values of a column that may be a label or a client
 def propose(
     data: Path, label: str | None, client: str | None, home: Path
 ) -> tuple[Study, dict[str, str]]:
-    """Return a study of a table.
+    """Return a study of a table, and comments on its entries by name.
 
-    Parameters
-    ----------
-    data
-        The table.
-    label, client
-        Columns with the label and the client; None to guess.
-    home
-        Folder that the study will be in; the path of the table is relative to it.
-
-    Returns
-    -------
-    study, notes
-        The study, and comments on its entries by name: which are guessed, and alternatives.
-
-    Raises
-    ------
-    DataError
-        If a column does not exist, or label and client are the same.
+    A label or client that is None is guessed. The table's path is relative to the folder `home`.
     """
     table = tables.read(data)
     names = table.column_names

@@ -50,15 +50,7 @@ def fit_of(state: State) -> Fit:
 
 
 def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Model:
-    """Return the model of a finished study; statistics that no site reported are left out.
-
-    Parameters
-    ----------
-    state
-        The coordinator's last state.
-    notes, warnings
-        Notes on the table, and what must not be missed.
-    """
+    """Return the model of a finished study; statistics that no site reported are left out."""
     fit, agreed, data = fit_of(state), state.agreed, state.study.data
     facts = _facts(state, fit.centers, notes)._replace(warnings=warnings)
     return Model(
@@ -69,23 +61,9 @@ def model_of(state: State, notes: tuple[str, ...] = (), warnings: tuple[str, ...
 def write_site(
     folder: Path, agreement: Agreement, group: Group, outcome: Outcome, places: Array
 ) -> str:
-    """Write a site's results: the model, and audit.csv with its rows by ascending weight.
+    """Write a site's model, and audit.csv with its rows by ascending weight; return a summary.
 
-    Parameters
-    ----------
-    folder
-        The site's folder of this run.
-    agreement, outcome
-        The settings agreed on, and the trained model.
-    group
-        The site's rows.
-    places
-        (n,) places of the rows in the site's table.
-
-    Returns
-    -------
-    str
-        How many rows were down-weighted, in a sentence.
+    `places` has the rows' places in the site's table.
     """
     (name,) = group.names
     risks = risks_of(group, outcome.theta)

@@ -44,37 +44,17 @@ _MANY = 0.05  # share of a table's rows from which a warning says that rows are 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of clients as numbers, one client after the other.
+    """Rows of clients as numbers, one client after the other."""
 
-    Attributes
-    ----------
-    names
-        The clients.
-    bounds
-        (clients + 1,) client i has the rows bounds[i] … bounds[i + 1].
-    X
-        (n, features) standardised features.
-    y
-        (n,) class numbers, or scaled labels of a regression.
-    order
-        (n,) place of each row in the file.
-    notes, warnings
-        Notes on the table, and what must not be missed.
-    gaps
-        (clients, features) numbers of missing values, if they are known.
-    split
-        The table that the rows are from, if it is still open.
-    """
-
-    names: tuple[str, ...]
-    bounds: Array
-    X: Array
-    y: Array
-    order: Array
+    names: tuple[str, ...]  # of the clients
+    bounds: Array  # (clients + 1,) client i has the rows bounds[i] … bounds[i + 1]
+    X: Array  # (n, features) standardised
+    y: Array  # (n,) class numbers, or scaled labels of a regression
+    order: Array  # (n,) place of each row in the file
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    gaps: Array | None = None
-    split: Split | None = None
+    warnings: tuple[str, ...] = ()  # what must not be missed
+    gaps: Array | None = None  # (clients, features) numbers of missing values, if they are known
+    split: Split | None = None  # the table that the rows are from, if it is still open
 
     def only(self, part: Rows) -> Rows:
         """Return the rows that `part` has, in its order, with the features of this table."""
@@ -98,15 +78,8 @@ class Rows:
 class Prepared:
     """A study after its steps about columns and label, and the rows as numbers.
 
-    Attributes
-    ----------
-    state
-        The coordinator's state.
-    rows
-        The rows.
-    locations
-        Reports of where rows lie, by client, number of classes, and whether clients have centres
-        of their own. Trainings on the same rows share them.
+    Trainings on the same rows share `locations`: reports of where rows lie, by client, number of
+    classes, and whether clients have centres of their own.
     """
 
     state: State
@@ -115,15 +88,7 @@ class Prepared:
 
 
 def open_split(study: Study) -> Split:
-    """Open the table of a study, with its rows in the order of the clients.
-
-    Raises
-    ------
-    ValueError
-        If the study names no table, or settings that are for sites.
-    DataError
-        If a column that the study names does not exist.
-    """
+    """Open the table of a study, with its rows in the order of the clients."""
     if study.data.file is None:
         raise ValueError('[data] file is missing: which table? Or name it: --table "data.csv"')
     if study.privacy.summed:
@@ -152,22 +117,7 @@ def open_split(study: Study) -> Split:
 
 
 def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
-    """Read labels, fit the transformation of columns, and turn all rows into numbers.
-
-    Parameters
-    ----------
-    study
-        The settings.
-    split
-        The table by client.
-    with_notes
-        Whether to look for what should be noted about columns, labels and rows left out.
-
-    Raises
-    ------
-    DataError
-        If the label or the columns cannot be used, or memory is short.
-    """
+    """Read labels, fit the transformation of columns, and turn all rows into numbers."""
     if study.training.model != "linear":
         networks.require()
         if study.defence.most_rows is not None:
@@ -233,18 +183,7 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
 
 
 def settle_task(study: Study, split: Split) -> tuple[Study, Split, list[str]]:
-    """Read the task and the classes from the label, and leave out rows without a label.
-
-    Returns
-    -------
-    study, split, notes
-        The study with task and classes, the rows with a label, and a note on the others.
-
-    Raises
-    ------
-    DataError
-        If the label has no type, or no two values, that can be learnt.
-    """
+    """Return the study with task and classes, the rows with a label, and a note on the others."""
     name, column = study.data.label, split.column(study.data.label)
     kind = columns.kind_of(column)
     if columns.beyond(column) == len(column) - column.null_count > 0:
@@ -339,13 +278,7 @@ def split_folds(split: Split, folds: int, seed: int) -> Array:
 
 
 def rows_for(model: Model, split: Split) -> Rows:
-    """Return the labelled rows of another table as a model sees them.
-
-    Raises
-    ------
-    DataError
-        If the table lacks a column of the model, or has no label that the model knows.
-    """
+    """Return the labelled rows of another table as a model sees them."""
     label = tables.find_column(split.column_names, model.label, "label")
     try:
         y, known = labels.encode(split.column(label), label, model.classes, model.target)

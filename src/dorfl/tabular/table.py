@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from dorfl.certificates.certificate import paper
 from dorfl.data import validation
 from dorfl.data.robust import LocationReport, find_centers
 from dorfl.data.validation import Clients
@@ -46,8 +45,6 @@ from dorfl.tabular.rows import Prepared, Rows, open_split, prepare
 _STEPS = frozenset(
     {"location", "cutoff", "select", "compare", "round", "network", "finish", "certify", "done"}
 )
-_CURVED = 500_000  # numbers; every radius of the curve takes some twenty looks at all rows
-_CURVE = np.geomspace(0.1, 10.0, 9)  # radii of the certificate's curve, in units of its own
 
 Progress = Callable[[Round], object]
 
@@ -59,23 +56,9 @@ def run(
     *,
     certify: bool = True,
 ) -> tuple[Model, Rows]:
-    """Train on a table.
+    """Train on a table, and certify in sample if `certify`; return the model and its rows.
 
-    Parameters
-    ----------
-    study
-        The table and its settings.
-    progress
-        Called with every round of the final training.
-    keep
-        Called with the trained model before it is certified, which may take a while.
-    certify
-        Whether to certify the model in sample.
-
-    Returns
-    -------
-    model, rows
-        The model and the rows it was trained on.
+    `keep` is called with the trained model before it is certified, which may take a while.
     """
     loading = threading.Thread(target=_load_kernels)
     loading.start()
@@ -96,22 +79,9 @@ def run(
 def trained(
     study: Study, prepared: Prepared, progress: Progress | None = None
 ) -> tuple[Model, State, Group]:
-    """Train without certifying.
+    """Train without certifying; return the model, and the state and rows of the linear model.
 
-    Parameters
-    ----------
-    study
-        The settings.
-    prepared
-        The rows.
-    progress
-        Called with every round of the final training.
-
-    Returns
-    -------
-    model, state, group
-        The model, and the state and rows of the linear model: a network is trained by the method
-        that is resolved for a linear model.
+    A network is trained by the method that is resolved for a linear model.
     """
     rows = prepared.rows
     if study.training.model == "linear":
@@ -120,20 +90,6 @@ def trained(
     state, group = fit(settings.linear(study), prepared)
     linear = results.model_of(state, rows.notes, rows.warnings)
     return network.model_of(study, linear, rows, progress), state, group
-
-
-def curved(model: Model, rows: Rows, tick: Callable[[], object] = lambda: None) -> Model:
-    """Add the paper's certificate at several radii to a model; `tick` is called before each."""
-    found = model.facts.certificate
-    if found is None or not found.radius > 0 or rows.X.size >= _CURVED:
-        return model
-    certificate = paper(model.fit, rows.clients)
-    curve = []
-    for radius in (found.radius * _CURVE).tolist():
-        tick()
-        curve.append((radius, certificate.at(radius)))
-    facts = model.facts._replace(certificate=found._replace(curve=tuple(curve)))
-    return replace(model, facts=facts)
 
 
 def fit(
@@ -146,23 +102,7 @@ def fit(
 ) -> tuple[State, Group]:
     """Run the study's steps from the location of rows to the end of training.
 
-    Parameters
-    ----------
-    study
-        The study with the method to train.
-    prepared
-        Standardised rows.
-    progress
-        Called with every round of the final training.
-    mass
-        (n,) weights of rows.
-    score
-        Outlier score in place of the study's own.
-
-    Returns
-    -------
-    state, group
-        The coordinator's state, and the rows with the model's problem.
+    `mass` has (n,) weights of rows, and `score` takes the place of the study's own.
     """
     names, clients = prepared.state.sites, validation.clients(prepared.rows.clients)
     if mass is not None or score is not None:  # candidates are compared for equal weights only
@@ -191,17 +131,7 @@ def fit(
 def resolve(
     study: Study, prepared: Prepared, candidates: tuple[Candidate, ...] | None = None
 ) -> State:
-    """Run the study's steps up to the final training: locations, scales, and selection.
-
-    Parameters
-    ----------
-    study
-        The study with the method to resolve.
-    prepared
-        Standardised rows.
-    candidates
-        Candidates to compare, instead of the usual outlier shares.
-    """
+    """Run the study's steps up to the final training; `candidates` replace the usual shares."""
     rows, names, state = prepared.rows, prepared.state.sites, prepared.state
     resolved = state.study._replace(method=study.method, training=study.training)
     is_network = state.study.training.model != "linear"

@@ -17,38 +17,20 @@ MIN_ROWS = 20  # rows below which no client is named the worst: 50 % ± 11 point
 
 
 class ClientStatistics(NamedTuple):
-    """A client's statistics on the rows trained with.
-
-    Attributes
-    ----------
-    name, rows
-        The client and its number of rows.
-    loss
-        Mean loss, rows weighed as in training: outliers hardly count.
-    score
-        Accuracy, or mean absolute error, over all rows; outliers count like other rows.
-    """
+    """A client's statistics on the rows trained with."""
 
     name: str
     rows: int
-    loss: float | None = None
-    score: float | None = None
+    loss: float | None = None  # mean, rows weighed as in training: outliers hardly count
+    score: float | None = None  # accuracy, or mean absolute error; outliers count like other rows
 
 
 class Weights(NamedTuple):
-    """Histogram of the rows' weights, in units of an ordinary row's weight.
+    """Histogram of the rows' weights, in units of an ordinary row's weight."""
 
-    Attributes
-    ----------
-    edges, rows
-        Lower edges of the bins and their counts; bins of fewer than five rows are left out.
-    low
-        Number of down-weighted rows: those below half of an ordinary row's weight.
-    """
-
-    edges: tuple[float, ...]
-    rows: tuple[int, ...]
-    low: int | None = None
+    edges: tuple[float, ...]  # lower edges of the bins
+    rows: tuple[int, ...]  # bins of fewer than five rows are left out
+    low: int | None = None  # down-weighted rows: those below half of an ordinary row's weight
 
 
 class Validation(NamedTuple):
@@ -66,14 +48,13 @@ class LossComparison(NamedTuple):
 
 
 class PaperCertificate(NamedTuple):
-    """The certificate: see :class:`dorfl.Certificate`; `firm` where it is more than an estimate."""
+    """The paper's certificate, :class:`dorfl.Certificate`; an estimate unless `firm`."""
 
     radius: float
     bound: float
     attained: float
     firm: bool
     words: str
-    curve: tuple[tuple[float, float], ...] = ()
 
 
 class Estimate(NamedTuple):
@@ -85,30 +66,16 @@ class Estimate(NamedTuple):
 
 
 class HeldOutScores(NamedTuple):
-    """Scores of a method on rows it was not trained with.
+    """Accuracy, or mean absolute error, of a method on rows it was not trained with.
 
-    A score is the accuracy, or the mean absolute error. An inlier is a row that the saved model
-    gives at least half of an ordinary row's weight.
-
-    Attributes
-    ----------
-    method
-        Name of the method.
-    overall
-        Score over inliers; the error is that of a sample stratified by client.
-    clients
-        Score of each client over inliers.
-    loss
-        Mean Brier score over inliers; None for a regression, and in older models.
-    all_rows
-        Score over all held-out rows; None if all of them are inliers.
+    An inlier is a row that the saved model gives at least half of an ordinary row's weight.
     """
 
     method: str
-    overall: Estimate
-    clients: dict[str, Estimate]
-    loss: Estimate | None = None
-    all_rows: Estimate | None = None
+    overall: Estimate  # over inliers, stratified by client
+    clients: dict[str, Estimate]  # over inliers
+    loss: Estimate | None = None  # Brier score over inliers; None for a regression
+    all_rows: Estimate | None = None  # None if all held-out rows are inliers
 
 
 def worst_client(clients: Mapping[str, Estimate], classifies: bool) -> str | None:
@@ -153,7 +120,7 @@ class Promise(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """See the module's text; `settings` is the study as plain JSON."""
+    """What is known of a model; `settings` is the study as plain JSON."""
 
     rows: int = 0
     notes: tuple[str, ...] = ()
@@ -189,59 +156,10 @@ class Facts(NamedTuple):
         return plain
 
 
-_RECORDS: dict[str, Any] = {
-    "weights": Weights,
-    "certificate": PaperCertificate,
-    "learnt": LossComparison,
-    "promise": Promise,
-    "validation": Validation,
-}
-
-
 def from_json(written: Any) -> Facts:
-    """Return the facts that this version or an older one wrote; ValueError if damaged."""
-    if not isinstance(written, dict):
+    """Return the facts of a model folder; raise ValueError or KeyError if they are damaged."""
+    if not isinstance(written, dict) or not isinstance(written.get("settings"), dict):
         raise ValueError("its facts are damaged")
-    plain = {**written, **_entry(written.get("data"))}
-    plain["clients"] = [_with(ClientStatistics, entry) for entry in plain.get("clients") or []]
-    plain["held_out"] = [_held_out(entry) for entry in plain.get("held_out") or []]
-    for name, kind in _RECORDS.items():
-        plain[name] = None if plain.get(name) is None else _with(kind, plain[name])
-    settings, frame = _entry(plain.pop("settings", {})), _entry(plain.get("frame"))
-    if "tells" in frame:  # written before 0.3
-        plain["frame"] = {"distance": frame.pop("tells"), **frame}
-    known = {name: hint for name, hint in wire.hints(Facts).items() if name in plain}
-    read = {name: wire.read(plain[name], hint, name, True) for name, hint in known.items()}
-    return Facts(**read, settings=settings)
-
-
-def _entry(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _held_out(written: Any) -> dict[str, Any]:
-    """Return scores as they are written now; older models have no standard errors."""
-    entry = _entry(written)
-    if not isinstance(entry.get("overall"), int | float):
-        return {**HeldOutScores._field_defaults, **entry}
-
-    def known(mean: Any) -> dict[str, Any] | None:
-        return None if mean is None else {"mean": mean, "error": None, "rows": 0}
-
-    return {
-        "method": entry.get("method"),
-        "overall": known(entry["overall"]),
-        "clients": {name: known(mean) for name, mean in _entry(entry.get("clients")).items()},
-        "loss": None,
-        "all_rows": known(entry.get("all_rows")),
-    }
-
-
-def _with(kind: Any, written: Any) -> dict[str, Any]:
-    """Return a record as it is written now; fields that older versions lack have defaults."""
-    entry = _entry(written)
-    if kind is PaperCertificate:
-        entry = {"firm": entry.get("error") is not None, **entry}
-    known = {name: entry[name] for name in kind._fields if name in entry}
-    defaults = {n: list(v) if isinstance(v, tuple) else v for n, v in kind._field_defaults.items()}
-    return {**defaults, **known}
+    hints = {name: hint for name, hint in wire.hints(Facts).items() if name != "settings"}
+    fields = {name: wire.read(written[name], hint, name, True) for name, hint in hints.items()}
+    return Facts(**fields, settings=written["settings"])

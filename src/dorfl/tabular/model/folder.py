@@ -31,42 +31,15 @@ from dorfl.support.wire import number, text, whole
 from dorfl.tabular.model import card, facts
 from dorfl.tabular.model.model import Model
 
-FORMAT, VERSION = "dorfl.model", 1
+FORMAT, VERSION = "dorfl.model", 2
 NAME, NUMBERS, EVALUATION = "model.json", "model.safetensors", "evaluation.json"
-_LATER = (
-    "certificate",
-    "promise",
-    "held_out",
-    "errors",
-    "frame",
-    "table",
-)  # facts that `evaluation.json` may hold
+_LATER = ("promise", "held_out", "errors", "frame", "table")  # facts in `evaluation.json`
 _WIDEST = 100_000  # hidden units of a layer
 REPORT = "report.html"  # that `dorfl report` puts beside it
 
 
 def save(model: Model, folder: str | Path) -> Path:
-    """Write the model with all its facts into a folder.
-
-    Parameters
-    ----------
-    model
-        The model.
-    folder
-        A new or empty folder, or one that holds a model, which is replaced.
-
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    ModelError
-        If the path is a file, or a folder that holds other things.
-    OSError
-        If the model cannot be written.
-    """
+    """Write the model into a folder that is new, empty, or holds a model, which is replaced."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{folder}: is a file; give a folder for the model")
@@ -95,15 +68,7 @@ def save(model: Model, folder: str | Path) -> Path:
 
 
 def save_evaluation(model: Model, folder: str | Path) -> None:
-    """Write what was computed after the model was saved, beside a `model.json` that stays as it is.
-
-    Parameters
-    ----------
-    model
-        The model in the folder, with its certificates and its scores on held-out rows.
-    folder
-        The folder that :func:`save` wrote the model into.
-    """
+    """Write scores and certificates beside the model that :func:`save` wrote."""
     folder, known = Path(folder), model.facts.to_json()
     about = {
         "model": hashlib.sha256((folder / NAME).read_bytes()).hexdigest(),
@@ -115,17 +80,9 @@ def save_evaluation(model: Model, folder: str | Path) -> None:
 
 
 def load(folder: str | Path) -> Model:
-    """Read a model; every field is checked, since the folder may come from anywhere.
+    """Read the model of `dorfl train`, or of a federation's run; raise ModelError if it is damaged.
 
-    Parameters
-    ----------
-    folder
-        A folder that `dorfl train` wrote, or the folder of a federation's run.
-
-    Raises
-    ------
-    ModelError
-        If there is no model, or a field is damaged.
+    Every field is checked, since the folder may come from anywhere.
     """
     path = Path(folder)
     if path.is_dir():
@@ -181,11 +138,11 @@ def from_json(written: Any, folder: Path) -> Model:
     if written.get("version") != VERSION:
         raise ValueError(
             f"is written in version {written.get('version')!r}, this dorfl reads version "
-            f"{VERSION}; use dorfl {written.get('dorfl')}"
+            f"{VERSION}; train again, or use dorfl {written.get('dorfl')}"
         )
     transform = Transform.from_json(written["transform"])
     classes = [text(name) for name in written["classes"]]
-    if classes not in (columns.in_order(set(classes)), sorted(set(classes))):  # text: older models
+    if classes != columns.in_order(set(classes)):
         raise ValueError("its classes are not two or more in order")
     read = _read_network if "network" in written else _read_linear
     fit = read(written, np.arange(len(classes)), len(transform.names), folder)

@@ -17,30 +17,14 @@ from dorfl.tabular.model.facts import Facts
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that predicts rows of tables.
+    """A model that predicts rows of tables."""
 
-    Attributes
-    ----------
-    fit
-        Parameters for standardised columns; its classes are 0, 1, ….
-    transform
-        How columns are standardised.
-    label, client
-        The columns with the label and with the client.
-    classes
-        Names of the classes in order; empty for a regression.
-    target
-        How the label of a regression is scaled.
-    facts
-        Data, settings, scores and certificates.
-    """
-
-    fit: Fit
+    fit: Fit  # parameters for standardised columns; its classes are 0, 1, …
     transform: Transform
-    label: str
+    label: str  # name of its column
     client: str | None
-    classes: tuple[str, ...] = ()
-    target: Numeric | None = None
+    classes: tuple[str, ...] = ()  # names in order; empty for a regression
+    target: Numeric | None = None  # how the label of a regression is scaled
     facts: Facts = Facts()  # noqa: RUF009 - a tuple, never changed
 
     @property

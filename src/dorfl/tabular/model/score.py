@@ -75,7 +75,7 @@ def level(cell: str) -> str | None:
 def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
     """Return the features of a row, a mapping of column to cell."""
     out: list[float] = []
-    missing = model["transform"].get("missing", MARKS)  # older models: in levels as among numbers
+    missing = model["transform"]["missing"]
     numbers = [float(mark) for mark in missing if NUMBER.fullmatch(mark)]
     for column in model["transform"]["columns"]:
         cell = row[column["name"]] or ""
@@ -169,7 +169,7 @@ def main() -> None:
     given = parser.parse_args()
     with open(given.model, encoding="utf-8") as file:
         model = json.load(file)
-    if model.get("format") != "dorfl.model" or model.get("version") != 1:
+    if model.get("format") != "dorfl.model" or model.get("version") != 2:
         sys.exit("score.py: this model is of another version than the script beside it")
     if "network" in model:
         beside = os.path.join(os.path.dirname(given.model), model["network"]["numbers"])
