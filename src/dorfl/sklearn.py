@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -100,35 +100,21 @@ _ATTRIBUTES = """\
 """
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of classifier and regressor: clients, scaling, choice of the method, training."""
 
-    def __init__(
-        self,
-        method: str = "dorfl",
-        *,
-        model: Any = "linear",
-        outliers: float | str = "auto",
-        shift: float | str = "auto",
-        frozen: Sequence[int | str] | None = None,
-        rho: float | None = None,
-        beta: float | None = None,
-        mixture: str | Mixture | None = None,
-        l2: float | None = None,
-        tol: float = 1e-4,
-        max_rounds: int | None = None,
-    ) -> None:
-        self.method = method
-        self.model = model
-        self.outliers = outliers
-        self.shift = shift
-        self.frozen = frozen
-        self.rho = rho
-        self.beta = beta
-        self.mixture = mixture
-        self.l2 = l2
-        self.tol = tol
-        self.max_rounds = max_rounds
+    method: str = field(default="dorfl", kw_only=False)
+    model: Any = "linear"
+    outliers: float | str = "auto"
+    shift: float | str = "auto"
+    frozen: Sequence[int | str] | None = None
+    rho: float | None = None
+    beta: float | None = None
+    mixture: str | Mixture | None = None
+    l2: float | None = None
+    tol: float = 1e-4
+    max_rounds: int | None = None
 
     def _read(
         self, X: Any, y: Any = None, *, reset: bool = True, **how: Any
@@ -151,22 +137,19 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, reset=reset, skip_check_array=True)
         return table, y
 
-    def _labelled(self, X: Array | pa.Table, y: Any, weights: Array | None) -> _LabelledTable:
-        """Return the rows with their label as a table."""
+    def _labelled(
+        self, X: Array | pa.Table, y: Any, weights: Array | None
+    ) -> tuple[columns.ColumnTable, Used]:
+        """Return the rows with their label as a table, and how a study uses its columns."""
         if not isinstance(X, np.ndarray):
             return _with_label(X, y, self.frozen)
         if max(float(X.max()), -float(X.min())) > _LARGEST:
             raise ValueError(f"X has values beyond {_LARGEST:g}, which no measurement reaches")
         known = [str(name) for name in getattr(self, "feature_names_in_", ())]
-        table, used = arrays.table_of(
-            X,
-            y,
-            frozen=self.frozen,
-            names=known,
-            weights=weights,
-            plain=self.outlier_score is not None,
+        is_plain = self._score is not None
+        return arrays.table_of(
+            X, y, frozen=self.frozen, names=known, weights=weights, plain=is_plain
         )
-        return _LabelledTable(table, used)
 
     def _fit(
         self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, settings: Study
@@ -190,7 +173,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
             training_max_rounds=self.max_rounds,
             **arrays.mixture_settings(self.mixture),
         )
-        fitted = arrays.run(study, rows, clients, weights, self.outlier_score)
+        fitted = arrays.run(study, rows, clients, weights, self._score)
         state, prepared, fit = fitted.state, fitted.prepared, fitted.fit
         self.choice_ = resolution.chosen(state.agreed).words
         self._trained = (fit, state.agreed.transform)
@@ -220,6 +203,11 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
     @property
     def _is_network(self) -> bool:
         return _model_kind(self.model) != "linear"
+
+    @property
+    def _score(self) -> Score | None:
+        """The outlier score of a classifier, in place of the study's own."""
+        return getattr(self, "outlier_score", None)
 
     def _set_coefficients(self, fit: Fit, transform: Transform, X: Array | pa.Table) -> None:
         """Set the coefficients in the units of X; a data frame has one for every level."""
@@ -279,7 +267,6 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         sure = None if X is None else confidence
         return replace(certify(fit, rows, outliers, drift, confidence=sure), unit=self._unit)
 
-    outlier_score: Score | None = None  # replaces the score of the study
     _unit = 1.0  # of predictions, in that of y
 
     def _fit_and_rows(self, X: Any, y: Any, clients: Any) -> tuple[Fit, Clients]:
@@ -327,6 +314,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         return state
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
     """Linear classifier that is robust to outliers and to drift of rows.
 
@@ -354,38 +342,8 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
     (shared attributes)
     """
 
-    def __init__(
-        self,
-        method: str = "dorfl",
-        *,
-        model: Any = "linear",
-        outliers: float | str = "auto",
-        shift: float | str = "auto",
-        frozen: Sequence[int | str] | None = None,
-        rho: float | None = None,
-        beta: float | None = None,
-        mixture: str | Mixture | None = None,
-        l2: float | None = None,
-        tol: float = 1e-4,
-        max_rounds: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        outlier_score: Score | None = None,
-    ) -> None:
-        super().__init__(
-            method,
-            model=model,
-            outliers=outliers,
-            shift=shift,
-            frozen=frozen,
-            rho=rho,
-            beta=beta,
-            mixture=mixture,
-            l2=l2,
-            tol=tol,
-            max_rounds=max_rounds,
-        )
-        self.class_weight = class_weight
-        self.outlier_score = outlier_score
+    class_weight: Mapping[Any, float] | str | None = None
+    outlier_score: Score | None = None
 
     def fit(
         self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
@@ -473,6 +431,7 @@ class RobustClassifier(ClassifierMixin, RobustEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[out.argmax(axis=1) if out.ndim == 2 else (out > 0) * 1])
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
     """Linear regressor that is robust to outliers in X or y and to drift of rows.
 
@@ -497,38 +456,8 @@ class RobustRegressor(RegressorMixin, RobustEstimator):  # type: ignore[misc]
     (shared attributes)
     """
 
-    def __init__(
-        self,
-        method: str = "dorfl",
-        *,
-        model: Any = "linear",
-        loss: str = "huber",
-        epsilon: float = 0.92,
-        outliers: float | str = "auto",
-        shift: float | str = "auto",
-        frozen: Sequence[int | str] | None = None,
-        rho: float | None = None,
-        beta: float | None = None,
-        mixture: str | Mixture | None = None,
-        l2: float | None = None,
-        tol: float = 1e-4,
-        max_rounds: int | None = None,
-    ) -> None:
-        super().__init__(
-            method,
-            model=model,
-            outliers=outliers,
-            shift=shift,
-            frozen=frozen,
-            rho=rho,
-            beta=beta,
-            mixture=mixture,
-            l2=l2,
-            tol=tol,
-            max_rounds=max_rounds,
-        )
-        self.loss = loss
-        self.epsilon = epsilon
+    loss: str = "huber"
+    epsilon: float = 0.92
 
     def fit(
         self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None
@@ -620,13 +549,6 @@ def _model_kind(model: Any) -> str:
     return model if isinstance(model, str) else "mlp"
 
 
-class _LabelledTable(NamedTuple):
-    """Table with the label as a column, and how a study uses its columns."""
-
-    table: columns.ColumnTable
-    used: Used
-
-
 def _table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
     """Return a data frame as a table, None if it is all numbers or no data frame.
 
@@ -652,7 +574,9 @@ def _table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
     return None if not with_numbers and all(map(_plain, table.columns)) else table
 
 
-def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> _LabelledTable:
+def _with_label(
+    table: pa.Table, y: Any, frozen: Sequence[int | str] | None
+) -> tuple[columns.ColumnTable, Used]:
     """Return a table with its label; columns of pandas' type "category" are categories."""
     names = list(table.column_names)
     if LABEL in names:
@@ -661,7 +585,7 @@ def _with_label(table: pa.Table, y: Any, frozen: Sequence[int | str] | None) -> 
     levels = [f.name for f in table.schema if pa.types.is_dictionary(f.type)]
     whole = table.append_column(LABEL, y if isinstance(y, pa.Array) else pa.array(y))
     read = FileTable(whole, text=frozenset([*levels, LABEL]))
-    return _LabelledTable(read, Used(category=tuple(levels), frozen=tuple(fixed)))
+    return read, Used(category=tuple(levels), frozen=tuple(fixed))
 
 
 def _features(transform: Transform, X: Array | pa.Table, dtype: Any = np.float32) -> Array:
