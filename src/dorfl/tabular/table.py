@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dorfl.data import validation
 from dorfl.data.robust import LocationReport, find_centers
-from dorfl.data.validation import Clients
 from dorfl.federated import server as federated
 from dorfl.federated import training
 from dorfl.federated.client import respond
 from dorfl.federated.messages import Report
+from dorfl.federated.privacy import Gaussian
 from dorfl.federated.simulation import Round
 from dorfl.linear import scale as scaling
 from dorfl.linear.group import Group
@@ -34,17 +35,14 @@ from dorfl.protocol.state import Selection, State
 from dorfl.protocol.steps import compare, cutoff, finish, location
 from dorfl.protocol.steps.certify import bounds
 from dorfl.selection import defaults, outliers
-from dorfl.selection.outliers import Candidate, HeldOut
+from dorfl.selection.outliers import Candidate
 from dorfl.support.threads import each
 from dorfl.support.types import Array
 from dorfl.tabular import network, promises, results
 from dorfl.tabular.model import Model
 from dorfl.tabular.rows import Prepared, Rows, open_split, prepare
 
-# Steps that are computed here, for all clients at once.
-_STEPS = frozenset(
-    {"location", "cutoff", "select", "compare", "round", "network", "finish", "certify", "done"}
-)
+_TRAINED = ("network", "certify", "done")  # steps after the final training
 
 Progress = Callable[[Round], object]
 
@@ -104,158 +102,167 @@ def fit(
 
     `mass` has (n,) weights of rows, and `score` takes the place of the study's own.
     """
-    names, clients = prepared.state.sites, validation.clients(prepared.rows.clients)
     if mass is not None or score is not None:  # candidates are compared for equal weights only
-        study = study.changed(method_outliers=_given_share(study, score))
-    state = resolve(study, prepared)
-    group = _group(state, clients, mass, score)
-    noise = mechanism_of(state.study, secrets.randbits(64))
-    least, seed = state.study.privacy.least, state.study.training.seed
-    while state.step == "round":
-        reports = respond(group, federated.broadcast(state.running), seed, noise, least)
-        state = _receive(state, {report.client: report for report in reports})
-        if progress is not None:
-            progress(state.history[-1])
-    if noise is not None:  # statistics of a private model would not be private
-        return _receive(state, {}), group
-    if group.problem.estimates_scale:
-        assert state.agreed.scatter is not None
-        fixed = resolution.problem_of(state.agreed)
-        if score is not None:
-            fixed = scaling.fixed(group.problem, state.agreed.scatter)
-        group = replace(group, problem=fixed)
-    statistics = finish.statistics(group, state.outcome.theta, state.agreed.target, least=1)
-    return _receive(state, dict(zip(names, statistics, strict=True))), group
+        share = 0.0 if score is None else 0.1
+        given = study.method.outliers
+        study = study.changed(method_outliers=share if isinstance(given, str) else given)
+    state, clients = resolve(study, prepared), _Clients(prepared, mass, score)
+    clients.group = clients.stack(state)
+    clients.noise = mechanism_of(state.study, secrets.randbits(64))
+    state = clients.run(state, _TRAINED, progress)
+    return state, clients.group
 
 
 def resolve(
     study: Study, prepared: Prepared, candidates: tuple[Candidate, ...] | None = None
 ) -> State:
     """Run the study's steps up to the final training; `candidates` replace the usual shares."""
-    rows, names, state = prepared.rows, prepared.state.sites, prepared.state
+    state = prepared.state
     resolved = state.study._replace(method=study.method, training=study.training)
     is_network = state.study.training.model != "linear"
     state = state.agree(study=resolved)._replace(network=is_network)
     if candidates is not None:
         state = state._replace(selection=Selection(candidates))
-    state = _skip(coordinator.proceed(state, "scales"))
-    clients = validation.clients(rows.clients)
+    return _Clients(prepared).run(coordinator.proceed(state, "scales"), ("round", *_TRAINED))
 
-    def answer(state: State, one: Callable[[str], Answer]) -> State:
-        return _receive(state, dict(zip(names, each(one, names), strict=True)))
 
-    if state.step == "location":
-        gaps = {} if rows.gaps is None else dict(zip(names, rows.gaps, strict=True))
+class _Clients:
+    """All clients of a table, which answer a step of the study together."""
+
+    def __init__(
+        self, prepared: Prepared, mass: Array | None = None, score: Score | None = None
+    ) -> None:
+        self.prepared, self.mass, self.score = prepared, mass, score
+        self.tables = validation.clients(prepared.rows.clients)
+        self.candidates: tuple[Candidate, ...] = ()
+        self.groups: dict[int, Group] = {}  # the rows as each candidate's problem sees them
+        self.group: Group | None = None  # the rows as the problem of the final training sees them
+        self.noise: Gaussian | None = None
+
+    def run(self, state: State, until: Sequence[str], progress: Progress | None = None) -> State:
+        """Answer one step after the other; steps of a user run at sites only."""
+        answers = {
+            "location": self._locate,
+            "cutoff": self._measure_distances,
+            "select": self._train_candidates,
+            "compare": self._compare_candidates,
+            "round": self._train,
+            "finish": self._summarise,
+        }
+        while state.step not in until:
+            step = state.step
+            if step not in answers:
+                state = coordinator.proceed(state, step)
+                continue
+            state = coordinator.receive(state, answers[step](state))
+            if step == "round" and progress is not None:
+                progress(state.history[-1])
+        return state
+
+    def stack(self, state: State) -> Group:
+        """Return the rows as the problem at hand sees them."""
+        agreed, mass = state.agreed, self.mass
+        problem = resolution.problem_of(agreed)
+        dims = next(iter(self.tables.values()))[0].shape[1]
+        centers = np.zeros((len(state.sites), dims)) if state.centers is None else state.centers
+        if self.score is not None:
+            temperature = min(problem.method.temperature, defaults.TEMPERATURE)
+            method = replace(problem.method, score=self.score, temperature=temperature)
+            problem = replace(problem, method=method)
+            problem.check()
+            rows = {name: X for name, (X, _) in self.tables.items()}
+            centers = find_centers(problem.method, rows, len(agreed.classes))
+        used = {name: training_rows.select(*pair, agreed) for name, pair in self.tables.items()}
+        if resolution.labels_of(agreed) and agreed.reference is not None:
+            mass = np.concatenate(
+                [training_rows.weights(problem, *pair, agreed) for pair in used.values()]
+            )
+        return training.stack(problem, used, centers, mass=mass)
+
+    def _each(self, state: State, answer: Callable[[str], Any]) -> dict[str, Any]:
+        return dict(zip(state.sites, each(answer, state.sites), strict=True))
+
+    def _locate(self, state: State) -> dict[str, Answer]:
+        """Report where rows lie; trainings on the same rows do so once."""
+        gaps, known, agreed = self.prepared.rows.gaps, self.prepared.locations, state.agreed
 
         def report(name: str) -> LocationReport:
-            key = name, resolution.centered_classes(state.agreed), state.agreed.own_centers
-            if key not in prepared.locations:
-                found = location.report(*clients[name], state.agreed, gaps.get(name))
-                prepared.locations[key] = found
-            return prepared.locations[key]
+            key = name, resolution.centered_classes(agreed), agreed.own_centers
+            if key not in known:
+                missing = None if gaps is None else gaps[state.sites.index(name)]
+                known[key] = location.report(*self.tables[name], agreed, missing)
+            return known[key]
 
-        state = answer(state, report)
-    if state.step == "cutoff":
+        return self._each(state, report)
+
+    def _measure_distances(self, state: State) -> dict[str, Answer]:
         assert state.centers is not None
-        known = dict(zip(names, state.centers, strict=True))
-        agreed = state.agreed
-        state = answer(state, lambda name: cutoff.distances(*clients[name], known[name], agreed))
-    return _select(state, clients)
-
-
-def _receive(state: State, answers: dict[str, Answer]) -> State:
-    """Return the state after a step, at a step that is computed here."""
-    return _skip(coordinator.receive(state, answers))
-
-
-def _skip(state: State) -> State:
-    """Go on to a step that is computed here: steps of a user run at sites only."""
-    while state.step not in _STEPS:
-        state = coordinator.proceed(state, state.step)
-    return state
-
-
-def _given_share(study: Study, score: Score | None) -> float:
-    """Return the outlier share of a training whose candidates cannot be compared."""
-    given = study.method.outliers
-    return given if not isinstance(given, str) else 0.1 if score is not None else 0.0
-
-
-def _select(state: State, clients: Clients) -> State:
-    """Train the candidates, all in the same rounds, and compare them on held-out rows."""
-    least, seed = state.study.privacy.least, state.study.training.seed
-    while state.step == "select":
-        groups = {
-            str(k): _group(state.agree(candidate=candidate), clients)
-            for k, (candidate, server) in enumerate(
-                zip(state.selection.candidates, state.selection.servers, strict=True)
-            )
-            if server is not None
-        }
-        candidates = state.selection.candidates
-        while state.step == "select" and state.selection.candidates == candidates:
-            state = _receive(state, _reports(state, groups, seed, least))
-        if state.step == "compare":
-            state = _receive(state, dict(_compared(state, clients)))
-    return state
-
-
-def _compared(state: State, clients: Clients) -> dict[str, HeldOut]:
-    """Return the clients' statistics of the candidates' held-out losses.
-
-    Clients with too few held-out rows for a variance of their own are one stratum, if their rows
-    may be reported on: it is entered for the first of them.
-    """
-    models, problem = np.array(state.selection.models), resolution.problem_of(state.agreed)
-
-    def losses(name: str) -> list[Array]:
-        center = None if state.centers is None else state.centers[state.sites.index(name)]
-        return compare.candidate_losses(problem, models, *clients[name], state.agreed, center)
-
-    found = dict(zip(state.sites, each(losses, state.sites), strict=True))
-    least = state.study.privacy.least
-    small = [name for name, own in found.items() if len(own[0]) < outliers.STRATUM]
-    if least <= 1 and len(small) > 1:
-        joined = [np.concatenate(parts) for parts in zip(*(found[n] for n in small), strict=True)]
-        found |= {name: [part[:0] for part in joined] for name in small}
-        found[small[0]] = joined
-    return {
-        n: outliers.compare_losses(state.selection.candidates, own, least)
-        for n, own in found.items()
-    }
-
-
-def _reports(state: State, groups: dict[str, Group], seed: int, least: int) -> dict[str, Answer]:
-    """Return every client's reports on the candidates that are still trained."""
-    found: dict[str, dict[str, Report]] = {name: {} for name in state.sites}
-    for place, group in groups.items():
-        server = state.selection.servers[int(place)]
-        if server is not None:
-            for report in respond(group, federated.broadcast(server), seed, None, least):
-                found[report.client][place] = report
-    return {name: Reports(reports) for name, reports in found.items()}
-
-
-def _group(
-    state: State, clients: Clients, mass: Array | None = None, score: Score | None = None
-) -> Group:
-    """Return the rows as the problem at hand sees them."""
-    problem = resolution.problem_of(state.agreed)
-    dims = next(iter(clients.values()))[0].shape[1]
-    centers = np.zeros((len(state.sites), dims)) if state.centers is None else state.centers
-    if score is not None:
-        temperature = min(problem.method.temperature, defaults.TEMPERATURE)
-        method = replace(problem.method, score=score, temperature=temperature)
-        problem = replace(problem, method=method)
-        problem.check()
-        tables = {name: X for name, (X, _) in clients.items()}
-        centers = find_centers(problem.method, tables, len(state.agreed.classes))
-    used = {name: training_rows.select(*pair, state.agreed) for name, pair in clients.items()}
-    if resolution.labels_of(state.agreed) and state.agreed.reference is not None:
-        mass = np.concatenate(
-            [training_rows.weights(problem, *pair, state.agreed) for pair in used.values()]
+        centers, agreed = dict(zip(state.sites, state.centers, strict=True)), state.agreed
+        return self._each(
+            state, lambda name: cutoff.distances(*self.tables[name], centers[name], agreed)
         )
-    return training.stack(problem, used, centers, mass=mass)
+
+    def _train_candidates(self, state: State) -> dict[str, Answer]:
+        """Report on the candidates that are still trained."""
+        candidates = state.selection.candidates
+        servers = {
+            k: server for k, server in enumerate(state.selection.servers) if server is not None
+        }
+        if candidates != self.candidates:
+            self.candidates = candidates
+            self.groups = {k: self.stack(state.agree(candidate=candidates[k])) for k in servers}
+        least, seed = state.study.privacy.least, state.study.training.seed
+        found: dict[str, dict[str, Report]] = {name: {} for name in state.sites}
+        for k, server in servers.items():
+            for report in respond(self.groups[k], federated.broadcast(server), seed, None, least):
+                found[report.client][str(k)] = report
+        return {name: Reports(reports) for name, reports in found.items()}
+
+    def _compare_candidates(self, state: State) -> dict[str, Answer]:
+        """Report statistics of the candidates' held-out losses.
+
+        Clients with too few held-out rows for a variance of their own are one stratum, if their
+        rows may be reported on: it is entered for the first of them.
+        """
+        agreed, candidates = state.agreed, state.selection.candidates
+        models, problem = np.array(state.selection.models), resolution.problem_of(agreed)
+
+        def losses(name: str) -> list[Array]:
+            center = None if state.centers is None else state.centers[state.sites.index(name)]
+            return compare.candidate_losses(problem, models, *self.tables[name], agreed, center)
+
+        found, least = self._each(state, losses), state.study.privacy.least
+        small = [name for name, own in found.items() if len(own[0]) < outliers.STRATUM]
+        if least <= 1 and len(small) > 1:
+            parts = zip(*(found[name] for name in small), strict=True)
+            joined = [np.concatenate(part) for part in parts]
+            found |= {name: [part[:0] for part in joined] for name in small}
+            found[small[0]] = joined
+        return {
+            name: outliers.compare_losses(candidates, own, least) for name, own in found.items()
+        }
+
+    def _train(self, state: State) -> dict[str, Answer]:
+        """Report on the round of the final training."""
+        assert self.group is not None
+        least, seed = state.study.privacy.least, state.study.training.seed
+        task = federated.broadcast(state.running)
+        return {r.client: r for r in respond(self.group, task, seed, self.noise, least)}
+
+    def _summarise(self, state: State) -> dict[str, Answer]:
+        """Report statistics under the trained model, unless it is private: they would not be."""
+        if self.noise is not None:
+            return {}
+        assert self.group is not None
+        problem = self.group.problem
+        if problem.estimates_scale:
+            assert state.agreed.scatter is not None
+            fixed = resolution.problem_of(state.agreed)
+            if self.score is not None:
+                fixed = scaling.fixed(problem, state.agreed.scatter)
+            self.group = replace(self.group, problem=fixed)
+        found = finish.statistics(self.group, state.outcome.theta, state.agreed.target, least=1)
+        return dict(zip(state.sites, found, strict=True))
 
 
 def _load_kernels() -> None:
