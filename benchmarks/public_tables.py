@@ -26,7 +26,8 @@ from dorfl.objective.methods import Method
 from experiments import tables
 from experiments.data import public
 from experiments.data.cardio import cardio_table
-from experiments.data.public import member, rdatasets
+from experiments.data.packages import member
+from experiments.data.public import rdatasets
 
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
 

