@@ -6,17 +6,14 @@ import json
 import os
 import re
 import ssl
-import struct
 import threading
 
 import pytest
 from cryptography import x509
-from tensorboardX.proto.event_pb2 import Event
 from typer.testing import CliRunner
 
 from dorfl import carriers
 from dorfl.carriers import runs
-from dorfl.carriers import tensorboard as board
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.carriers.https_server import free_port
 from dorfl.cli import app
@@ -88,6 +85,7 @@ def test_a_site_renews_its_certificate_and_is_registered_again_under_its_key(fed
         (["run", "{fed}", "{fed}/none.toml"], "No such file"),
         (["run", "{fed}", "{fed}/federation.toml"], "'host' is unknown"),
         (["resume", "{fed}"], "no run to resume"),
+        (["resume", "{fed}", "--tensorboard", "board"], "log RUN/log.jsonl"),
         (["status", "{new}"], "is no federation"),
     ],
 )
@@ -248,41 +246,6 @@ def test_without_the_extra_it_says_what_to_install(fed, monkeypatch):
     done = dorfl("status", fed)
     assert done.exit_code == 2
     assert re.search("pip install '(aiohttp|dorfl)", done.stderr)
-
-
-def test_a_round_s_figures_reach_tensorboard(tmp_path):
-    line = {
-        "round": 3,
-        "objective": 0.5,
-        "gap": None,
-        "seconds": 1.5,
-        "answered": ["a"],
-        "sites": {"a": {"lambda": 0.25, "risk": 0.75}},
-    }
-    seen = []
-    with board.with_tensorboard(lambda *told: seen.append(told), tmp_path / "board") as watch:
-        watch(None, "round", line)
-        watch(None, "done", {})
-    assert [event for _, event, _ in seen] == ["round", "done"]
-    content = next((tmp_path / "board").iterdir()).read_bytes()
-    told, place = {}, 0
-    while place < len(content):  # records: length, checksum, event, checksum
-        (length,) = struct.unpack_from("<Q", content, place)
-        event = Event.FromString(content[place + 12 : place + 12 + length])
-        told |= {value.tag: (event.step, value.simple_value) for value in event.summary.value}
-        place += 16 + length
-    assert told == {
-        "objective": (3, 0.5),
-        "seconds": (3, 1.5),
-        "answered": (3, 1.0),
-        "lambda/a": (3, 0.25),
-        "risk/a": (3, 0.75),
-    }
-
-
-def test_without_a_board_nothing_is_written(tmp_path):
-    with board.with_tensorboard(print, None) as watch:
-        assert watch is print
 
 
 def test_a_site_s_folder_says_how_fine_a_curvature_it_tells(tmp_path):

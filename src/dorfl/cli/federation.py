@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from dorfl.tabular.model import Model
 
 
-Board = Annotated[
-    Path | None,
-    typer.Option("--tensorboard", help="Also write every round's figures there, for TensorBoard."),
-]
+def _refuse_board(folder: Path | None) -> None:
+    if folder is not None:
+        raise ValueError("--tensorboard is gone: log RUN/log.jsonl as in docs/federation.md")
+
+
+Board = Annotated[Path | None, typer.Option("--tensorboard", hidden=True, callback=_refuse_board)]
 
 
 @options.takes(*options.FEDERATION)
@@ -38,7 +40,7 @@ def run(
     study: Annotated[Path, typer.Argument(help="The study, as TOML.", show_default=False)],
     settings: dict[str, Any],
     force: options.Force = False,
-    tensorboard: Board = None,
+    _: Board = None,
 ) -> None:
     """Train a model on a study with the registered sites. Ctrl-C is safe: see `resume`.
 
@@ -52,7 +54,7 @@ def run(
     named = among(toml.read(study), tuple(federation.sites()))
     named = named._replace(data=named.data._replace(file=None))  # each site has its own table
     named = options.changed(named, settings)
-    _go(federation, partial(runs.begin, federation, named), tensorboard, force)
+    _go(federation, partial(runs.begin, federation, named), force)
 
 
 def resume(
@@ -61,7 +63,7 @@ def resume(
         str | None, typer.Argument(help="The run's name; by default the last that is not finished.")
     ] = None,
     force: options.Force = False,
-    tensorboard: Board = None,
+    _: Board = None,
 ) -> None:
     """Resume a run from its last checkpoint; the result is the same to the last bit.
 
@@ -75,7 +77,7 @@ def resume(
     def going(watch: runs.Watch, vet: Callable[[Model], object]) -> tuple[State, Path]:
         return runs.resume(federation, found, watch, vet), found
 
-    _go(federation, going, tensorboard, force)
+    _go(federation, going, force)
 
 
 def status(folder: Folder) -> None:
@@ -147,11 +149,9 @@ def stop(folder: Folder) -> None:
 def _go(
     federation: Federation,
     conduct: Callable[[Watch, Callable[[Model], object]], tuple[State, Path]],
-    tensorboard: Path | None,
     force: bool,
 ) -> None:
     from dorfl.carriers import runs
-    from dorfl.carriers.tensorboard import with_tensorboard
     from dorfl.protocol.steps.certify import describe_withheld
     from dorfl.tabular import results
 
@@ -166,8 +166,7 @@ def _go(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        with with_tensorboard(show, tensorboard) as watch:
-            end, folder = conduct(watch, (lambda _: None) if force else refuse_useless)
+        end, folder = conduct(show, (lambda _: None) if force else refuse_useless)
     except KeyboardInterrupt:
         screen.note(f"stopped; nothing is lost: dorfl resume {federation.path} {name}".rstrip())
         raise typer.Exit(130) from None
