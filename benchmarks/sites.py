@@ -23,8 +23,7 @@ import numpy as np
 from dorfl.carriers import keys, runs
 from dorfl.carriers.envelope import SiteEndpoint
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import free_port
-from dorfl.carriers.https_site import Connection, attend
+from dorfl.carriers.https import Connection, attend, free_port
 from dorfl.protocol import settings, toml
 from dorfl.site.policy import Policy
 from dorfl.site.site import Site

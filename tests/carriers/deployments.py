@@ -16,19 +16,17 @@ import threading
 import time
 from typing import ClassVar
 
-import folder_carrier
 import numpy as np
 import pyarrow as pa
 import pytest
+from folder_carrier import FolderCarrier, answer
 from pyarrow import csv
 
 from dorfl.carriers import runs
-from dorfl.carriers.driver import Exchanged
+from dorfl.carriers.driver import Carrier, Exchanged
+from dorfl.carriers.flower import attend_socket
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import Link, free_port
-from dorfl.carriers.https_site import Connection, RejectedError, attend
-from dorfl.carriers.in_process import InProcess
-from dorfl.carriers.site_socket import attend_socket
+from dorfl.carriers.https import Connection, Link, RejectedError, attend, free_port
 from dorfl.cli import site as commands
 from dorfl.cli.loopback import FlowerLoopback
 from dorfl.protocol import checkpoint, coordinator, toml
@@ -89,28 +87,37 @@ def events_of(folder):
     return [line["event"] for line in runs.read_log(folder)]
 
 
-class Unhurried(contextlib.AbstractContextManager):
+class Unhurried(Carrier):
     """A carrier that waits for every site that is present, however slow the machine is.
 
     So the seconds that a study gives its sites run out for those alone that a test sends away.
     """
 
     def __init__(self, carrier, away):
-        self.carrier, self.away, self.sites = carrier, away, {}
-        self.rejoin_seconds = carrier.rejoin_seconds
+        self.carrier, self.away = carrier, away
 
-    def __exit__(self, *error):
-        self.carrier.__exit__(*error)
-
-    def exchange(self, requests, awaited, patience):
-        self.sites |= {sent.id: sent.site for sent in requests}
-        replies, events, end = [], [], time.monotonic() + PATIENCE
+    def exchange(self, requests, patience):
+        replies, events, end = {}, [], time.monotonic() + PATIENCE
         while True:
-            found = self.carrier.exchange(requests, awaited, patience)
-            requests, awaited = [], awaited - {reply.id for reply in found.replies}
-            replies, events = [*replies, *found.replies], [*events, *found.events]
-            if {self.sites[id_] for id_ in awaited} <= self.away or time.monotonic() > end:
-                return Exchanged(tuple(replies), tuple(events))
+            found = self.carrier.exchange([r for r in requests if r.id not in replies], patience)
+            replies, events = {**replies, **found.replies}, [*events, *found.events]
+            awaited = {sent.site for sent in requests if sent.id not in replies}
+            if awaited <= self.away or time.monotonic() > end:
+                return Exchanged(replies, tuple(events))
+
+
+class InProcess(Carrier):
+    """Answer by functions in this process; a site that has none is away."""
+
+    def __init__(self, endpoints):
+        self.endpoints = endpoints
+
+    def exchange(self, requests, patience):
+        present = {sent: self.endpoints.get(sent.site) for sent in requests}
+        replies = {sent.id: respond(sent.content) for sent, respond in present.items() if respond}
+        if not replies:
+            time.sleep(min(patience, 0.05))
+        return Exchanged(replies)
 
 
 class Deployment(contextlib.AbstractContextManager):
@@ -165,11 +172,12 @@ class Deployment(contextlib.AbstractContextManager):
         return folder
 
     def begin(self, study, watch):
-        connect = self.connect() or (lambda: Link(self.federation))
-        runs.begin(self.federation, study, watch, connect=lambda: Unhurried(connect(), self.away))
+        with contextlib.closing(Link(self.federation)) as link:
+            carrier = Unhurried(self.carrier() or link, self.away)
+            runs.begin(self.federation, study, watch, carrier=carrier)
 
-    def connect(self):
-        return None
+    def carrier(self):
+        """Return the carrier; None is the federation's HTTPS server."""
 
     def pause_site(self, name):
         self.away.add(name)
@@ -203,7 +211,7 @@ class Deployment(contextlib.AbstractContextManager):
                 go_on.set()
 
     def resume(self, folder):
-        runs.resume(self.federation, folder, lambda *_: None, connect=self.connect())
+        runs.resume(self.federation, folder, lambda *_: None, carrier=self.carrier())
 
     def outcome(self, folder):
         return checkpoint.load(folder / "checkpoint.json").outcome
@@ -266,8 +274,8 @@ class InOneProcess(Deployment):
         super().go_on_site(name)
         self.start_site(name)
 
-    def connect(self):
-        return lambda: InProcess(self.endpoints)
+    def carrier(self):
+        return InProcess(self.endpoints)
 
     @contextlib.contextmanager
     def hosting(self, name, respond):
@@ -294,30 +302,37 @@ class InOneProcess(Deployment):
         return folder
 
 
-class InFolders(InOneProcess):
-    """Sites answer files in a folder, all in one thread."""
+def by(kind, answer):
+    """Return the deployment of a carrier of your own between this thread and one for all sites.
 
-    name = "folders"
+    `kind(folder)` makes the carrier. `answer(folder, site, respond)` is called again and again for
+    each site. The folder may have files, a socket or an address.
+    """
 
-    def __enter__(self):
-        super().__enter__()
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.attend, daemon=True)
-        self.thread.start()
-        return self
+    class Own(InOneProcess):
+        name = kind.__name__
 
-    def __exit__(self, *error):
-        self.ended.set()
-        self.thread.join(PATIENCE)
-        super().__exit__(*error)
+        def __enter__(self):
+            super().__enter__()
+            self.ended = threading.Event()
+            self.thread = threading.Thread(target=self.attend, daemon=True)
+            self.thread.start()
+            return self
 
-    def attend(self):
-        while not self.ended.wait(folder_carrier.POLL_SECONDS):
-            for name, respond in list(self.endpoints.items()):
-                folder_carrier.answer(self.root / "shared", name, respond)
+        def __exit__(self, *error):
+            self.ended.set()
+            self.thread.join(PATIENCE)
+            super().__exit__(*error)
 
-    def connect(self):
-        return lambda: folder_carrier.FolderCarrier(self.root / "shared")
+        def attend(self):
+            while not self.ended.wait(0.005):
+                for name, respond in list(self.endpoints.items()):
+                    answer(self.root / "shared", name, respond)
+
+        def carrier(self):
+            return kind(self.root / "shared")
+
+    return Own
 
 
 class OverHttps(Deployment):
@@ -555,5 +570,6 @@ def in_thread(work):
 
 
 KINDS = {
-    kind.name: kind for kind in (InOneProcess, InFolders, OverHttps, OverFlower, InSimulation)
+    kind.name: kind
+    for kind in (InOneProcess, by(FolderCarrier, answer), OverHttps, OverFlower, InSimulation)
 }  # test_conformance.py runs its scenarios on each

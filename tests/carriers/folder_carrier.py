@@ -6,63 +6,44 @@ FOLDER/requests/SITE/ID   FOLDER/replies/SITE/ID
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from dorfl.carriers.driver import Exchanged, Incoming, Outgoing
+from dorfl.carriers.driver import Carrier, Exchanged, Outgoing
 from dorfl.carriers.envelope import Respond
 
 POLL_SECONDS = 0.005  # pause before the folder is read again
 
 
-class FolderCarrier(AbstractContextManager["FolderCarrier"]):
-    """Carry envelopes as files.
-
-    Parameters
-    ----------
-    folder
-        A folder that the coordinator and all sites can write. Files of an earlier run are deleted.
-    """
-
-    rejoin_seconds = 0.0
+class FolderCarrier(Carrier):
+    """Carry envelopes as files, in a folder that the coordinator and all sites can write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._open: dict[str, tuple[Outgoing, float]] = {}  # by id, with the time of writing
-        for file in folder.glob("re*/*/*"):  # the coordinator was killed, and asks again
-            file.unlink()
 
-    def __exit__(self, *_: object) -> None:
-        for sent, _began in self._open.values():
-            self._place("requests", sent).unlink(missing_ok=True)
-
-    def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
-        """Write the requests and read the replies that are there."""
+    def exchange(self, requests: Sequence[Outgoing], patience: float) -> Exchanged:
+        """Write the requests that are not there, and read the replies that are."""
+        for kind in ("requests", "replies"):  # in this order: nothing is answered twice
+            for file in self._folder.glob(f"{kind}/*/[!.]*"):
+                if file.name not in {sent.id for sent in requests}:
+                    file.unlink()
         for sent in requests:
-            write(self._place("requests", sent), sent.content)
-            self._open[sent.id] = sent, time.monotonic()
-        until = time.monotonic() + patience
-        while True:
-            replies = self._replies()
-            if awaited & {reply.id for reply in replies} or time.monotonic() > until:
-                return Exchanged(tuple(replies), ())
+            if not (file := self._folder / "requests" / sent.site / sent.id).exists():
+                write(file, sent.content)
+        end = time.monotonic() + patience
+        while not (replies := self._replies(requests)) and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
+        return Exchanged(replies)
 
-    def _replies(self) -> list[Incoming]:
-        """Read and remove the replies to open requests."""
-        found = []
-        for sent, began in list(self._open.values()):
-            file = self._place("replies", sent)
+    def _replies(self, requests: Sequence[Outgoing]) -> dict[str, bytes]:
+        found = {}
+        for sent in requests:
+            file = self._folder / "replies" / sent.site / sent.id
             if file.exists():
                 with file.open("rb") as stream:
-                    content = stream.read(sent.limit + 1)  # the driver refuses what is longer
-                file.unlink()
-                del self._open[sent.id]
-                found.append(Incoming(sent.id, sent.site, content, time.monotonic() - began))
+                    found[sent.id] = stream.read(sent.limit + 1)  # the driver refuses longer ones
         return found
-
-    def _place(self, kind: str, sent: Outgoing) -> Path:
-        return self._folder / kind / sent.site / sent.id
 
 
 def answer(folder: Path, site: str, respond: Respond) -> None:
@@ -78,9 +59,10 @@ def answer(folder: Path, site: str, respond: Respond) -> None:
         The site's `SiteEndpoint.respond`.
     """
     for file in (folder / "requests" / site).glob("[!.]*"):
-        with suppress(FileNotFoundError):  # the run ended in the meantime
-            write(folder / "replies" / site / file.name, respond(file.read_bytes()))
-            file.unlink()
+        reply = folder / "replies" / site / file.name
+        if not reply.exists():
+            with suppress(FileNotFoundError):  # the request is withdrawn
+                write(reply, respond(file.read_bytes()))
 
 
 def write(file: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dorfl import carriers
 from dorfl.carriers import runs
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 from dorfl.cli import app
 
 
@@ -118,33 +118,37 @@ def test_a_lock_tells_the_living_from_the_dead(fed):
     federation = Federation.open(fed)
     (fed / "state" / "run.json").write_text('{"pid": 1}')  # as a killed process leaves it
     assert federation.noted("run") is None
-    with federation.holding("run", {"folder": "here"}):
+    with federation.holding("run"):
+        federation.note("run", folder="here")
         assert federation.noted("run")["folder"] == "here"
-        with pytest.raises(ValueError, match="already"), federation.holding("run", {}):
+        with pytest.raises(ValueError, match="already"), federation.holding("run"):
             pass
     assert federation.noted("run") is None
 
 
 def test_a_process_that_ends_slowly_is_noted_and_waited_for(fed):
     federation = Federation.open(fed)
-    slow = federation.holding("run", {"folder": "old"})
+    slow = federation.holding("run")
     slow.__enter__()
-    with pytest.raises(ValueError, match="already"), federation.holding("run", {}, 0.0):
+    federation.note("run", folder="old")
+    with pytest.raises(ValueError, match="already"), federation.holding("run", 0.0):
         pass
     assert federation.noted("run")["folder"] == "old"
     threading.Timer(0.2, slow.__exit__, (None, None, None)).start()
-    with federation.holding("run", {"folder": "new"}, 60.0):
+    with federation.holding("run", 60.0):
+        federation.note("run", folder="new")
         assert federation.noted("run")["folder"] == "new"
 
 
 def test_a_process_that_goes_on_is_not_waited_for(fed):
     """A ServerApp whose SuperLink is back goes on with its run, which no other may resume."""
     federation = Federation.open(fed)
-    with federation.holding("run", {}):
-        os.utime(fed / "state" / "run.json", (0, 0))
+    with federation.holding("run"):
+        federation.note("run")
+        os.utime(fed / "state" / "run.lock", (0, 0))
         threading.Timer(0.2, federation.touch, ("run",)).start()
         message = rf"a run is going on already \(process {os.getpid()}\)"
-        with pytest.raises(ValueError, match=message), federation.holding("run", {}, 300.0):
+        with pytest.raises(ValueError, match=message), federation.holding("run", 300.0):
             pass
 
 
@@ -153,7 +157,8 @@ def test_a_run_is_known_by_its_name_whatever_directory_it_was_started_from(fed):
     folder.mkdir()
     (folder / "record.json").write_text("{}")
     assert runs.progress(federation, folder) == "interrupted"
-    with federation.holding("run", {"folder": "elsewhere/runs/one"}):
+    with federation.holding("run"):
+        federation.note("run", folder="elsewhere/runs/one")
         assert runs.progress(federation, folder) == "running"
     (folder / "record.json").write_text('{"ended": "today"}')
     assert runs.progress(federation, folder) == "finished"

@@ -44,8 +44,8 @@ def test_only_public_modules_of_flower_are_imported_and_a_site_needs_none():
     assert not {name: found - PUBLIC for name, found in used.items() if found - PUBLIC}
     assert {name.split("/")[0] for name, found in used.items() if found} == {"flower", "carriers"}
     code = (
-        "import dorfl.cli, dorfl.carriers.runs, dorfl.carriers.https_site, sys\n"
-        "import dorfl.carriers.site_socket, dorfl.carriers.flower; sys.exit('flwr' in sys.modules)"
+        "import dorfl.cli, dorfl.carriers.https, dorfl.carriers.flower, sys\n"
+        "sys.exit('flwr' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -101,15 +101,16 @@ def test_a_request_goes_to_the_node_of_that_name_and_waits_for_one_that_is_away(
     grid = Grid(Node(7, "site-1"), Node(8, "other"))
     answered = []
     line = flower.GridCarrier(grid, lambda: answered.append(True))
-    line.exchange([], set(), 0.0)
+    line.exchange([], 0.0)
     assert not answered
-    line.exchange([Outgoing("a", "site-1", b"x"), Outgoing("b", "site-2", b"y")], set(), 0.0)
+    asked = [Outgoing("a", "site-1", b"x"), Outgoing("b", "site-2", b"y")]
+    line.exchange(asked, 0.0)
     assert made == [7] and answered  # so a process that waits for the run is refused
     grid.nodes = (*grid.nodes, Node(9, "site-2"))
-    line.exchange([], set(), 0.0)
+    line.exchange(asked, 0.0)
     assert made == [7, 9]
     simulated = flower.GridCarrier(Grid(Node(1, ""), Node(2, "")))
-    simulated.exchange([Outgoing("a", "s", b""), Outgoing("b", "t", b"")], set(), 0.0)
+    simulated.exchange([Outgoing("a", "s", b""), Outgoing("b", "t", b"")], 0.0)
     assert made == [7, 9, 1, 2]
     assert simulated.rejoin_seconds == 0 < 60 < line.rejoin_seconds
     assert flower.GridCarrier(Grid()).rejoin_seconds > 60  # all SuperNodes are away

@@ -18,7 +18,7 @@ from test_flower import nginx
 
 import pages
 from dorfl.carriers.folders import Federation
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 from dorfl.tabular import model as models
 from study_cases import METHODS, make_study, synthetic_tables
 

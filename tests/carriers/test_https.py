@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import hashlib
 import http.client
 import json
@@ -31,25 +30,24 @@ from deployments import (
     until,
 )
 
-from dorfl.carriers import https_server, keys, runs
+from dorfl.carriers import https, keys, runs
 from dorfl.carriers.driver import Outgoing
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import (
+from dorfl.carriers.https import (
     HELLO,
     REPLY,
     SESSION_HEADER,
     Certificates,
-    Mailbox,
-    Turn,
-    free_port,
-    public_app,
-)
-from dorfl.carriers.https_site import (
     Connection,
     DuplicateSiteError,
+    Mailbox,
     RejectedError,
     ServerAwayError,
+    Turn,
     clocks,
+    free_port,
+    public_app,
+    web,
 )
 from dorfl.protocol import toml
 from study_cases import METHODS, make_study
@@ -65,30 +63,27 @@ def served(tmp_path_factory):
     for name in ("a", "b"):
         SiteFolder.create(root / name, name)
         federation.add_site((root / name / f"{name}.crt").read_bytes())
-    loop, mailbox, runner, trusted = asyncio.new_event_loop(), None, None, None
-    ready, stop = threading.Event(), None
+    loop, mailbox, ready, stop = asyncio.new_event_loop(), Mailbox(), threading.Event(), []
 
     async def serve():
-        nonlocal mailbox, stop, runner, trusted
-        mailbox, stop = Mailbox(), asyncio.Event()
         trusted = Certificates(federation)
         async with contextlib.AsyncExitStack() as stack:
-            runner = await https_server._runner(stack, public_app(federation, mailbox))
-            listener = await https_server._listen(federation, "127.0.0.1", runner, trusted.context)
+            runner = await https.start_app(stack, public_app(federation, mailbox))
+            port = federation.port
+            await web.TCPSite(runner, "127.0.0.1", port, ssl_context=trusted.context).start()
             ready.set()
-            while not stop.is_set():
+            while not stop:
                 trusted.refresh()
                 mailbox.sweep()
                 await asyncio.sleep(0.02)
-            listener.close()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     ready.wait()
 
-    def exchange(*requests, patience=0.0, run="run"):
-        turn = mailbox.exchange(Turn(run, requests, tuple(r.id for r in requests), patience))
-        return asyncio.run_coroutine_threadsafe(turn, loop).result(60)
+    def exchange(*requests, awaited=()):
+        turn = Turn((*awaited, *(sent.id for sent in requests)), requests, 0.0)
+        return asyncio.run_coroutine_threadsafe(mailbox.exchange(turn), loop).result(60)
 
     def connection(name="a", ca=None, server=None):
         place = f"127.0.0.1:{federation.port}"
@@ -102,12 +97,8 @@ def served(tmp_path_factory):
         exchange=exchange,
         connection=connection,
         port=federation.port,
-        listen=lambda other: asyncio.run_coroutine_threadsafe(
-            https_server._listen(other, "127.0.0.1", runner, trusted.context), loop
-        ).result(60),
-        close=lambda listener: loop.call_soon_threadsafe(listener.close),
     )
-    loop.call_soon_threadsafe(stop.set)
+    stop.append(True)
     thread.join()
     loop.close()
 
@@ -282,7 +273,7 @@ def test_clocks_that_differ_are_told_by_how_much():
 
 
 def test_a_request_is_fetched_answered_and_handed_over(served):
-    served.exchange(Outgoing("q1", "a", b"what"), run="one")
+    served.exchange(Outgoing("q1", "a", b"what"))
 
     async def work(line):
         found = await line.receive()
@@ -293,15 +284,14 @@ def test_a_request_is_fetched_answered_and_handed_over(served):
         assert not await line.reply("q1", b"that again")
 
     speak(served.connection(), work)
-    found = served.exchange(run="one")
-    (reply,) = found.replies
-    assert reply[:3] == ("q1", "a", b"that") and reply.seconds >= 0
-    assert {"event": "request repeated", "site": "a"} in found.events
+    found = served.exchange(awaited=["q1"])
+    assert found.replies == {"q1": b"that"}
+    assert {"event": "late reply", "site": "a"} in found.events
     until(lambda: "a" not in served.mailbox.present)  # hanging up is noticed
 
 
 def test_a_site_cannot_answer_for_another_nor_what_it_was_not_asked(served):
-    served.exchange(Outgoing("q2", "b", b"for b"), run="two")
+    served.exchange(Outgoing("q2", "b", b"for b"))
 
     async def forge(line):
         assert not await line.reply("q2", b"forged")  # though it knows the request's id
@@ -313,12 +303,13 @@ def test_a_site_cannot_answer_for_another_nor_what_it_was_not_asked(served):
         assert await line.reply("q2", b"true")
 
     speak(served.connection("b"), work)
-    assert served.exchange(run="two").replies[0][:3] == ("q2", "b", b"true")
+    found = served.exchange(awaited=["q2"])
+    assert found.replies == {"q2": b"true"} and not found.events
 
 
-def test_requests_of_a_run_that_is_over_are_dropped(served):
-    served.exchange(Outgoing("old", "a", b"old"), run="three")
-    served.exchange(Outgoing("new", "a", b"new"), run="four")
+def test_requests_that_are_no_longer_awaited_are_dropped(served):
+    served.exchange(Outgoing("old", "a", b"old"))
+    served.exchange(Outgoing("new", "a", b"new"))
 
     async def work(line):
         assert (await line.receive())[0] == "new"
@@ -326,10 +317,11 @@ def test_requests_of_a_run_that_is_over_are_dropped(served):
         assert await line.reply("new", b"")
 
     speak(served.connection(), work)
+    assert served.exchange(awaited=["other"]).replies == {}
 
 
 def test_of_two_processes_with_one_key_the_second_is_turned_away(served):
-    served.exchange(Outgoing("q3", "a", b"x"), run="five")
+    served.exchange(Outgoing("q3", "a", b"x"))
 
     async def steal(line):
         with pytest.raises(DuplicateSiteError, match="another process answers for site 'a'"):
@@ -343,38 +335,30 @@ def test_of_two_processes_with_one_key_the_second_is_turned_away(served):
         assert await line.reply("q3", b"mine")
 
     speak(served.connection(), work)
-    noted = served.exchange(Outgoing("q4", "a", b"y"), run="five").events
-    assert {"event": "two processes under one key", "site": "a"} in noted
+    noted = served.exchange(Outgoing("q4", "a", b"y")).events
+    assert noted == ({"event": "two processes under one key", "site": "a"},)  # once
     until(lambda: "a" not in served.mailbox.present)
     assert speak(served.connection(), lambda line: line.receive()) == ("q4", b"y")
 
 
-def test_no_reply_is_longer_than_the_request_allows_nor_two_at_once():
-    async def turns():
-        mailbox = Mailbox()
-        await mailbox.exchange(Turn("run", (Outgoing("a1", "a", b"", 1000),), (), 0.0))
-        await mailbox.next("a")
-        with pytest.raises(https_server.web.HTTPRequestEntityTooLarge):
-            mailbox.upload("a", "a1", 1001).__enter__()
-        with (
-            mailbox.upload("a", "a1", 1000),
-            pytest.raises(https_server.web.HTTPTooManyRequests),
-        ):
-            mailbox.upload("a", "a1", 1).__enter__()
-        found = await mailbox.exchange(Turn("run", (), (), 0.0))
-        assert found.events == ({"event": "reply too long", "site": "a", "bytes": 1001},)
-
-    asyncio.run(turns())
+def test_no_reply_is_longer_than_the_request_allows_nor_two_at_once(served):
+    served.exchange(Outgoing("q5", "a", b"", 1000))
+    with raw(served) as line:
+        line.sendall(_post(REPLY + "q5", "content-length: 1000"))  # and no byte of it
+        until(served.mailbox.uploads["a"].locked)
+        assert b" 413 " in spoken(raw(served), _post(REPLY + "q5", "content-length: 1001"))
+        assert b" 429 " in spoken(raw(served), _post(REPLY + "q5", "content-length: 1"))
+    (event,) = served.exchange(awaited=["q5"]).events
+    assert event["event"] == "reply refused" and "1001 bytes, more than the 1000" in event["reason"]
 
 
-def test_a_request_that_is_withdrawn_while_its_site_wakes_is_not_handed_out():
+def test_a_poll_waits_on_while_requests_are_for_other_sites():
     async def turns():
         mailbox = Mailbox()
         polling = asyncio.create_task(mailbox.next("a"))
-        await asyncio.sleep(0)
-        await mailbox.exchange(Turn("one", (Outgoing("a1", "a", b""),), (), 0.0))
-        await mailbox.exchange(Turn("two", (), (), 0.0))
-        assert await polling is None
+        await mailbox.exchange(Turn(("b1",), (Outgoing("b1", "b", b""),), 0.0))
+        await mailbox.exchange(Turn(("a1",), (Outgoing("a1", "a", b""),), 0.0))
+        assert (await polling).id == "a1"
 
     asyncio.run(turns())
 
@@ -434,17 +418,6 @@ def test_a_site_survives_whatever_answers(served, said):
     ):
         hello(served.connection(server=f"127.0.0.1:{port}"))
     assert str(raised.value).isprintable()
-
-
-def test_a_connection_that_shows_no_certificate_is_closed(served, monkeypatch):
-    monkeypatch.setattr(https_server, "HANDSHAKE_SECONDS", 0.5)
-    other = dataclasses.replace(served.federation, port=free_port())
-    listener = served.listen(other)
-    with socket.create_connection(("127.0.0.1", other.port), 30) as line:
-        line.settimeout(30)
-        assert line.recv(1) == b""
-    served.close(listener)
-    assert hello(served.connection()).site == "a"
 
 
 # ── as it is deployed ────────────────────────────────────────────────────────────────────────────

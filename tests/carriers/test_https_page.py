@@ -15,7 +15,7 @@ from deployments import until
 from pyarrow import csv
 
 import pages
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 from dorfl.tabular import model as models
 from study_cases import METHODS, synthetic_tables
 

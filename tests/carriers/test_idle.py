@@ -30,7 +30,7 @@ from pathlib import Path
 import dorfl.cli
 import dorfl.tabular.results
 from dorfl.cli import site
-from dorfl.carriers import https_site, keys, site_socket
+from dorfl.carriers import flower, https, keys
 from dorfl.carriers.folders import SiteFolder
 home = Path(sys.argv[1])
 (home / "keys").mkdir()
@@ -38,7 +38,7 @@ keys.create_authority(home / "keys", "localhost")
 SiteFolder.create(home / "site", "s")
 (home / "rows.csv").write_text("a,y\\n" + "".join(f"{{k}}.5,{{k % 2}}\\n" for k in range(50)))
 opened = site._open(home / "site", home / "rows.csv", home / "keys/ca.crt", None)
-line = https_site.Connection("localhost:9", home / "keys/ca.crt", SiteFolder.open(home / "site"))
+line = https.Connection("localhost:9", home / "keys/ca.crt", SiteFolder.open(home / "site"))
 used = Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]
 print(json.dumps([int(used) / 1024, [name for name in {HEAVY!r} if name in sys.modules]]))
 """

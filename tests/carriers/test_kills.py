@@ -75,9 +75,9 @@ def _survive(deployed, study, rng, left):
         while True:
             try:
                 if folder is None:
-                    runs.begin(deployed.federation, study, watch, connect=deployed.connect())
+                    runs.begin(deployed.federation, study, watch, carrier=deployed.carrier())
                 else:
-                    runs.resume(deployed.federation, folder, watch, connect=deployed.connect())
+                    runs.resume(deployed.federation, folder, watch, carrier=deployed.carrier())
                 break
             except Killed:
                 (folder,) = set(deployed.federation.runs()) - before

@@ -9,8 +9,8 @@ import time
 import pytest
 from deployments import in_thread, until
 
-from dorfl.carriers import site_socket
-from dorfl.carriers.site_socket import attend_socket
+from dorfl.carriers import flower
+from dorfl.carriers.flower import attend_socket
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def _answers(place):
 def test_a_request_that_is_too_long_is_closed_and_noted_and_the_next_is_answered(
     served, monkeypatch
 ):
-    monkeypatch.setattr(site_socket.envelope, "LIMIT", 1000)
+    monkeypatch.setattr(flower.envelope, "LIMIT", 1000)
     with connected(served[0]) as line:
         try:
             line.sendall(bytes(1 << 20))
@@ -82,9 +82,9 @@ def test_a_request_that_is_too_long_is_closed_and_noted_and_the_next_is_answered
 
 
 def test_requests_that_never_end_are_closed_and_few_are_read_at_once(served, monkeypatch):
-    monkeypatch.setattr(site_socket, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(flower, "READ_SECONDS", 0.5)
     began = time.monotonic()
-    slow = [connected(served[0]) for _ in range(2 * site_socket.MAX_REQUESTS)]
+    slow = [connected(served[0]) for _ in range(2 * flower.MAX_REQUESTS)]
     for line in slow:
         line.sendall(b"never ended")
     answered = []
@@ -101,4 +101,4 @@ def test_requests_that_never_end_are_closed_and_few_are_read_at_once(served, mon
 def test_a_path_that_is_too_long_for_a_socket_is_named(tmp_path):
     place = tmp_path / ("x" * 90) / "site.sock"
     with pytest.raises(ValueError, match="is too long for a socket; use a shorter path"):
-        site_socket.short_path(place)
+        flower.short_path(place)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pages
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 

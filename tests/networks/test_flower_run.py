@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import dorfl
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"

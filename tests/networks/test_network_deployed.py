@@ -14,7 +14,7 @@ from pyarrow import csv
 from typer.testing import CliRunner
 
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 from dorfl.cli import app
 from dorfl.tabular import model
 from processes import dorfl_

@@ -4,20 +4,19 @@ The driver decides when to repeat a request and when to stop waiting. Which site
 which replies are refused and what comes next is decided by :mod:`dorfl.protocol.coordinator`. A
 carrier moves envelopes (:mod:`dorfl.carriers.envelope`) between the driver and the sites.
 
-To add a carrier, write a context manager with the members of :class:`Carrier`, and pass a function
-that makes it as `connect` to :func:`dorfl.carriers.runs.begin`. At each site, pass the content of
-every request to :meth:`~dorfl.carriers.envelope.SiteEndpoint.respond`, and carry back what it
-returns. :class:`~dorfl.carriers.in_process.InProcess` is the shortest carrier.
+To add a carrier, write a subclass of :class:`Carrier`, and pass an instance to
+:func:`dorfl.carriers.runs.begin`. At each site, pass the content of every request to
+:meth:`~dorfl.carriers.envelope.SiteEndpoint.respond`, and carry back what it returns.
 """
 
 from __future__ import annotations
 
+import abc
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cryptography import x509
 
@@ -44,31 +43,18 @@ class Outgoing(NamedTuple):
     id: str  # 32 hexadecimal digits, new for every request
     site: str
     content: bytes  # the signed envelope
-    limit: int = envelope.LIMIT  # largest reply in bytes; of a longer one, return limit + 1 bytes
-
-
-class Incoming(NamedTuple):
-    """A reply from a site."""
-
-    id: str  # of the request
-    site: str
-    content: bytes  # what the site returned; the driver verifies it
-    seconds: float  # since the site received the request, or since it was sent
+    limit: int = envelope.LIMIT  # largest reply in bytes; of a longer one, limit + 1 bytes suffice
 
 
 class Exchanged(NamedTuple):
-    """What one call of :meth:`Carrier.exchange` brought: replies, and events for the log."""
+    """What one call of :meth:`Carrier.exchange` brought."""
 
-    replies: tuple[Incoming, ...]
-    events: tuple[dict[str, str | int], ...]  # {"event": "request repeated", "site": …}
+    replies: dict[str, bytes]  # by the request's id: what the site returned, not verified
+    events: tuple[dict[str, str], ...] = ()  # for the log: {"event": "late reply", "site": …}
 
 
-class Carrier(Protocol):
-    """Move envelopes between a coordinator and its sites.
-
-    A carrier is a context manager (:data:`Connect`), entered once for a run and again after each
-    :class:`CarrierLostError`; a carrier that is entered again receives all requests anew.
-    """
+class Carrier(abc.ABC):
+    """Move envelopes between a coordinator and its sites."""
 
     @property
     def rejoin_seconds(self) -> float:
@@ -76,44 +62,39 @@ class Carrier(Protocol):
 
         A step waits at least so long for its replies.
         """
-        ...
+        return 0.0
 
-    def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
-        """Send requests and return replies.
-
-        Return as soon as an awaited reply is there. A reply to a request that is no longer awaited
-        may be returned too, and a reply that was returned before is ignored.
+    @abc.abstractmethod
+    def exchange(self, requests: Sequence[Outgoing], patience: float) -> Exchanged:
+        """Carry requests to their sites, and return the replies that have arrived.
 
         Parameters
         ----------
         requests
-            New requests, which the driver passes once. A carrier keeps a request until the site
-            has answered it, also while the site is down.
-        awaited
-            The ids of all requests whose replies the coordinator waits for.
+            All requests without a reply, at most one for each site. A request is in every call
+            until its reply was returned or the coordinator needs it no longer. A reply to a request
+            that is not in the call is ignored.
         patience
-            Seconds after which to return with fewer replies or none.
+            Seconds to wait for a reply. Return as soon as there is one.
 
         Returns
         -------
         Exchanged
-            The replies that have arrived since the last call.
+            Replies by the id of their request, and events for the log of the run.
 
         Raises
         ------
         CarrierLostError
-            If the carrier does not work at the moment.
+            If the carrier does not work at the moment. It is called again with the same requests.
         """
-        ...
 
 
 Note = Callable[..., object]
-Connect = Callable[[], AbstractContextManager[Carrier]]
 
 
 def conduct(
     state: State,
-    connect: Connect,
+    carrier: Carrier,
     seal: CoordinatorSeal,
     registered: Callable[[], Mapping[str, x509.Certificate]],
     keep: Callable[[State, dict[str, float]], object],
@@ -126,8 +107,8 @@ def conduct(
     ----------
     state
         Where to begin.
-    connect
-        Opens the carrier; called again after a carrier was lost.
+    carrier
+        Moves the envelopes.
     seal
         Signs requests and verifies replies.
     registered
@@ -150,26 +131,12 @@ def conduct(
     ValueError
         If a site does not take part, or the carrier does not come back.
     """
-    lost: float | None = None
     transcript = transcript or Transcript()
     while state.step != "done":
-        try:
-            with connect() as carrier:
-                late = dict[str, str]()
-                while state.step != "done":
-                    exchange = Exchange(state, transcript)
-                    collection = _Collection(exchange, carrier, seal, registered, note, late)
-                    collection.collect(resumed=lost is not None)
-                    lost = None
-                    state = exchange.close()
-                    keep(state, collection.took)
-        except CarrierLostError as error:
-            if lost is None:
-                note("server lost", cause=one_line(str(error)))
-                lost = time.monotonic()
-            if time.monotonic() - lost > GIVE_UP_SECONDS:
-                raise ValueError("the server is gone; start it again, then resume") from None
-            time.sleep(0.5)
+        collection = _Collection(Exchange(state, transcript), carrier, seal, registered, note)
+        collection.collect()
+        state = collection.step.close()
+        keep(state, collection.took)
     return state
 
 
@@ -182,77 +149,84 @@ class _Collection:
     seal: CoordinatorSeal
     registered: Callable[[], Mapping[str, x509.Certificate]]
     note: Note
-    late: dict[str, str]  # requests of earlier steps that are no longer awaited, and their sites
     took: dict[str, float] = field(default_factory=dict)  # seconds, by site
     open: dict[str, Outgoing] = field(default_factory=dict)  # requests without a reply, by id
     due: dict[str, float] = field(default_factory=dict)  # site → when to send it a request
+    sent: dict[str, float] = field(default_factory=dict)  # request → when it was sent
 
     @property
     def state(self) -> State:
         """The state before the step."""
         return self.step.state
 
-    def collect(self, *, resumed: bool) -> None:
+    def collect(self) -> None:
         """Send requests and wait until all sites have replied, or time is up and enough have."""
-        began = time.monotonic()
         within = max(self.state.study.absent.answer_within, self.carrier.rejoin_seconds)
-        self.due = dict.fromkeys(coordinator.recipients(self.state), began)
+        end = time.monotonic() + within
+        self.due = dict.fromkeys(coordinator.recipients(self.state), 0.0)
+        lost: float | None = None
         noted: tuple[str, ...] = ()
         while True:
-            now = time.monotonic()
-            left = began + within - now
+            self._send_due()
+            left = end - time.monotonic()
             patience = min(EXCHANGE_SECONDS, left) if left > 0 else EXCHANGE_SECONDS
-            found = self.carrier.exchange(self._requests(now), {*self.open}, patience)
-            if resumed:
+            try:
+                found = self.carrier.exchange([*self.open.values()], patience)
+            except CarrierLostError as error:
+                lost = self._lose(lost, error)
+                continue
+            if lost is not None:
                 self.note("server back")
-                resumed = False
+                lost, end = None, time.monotonic() + within
             for event in found.events:
                 self.note(**event)
-            for reply in found.replies:
-                self._receive(reply)
+            for id_, content in found.replies.items():
+                self._receive(id_, content)
             asked = set(coordinator.recipients(self.state))
             missing = asked - {*self.step.answers} - {*self.step.refused}
             if not missing or left <= 0:
                 waiting = self._waiting()
                 if not waiting:
-                    self.late.update({id_: sent.site for id_, sent in self.open.items()})
                     return
                 if waiting != noted:
                     self.note("waiting", sites=list(waiting))
                     noted = waiting
 
-    def _requests(self, now: float) -> list[Outgoing]:
-        """Return the requests that are due: to all sites, later to those with unusable replies."""
-        found = []
-        for site in [site for site, when in self.due.items() if when <= now]:
-            payload = self.step.payload(site)
-            limit = reply_validation.max_bytes(self.state) + envelope.OVERHEAD
-            sent = Outgoing(uuid.uuid4().hex, site, self.seal.request(site, payload), limit)
-            found.append(sent)
-            self.open[sent.id] = sent
-            del self.due[site]
-        return found
+    def _lose(self, since: float | None, error: CarrierLostError) -> float:
+        """Pause, and return since when the carrier is lost; ValueError after a long time."""
+        if since is None:
+            self.note("server lost", cause=one_line(str(error)))
+            since = time.monotonic()
+        if time.monotonic() - since > GIVE_UP_SECONDS:
+            raise ValueError("the server is gone; start it again, then resume")
+        time.sleep(0.5)
+        return since
 
-    def _receive(self, reply: Incoming) -> None:
-        if reply.id in self.late:
-            self.note("late reply", site=self.late.pop(reply.id))
+    def _send_due(self) -> None:
+        """Make the requests that are due: to all sites, later to those with unusable replies."""
+        now = time.monotonic()
+        for site in [site for site, when in self.due.items() if when <= now]:
+            limit = reply_validation.max_bytes(self.state) + envelope.OVERHEAD
+            content = self.seal.request(site, self.step.payload(site))
+            request = Outgoing(uuid.uuid4().hex, site, content, limit)
+            self.open[request.id] = request
+            self.sent[request.id] = now
+            del self.due[site]
+
+    def _receive(self, id_: str, content: bytes) -> None:
+        request = self.open.pop(id_, None)
+        if request is None:
             return
-        sent = self.open.get(reply.id)
-        if sent is None or sent.site != reply.site:  # not a reply to any request
-            return
-        site = sent.site
-        if len(reply.content) > sent.limit:
-            self.note("reply too long", site=site, bytes=len(reply.content))
-            return
-        del self.open[reply.id]
+        site = request.site
         try:
+            if len(content) > request.limit:
+                raise ValueError(f"is longer than the {request.limit} bytes allowed")
             known = self.registered().get(site)
             if known is None:
                 raise ValueError("is no longer registered")
-            public = keys.public_of(known)
-            payload = self.seal.reply(site, public, sent.content, reply.content)
+            payload = self.seal.reply(site, keys.public_of(known), request.content, content)
             if self.step.read(site, payload):
-                self.took[site] = reply.seconds
+                self.took[site] = time.monotonic() - self.sent[id_]
             else:  # the site needs earlier replies
                 self.due[site] = time.monotonic()
         except ValueError as error:

@@ -44,13 +44,7 @@ class Parts(NamedTuple):
 
 
 class CoordinatorSeal:
-    """Sign requests and verify replies, for the coordinator of a federation.
-
-    Parameters
-    ----------
-    folder
-        The federation's `keys` folder, which has `coordinator.key` and `coordinator.crt`.
-    """
+    """Sign requests and verify replies, with the keys in a federation's `keys` folder."""
 
     def __init__(self, folder: Path) -> None:
         self._key = keys.read_private(folder / "coordinator.key")
@@ -58,15 +52,7 @@ class CoordinatorSeal:
         self._certificate = made.public_bytes(serialization.Encoding.DER)
 
     def request(self, site: str, payload: bytes) -> bytes:
-        """Return the envelope of a request.
-
-        Parameters
-        ----------
-        site
-            The name of the site, which alone accepts the request.
-        payload
-            The request.
-        """
+        """Return the envelope of a request, which the named site alone accepts."""
         signature = self._key.sign(_request_text(site, payload), _SCHEME)
         return _packed(Parts(self._certificate, signature, payload))
 
@@ -74,23 +60,9 @@ class CoordinatorSeal:
     def reply(
         site: str, public: ec.EllipticCurvePublicKey, request: bytes, envelope: bytes
     ) -> bytes:
-        """Verify a reply and return its payload.
+        """Return the payload of a reply; ValueError if the site did not sign it for this request.
 
-        Parameters
-        ----------
-        site
-            The name of the site.
-        public
-            The site's registered key.
-        request
-            The envelope of the request.
-        envelope
-            The envelope of the reply.
-
-        Raises
-        ------
-        ValueError
-            If the site did not sign the reply for this request.
+        `request` and `envelope` are the envelopes of both, `public` is the site's registered key.
         """
         found = _unpacked(envelope)
         text = _reply_text(site, request, found.payload)

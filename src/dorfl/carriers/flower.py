@@ -1,27 +1,31 @@
 """The Flower carrier: a study on a stock SuperLink and SuperNodes, by public APIs alone.
 
 The app in `flower_app` is the same for every study. Its ServerApp calls :func:`run_study`. Its
-ClientApp forwards each envelope to the Unix socket of the site's own process, which has the rows.
+ClientApp forwards each envelope to the Unix socket of the site's own process
+(:func:`attend_socket`). A SuperNode executes the app that its SuperLink sends, so the rows are in
+that process of another user, which code in the SuperNode reaches by the socket alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
+import os
 import secrets
 import shutil
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dorfl.carriers import keys, runs
-from dorfl.carriers.driver import Exchanged, Incoming, Outgoing
-from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers import envelope, keys, runs
+from dorfl.carriers.driver import Carrier, Exchanged, Outgoing
+from dorfl.carriers.envelope import Respond
+from dorfl.carriers.folders import Federation, SiteFolder, short_path
 from dorfl.protocol import settings, toml
 
 if TYPE_CHECKING:
@@ -34,12 +38,14 @@ RETRY_SECONDS = 1.0  # pause before a request is sent again that its node could 
 LOOK_SECONDS = 0.1  # between looks for replies; `Grid.send_and_receive` looks every 3 s
 ENDING_SECONDS = 600.0  # to wait for a ServerApp whose SuperLink was lost; it retries for ever
 MESSAGE_SECONDS = 600.0  # after which Flower drops a message
-PROTOBUF = "application/protobuf"
+MODE = 0o660  # of a site's socket: the site's user, and the group that it shares with the SuperNode
+READ_SECONDS = 60.0  # until a request has arrived on the socket, and until its reply is taken
+MAX_REQUESTS = 4  # held in memory at once; further connections wait
 SUPERLINK_PORT = 8000  # of the loopback, behind nginx
 SOCKET = "/run/dorfl/site.sock"  # where a site's service answers
 
 
-class GridCarrier(AbstractContextManager["GridCarrier"]):
+class GridCarrier(Carrier):
     """Carry envelopes as messages of a Flower grid, one for each request.
 
     A node is known by the name under which its key was registered (`flwr supernode register
@@ -55,68 +61,62 @@ class GridCarrier(AbstractContextManager["GridCarrier"]):
 
     def __init__(self, grid: Grid, alive: Callable[[], object] = lambda: None) -> None:
         self._grid, self._alive = grid, alive
-        self._unsent: list[tuple[float, Outgoing]] = []  # with the time from which on to send it
-        self._open: dict[str, tuple[Outgoing, int, float]] = {}  # by the id of Flower's message
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the grid to the ServerApp, which closes it."""
+        self._pushed: dict[str, tuple[str, int]] = {}  # Flower's message → request, node
+        self._retry: dict[str, float] = {}  # request → when to push it again
 
     @property
     def rejoin_seconds(self) -> float:
         """Seconds that a node which failed may take to be reachable again."""
         return 0.0 if _simulated(self._grid.get_nodes()) else REJOIN_SECONDS
 
-    def exchange(self, requests: list[Outgoing], awaited: set[str], patience: float) -> Exchanged:
+    def exchange(self, requests: Sequence[Outgoing], patience: float) -> Exchanged:
         """Push requests to nodes that are online, and pull replies."""
-        self._unsent += [(0.0, sent) for sent in requests]
-        end, missing = time.monotonic() + patience, set(awaited)
-        replies, events = list[Incoming](), list[dict[str, str | int]]()
+        end = time.monotonic() + patience
         while True:
-            self._push()
-            self._pull(replies, events)
-            missing -= {reply.id for reply in replies}
-            if not missing or time.monotonic() > end:
-                return Exchanged(tuple(replies), tuple(events))
+            self._push(requests)
+            found = self._pull({sent.id: sent for sent in requests})
+            if found.replies or found.events or time.monotonic() > end:
+                return found
             time.sleep(LOOK_SECONDS)
 
-    def _push(self) -> None:
+    def _push(self, requests: Sequence[Outgoing]) -> None:
         from flwr.app import ConfigRecord, Message, RecordDict  # noqa: PLC0415 - an extra
 
-        now = time.monotonic()
-        if not any(due <= now for due, _ in self._unsent):
+        pushed, now = {id_ for id_, _ in self._pushed.values()}, time.monotonic()
+        due = [s for s in requests if s.id not in pushed and self._retry.get(s.id, now) <= now]
+        if not due:
             return
         nodes = list(self._grid.get_nodes())
         self._alive()
         named = {node.name: node.node_id for node in nodes if node.name}
-        waiting, self._unsent = self._unsent, []
-        for place, (due, sent) in enumerate(waiting):
+        for place, sent in enumerate(due):
             node = named.get(sent.site)
             if _simulated(nodes):
                 node = nodes[place % len(nodes)].node_id
-            if node is None or due > now:
-                self._unsent.append((due, sent))
+            if node is None:
                 continue
-            record = ConfigRecord({"site": sent.site, "request": sent.content})
-            message = Message(
-                RecordDict({"dorfl": record}), node, "query.dorfl", ttl=MESSAGE_SECONDS
+            content = RecordDict(
+                {"dorfl": ConfigRecord({"site": sent.site, "request": sent.content})}
             )
+            message = Message(content, node, "query.dorfl", ttl=MESSAGE_SECONDS)
             for id_ in self._grid.push_messages([message]):
-                self._open[id_] = (sent, node, time.monotonic())
+                self._pushed[id_] = sent.id, node
 
-    def _pull(self, replies: list[Incoming], events: list[dict[str, str | int]]) -> None:
-        if not self._open:
-            return
-        pulled = self._grid.pull_messages(list(self._open))
-        self._alive()
-        for reply in pulled:
-            sent, node, when = self._open.pop(reply.metadata.reply_to_message_id)
-            if reply.has_error() or reply.metadata.src_node_id != node:
-                # The node went away, or its app did not reach the site.
-                self._unsent.append((time.monotonic() + RETRY_SECONDS, sent))
-                events.append({"event": "request repeated", "site": sent.site})
-                continue
-            seconds = time.monotonic() - when
-            replies.append(Incoming(sent.id, sent.site, _reply_of(reply), seconds))
+    def _pull(self, awaited: Mapping[str, Outgoing]) -> Exchanged:
+        self._pushed = {m: sent for m, sent in self._pushed.items() if sent[0] in awaited}
+        self._retry = {id_: when for id_, when in self._retry.items() if id_ in awaited}
+        replies, events = dict[str, bytes](), list[dict[str, str]]()
+        if self._pushed:
+            for message in self._grid.pull_messages(list(self._pushed)):
+                id_, node = self._pushed.pop(message.metadata.reply_to_message_id)
+                if message.has_error() or message.metadata.src_node_id != node:
+                    # The node went away, or its app did not reach the site.
+                    self._retry[id_] = time.monotonic() + RETRY_SECONDS
+                    events.append({"event": "request repeated", "site": awaited[id_].site})
+                else:
+                    replies[id_] = _reply_of(message)
+            self._alive()
+        return Exchanged(replies, tuple(events))
 
 
 def _simulated(nodes: Iterable[Any]) -> bool:
@@ -152,15 +152,13 @@ def run_study(grid: Grid, config: Mapping[str, Any]) -> State:
     carrier = GridCarrier(grid, lambda: federation.touch("run"))
     if name := str(config["resume"]):
         folder = runs.unfinished(federation, None if name == "last" else name)
-        state = runs.resume(
-            federation, folder, _show, connect=lambda: carrier, patience=ENDING_SECONDS
-        )
+        state = runs.resume(federation, folder, _show, carrier=carrier, patience=ENDING_SECONDS)
     else:
         text = str(config["study"])
         found = toml.parse(text) if "\n" in text else toml.read(federation.path / text)
         study = settings.among(found, tuple(federation.sites()))
         study = study._replace(data=study.data._replace(file=None))  # each site has its own table
-        state, folder = runs.begin(federation, study, _show, connect=lambda: carrier)
+        state, folder = runs.begin(federation, study, _show, carrier=carrier)
     print(f"model: {folder / 'model'}", flush=True)
     return state
 
@@ -170,6 +168,65 @@ def _show(state: State, event: str, line: dict[str, Any]) -> None:
     shown = ("round", "gap", "seconds", "site", "reason")
     details = {name: line[name] for name in shown if line.get(name) is not None}
     print(f"{event} ({state.step}): {details}", flush=True)
+
+
+async def attend_socket(
+    path: Path, respond: Respond, note: Callable[[str], object] = lambda _: None
+) -> None:
+    """Answer requests on a Unix socket until this task is cancelled.
+
+    A connection carries one request, which ends when the other side shuts down its writing half,
+    and one reply. A connection that is too slow or too long is closed without a reply.
+
+    Parameters
+    ----------
+    path
+        Where to make the socket; an older one is replaced.
+    respond
+        Answers an envelope, one at a time.
+    note : callable
+        Called with lines for the site's log.
+    """
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with slots:
+                async with asyncio.timeout(READ_SECONDS):
+                    request = await _read(reader)
+                writer.write(respond(request))
+                async with asyncio.timeout(READ_SECONDS):
+                    await writer.drain()
+                    writer.write_eof()
+        except (TimeoutError, OSError, ValueError) as error:
+            note(f"a request on the socket failed: {type(error).__name__} {error}")
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    slots, place = asyncio.Semaphore(MAX_REQUESTS), short_path(path)
+    place.unlink(missing_ok=True)
+    before = os.umask(0o777 & ~MODE)  # so that the socket never has another mode
+    try:
+        server = await asyncio.start_unix_server(handle, place)
+    finally:
+        os.umask(before)
+    note(f"answering on {path}")
+    try:
+        async with server:
+            await server.serve_forever()
+    finally:
+        place.unlink(missing_ok=True)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """Read to the end; ValueError if that is too long for an envelope."""
+    content = bytearray()
+    while chunk := await reader.read(1 << 16):
+        content += chunk
+        if len(content) > envelope.LIMIT:
+            raise ValueError(f"more than {envelope.LIMIT} bytes")
+    return bytes(content)
 
 
 def control_answers(address: str, ca: Path) -> bool:
@@ -191,7 +248,8 @@ def control_answers(address: str, ca: Path) -> bool:
         context = ssl.create_default_context(cafile=str(ca))
         line = http.client.HTTPSConnection(address, timeout=15, context=context)
         with contextlib.closing(line):
-            line.request("POST", "/v1/control/list-runs", b"", {"content-type": PROTOBUF})
+            kind = {"content-type": "application/protobuf"}
+            line.request("POST", "/v1/control/list-runs", b"", kind)
             return line.getresponse().status not in (403, 404)
     except (OSError, http.client.HTTPException) as error:
         raise ValueError(f"{address}: {error}") from None

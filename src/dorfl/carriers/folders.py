@@ -39,36 +39,15 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Federation:
-    """A coordinator's folder.
-
-    Attributes
-    ----------
-    path
-        The folder.
-    host, port
-        The public address that sites connect to.
-    """
+    """A coordinator's folder."""
 
     path: Path
-    host: str
+    host: str  # the public address that sites connect to, and the name in the certificate
     port: int
 
     @classmethod
     def create(cls, path: Path, host: str, port: int) -> Federation:
-        """Create a coordinator's folder, with an authority and no site.
-
-        Parameters
-        ----------
-        path
-            The folder.
-        host, port
-            The public address that sites connect to; `host` is the name in the certificate.
-
-        Raises
-        ------
-        ValueError
-            If the folder has a federation already, or `host` is neither a name nor an address.
-        """
+        """Create a coordinator's folder, with an authority and no site."""
         if (path / "federation.toml").exists():
             raise ValueError(f"{path}: there is a federation already; its keys would be lost")
         if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
@@ -99,25 +78,10 @@ class Federation:
         """The Unix socket by which `dorfl run` reaches `dorfl server start`."""
         return short_path(self.path / "state" / "server.sock")
 
-    def add_site(self, text: bytes, name: str | None = None) -> tuple[str, x509.Certificate]:
-        """Register a site's certificate under the name that it carries.
+    def add_site(self, text: bytes, name: str | None = None) -> str:
+        """Register a site's certificate, which is PEM, under its own name; return that name.
 
-        Parameters
-        ----------
-        text
-            The certificate as PEM.
-        name
-            The name that the coordinator expects, if any.
-
-        Returns
-        -------
-        tuple of str and Certificate
-            The site's name and certificate.
-
-        Raises
-        ------
-        ValueError
-            If the certificate carries another name, or name or key are registered already.
+        ValueError if it is not the expected `name`, or name or key are registered already.
         """
         made = keys.read_certificate(text, "the certificate" if name is None else name)
         own = check_name(keys.common_name(made))
@@ -133,7 +97,7 @@ class Federation:
                     "first if the key was lost"
                 )
         write_whole(self.path / "sites" / f"{own}.crt", text)
-        return own, made
+        return own
 
     def remove_site(self, name: str) -> None:
         """Remove a site: the server turns it away from now on, and no new run includes it."""
@@ -159,49 +123,30 @@ class Federation:
         return sorted(p for p in (self.path / "runs").iterdir() if (p / "record.json").exists())
 
     @contextlib.contextmanager
-    def holding(
-        self, what: str, content: dict[str, Any], patience: float = LOCK_SECONDS
-    ) -> Iterator[None]:
-        """Hold the lock of this federation's "server" or "run", with a note of what it is.
+    def holding(self, what: str, patience: float = LOCK_SECONDS) -> Iterator[None]:
+        """Hold the lock of this federation's "server" or "run".
 
         The lock ends with its process. A process id alone could belong to another process by now.
-        The note stays: without the lock it counts for nothing, and a process that ends slowly is
-        still noted.
-
-        Parameters
-        ----------
-        what
-            "server" or "run".
-        content
-            What the note has, besides the process id.
-        patience
-            Seconds to wait for another process that has the lock and does not :meth:`touch` it.
-
-        Raises
-        ------
-        ValueError
-            If another process has the lock, and touches it or has it for longer.
+        ValueError if another process keeps it for `patience` seconds, or meanwhile calls
+        :meth:`touch`.
         """
-        lock, note = (self.path / "state" / f"{what}.{kind}" for kind in ("lock", "json"))
-        before = _changed_at(note)
 
         def refusal() -> str:
             holder = (self.noted(what) or {}).get("pid", "unknown")
             return f"{self.path}: a {what} is going on already (process {holder})"
 
-        with _locked(lock, refusal, patience, lambda: _changed_at(note) != before):
-            note.unlink(missing_ok=True)  # of a process that has ended
-            self.note(what, content)
+        with _locked(self.path / "state" / f"{what}.lock", refusal, patience):
+            self._note_of(what).unlink(missing_ok=True)  # of a process that has ended
             yield
+
+    def note(self, what: str, **content: str) -> None:
+        """Write what the "server" or the "run" is that this process is; it holds its lock."""
+        note = {"pid": os.getpid(), **content}
+        write_whole(self._note_of(what), json.dumps(note).encode())
 
     def touch(self, what: str) -> None:
         """Show to processes that wait for the lock of "server" or "run" that its holder works."""
-        os.utime(self.path / "state" / f"{what}.json")
-
-    def note(self, what: str, content: dict[str, Any]) -> None:
-        """Write a note about the "server" or the "run" that this process is."""
-        note = {"pid": os.getpid(), **content}
-        write_whole(self.path / "state" / f"{what}.json", json.dumps(note).encode())
+        os.utime(self.path / "state" / f"{what}.lock")
 
     def present(self) -> dict[str, dict[str, Any]]:
         """Return the sites that are connected, as the running server has noted them."""
@@ -213,30 +158,22 @@ class Federation:
 
     def noted(self, what: str) -> dict[str, Any] | None:
         """Return the note of the "server" or the "run", or None if there is no such process."""
-        file = self.path / "state" / f"{what}.json"
-        if _taken(file.with_suffix(".lock")):
+        if _taken(self.path / "state" / f"{what}.lock"):
             with contextlib.suppress(OSError, ValueError):
-                note: dict[str, Any] = json.loads(file.read_text())
+                note: dict[str, Any] = json.loads(self._note_of(what).read_text())
                 return note
         return None
+
+    def _note_of(self, what: str) -> Path:
+        return self.path / "state" / f"{what}.json"
 
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """A site's folder, with the settings of its `site.toml`.
-
-    Attributes
-    ----------
-    path
-        The folder.
-    name
-        The site's name, as in its certificate.
-    policy
-        What the site allows, and its disclosure rules.
-    """
+    """A site's folder, with the settings of its `site.toml`."""
 
     path: Path
-    name: str
+    name: str  # as in its certificate
     policy: Policy
 
     @classmethod
@@ -250,23 +187,7 @@ class SiteFolder:
     ) -> SiteFolder:
         """Create a site's folder with a key, a certificate and a policy.
 
-        Parameters
-        ----------
-        path
-            The folder.
-        name
-            The site's name.
-        released
-            The columns that studies may use.
-        approve
-            Names of studies that are approved in advance.
-        rules
-            Other fields of :class:`dorfl.site.policy.Policy`.
-
-        Raises
-        ------
-        ValueError
-            If `name` cannot be a file's name, or the folder has a site already.
+        `rules` are the fields of :class:`dorfl.site.policy.Policy` beside `released` and `approve`.
         """
         check_name(name)
         if (path / "site.toml").exists():
@@ -305,31 +226,22 @@ class SiteFolder:
 
 @contextlib.contextmanager
 def _locked(
-    path: Path,
-    refusal: Callable[[], str],
-    patience: float = LOCK_SECONDS,
-    is_in_use: Callable[[], bool] = lambda: False,
+    path: Path, refusal: Callable[[], str], patience: float = LOCK_SECONDS
 ) -> Iterator[None]:
-    """Hold the lock of a file; ValueError if it is not free after `patience` or is in use."""
+    """Hold the lock of a file; ValueError if it is not free after `patience`, or is touched."""
     end = time.monotonic() + patience
-    with path.open("w") as lock:
+    with path.open("a") as lock:
+        before = os.fstat(lock.fileno()).st_mtime_ns
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > end or is_in_use():
+                touched = os.fstat(lock.fileno()).st_mtime_ns != before
+                if touched or time.monotonic() > end:
                     raise ValueError(refusal()) from None
                 time.sleep(0.02)
         yield
-
-
-def _changed_at(path: Path) -> int | None:
-    """Return when a file was last changed, in nanoseconds, or None if there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
 
 
 def _taken(path: Path) -> bool:

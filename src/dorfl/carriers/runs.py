@@ -12,17 +12,16 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dorfl
 from dorfl import networks
 from dorfl.carriers import driver, keys
-from dorfl.carriers.driver import Connect
+from dorfl.carriers.driver import Carrier
 from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import LOCK_SECONDS, Federation
-from dorfl.carriers.https_server import Link
+from dorfl.carriers.https import Link
 from dorfl.federated.simulation import Round
 from dorfl.protocol import checkpoint, coordinator, site_keys
 from dorfl.protocol.settings import Study
@@ -43,7 +42,7 @@ def begin(
     study: Study,
     watch: Watch,
     vet: Callable[[Model], object] = id,
-    connect: Connect | None = None,
+    carrier: Carrier | None = None,
 ) -> tuple[State, Path]:
     """Run a study to its end in a new run folder.
 
@@ -57,8 +56,8 @@ def begin(
         Called as `watch(state, event, line)` with every line of the log.
     vet
         Called with the model; it raises to refuse that the model is written.
-    connect
-        Opens the carrier; by default the federation's HTTPS server.
+    carrier
+        Moves the messages; by default the federation's HTTPS server does.
 
     Returns
     -------
@@ -73,12 +72,12 @@ def begin(
     for site in study.sites:
         if site not in federation.sites():
             raise ValueError(f"site {site!r} is not registered; see `dorfl server add-site`")
-    connect = _prepared(federation, study.training.model, connect)
+    _check_ready(federation, study.training.model, carrier)
     if study.privacy.summed:
         study = study.changed(privacy_peers=_peers(federation, study))
-    with federation.holding("run", {}):
+    with federation.holding("run"):
         folder = _new(federation, study)
-        return _go(federation, folder, watch, vet, connect), folder
+        return _go(federation, folder, watch, vet, carrier), folder
 
 
 def resume(
@@ -86,7 +85,7 @@ def resume(
     folder: Path,
     watch: Watch,
     vet: Callable[[Model], object] = id,
-    connect: Connect | None = None,
+    carrier: Carrier | None = None,
     patience: float = LOCK_SECONDS,
 ) -> State:
     """Go on with a run from its last checkpoint.
@@ -102,8 +101,8 @@ def resume(
     vet
         Called with the model; it raises to refuse that the model is written. Another call with
         another `vet` can still write it.
-    connect
-        Opens the carrier; by default the federation's HTTPS server.
+    carrier
+        Moves the messages; by default the federation's HTTPS server does.
     patience
         Seconds to wait for a process that drove the run before, and neither ends nor goes on.
 
@@ -117,21 +116,18 @@ def resume(
     ValueError
         If a site has another key than before or does not take part, or a run is going on.
     """
-    connect = _prepared(federation, read_record(folder)["study"]["training"]["model"], connect)
+    _check_ready(federation, read_record(folder)["study"]["training"]["model"], carrier)
     _check_keys(federation, folder)
-    with federation.holding("run", {}, patience):
-        return _go(federation, folder, watch, vet, connect)
+    with federation.holding("run", patience):
+        return _go(federation, folder, watch, vet, carrier)
 
 
-def _prepared(federation: Federation, model: str, connect: Connect | None) -> Connect:
-    """Return how to open the carrier; ValueError if the run could not begin."""
+def _check_ready(federation: Federation, model: str, carrier: Carrier | None) -> None:
+    """Raise ValueError if the run could not begin."""
     if model != "linear":
         networks.require()
-    if connect is not None:
-        return connect
-    if federation.noted("server") is None:
+    if carrier is None and federation.noted("server") is None:
         raise ValueError(f"{federation.path}: its server is not running; see `dorfl server start`")
-    return partial(Link, federation)
 
 
 def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
@@ -141,20 +137,7 @@ def _peers(federation: Federation, study: Study) -> tuple[str, ...]:
 
 
 def unfinished(federation: Federation, run: str | None = None) -> Path:
-    """Return the folder of an unfinished run.
-
-    Parameters
-    ----------
-    federation
-        Whose runs to search.
-    run
-        The run's name; None is the last run that is not finished.
-
-    Raises
-    ------
-    ValueError
-        If there is no such run, or it is finished.
-    """
+    """Return the folder of an unfinished run: the one of this name, or the last."""
     runs = federation.runs()
     if run is not None:
         runs = [folder for folder in runs if folder.name == run]
@@ -200,10 +183,14 @@ def _go(
     folder: Path,
     watch: Watch,
     vet: Callable[[Model], object],
-    connect: Connect,
+    carrier: Carrier | None,
 ) -> State:
-    federation.note("run", {"folder": str(folder)})
-    state = _conduct(federation, folder, watch, connect)
+    federation.note("run", folder=str(folder))
+    if carrier is None:
+        with contextlib.closing(Link(federation)) as link:
+            state = _conduct(federation, folder, watch, link)
+    else:
+        state = _conduct(federation, folder, watch, carrier)
     made = results.model_of(state)
     vet(made)
     model.save(made, folder / "model")
@@ -211,7 +198,7 @@ def _go(
     return state
 
 
-def _conduct(federation: Federation, folder: Path, watch: Watch, connect: Connect) -> State:
+def _conduct(federation: Federation, folder: Path, watch: Watch, carrier: Carrier) -> State:
     """Drive a run to its end, with a checkpoint and a line in the log for each step."""
     state = checkpoint.load(folder / "checkpoint.json")
     transcript = Transcript(folder / "transcript.jsonl") if state.study.privacy.summed else None
@@ -241,7 +228,7 @@ def _conduct(federation: Federation, folder: Path, watch: Watch, connect: Connec
     for line in state.history[logged.count("round") :]:  # in the checkpoint, not yet in the log
         note("round", **_described(state, line), seconds=None, took={})
     seal = CoordinatorSeal(federation.keys)
-    return driver.conduct(state, connect, seal, federation.sites, keep, note, transcript)
+    return driver.conduct(state, carrier, seal, federation.sites, keep, note, transcript)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

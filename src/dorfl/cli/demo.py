@@ -134,7 +134,7 @@ def _prepare(folder: Path, seed: int) -> None:
     from pyarrow import csv
 
     from dorfl.carriers.folders import Federation, SiteFolder
-    from dorfl.carriers.https_server import free_port
+    from dorfl.carriers.https import free_port
 
     fed = Federation.create(folder / "fed", "127.0.0.1", free_port())
     for name, rows in _tables(seed).items():

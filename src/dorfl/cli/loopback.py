@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dorfl.carriers.flower import write_coordinator, write_site
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https_server import free_port
+from dorfl.carriers.https import free_port
 
 START_SECONDS = 120.0  # until a SuperLink answers
 STOP_SECONDS = 10.0  # from the signal to end a process until it is killed

@@ -64,7 +64,7 @@ def add_site(
     Example: dorfl server add-site fed/ site-1.crt --name site-1
     """
     federation = opened(folder)
-    own, _ = federation.add_site(certificate.read_bytes(), name)
+    own = federation.add_site(certificate.read_bytes(), name)
     Screen().say(f"site {own!r} is registered; fingerprint {federation.fingerprints()[own]}")
 
 
@@ -117,12 +117,13 @@ def start(
     Stays up until Ctrl-C or `dorfl stop`. Example: dorfl server start fed/
     """
     federation, screen = opened(folder), Screen()
-    from dorfl.carriers.https_server import serve
+    from dorfl.carriers.https import run_until_stopped, serve
 
     address = address or _address_of(federation.host)
     where = f"serving at {federation.host}:{federation.port} (listening on {address})"
     if not detach:
-        serve(federation, address, lambda: screen.say(f"{where}; Ctrl-C stops"))
+        work = serve(federation, address, lambda: screen.say(f"{where}; Ctrl-C stops"))
+        run_until_stopped(work)
         return
     log = folder / "logs" / "server.log"
     command = [sys.executable, "-m", "dorfl", "server", "start", str(folder)]

@@ -114,7 +114,7 @@ def check(
 def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
     """Check that the server knows this site; return the study that runs there, or None."""
     from dorfl.carriers.folders import SiteFolder
-    from dorfl.carriers.https_site import (
+    from dorfl.carriers.https import (
         Connection,
         Hello,
         ServerAwayError,
@@ -304,8 +304,8 @@ def _attend(
     note: Callable[[str], None],
 ) -> None:
     """Answer by the carrier that was chosen, until a signal."""
-    from dorfl.carriers.https_site import Connection, attend, run_until_stopped
-    from dorfl.carriers.site_socket import attend_socket
+    from dorfl.carriers.flower import attend_socket
+    from dorfl.carriers.https import Connection, attend, run_until_stopped
 
     async def work() -> None:
         if socket is not None:
@@ -315,7 +315,7 @@ def _attend(
         async with Connection(server, ca, home) as connection:
             await attend(endpoint.respond, connection, home.name, note)
 
-    run_until_stopped(work)
+    run_until_stopped(work())
 
 
 def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
