@@ -8,6 +8,7 @@ A site's identity is its self-signed certificate, which the coordinator register
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ipaddress
 import os
 from pathlib import Path
@@ -28,89 +29,53 @@ COORDINATOR = "dorfl coordinator"  # common name of the certificate that signs r
 def create_authority(folder: Path, host: str) -> None:
     """Create the authority and the certificates of server and coordinator.
 
-    Parameters
-    ----------
-    folder
-        Receives `ca`, `server` and `coordinator`, each as `.key` (mode 0600) and `.crt`.
-    host
-        The name or address that sites connect to.
+    The folder receives `ca`, `server` and `coordinator`, each as `.key` (mode 0600) and `.crt`.
+    Sites connect to the name or address `host`.
     """
-    authority = new_key()
-    issuer = _name(f"dorfl authority of {host}"[:64])
-    root = (
-        _certificate(issuer, issuer, authority.public_key(), AUTHORITY_YEARS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(_identifier(authority.public_key()), critical=False)
-        .sign(authority, hashes.SHA256())
-    )
+    authority, name = new_key(), _name(f"dorfl authority of {host}"[:64])
+    end = _end(AUTHORITY_YEARS)
+    root = _certificate(name, authority.public_key(), name, authority, end, is_authority=True)
     write_secret(folder / "ca.key", _private_bytes(authority))
-    for name in ("server", "coordinator"):
-        write_secret(folder / f"{name}.key", _private_bytes(new_key()))
-    (folder / "ca.crt").write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    for part in ("server", "coordinator"):
+        write_secret(folder / f"{part}.key", _private_bytes(new_key()))
+    (folder / "ca.crt").write_bytes(root)
     renew(folder, host)
 
 
 def renew(folder: Path, host: str) -> tuple[datetime.datetime, datetime.datetime]:
     """Renew the certificates of server and coordinator; their keys stay.
 
-    Parameters
-    ----------
-    folder
-        The folder that :func:`create_authority` filled.
-    host
-        The name or address that sites connect to.
-
-    Returns
-    -------
-    tuple of datetime
-        When the new certificates end, and when the authority ends. The former is never later.
+    Return when the new certificates end, and when the authority ends. The former is never later.
     """
     authority = read_private(folder / "ca.key")
     root = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    subjects = {"server": _name(host[:64]), "coordinator": _name(COORDINATOR)}
-    for name, subject in subjects.items():
-        public = read_private(folder / f"{name}.key").public_key()
-        latest = root.not_valid_after_utc
-        leaf = (
-            _certificate(subject, root.subject, public, LEAF_YEARS, latest)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(digital_signature=True), critical=True)
-            .add_extension(_issued_by(authority.public_key()), critical=False)
-        )
-        if name == "server":
-            names, purpose = _alternatives(host), [ExtendedKeyUsageOID.SERVER_AUTH]
-            leaf = leaf.add_extension(x509.SubjectAlternativeName(names), critical=False)
-            leaf = leaf.add_extension(x509.ExtendedKeyUsage(purpose), critical=False)
-        made = leaf.sign(authority, hashes.SHA256())
-        write_whole(folder / f"{name}.crt", made.public_bytes(serialization.Encoding.PEM))
-    return made.not_valid_after_utc, root.not_valid_after_utc
+    end = min(_end(LEAF_YEARS), root.not_valid_after_utc)
+    of_server = (
+        x509.SubjectAlternativeName(_alternatives(host)),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+    )
+    for part, name, more in (("server", host[:64], of_server), ("coordinator", COORDINATOR, ())):
+        public = read_private(folder / f"{part}.key").public_key()
+        made = _certificate(_name(name), public, root.subject, authority, end, *more)
+        write_whole(folder / f"{part}.crt", made)
+    return end, root.not_valid_after_utc
 
 
-def create_site(folder: Path, name: str) -> Path:
-    """Create a site's private key and its self-signed certificate; return the certificate's file.
+def create_site(folder: Path, name: str) -> None:
+    """Create a site's private key and its self-signed certificate.
 
     `NAME.key` (mode 0600) never leaves the site. `NAME.crt` goes to the coordinator.
     """
     write_secret(folder / f"{name}.key", _private_bytes(new_key()))
-    return renew_site(folder, name)
+    renew_site(folder, name)
 
 
-def renew_site(folder: Path, name: str) -> Path:
-    """Write a new self-signed certificate for a site's key; return its file."""
-    key = read_private(folder / f"{name}.key")
-    public, subject = key.public_key(), _name(name)
-    made = (
-        _certificate(subject, subject, public, AUTHORITY_YEARS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(_identifier(public), critical=False)
-        .add_extension(_issued_by(public), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    write_whole(folder / f"{name}.crt", made.public_bytes(serialization.Encoding.PEM))
-    return folder / f"{name}.crt"
+def renew_site(folder: Path, name: str) -> None:
+    """Write a new self-signed certificate for a site's key."""
+    key, subject = read_private(folder / f"{name}.key"), _name(name)
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    made = _certificate(subject, key.public_key(), subject, key, _end(AUTHORITY_YEARS), purpose)
+    write_whole(folder / f"{name}.crt", made)
 
 
 def create_ssh_pair(private: Path, public: Path) -> None:
@@ -138,19 +103,9 @@ def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def read_certificate(text: bytes, what: str) -> x509.Certificate:
-    """Read a site's self-signed certificate.
+    """Read a site's self-signed certificate from PEM; `what` names it in errors.
 
-    Parameters
-    ----------
-    text
-        The certificate as PEM.
-    what
-        What to call the file in error messages.
-
-    Raises
-    ------
-    ValueError
-        If it is not a certificate that `dorfl site init` makes: P-384, self-signed, no authority.
+    Raise ValueError if `dorfl site init` does not make such: P-384, self-signed, no authority.
     """
     try:
         made = x509.load_pem_x509_certificate(text)
@@ -194,9 +149,7 @@ def fingerprint(public: bytes) -> str:
     >>> fingerprint(b"a key")
     '8fa3:aab2:faa9:b79e'
     """
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(public)
-    text = digest.finalize().hex()[:16]
+    text = hashlib.sha256(public).hexdigest()[:16]
     return ":".join(text[k : k + 4] for k in range(0, 16, 4))
 
 
@@ -224,47 +177,49 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
+def _end(years: float) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=365 * years)
+
+
 def _certificate(
     subject: x509.Name,
+    public: ec.EllipticCurvePublicKey,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    years: int,
-    latest: datetime.datetime | None = None,
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    end = now + datetime.timedelta(days=365 * years)
-    return (
+    signer: ec.EllipticCurvePrivateKey,
+    end: datetime.datetime,
+    *more: x509.ExtensionType,
+    is_authority: bool = False,
+) -> bytes:
+    """Return a certificate as PEM."""
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    path_length = 0 if is_authority else None
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ a little
-        .not_valid_after(end if latest is None else min(end, latest))
+        .not_valid_before(_end(0) - datetime.timedelta(hours=1))  # clocks differ a little
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(is_authority, path_length), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(issued_by, critical=False)
     )
-
-
-def _identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
-    return x509.SubjectKeyIdentifier.from_public_key(key)
-
-
-def _issued_by(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
-
-
-def _usage(**allowed: bool) -> x509.KeyUsage:
-    names = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    )
-    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
+    for extension in more:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _alternatives(host: str) -> list[x509.GeneralName]:
