@@ -1,11 +1,12 @@
 """The live page, in a real browser; the folders are as a run leaves them, and grow as it would."""
 
+import contextlib
 import http.client
 import json
-import threading
 from urllib.parse import urlsplit
 
 import pytest
+from deployments import in_thread
 
 from browser import CHROMIUM, browser
 from dorfl.carriers.dashboard import Page, of_folder, of_site
@@ -67,22 +68,15 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-class Served:
-    def __init__(self, path):
-        self.page = Page(of_folder(path))
-        self.thread = threading.Thread(target=self.page.serve_forever, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self.page
-
-    def __exit__(self, *_):
-        self.page.shutdown()
-        self.page.server_close()
+@contextlib.contextmanager
+def served(path):
+    page = Page(of_folder(path))
+    with in_thread(page.serve):
+        yield page
 
 
 def get(page, path, method="GET", **headers):
-    line = http.client.HTTPConnection("127.0.0.1", page.server_port, timeout=30)
+    line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
     line.request(method, path, headers=headers)
     answer = line.getresponse()
     content = answer.read()
@@ -92,16 +86,16 @@ def get(page, path, method="GET", **headers):
 
 def test_only_who_has_the_address_can_look_and_nobody_can_change(run):
     run.log(a_round(1))
-    with Served(run.federation) as page:
+    with served(run.federation) as page:
         root = urlsplit(page.url).path
-        assert page.server_address[0] == "127.0.0.1"
+        assert page.url.startswith("http://127.0.0.1:")
         assert get(page, root)[0] == 200
         assert get(page, "/")[0] == get(page, "/data")[0] == get(page, "/x/data")[0] == 404
         assert get(page, root, host="evil.example")[0] == 404  # a name that points here
         for name in ("../federation.toml", "keys/ca.key", "watch.py", "..%2f..%2fdesk.py"):
             assert get(page, root + name)[0] == 404
         for method in ("POST", "PUT", "DELETE"):
-            assert get(page, root, method)[0] == 501
+            assert get(page, root, method)[0] == 405
         status, content = get(page, f"{root}data?run=../../keys&after=-1")
         assert status == 200 and json.loads(content)["run"]["name"] == RUN
         assert b"ca.key" not in content and str(run.federation).encode() not in content
@@ -124,7 +118,7 @@ def test_a_network_has_neither_gap_nor_certificate(run):
     run.log(*(a_round(number, gap=None) for number in (1, 2)))
     run.record["study"]["training"] = {"model": "mlp"}
     run.end(ended="2026-11-17T11:01:00", status="trained", message="trained", certificate=None)
-    with Served(run.federation) as page, browser() as tab:
+    with served(run.federation) as page, browser() as tab:
         tab.send("Page.navigate", url=page.url)
         tab.wait_for("document.querySelectorAll('#charts svg').length === 4")
         shown = tab.evaluate("document.body.innerText")
@@ -137,7 +131,7 @@ def test_a_browser_sees_rounds_as_they_come(run):
     refused = {"event": "reply refused", "step": "round", "site": "west", "reason": FORGED}
     run.log({"event": "began", "step": "enrol", "round": 1}, a_round(1), refused, a_round(2))
     text = "document.body?.innerText"
-    with Served(run.federation) as page, browser() as tab:
+    with served(run.federation) as page, browser() as tab:
         for width, height in ((1200, 900), (390, 800)):
             tab.resize(width, height)
             tab.send("Page.navigate", url=page.url)
@@ -201,7 +195,7 @@ def test_a_site_sees_what_it_has_sent(run, tmp_path):
         {"time": "2026-11-17T11:00:02", "note": f"refused round: {FORGED}"},
     ]
     (home / "site.log").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with Served(home) as page, browser() as tab:
+    with served(home) as page, browser() as tab:
         tab.resize(390, 800)
         tab.send("Page.navigate", url=page.url)
         tab.wait_for("document.body?.innerText?.includes('a risk and its slope')")

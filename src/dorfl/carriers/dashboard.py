@@ -6,23 +6,34 @@ a secret, so that other users of the machine cannot open it.
 
 from __future__ import annotations
 
-import http.server
-import json
+import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable
+import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+from aiohttp import web
 
 from dorfl.carriers import runs
 from dorfl.carriers.folders import Federation, SiteFolder
+from dorfl.carriers.https import start_app
 from dorfl.site.ledger import Ledger
 from dorfl.support.text import one_line_each
 
 ContentOf = Callable[[str, int], dict[str, Any]]  # content of the page for a run, from a line on
-_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ASSETS = Path(__file__).parent / "assets"
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+}
 MAX_LINES = 5000  # lines of a log in one response; the page requests the rest
 
 
@@ -34,22 +45,7 @@ def of_folder(path: Path) -> ContentOf:
 
 
 def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict[str, Any]:
-    """Return the content of the page for a federation.
-
-    Parameters
-    ----------
-    federation
-        The coordinator's folder.
-    run
-        The name of a run; by default the last.
-    after
-        The first line of the log to include.
-
-    Returns
-    -------
-    dict
-        What the page's script shows, as JSON.
-    """
+    """Return the content of the page for a run, by default the last, from line `after` on."""
     found = {folder.name: folder for folder in federation.runs()}
     up, there = federation.noted("server") is not None, federation.present()
     page = {
@@ -118,67 +114,43 @@ def _part(lines: list[dict[str, Any]], after: int) -> dict[str, Any]:
     return {"lines": one_line_each(part), "after": first + len(part)}
 
 
-class Page(http.server.ThreadingHTTPServer):
-    """Serve the page on the loopback, at `url`."""
-
-    daemon_threads = True
+class Page:
+    """The page on the loopback, at `url`."""
 
     def __init__(self, content_of: ContentOf, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.content_of, self._secret = content_of, secrets.token_urlsafe(16)
-        self.root = f"/{self._secret}/"
-        self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
-        self.url = f"http://127.0.0.1:{self.server_port}{self.root}"
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.port = self._socket.getsockname()[1]
+        root = f"/{secrets.token_urlsafe(16)}/"
+        self.url = f"http://127.0.0.1:{self.port}{root}"
+        self._content_of = content_of
+        self._app = web.Application(middlewares=[self._guard])
+        self._app.router.add_get(root, self._html)
+        self._app.router.add_get(f"{root}data", self._data)
+        self._app.router.add_static(root, ASSETS)
 
+    async def serve(self) -> None:
+        """Serve until this task is cancelled."""
+        async with contextlib.AsyncExitStack() as stack:
+            await web.SockSite(await start_app(stack, self._app), self._socket).start()
+            await asyncio.Event().wait()
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    """Answer GET for the page, its style, its script and its data."""
-
-    server: Page
-    timeout = 30
-    server_version, sys_version = "dorfl", ""
-
-    def do_GET(self) -> None:
-        """Answer a GET request."""
-        address = urlsplit(self.path)
-        root, _, name = address.path.rpartition("/")
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         # Another page in the browser could send requests here under a host name of its own.
-        if self.headers.get("host") not in self.server.hosts or f"{root}/" != self.server.root:
-            self.send_error(404)
-            return
-        if name == "data":
-            self._data(parse_qs(address.query))
-            return
-        if name not in ("", "watch.css", "watch.js"):
-            self.send_error(404)
-            return
-        file = name or "watch.html"
-        content = (resources.files("dorfl.carriers") / "assets" / file).read_bytes()
-        self._give(content, _KINDS[file.rpartition(".")[2]])
+        if request.host not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
+            raise web.HTTPNotFound
+        response = await handler(request)
+        response.headers.update(_HEADERS)
+        return response
 
-    def _data(self, query: dict[str, list[str]]) -> None:
-        after = query.get("after", ["0"])[0]
+    async def _html(self, _: web.Request) -> web.StreamResponse:
+        return web.FileResponse(ASSETS / "watch.html")
+
+    async def _data(self, request: web.Request) -> web.StreamResponse:
+        after = request.query.get("after", "0")
         number = int(after) if after.isascii() and after.isdigit() and len(after) < 10 else 0
         try:
-            content = self.server.content_of(query.get("run", [""])[0], number)
+            content = self._content_of(request.query.get("run", ""), number)
         except (OSError, ValueError) as error:  # a file is being replaced, or is gone
             content = {"error": one_line_each(str(error))}
-        self._give(json.dumps(content, ensure_ascii=False).encode(), "application/json")
-
-    def _give(self, content: bytes, kind: str) -> None:
-        self.send_response(200)
-        self.send_header("content-type", f"{kind}; charset=utf-8")
-        self.send_header("content-length", str(len(content)))
-        self.send_header("cache-control", "no-store")
-        self.send_header("x-content-type-options", "nosniff")
-        self.send_header("referrer-policy", "no-referrer")
-        self.send_header(
-            "content-security-policy",
-            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        )
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Log no requests."""
+        return web.json_response(content)

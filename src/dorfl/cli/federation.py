@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -116,14 +115,13 @@ def watch(
     """
     require()
     from dorfl.carriers import dashboard
+    from dorfl.carriers.https import run_until_stopped
 
-    with dashboard.Page(dashboard.of_folder(folder), port) as page:
-        screen = Screen()
-        screen.say(f"open {page.url}")
-        screen.give({"url": page.url})
-        sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            page.serve_forever()
+    screen, page = Screen(), dashboard.Page(dashboard.of_folder(folder), port)
+    screen.say(f"open {page.url}")
+    screen.give({"url": page.url})
+    sys.stdout.flush()
+    run_until_stopped(page.serve())
 
 
 def stop(folder: Folder) -> None:
