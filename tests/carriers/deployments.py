@@ -156,8 +156,8 @@ class Deployment(contextlib.AbstractContextManager):
 
     def endpoint(self, name):
         """Return an endpoint of the site, opened anew from its folder, in this process."""
-        home = self.homes[name]
-        return commands._open(home, home / "records.csv", self.ca, None)[1]
+        home = SiteFolder.open(self.homes[name])
+        return commands._open(home, home.path / "records.csv", self.ca)[1]
 
     def run(self, study, at=None):
         """Run a study; `at` has what to do once a round is over. Return the run's folder."""
@@ -415,7 +415,7 @@ class OverFlower(Deployment):
     name = "flower"
     marks = (pytest.mark.slow,)
     has_short_studies = True
-    simulation = False
+    loopback = FlowerLoopback
     cannot: ClassVar = {  # each run takes a minute or two
         "absent": "each step waits 90 s for a SuperNode; simulation has the same code without",
         "network": "carried as any other study, by the same code as in simulation",
@@ -424,9 +424,7 @@ class OverFlower(Deployment):
 
     def __enter__(self):
         sites = {home: home / "records.csv" for home in self.homes.values()}
-        self.flower = FlowerLoopback(
-            self.root / "f", self.federation, sites, simulation=self.simulation
-        ).__enter__()
+        self.flower = self.loopback(self.root / "f", self.federation, sites).__enter__()
         return self
 
     def __exit__(self, *_):
@@ -502,6 +500,20 @@ class OverFlower(Deployment):
             self.start_site(name)
 
 
+class SimulatedLoopback(FlowerLoopback):
+    """A SuperLink for simulation, without SuperNodes."""
+
+    superlink_options = ("--simulation",)
+
+    def add_supernode(self, home):
+        pass
+
+    def run(self, **config):
+        nodes = f"num-supernodes={len(self.sites)}"
+        sockets = str(self.folder / "sockets")
+        return super().run("--federation-config", nodes, sockets=sockets, **config)
+
+
 class InSimulation(OverFlower):
     """Flower's simulation: any node carries a request to the socket of any site."""
 
@@ -513,7 +525,7 @@ class InSimulation(OverFlower):
             reason="needs Ray: pip install 'flwr[simulation]'",
         ),
     )
-    simulation = True
+    loopback = SimulatedLoopback
     answer_within = 20  # an exchange takes 0.1 to 0.3 s once nodes are up
     cannot: ClassVar = {
         "kill server": "a simulation ends with its SuperLink",

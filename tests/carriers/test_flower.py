@@ -184,6 +184,14 @@ ANOTHER_USER = (
 )
 
 
+class ApartLoopback(FlowerLoopback):
+    """The SuperNode and the site's process run as different users."""
+
+    def start(self, name, command, **env):
+        prefix = {"site": ANOTHER_USER, "supernode": NO_CAPABILITIES}.get(name.split("-")[-1], ())
+        super().start(name, [*prefix, *command], **env)
+
+
 def hostile_app(folder):
     """Write a Flower app that looks for rows."""
     text = (SOURCE / "carriers" / "flower_app" / "pyproject.toml").read_text()
@@ -254,13 +262,8 @@ def place():
 def test_a_hostile_app_in_a_supernode_gets_no_row_and_nginx_keeps_control_inside(place):
     made = InOneProcess(place)  # its folders; no site is started
     federation, home = made.federation, made.homes["site-1"]
-    loopback = FlowerLoopback(
-        place / "f",
-        federation,
-        {home: home / "records.csv"},
-        wrappers={"supernode": NO_CAPABILITIES, "site": ANOTHER_USER},
-        gateway=federation.port,
-    )
+    loopback = ApartLoopback(place / "f", federation, {home: home / "records.csv"})
+    loopback.gateway = federation.port
     sockets = place / "f" / "sockets"
     sockets.mkdir(parents=True)
     flower.write_site(SiteFolder.open(home), made.ca)

@@ -35,10 +35,10 @@ from dorfl.carriers.folders import SiteFolder
 home = Path(sys.argv[1])
 (home / "keys").mkdir()
 keys.create_authority(home / "keys", "localhost")
-SiteFolder.create(home / "site", "s")
+folder = SiteFolder.create(home / "site", "s")
 (home / "rows.csv").write_text("a,y\\n" + "".join(f"{{k}}.5,{{k % 2}}\\n" for k in range(50)))
-opened = site._open(home / "site", home / "rows.csv", home / "keys/ca.crt", None)
-line = https.Connection("localhost:9", home / "keys/ca.crt", SiteFolder.open(home / "site"))
+opened = site._open(folder, home / "rows.csv", home / "keys/ca.crt")
+line = https.Connection("localhost:9", home / "keys/ca.crt", folder)
 used = Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]
 print(json.dumps([int(used) / 1024, [name for name in {HEAVY!r} if name in sys.modules]]))
 """

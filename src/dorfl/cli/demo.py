@@ -26,11 +26,6 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, help="See it work on this 
 _SITES = ("site-1", "site-2", "site-3")
 
 
-@app.callback()
-def main() -> None:
-    """See it work on this machine."""
-
-
 @app.command()
 def federation(
     keep: Annotated[Path | None, typer.Option(help="Keep all files in this folder.")] = None,
@@ -174,19 +169,16 @@ def _site(folder: Path, site: str) -> Iterator[None]:
 
 def _in_process(folder: Path) -> Outcome:
     """Return the outcome of the study in this process."""
+    from dorfl.carriers.folders import SiteFolder
     from dorfl.data import tables
     from dorfl.protocol import coordinator, settings, toml
     from dorfl.site import local
-    from dorfl.site.policy import Policy
     from dorfl.site.site import Site
 
     study = settings.among(toml.read(folder / "study.toml"), _SITES)
-    rows = {name: tables.read(folder / f"{name}.csv") for name in _SITES}
     sites = {
-        name: Site(
-            name, table, Policy(tuple(table.column_names), ("demo",), allow_open_reports=True)
-        )
-        for name, table in rows.items()
+        name: Site(name, tables.read(folder / f"{name}.csv"), SiteFolder.open(folder / name).policy)
+        for name in _SITES
     }
     return local.run(coordinator.begin(study, "here"), sites).outcome
 

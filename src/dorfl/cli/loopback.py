@@ -21,8 +21,6 @@ from dorfl.carriers.https import free_port
 START_SECONDS = 120.0  # until a SuperLink answers
 STOP_SECONDS = 10.0  # from the signal to end a process until it is killed
 
-Wrappers = Mapping[str, Sequence[str]]  # prefix of the command of a "supernode" or a "site"
-
 
 class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
     """A federation on stock Flower, with TLS and node keys, on the loopback.
@@ -35,28 +33,15 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         The coordinator's folder.
     sites
         The table of each site, by the site's folder.
-    wrappers
-        Prefixes of the commands of "supernode" or "site", such as `("setpriv", "--reuid=1")`.
-    gateway
-        The port that SuperNodes connect to, if it is not the SuperLink's own.
-    simulation
-        Start the SuperLink for simulation, without SuperNodes.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        federation: Federation,
-        sites: Mapping[Path, Path],
-        wrappers: Wrappers | None = None,
-        *,
-        gateway: int | None = None,
-        simulation: bool = False,
-    ) -> None:
+    superlink_options: tuple[str, ...] = ("--enable-supernode-auth",)
+
+    def __init__(self, folder: Path, federation: Federation, sites: Mapping[Path, Path]) -> None:
         self.folder, self.federation, self.sites = folder, federation, dict(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port, self.simulation, self._wrappers = free_port(), simulation, dict(wrappers or {})
-        self._gateway = gateway or self.port
+        self.port = free_port()
+        self.gateway = self.port  # the port that SuperNodes connect to
         self._env = os.environ | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "FLWR_HOME": str(folder / "home"),
@@ -67,11 +52,10 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
 
     def __enter__(self) -> FlowerLoopback:
         (self.folder / "home").mkdir(parents=True, exist_ok=True)
-        keys = self.federation.keys.resolve()
-        address = f'address = "127.0.0.1:{self.port}"\n'
+        self._ca = self.federation.keys.resolve() / "ca.crt"
         (self.folder / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}'
-            f'root-certificates = "{keys / "ca.crt"}"\n'
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
+            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self._ca}"\n'
         )
         (self.folder / "sockets").mkdir(exist_ok=True)
         written = write_coordinator(self.federation, self.port)
@@ -80,13 +64,9 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
             self.start_superlink()
             self.start_superexec()
             for home in self.sites:
-                if not self.simulation:
-                    public = write_site(SiteFolder.open(home), keys / "ca.crt") / f"{home.name}.pub"
-                    register = ("supernode", "register", str(public), "here")
-                    self.flwr(*register, "--name", home.name, check=True)
+                write_site(SiteFolder.open(home), self._ca)
                 self.start_site(home)
-                if not self.simulation:
-                    self.start_supernode(home)
+                self.add_supernode(home)
         except BaseException:
             self.__exit__()
             raise
@@ -98,16 +78,15 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers."""
-        keys = self.federation.keys.resolve()
+        keys = self._ca.parent
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--database", str(self.folder / "superlink.db")]
+        command += ["--database", str(self.folder / "superlink.db"), *self.superlink_options]
         command += ["--disable-runtime-dependency-installation", "--isolation", "process"]
         command += ["--superexec-auth-secret-file", str(self._secret)]
-        command += ["--simulation"] if self.simulation else ["--enable-supernode-auth"]
-        for option, name in (("ca-certfile", "ca.crt"), ("certfile", "server.crt")):
-            command += [f"--ssl-{option}", str(keys / name)]
-        self._start("superlink", [*command, "--ssl-keyfile", str(keys / "server.key")])
-        context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+        command += ["--ssl-ca-certfile", str(self._ca)]
+        command += ["--ssl-certfile", str(keys / "server.crt")]
+        self.start("superlink", [*command, "--ssl-keyfile", str(keys / "server.key")])
+        context = ssl.create_default_context(cafile=str(self._ca))
         end = time.monotonic() + START_SECONDS
         while self.processes["superlink"].poll() is None and time.monotonic() < end:
             with contextlib.suppress(OSError):
@@ -123,17 +102,22 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         A SuperExec that the SuperLink starts itself survives the kill of the SuperLink for a while.
         """
         command = ["flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"]
-        command += ["--root-certificates", str(self.federation.keys.resolve() / "ca.crt")]
-        self._start("superexec", [*command, "--superexec-auth-secret-file", str(self._secret)])
+        command += ["--root-certificates", str(self._ca)]
+        self.start("superexec", [*command, "--superexec-auth-secret-file", str(self._secret)])
 
     def start_site(self, home: Path) -> None:
         """Start the process that has a site's rows."""
-        own = home / "flower" / "ca.crt"
-        ca = own if own.exists() else self.federation.keys / "ca.crt"
         command = [sys.executable, "-m", "dorfl", "site", "start", str(home)]
-        command += ["--data", str(self.sites[home]), "--ca", str(ca)]
-        command += ["--socket", str(self.socket(home))]
-        self._start(f"{home.name}-site", [*self._wrappers.get("site", ()), *command])
+        command += ["--data", str(self.sites[home]), "--ca", str(home / "flower" / "ca.crt")]
+        self.start(f"{home.name}-site", [*command, "--socket", str(self.socket(home))])
+
+    def add_supernode(self, home: Path) -> None:
+        """Register a site's SuperNode under the name of the site, and start it."""
+        public = str(home / "flower" / f"{home.name}.pub")
+        done = self.flwr("supernode", "register", public, "here", "--name", home.name)
+        if done.returncode:
+            raise ValueError(f"flwr supernode register: {done.stdout}{done.stderr}")
+        self.start_supernode(home)
 
     def start_supernode(self, home: Path) -> None:
         """Start a site's SuperNode, which has neither the site's folder nor its table."""
@@ -142,39 +126,34 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
         for name in ("supernode.key", "ca.crt"):
             if not (node / name).exists():
                 shutil.copy(home / "flower" / name, node / name)
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self._gateway}"]
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.gateway}"]
         command += ["--root-certificates", str(node / "ca.crt")]
         command += ["--auth-supernode-private-key", str(node / "supernode.key")]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", f'socket="{self.socket(home)}"']
-        prefix = self._wrappers.get("supernode", ())
-        env = {"FLWR_HOME": str(node), "HOME": str(node)}
-        self._start(f"{home.name}-supernode", [*prefix, *command], env)
+        self.start(f"{home.name}-supernode", command, FLWR_HOME=str(node), HOME=str(node))
 
     def socket(self, home: Path) -> Path:
         """Return where a site answers."""
         return self.folder / "sockets" / f"{home.name}.sock"
 
-    def flwr(self, *arguments: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of `flwr` to its end."""
-        done = subprocess.run(
-            [*self._command("flwr"), *arguments],
+        command = shutil.which("flwr", path=self._env["PATH"])
+        if command is None:
+            raise ValueError("flwr: there is no such command; install the extra 'flower'")
+        return subprocess.run(
+            [command, *arguments],
             env=self._env,
             cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
         )
-        if check and done.returncode:
-            raise ValueError(f"flwr {arguments[0]}: {done.stdout}{done.stderr}")
-        return done
 
     def run(self, *arguments: str, **config: str) -> subprocess.CompletedProcess[str]:
         """Run the app with a configuration, to the end of the run."""
         file = self.folder / f"config-{time.monotonic_ns()}.toml"
-        if self.simulation:
-            config = {"sockets": str(self.folder / "sockets"), **config}
-            arguments = (*arguments, "--federation-config", f"num-supernodes={len(self.sites)}")
         file.write_text("".join(f"{name} = '''{text}'''\n" for name, text in config.items()))
         return self.flwr(
             "run", str(self.app), "here", "--stream", "--run-config", str(file), *arguments
@@ -191,17 +170,12 @@ class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def _command(self, name: str) -> list[str]:
-        found = shutil.which(name, path=self._env["PATH"])
-        if found is None:
-            raise ValueError(f"{name}: there is no such command; install the extra 'flower'")
-        return [found]
-
-    def _start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
+    def start(self, name: str, command: Sequence[str], **env: str) -> None:
+        """Start a process with a log of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
-                env=self._env | dict(env or {}),
+                env=self._env | env,
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from dorfl.carriers import require
 from dorfl.cli.screen import Commands, Screen
-from dorfl.linear.curvature import RESOLUTIONS
 from dorfl.support.files import write_whole
 from dorfl.support.text import one_line, one_line_each
 
@@ -33,13 +31,13 @@ Folder = Annotated[Path, typer.Argument(help="The site's folder.", show_default=
 Data = Annotated[Path, typer.Option(help="The site's table, CSV or Parquet.", show_default=False)]
 Server = Annotated[str | None, typer.Option(help="host:port of the coordinator's HTTPS server.")]
 Authority = Annotated[Path, typer.Option(help="The coordinator's ca.crt.", show_default=False)]
-Finest = Annotated[
-    str | None,
-    typer.Option(
-        help="The finest curvature to report, instead of site.toml's.",
-        click_type=click.Choice(RESOLUTIONS),
-    ),
-]
+
+
+def _opened(folder: Path) -> SiteFolder:
+    require()
+    from dorfl.carriers.folders import SiteFolder
+
+    return SiteFolder.open(folder)
 
 
 @app.command()
@@ -60,11 +58,9 @@ def renew(folder: Folder) -> None:
 
     Example: dorfl site renew site-1/
     """
-    require()
+    name = _opened(folder).name
     from dorfl.carriers import keys
-    from dorfl.carriers.folders import SiteFolder
 
-    name = SiteFolder.open(folder).name
     keys.renew_site(folder, name)
     _show_certificate(folder, name)
 
@@ -89,18 +85,16 @@ def check(
     superlink: Annotated[
         str | None, typer.Option(help="host:port of the coordinator's SuperLink.")
     ] = None,
-    curvature: Finest = None,
 ) -> None:
     """Check table, server and study, and show what would be sent. Sends nothing of the rows.
 
     Example: dorfl site check site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
-    require()
-    screen = Screen()
-    site, _ = _open(folder, data, ca, curvature)
+    screen, home = Screen(), _opened(folder)
+    site, _ = _open(home, data, ca)
     if superlink is not None:
         _check_superlink(screen, superlink, ca)
-    study = None if server is None else _hello(screen, server, ca, folder)
+    study = None if server is None else _hello(screen, server, ca, home)
     released = (
         ", ".join(site.policy.released) or "nothing; name columns in site.toml: released = [...]"
     )
@@ -111,20 +105,14 @@ def check(
     _check_study(screen, site, study, folder)
 
 
-def _hello(screen: Screen, server: str, ca: Path, folder: Path) -> Study | None:
+def _hello(screen: Screen, server: str, ca: Path, home: SiteFolder) -> Study | None:
     """Check that the server knows this site; return the study that runs there, or None."""
-    from dorfl.carriers.folders import SiteFolder
-    from dorfl.carriers.https import (
-        Connection,
-        Hello,
-        ServerAwayError,
-        clocks,
-    )
+    from dorfl.carriers.https import Connection, Hello, ServerAwayError, clocks
     from dorfl.protocol.settings import Study
     from dorfl.support import wire
 
     async def greet() -> Hello:
-        async with Connection(server, ca, SiteFolder.open(folder)) as connection:
+        async with Connection(server, ca, home) as connection:
             return await connection.hello()
 
     try:
@@ -198,8 +186,7 @@ def ledger(
 
     Example: dorfl site ledger site-1/
     """
-    home, book = _with_ledger(folder)
-    screen, policy = Screen(), home.policy
+    policy, book, screen = _opened(folder).policy, _ledger(folder), Screen()
     for mark, seen in book.studies.items():
         state = "approved" if book.permits(mark, seen, policy.approve) else "NOT approved"
         screen.say(f"study {seen['name']} {mark[:12]}: {state}; {len(seen['runs'])} run(s)")
@@ -226,12 +213,11 @@ def approve(
 
     Example: dorfl site approve site-1/ 3f9c2a
     """
-    home, book = _with_ledger(folder)
-    screen = Screen()
+    policy, book, screen = _opened(folder).policy, _ledger(folder), Screen()
     waiting = {
         mark: seen
         for mark, seen in book.studies.items()
-        if not book.permits(mark, seen, home.policy.approve)
+        if not book.permits(mark, seen, policy.approve)
     }
     if study is None:
         for mark, seen in waiting.items():
@@ -254,12 +240,10 @@ def approve(
     screen.say(f"study {waiting[found[0]]['name']} {found[0][:12]} is approved, as it is written")
 
 
-def _with_ledger(folder: Path) -> tuple[SiteFolder, Ledger]:
-    require()
-    from dorfl.carriers.folders import SiteFolder
+def _ledger(folder: Path) -> Ledger:
     from dorfl.site.ledger import Ledger
 
-    return SiteFolder.open(folder), Ledger(folder / "ledger.json")
+    return Ledger(folder / "ledger.json")
 
 
 @app.command()
@@ -271,22 +255,19 @@ def start(
     socket: Annotated[
         Path | None, typer.Option(help="Answer on this Unix socket instead, for a SuperNode.")
     ] = None,
-    curvature: Finest = None,
 ) -> None:
     """Take part: answer the coordinator until Ctrl-C. The rows stay here.
 
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
-    require()
-    from dorfl.carriers.folders import SiteFolder
     from dorfl.tabular.results import write_site
 
     if (server is None) == (socket is None):
         raise ValueError("needs either --server host:port (HTTPS) or --socket PATH (Flower)")
-    home = SiteFolder.open(folder)
+    home = _opened(folder)
     with home.attending():
         note = _noting(folder / "site.log", Screen())
-        site, endpoint = _open(folder, data, ca, curvature)
+        site, endpoint = _open(home, data, ca)
         site.note = note
         site.answered = lambda request, reply: note(*_progress(request, reply))
         site.done = lambda agreed, *ending: note(
@@ -338,17 +319,14 @@ def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
     return f"{agreed.study.name}, {step}: sent {fields['what']}; {len(reply):,} bytes", fields
 
 
-def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Site, SiteEndpoint]:
+def _open(home: SiteFolder, data: Path, ca: Path) -> tuple[Site, SiteEndpoint]:
     """Open a site's table, ledger and journal; return the site and its endpoint."""
     from dorfl.carriers import keys
     from dorfl.carriers.envelope import SiteEndpoint
-    from dorfl.carriers.folders import SiteFolder
     from dorfl.data import tables
     from dorfl.site.journal import Journal
-    from dorfl.site.ledger import Ledger
     from dorfl.site.site import Site
 
-    home = SiteFolder.open(folder)
     key = keys.read_private(home.key)
     table = tables.read(data)
     with data.open("rb") as file:
@@ -356,10 +334,10 @@ def _open(folder: Path, data: Path, ca: Path, curvature: str | None) -> tuple[Si
     site = Site(
         home.name,
         table,
-        home.policy if curvature is None else home.policy._replace(curvature=curvature),
+        home.policy,
         secret=hashlib.sha256(home.key.read_bytes()).digest(),  # noise that restarts keep
-        ledger=Ledger(folder / "ledger.json"),
-        journal=Journal(folder / "replies", rows),
+        ledger=_ledger(home.path),
+        journal=Journal(home.path / "replies", rows),
         key=key,
     )
     return site, SiteEndpoint(site, key, ca)
