@@ -73,11 +73,6 @@ class Kind:
         written
             Parameters by name.
 
-        Returns
-        -------
-        Kind
-            The loss or score.
-
         Raises
         ------
         KeyError, TypeError, ValueError
@@ -141,7 +136,7 @@ class Loss(Kind):
         return 1.0
 
     def value(self, outputs: Array, target: Array) -> Array:
-        """Compute l of every row.
+        """Return l (n,) of every row.
 
         Parameters
         ----------
@@ -149,47 +144,30 @@ class Loss(Kind):
             (n,), or (n, outputs) if the model has several.
         target
             (n,) encoded labels: see `encode`.
-
-        Returns
-        -------
-        Array
-            (n,) losses.
         """
         raise NotImplementedError
 
     def slope(self, outputs: Array, target: Array) -> Array:
-        """Compute ∂l/∂t of every row.
+        """Return ∂l/∂t (n, outputs) of every row.
 
         Parameters
         ----------
-        outputs
-            (n,), or (n, outputs) if the model has several.
-        target
-            (n,) encoded labels: see `encode`.
-
-        Returns
-        -------
-        Array
-            (n, outputs) slopes.
+        outputs, target
+            As in `value`.
         """
         raise NotImplementedError
 
     def hessian(self, slope: Array, target: Array, value: Array) -> Array:
-        """Compute ∂²l/∂t² of every row.
+        """Return ∂²l/∂t² (n, outputs, outputs) of every row.
 
         Parameters
         ----------
         slope
             (n, outputs) ∂l/∂t.
         target
-            (n,) encoded labels: see `encode`.
+            (n,) encoded labels.
         value
             (n,) l.
-
-        Returns
-        -------
-        Array
-            (n, outputs, outputs).
         """
         raise NotImplementedError
 
@@ -200,11 +178,6 @@ class Loss(Kind):
         ----------
         unit
             The present unit in terms of the new one.
-
-        Returns
-        -------
-        Loss
-            The loss with its parameter in the new unit.
         """
         return self
 
@@ -215,16 +188,11 @@ class Loss(Kind):
         ----------
         classes
             Number of classes; 0 for a regression.
-
-        Returns
-        -------
-        int
-            Number of outputs.
         """
         return 1
 
     def encode(self, labels: Array, classes: Array) -> Array:
-        """Encode labels: numbers stay, two classes become ±1, more become indices.
+        """Return labels as targets (n,): numbers stay, two classes become ±1, more become indices.
 
         Parameters
         ----------
@@ -232,11 +200,6 @@ class Loss(Kind):
             (n,) labels or numbers.
         classes
             The classes in order; empty for a regression.
-
-        Returns
-        -------
-        Array
-            (n,) targets.
 
         >>> from dorfl import losses
         >>> losses.logistic.encode(np.array(["no", "yes"]), np.array(["no", "yes"]))
@@ -248,19 +211,14 @@ class Loss(Kind):
         return place if self.outputs(len(classes)) > 1 else 2.0 * place - 1.0
 
     def decode(self, target: Array, classes: Array) -> Array:
-        """Return the labels of encoded targets.
+        """Return the labels (n,) of encoded targets.
 
         Parameters
         ----------
         target
             (n,) targets.
         classes
-            The classes in order; empty for a regression.
-
-        Returns
-        -------
-        Array
-            (n,) labels or numbers.
+            As in `encode`.
         """
         if not self.classifies:
             return target
@@ -268,19 +226,14 @@ class Loss(Kind):
         return np.asarray(classes[place.astype(int)])
 
     def predict(self, outputs: Array, classes: Array) -> Array:
-        """Return the predictions for outputs.
+        """Return the predictions (n,) for outputs.
 
         Parameters
         ----------
         outputs
             (n,), or (n, outputs) if the model has several.
         classes
-            The classes in order; empty for a regression.
-
-        Returns
-        -------
-        Array
-            (n,) labels or numbers.
+            As in `encode`.
         """
         if not self.classifies:
             return outputs
@@ -288,7 +241,7 @@ class Loss(Kind):
         return np.asarray(classes[place])
 
     def upper_bound(self, output: Any, target: Array, outputs: int) -> Array:
-        """Bound the loss over outputs of a limited size.
+        """Return the largest l(t, y) over outputs of a limited size, for every label y.
 
         Parameters
         ----------
@@ -298,11 +251,6 @@ class Loss(Kind):
             (k,) encoded labels.
         outputs
             Number of outputs.
-
-        Returns
-        -------
-        Array
-            (k,) largest l(t, y) for every y.
         """
         zero = np.zeros((len(target), outputs) if outputs > 1 else len(target))
         return np.asarray(self.value(zero, target) + self.max_slope * output)
@@ -310,7 +258,7 @@ class Loss(Kind):
     def bounds(
         self, output: float, spread: float, targets: Array, outputs: int
     ) -> tuple[float, float]:
-        """Bound the supremum and its slope.
+        """Return upper bounds of the supremum of the loss, and of ‖∂l/∂t‖ there.
 
         Parameters
         ----------
@@ -322,11 +270,6 @@ class Loss(Kind):
             All encoded classes; for a regression the smallest and the largest y.
         outputs
             Number of outputs.
-
-        Returns
-        -------
-        (float, float)
-            Upper bounds of the supremum of the loss, and of ‖∂l/∂t‖ there.
 
         Raises
         ------
@@ -347,7 +290,7 @@ class Score(Kind):
     """
 
     def at(self, rows: Array, center: Array, labels: Array) -> Array:
-        """Compute h of every row.
+        """Return h (n,) of every row.
 
         Parameters
         ----------
@@ -357,26 +300,16 @@ class Score(Kind):
             (d,) ξ̄, or (n, d) if rows have different ones.
         labels
             (n,) labels.
-
-        Returns
-        -------
-        Array
-            (n,) scores.
         """
         raise NotImplementedError
 
     def gradient(self, rows: Array, center: Array, labels: Array) -> Array:
-        """Compute ∇h of every row, by default by central differences.
+        """Return ∇h (n, d) of every row, by default by central differences.
 
         Parameters
         ----------
         rows, center, labels
             As in `at`.
-
-        Returns
-        -------
-        Array
-            (n, d) gradients.
         """
         out = np.empty_like(rows)
         for k in range(rows.shape[1]):
@@ -389,17 +322,12 @@ class Score(Kind):
         return out
 
     def nonconvexity(self, stiffness: Array) -> float:
-        """Return the least c with ∇²h ⪰ −c · diag(stiffness).
+        """Return the least c with ∇²h ⪰ −c · diag(stiffness): 0 if h is convex, ∞ if c is unknown.
 
         Parameters
         ----------
         stiffness
             (d,) ρ w of every column.
-
-        Returns
-        -------
-        float
-            0 if h is convex, ∞ if c is unknown.
         """
         return np.inf
 
@@ -410,11 +338,6 @@ class Score(Kind):
         ----------
         unit
             The factor.
-
-        Returns
-        -------
-        Score
-            The scaled score.
 
         Raises
         ------
@@ -437,7 +360,7 @@ class Score(Kind):
         return f"ρ₂ = {weight:.6g} (weight of the outlier score)"
 
     def check(self, dims: int, classes: Array) -> None:
-        """Check that the score fits the rows.
+        """Raise a ValueError if the score does not fit the rows.
 
         Parameters
         ----------
@@ -445,17 +368,12 @@ class Score(Kind):
             Number of columns.
         classes
             The classes in order; empty for a regression.
-
-        Raises
-        ------
-        ValueError
-            If it does not fit.
         """
 
     # ── for closed suprema and bounds ─────────────────────────────────────────
 
     def has_closed_form(self, stiffness: Array, outputs: int) -> bool:
-        """Return whether the supremum has a closed form.
+        """Return whether the supremum has a closed form; if not, it is found by gradient ascent.
 
         Parameters
         ----------
@@ -463,58 +381,38 @@ class Score(Kind):
             (d,) ρ w of every column.
         outputs
             Number of outputs of the model.
-
-        Returns
-        -------
-        bool
-            If not, the supremum is found by gradient ascent.
         """
         return False
 
     def hessian(self, dims: int) -> Array | None:
-        """Return ∇²h if h is quadratic around ξ̄.
+        """Return ∇²h, (dims,) or (dims, dims), if h is quadratic around ξ̄; None otherwise.
 
         Parameters
         ----------
         dims
             Number of columns.
-
-        Returns
-        -------
-        Array or None
-            (dims,) or (dims, dims).
         """
         return None
 
     def threshold_form(self, stiffness: Array) -> tuple[tuple[float, ...], Any] | None:
-        """Return the parameters of a threshold, if the score is one.
+        """Return the parameters of a threshold and the label of the rows concerned, or None.
+
+        The parameters are the column, its stiffness, level, softness and weight.
 
         Parameters
         ----------
         stiffness
             (d,) ρ w of every column.
-
-        Returns
-        -------
-        (tuple of float, label) or None
-            Column, its stiffness, level, softness and weight; and the label of the rows concerned.
         """
         return None
 
     def parts(self, rows: Array, center: Array) -> Array:
-        """Split the squared distance between rows and ξ̄ by column.
+        """Return the squared distance (n, d) between rows and ξ̄, split by column.
 
         Parameters
         ----------
-        rows
-            (n, d) rows.
-        center
-            ξ̄, (d,) or (n, d).
-
-        Returns
-        -------
-        Array
-            (n, d) parts.
+        rows, center
+            As in `at`.
 
         Raises
         ------
@@ -524,7 +422,7 @@ class Score(Kind):
         raise ValueError("the score does not say which columns make a row an outlier")
 
     def bounds(self, bowl: Array, nearest: float, farthest: float) -> tuple[float, float]:
-        """Bound h of a row by its distance from ξ̄.
+        """Return the smallest and the largest h of a row, from its distance to ξ̄.
 
         Parameters
         ----------
@@ -532,11 +430,6 @@ class Score(Kind):
             That of :class:`~dorfl.linear.problem.Geometry`.
         nearest, farthest
             Smallest and largest distance.
-
-        Returns
-        -------
-        (float, float)
-            Smallest and largest h.
 
         Raises
         ------
@@ -546,17 +439,12 @@ class Score(Kind):
         raise ValueError("defence: a custom score has no known bounds; use a score of dorfl.scores")
 
     def max_shift(self, stiffness: Array) -> float:
-        """Bound how far h can move a row, without the effect of `hessian`.
+        """Return how far h can move a row at most, without the effect of `hessian`.
 
         Parameters
         ----------
         stiffness
             (d,) ρ w of every column.
-
-        Returns
-        -------
-        float
-            The distance.
         """
         return 0.0
 

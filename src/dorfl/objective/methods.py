@@ -75,11 +75,6 @@ class Method:
         ----------
         rho
             Price ρ of transport.
-
-        Returns
-        -------
-        Method
-            The method with temperature ρβ.
         """
         return replace(self, rho=rho, temperature=rho * self.beta)
 
@@ -89,12 +84,7 @@ class Method:
         Parameters
         ----------
         unit
-            How many times as large the loss is.
-
-        Returns
-        -------
-        Method
-            The method with ρ, temperature and score multiplied by `unit`.
+            How many times as large the loss is; ρ, temperature and score are multiplied by it.
 
         >>> paper(rho=20, beta=1, score=None).scaled(0.5).temperature
         10.0

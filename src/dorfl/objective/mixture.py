@@ -56,7 +56,7 @@ class Mixture:
         return self.kind != "fixed"
 
     def start(self, names: Sequence[str], counts: Array) -> Array:
-        """Return λ before the first round.
+        """Return λ before the first round: the given weights, n_i / n, or the uniform mixture.
 
         Parameters
         ----------
@@ -64,11 +64,6 @@ class Mixture:
             The clients.
         counts
             (clients,) numbers of rows.
-
-        Returns
-        -------
-        Array
-            The given weights, n_i / n, or the uniform mixture.
 
         Raises
         ------
@@ -97,26 +92,16 @@ class Mixture:
         ----------
         lam
             (clients,) numbers.
-
-        Returns
-        -------
-        Array
-            (clients,) λ.
         """
         return snap(lam, self.cap)
 
     def project(self, point: Array) -> Array:
-        """Project a point onto the mixtures that the rule allows.
+        """Return the projection of a point onto the mixtures that the rule allows.
 
         Parameters
         ----------
         point
             (clients,) numbers.
-
-        Returns
-        -------
-        Array
-            (clients,) λ.
         """
         return project_capped(point, self.cap) if self.cap < 1.0 else project_simplex(point)
 
@@ -127,28 +112,18 @@ class Mixture:
         ----------
         risks
             (clients,) F_i.
-
-        Returns
-        -------
-        Array
-            (clients,) λ.
         """
         lam = np.empty(len(risks))
         lam[np.argsort(-risks, kind="stable")] = self._portions(len(risks))
         return self.snap(lam)
 
     def height(self, risks: Array) -> float:
-        """Compute max Σ λ_i F_i over the allowed mixtures.
+        """Return max Σ λ_i F_i over the allowed mixtures.
 
         Parameters
         ----------
         risks
             (clients,) F_i.
-
-        Returns
-        -------
-        float
-            The maximum.
         """
         if self.cap == 1.0:
             return float(risks.max())
@@ -159,7 +134,7 @@ class Mixture:
         return np.asarray(np.clip(1.0 - self.cap * np.arange(count), 0.0, self.cap))
 
     def objective(self, risks: Array, lam: Array, temperature: float) -> float:
-        """Compute the objective of training.
+        """Return the objective of training.
 
         Parameters
         ----------
@@ -169,32 +144,18 @@ class Mixture:
             (clients,) λ, which matters only if it is fixed.
         temperature
             ρβ of the tilt; infinity for none.
-
-        Returns
-        -------
-        float
-            The objective.
         """
         if self.adversarial:
             return self.height(risks)
         return tilted_mean(risks, temperature, lam)
 
     def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
-        """Compute ∂objective/∂F_i for a fixed λ: λ_i exp(F_i/ρβ), normalised.
+        """Return ∂objective/∂F_i for a fixed λ: λ_i exp(F_i/ρβ), normalised.
 
         Parameters
         ----------
-        risks
-            (clients,) F_i.
-        lam
-            (clients,) λ.
-        temperature
-            ρβ of the tilt; infinity for none.
-
-        Returns
-        -------
-        Array
-            (clients,) shares that sum to 1.
+        risks, lam, temperature
+            As in `objective`.
         """
         if np.isinf(temperature):
             return lam
