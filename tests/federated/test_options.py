@@ -69,4 +69,4 @@ def test_every_option_is_a_documented_parameter_of_train():
     parameters = inspect.signature(dorfl.train).parameters
     for one in fields(Options):
         assert parameters[one.name].default is None
-        assert f"\n    {one.name}\n        " in dorfl.train.__doc__
+        assert f"\n    {one.name} : " in dorfl.train.__doc__

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import difflib
-import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -120,9 +119,8 @@ class Options:
         known = [one.name for one in fields(self)]
         for name in given:
             if name not in known:
-                near = _RENAMED.get(name) or difflib.get_close_matches(name, known, n=1)
-                meant = repr(near if isinstance(near, str) else near[0]) if near else ""
-                advice = f"did you mean {meant}?" if near else f"there are {', '.join(known)}"
+                near = difflib.get_close_matches(_RENAMED.get(name, name), known, n=1)
+                advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
                 raise TypeError(f"there is no option {name!r}; {advice}")
         return replace(self, **given)
 
@@ -142,29 +140,14 @@ def about(name: str) -> str:
     return str(next(one for one in fields(Options) if one.name == name).metadata["description"])
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
 def numpydoc_of_options() -> str:
-    """Return the options as parameters of a numpydoc section, for a function that takes them."""
+    """Return the options as entries of a numpydoc section."""
     listed = []
     for one in fields(Options):
-        default = "" if one.default is None else f" By default {one.default}."
-        text = textwrap.fill(
-            _sentence(about(one.name)) + default,
-            100,
-            initial_indent=" " * 8,
-            subsequent_indent=" " * 8,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        listed.append(f"    {one.name}\n{text}\n")
-    return "".join(listed)
+        text = about(one.name)
+        listed.append(f"    {one.name} : {one.type}, default {one.default!r}")
+        listed.append(f"        {text[0].upper()}{text[1:]}.")
+    return "\n".join(listed) + "\n"
 
 
-_LISTED = "\n".join(
-    f"    {one.name} : {one.type}, default {one.default!r}\n        {_sentence(about(one.name))}"
-    for one in fields(Options)
-)
-Options.__doc__ = f"{Options.__doc__}\n    Attributes\n    ----------\n{_LISTED}\n    "
+Options.__doc__ = f"{Options.__doc__}\n    Attributes\n    ----------\n{numpydoc_of_options()}    "

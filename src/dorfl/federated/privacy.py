@@ -98,7 +98,7 @@ class Gaussian:
         return self.whole * float(np.sqrt(self.rounds / (1.0 - self.before)))
 
     def before_training(self, client: str, sums: Array, units: Array) -> Array:
-        """Add noise to sums that are reported once, before training.
+        """Return sums (n,) with noise, to be reported once, before training.
 
         Parameters
         ----------
@@ -108,18 +108,13 @@ class Gaussian:
             (n,) sums over its rows.
         units
             (n,) largest change of each sum if one row is replaced.
-
-        Returns
-        -------
-        Array
-            (n,) sums with noise.
         """
         scale = self.whole * float(np.sqrt(len(sums) / self.before))
         rng = self._stream(client, np.empty(0), 0)
         return np.asarray(sums + scale * units * rng.standard_normal(len(sums)))
 
     def sensitivity(self, rows: int, temperature: float) -> Sensitivity:
-        """Compute the sensitivity of the report of a client.
+        """Return the sensitivity of the report of a client.
 
         Parameters
         ----------
@@ -127,10 +122,6 @@ class Gaussian:
             Number of its rows.
         temperature
             Temperature of the tilt; infinity for none.
-
-        Returns
-        -------
-        Sensitivity
         """
         width = self.high - self.low
         if np.isinf(temperature):
@@ -141,18 +132,12 @@ class Gaussian:
         return Sensitivity(value, 2.0 * self.clip / (rows + less))
 
     def noise(self, rows: int, temperature: float) -> Sensitivity:
-        """Compute the standard deviations of the noise of value and gradient.
+        """Return the standard deviations of the noise of value and gradient.
 
         Parameters
         ----------
-        rows
-            Number of rows of the client.
-        temperature
-            Temperature of the tilt; infinity for none.
-
-        Returns
-        -------
-        Sensitivity
+        rows, temperature
+            As in `sensitivity`.
         """
         size, scale = self.sensitivity(rows, temperature), float(np.sqrt(2.0)) * self.multiplier
         return Sensitivity(scale * size.value, scale * size.gradient)
@@ -171,10 +156,6 @@ class Gaussian:
             (clients,) numbers of rows.
         lam
             (clients,) mixture.
-
-        Returns
-        -------
-        Noisy
         """
         tau, root = problem.method.temperature, float(np.sqrt(self.rounds))
         noise = [self.noise(rows, tau) for rows in counts.tolist()]
@@ -184,7 +165,7 @@ class Gaussian:
         return Noisy(self.rounds, rate, 1.0 / (root * float(np.hypot(self.high - self.low, worst))))
 
     def report(self, oracle: Any, theta: Array, number: int) -> tuple[Array, Array]:
-        """Compute values and gradients of the clients at θ, clipped and with noise.
+        """Return values and gradients (clients, parameters) at θ, clipped and with noise.
 
         The same request gets the same reply, so that repeating it reveals nothing new.
 
@@ -196,11 +177,6 @@ class Gaussian:
             (parameters,) θ.
         number
             Number of the round.
-
-        Returns
-        -------
-        (Array, Array)
-            (clients,) values and (clients, parameters) gradients.
 
         Raises
         ------
