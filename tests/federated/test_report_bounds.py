@@ -15,7 +15,7 @@ import dorfl
 from dorfl import methods, mixture, scores
 from dorfl.data import robust
 from dorfl.federated import server as serving
-from dorfl.federated.client import enough, respond
+from dorfl.federated.client import respond
 from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.report_bounds import Limits, bounds, clip, contradicts, defend
 from dorfl.federated.server import Server
@@ -581,33 +581,18 @@ def test_who_lies_about_curvature_every_time_does_not_slow_others_down(monkeypat
 # ── minimum counts ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_too_few_rows_say_nothing(data):
-    group = prepare(data.clients, METHOD)
-    task = Task(np.zeros(6), np.ones(3))
-    enough(group, task)
-    with pytest.raises(ValueError, match=r"'client-1': .* fewer than 150 rows"):
-        enough(group, task, least=150)
-    with pytest.raises(ValueError, match="fewer than 10 rows"):
-        enough(group, task._replace(batch=5))
-
-
-def test_rows_count_by_their_weight(data):
-    sharp = prepare(data.clients, methods.method(temperature=0.01, mixture="agnostic"))
-    with pytest.raises(ValueError, match="fewer than 10 rows"):
-        enough(sharp, Task(np.full(6, 3.0), np.ones(3)))
-
-
 def test_a_curvature_of_few_rows_is_left_out_and_the_rest_is_told(data):
     X, y = data.clients["client-1"]
     task = Task(np.append(np.ones(5), 0.0), np.ones(1), curvature="full")
     for method in (methods.erm(), METHOD):
         at_zero = task._replace(theta=np.zeros(6))
-        assert enough(prepare({"a": (X, y)}, method), at_zero).curvature is not None
+        (report,) = respond(prepare({"a": (X, y)}, method), Broadcast(1, at_zero), 0, least=10)
+        assert report.curvature is not None
     certain = np.tile(np.where(y > 0, 9.0, -9.0)[:, None], 5)
     certain[0] = 0.0  # the one row that the model is in doubt of
     group = prepare({"a": (certain, y)}, methods.erm())
     assert hessian.heaviest(group, task.theta)[0] > 0.9
-    assert enough(group, task).curvature is None
+    assert respond(group, Broadcast(1, task), 0, least=10)[0].curvature is None
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -625,14 +610,6 @@ def test_the_share_of_the_heaviest_row_is_what_its_removal_takes_away(classes):
         without = hessian.curvature(rest, theta, "diagonal")[0].reshape(whole.shape)
         shares.append(1.0 - without[:, -1] * 29 / 30 / whole[:, -1])
     assert hessian.heaviest(group, theta)[0] == pytest.approx(np.max(shares), abs=1e-9)
-
-
-def test_rows_are_counted_at_the_price_that_is_asked_about(data):
-    group = prepare(data.clients, methods.method(beta=1.0, radius=0.1))
-    theta = np.full(7, 3.0)
-    enough(group, Task(np.append(theta[:-1], 1e3), np.ones(3)))
-    with pytest.raises(ValueError, match="fewer than 10 rows"):
-        enough(group, Task(np.append(theta[:-1], 1e-2), np.ones(3)))
 
 
 def test_a_centre_of_few_rows_is_not_given():

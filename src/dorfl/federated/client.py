@@ -19,42 +19,36 @@ from dorfl.solvers.base import Task
 from dorfl.support.types import Array
 
 
-class TooFewError(ValueError):
-    """A report would depend on too few rows; the message names the client, not the rows."""
-
-
 def respond(
     oracle: Oracle,
     broadcast: Broadcast,
     seed: int,
     privacy: Gaussian | None = None,
     least: int = 1,
-    seen: Evaluation | None = None,
 ) -> list[Report]:
     """Return the reports of the clients in `oracle`, in order.
 
-    A curvature of fewer than `least` effective rows is left out. `seen`, the result of
-    :func:`enough` for the same task, saves a pass over the rows.
+    A curvature of which one row is more than 1/`least` is left out.
     """
     task, number = broadcast.task, broadcast.round
     oracle = with_unknowns(oracle)
+    seen = None
     if privacy is not None:
         if task.kind != "evaluate" or task.curvature != "none" or task.batch is not None:
             raise ValueError("privacy: only risk and gradient over all rows can be sent")
         values, vectors = privacy.report(oracle, task.theta, number)
+    elif task.kind == "local":
+        values, vectors = _local_steps(oracle, task, number, seed)
+    elif task.kind == "paper":
+        values, vectors = _paper_step(_batch(oracle, task, number, 0, seed), task)
     else:
-        whole = task.kind == "evaluate" and (task.batch is None or task.curvature != "none")
-        if seen is None and whole:
+        if task.batch is None or task.curvature != "none":
             needs_weights = least > 1 and task.curvature != "none"
             seen = oracle.evaluate(task.theta, task.curvature, rows=needs_weights)
-        if task.kind == "local":
-            values, vectors = _local_steps(oracle, task, number, seed)
-        elif task.kind == "paper":
-            values, vectors = _paper_step(_batch(oracle, task, number, 0, seed), task)
-        elif task.batch is not None or seen is None:
-            values, vectors = _batch(oracle, task, number, 0, seed).evaluate(task.theta)[:2]
-        else:
+        if task.batch is None and seen is not None:
             values, vectors = seen[:2]
+        else:
+            values, vectors = _batch(oracle, task, number, 0, seed).evaluate(task.theta)[:2]
     bends: list[Array | None] = [None] * len(values)
     if seen is not None and seen.curvature is not None:
         few = _has_heavy_row(seen, least)
@@ -65,31 +59,6 @@ def respond(
             oracle.names, oracle.counts.tolist(), values.tolist(), vectors, bends, strict=True
         )
     ]
-
-
-def enough(oracle: Oracle, task: Task, least: int = 10) -> Evaluation:
-    """Evaluate a task; raise if a report would depend on fewer than `least` rows of a client.
-
-    With a tilt one row of a thousand can determine ∇F_i, so no row may weigh more than 1/`least`.
-    A curvature, whose weights differ, is left out if a row has more.
-
-    >>> import dorfl
-    >>> from dorfl.federated.training import prepare
-    >>> task = Task(np.zeros(2), np.ones(1))
-    >>> few = prepare({"a": ([[0.0], [1.0]], [0, 1])}, dorfl.methods.erm())
-    >>> enough(few, task)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    dorfl...TooFewError: client 'a': the report would depend on fewer than 10 rows; nothing is sent
-    """
-    seen = with_unknowns(oracle).evaluate(task.theta, task.curvature, rows=True)
-    assert seen.weights is not None
-    for name, weights in zip(oracle.names, seen.weights, strict=True):
-        if min(1.0 / weights.max(), task.batch or np.inf) < least * (1.0 - 1e-9):
-            raise TooFewError(
-                f"client {name!r}: the report would depend on fewer than {least} rows; "
-                "nothing is sent"
-            )
-    return seen._replace(curvature=None) if _has_heavy_row(seen, least).any() else seen
 
 
 def with_unknowns(oracle: Any) -> Oracle:
