@@ -165,15 +165,35 @@ def candidates(name: str, setup: Setup, columns: Columns = PLAIN) -> list[Candid
     raise ValueError(f"{name!r}: choose one of {', '.join((*NAMES, CLEAN))}")
 
 
+@dataclass(frozen=True, eq=False)
+class Reweighted(Mixture):
+    """Weights of clients by a registered rule, from the risks of the round before."""
+
+    name: str = ""
+    rows: tuple[tuple[str, int], ...] = ()  # clients in their order, with their numbers of rows
+
+    def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
+        """Return the rule's weights, normalised."""
+        del lam, temperature
+        return registry.weights_of(self.name, dict(self.rows), risks)
+
+
+def _registered(name: str, task: Task) -> Method:
+    """Return a registered method as networks train it: a rule for weights, or a choice of parts."""
+    parts = registry.method(name).parts
+    if isinstance(parts, Method):
+        return parts
+    rows = tuple((client, len(y)) for client, (_, y) in task.clients.items())
+    return methods.method(mixture=Reweighted("fixed", name=name, rows=rows), name=name)
+
+
 def fitted(candidate: Candidate, task: Task, setup: Setup, seed: int, rounds: int) -> NetworkFit:
     """Train a network on the training rows at one setting."""
     known = np.unique(np.concatenate([y for _, y in (*task.clients.values(), *task.test.values())]))
     columns = next(iter(task.clients.values()))[0].shape[1]
     method = candidate.method
     if isinstance(method, str):
-        method = registry.network_method(
-            method, {name: len(y) for name, (_, y) in task.clients.items()}
-        )
+        method = _registered(method, task)
     return train(
         task.clients,
         method,

@@ -75,7 +75,7 @@ def test_nobody_reaches_more_than_is_certified(shape, outliers):
     classes = SHAPES[shape]["classes"]
     loss = {0: "huber", 2: "logistic"}.get(classes, "softmax")
     fit = dorfl.train(clients, dorfl.methods.erm(), loss=loss, l2=1e-3, tol=1e-2)
-    places, own = robust.report_all([X for X, _ in clients.values()], [None] * len(clients))
+    places, own = robust.report_all([X for X, _ in clients.values()])
     units = bounding.units_of(robust.column_scales(places, 0.8), frozen)
     known = replace(fit, clients=tuple(clients), centers=robust.client_centers(places, own))
     group = group_of(known, clients)

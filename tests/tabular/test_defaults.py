@@ -34,7 +34,7 @@ def normal_clients(seed=0, sizes=(300, 200), dims=4):
 
 
 def measure(*tables, inlier_share=0.8):
-    return robust.column_scales(robust.report_all(tables, [None] * len(tables))[0], inlier_share)
+    return robust.column_scales(robust.report_all(tables)[0], inlier_share)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=10, max_size=400), st.integers(5, 9))

@@ -193,20 +193,9 @@ class Certified(ABC):
         """Shares of outliers on a curve."""
         return tuple(sorted({*SHARES, self.outliers}))
 
-    def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
-        """Return the bounds over drifts, at the share of outliers of the certificate.
-
-        Parameters
-        ----------
-        drifts : sequence of float
-            Drifts in standard deviations.
-
-        Returns
-        -------
-        list of (float, Bounds)
-            Each drift with its bounds.
-        """
-        return [(drift, self.at(drift=drift)) for drift in drifts]
+    def over_drift(self) -> list[tuple[float, Bounds]]:
+        """Return the bounds over drifts, at the share of outliers of the certificate."""
+        return [(drift, self.at(drift=drift)) for drift in DRIFTS]
 
     def over_outliers(self) -> list[tuple[float, Bounds]]:
         """Return the bounds over shares of outliers, at the drift of the certificate."""
@@ -607,8 +596,7 @@ def _units_and_centers(
     clients: Mapping[str, tuple[Array, Array]], frozen: Sequence[int]
 ) -> tuple[Units, Array]:
     """Return the units of drift, and the robust centre of every client."""
-    tables = [X for X, _ in clients.values()]
-    places, own = robust.report_all(tables, [None] * len(tables))
+    places, own = robust.report_all([X for X, _ in clients.values()])
     units = bounding.units_of(robust.column_scales(places, _BULK), frozen)
     return units, robust.client_centers(places, own)
 

@@ -37,6 +37,7 @@ _CLASS_OUTLYING = 9.0  # squared scales per column from which a class counts as 
 _HUBER = 1.345  # residual scales; 95 % efficient for normal residuals (Huber 1981, ch. 7)
 _MAD = 1.4826  # 1 / Φ⁻¹(3/4): the MAD of normal rows times this is their standard deviation
 _RARE = 6.0  # median distances beyond which a value of a nearly constant column is far
+_NORMAL = 0.999  # share of normal rows that are not far
 _LEAST_FAR = 5  # rows left out of a mean, if any are
 _BLOCK = 65_536  # rows summed at once
 
@@ -75,8 +76,8 @@ def local_center(rows: Array, least: int = 1) -> LocalCenter:
     return LocalCenter(kept, np.asarray(total / kept))
 
 
-def _find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[Array, Array]:
-    """Return a mask of rows beyond the range of `share` of normal rows, and the medians.
+def _find_far_rows(rows: Array, least: int) -> tuple[Array, Array]:
+    """Return a mask of rows beyond the range of nearly all normal rows, and the medians.
 
     Distances are from the medians in units of the median absolute deviation. Where that is 0, in a
     column that mostly has one value, a row is far if it differs from the median by several times
@@ -105,7 +106,7 @@ def _find_far_rows(rows: Array, share: float = 0.999, least: int = 1) -> tuple[A
         # Scaled so that the median row is where that of normal rows is: with heavy tails, half of
         # the table would be far otherwise.
         typical = float(np.median(distance)) / _radius(0.5, dims)
-        far |= distance > max(typical, 1.0) * _radius(share, dims)
+        far |= distance > max(typical, 1.0) * _radius(_NORMAL, dims)
     if 0 < int(far.sum()) < least <= count // 2:
         far[np.lexsort((-distance, ~far))[:least]] = True
     return far, median
@@ -240,16 +241,12 @@ def report(
     return LocationReport(len(sample), center.kept * part, center.mean, away, by * part, means)
 
 
-def report_all(
-    tables: Sequence[Array], targets: Sequence[Array | None], classes: int = 0
-) -> tuple[list[LocationReport], bool]:
+def report_all(tables: Sequence[Array]) -> tuple[list[LocationReport], bool]:
     """Return the reports of clients in this process, and whether each has medians of its own."""
     own, common = have_own_centers([len(X) for X in tables]), None
-    pairs = list(zip(tables, targets, strict=True))
     if not own:
-        rows = [X if y is None or classes else np.column_stack([X, y]) for X, y in pairs]
-        common = medians(np.concatenate([subsample(X) for X in rows]).astype(np.float64))
-    return [report(X, y, classes=classes, common_medians=common) for X, y in pairs], own
+        common = medians(np.concatenate([subsample(X) for X in tables]).astype(np.float64))
+    return [report(X, common_medians=common) for X in tables], own
 
 
 def have_own_centers(counts: Sequence[int]) -> bool:
@@ -366,10 +363,10 @@ def distance_cutoff(sketches: Sequence[Sketch], inlier_share: float) -> float:
     return found if np.isfinite(found) and found > 0 else 1.0
 
 
-def residual_sketch(out: Array, target: Array, least: int = 1) -> Sketch:
-    """Sketch the distances between residuals and their median, in blocks of `least` rows."""
-    found = (subsample(target) - subsample(out))[:, None]
-    return sketch.of_distances(found[:, 0], float(medians(found, least)[0]), least)
+def residual_sketch(out: Array, target: Array) -> Sketch:
+    """Sketch the distances between residuals and their median."""
+    found = subsample(target) - subsample(out)
+    return sketch.of_distances(found, float(medians(found[:, None])[0]), least=1)
 
 
 def residual_scale(sketches: Sequence[Sketch]) -> float:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from types import MappingProxyType
@@ -33,7 +32,6 @@ from dorfl.federated.fit import Fit
 from dorfl.federated.training import train as _train
 from dorfl.objective import methods, mixture
 from dorfl.objective.methods import AutoMethod, Method
-from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 
 BUILT_IN = ("erm", "afl", "wafl", "gdrfl", "dorfl")
@@ -175,7 +173,7 @@ def train(name: str, clients: Any, **options: Any) -> Fit:
         given = options if fit is None else {**options, "start": fit}
         fit = _train(clients, methods.method(mixture=mixture.fixed(lam), name=name), **given)
         rows = {client: fit.sample_weights[client].size for client in fit.clients}
-        wanted = _weights(name, parts, rows, fit.risks)
+        wanted = weights_of(name, rows, fit.risks)
         change = wanted - fit.lam
         if np.abs(change).max() <= _TOLERANCE:
             return fit
@@ -190,35 +188,10 @@ def train(name: str, clients: Any, **options: Any) -> Fit:
     return fit
 
 
-@dataclass(frozen=True, eq=False)
-class Reweighted(Mixture):
-    """Weights of clients by a registered rule, from the risks of the round before."""
-
-    name: str = ""
-    rows: tuple[tuple[str, int], ...] = ()  # clients in their order, with their numbers of rows
-
-    def shares(self, risks: Array, lam: Array, temperature: float) -> Array:
-        """Return the rule's weights, normalised."""
-        del lam, temperature
-        rule = method(self.name).parts
-        assert not isinstance(rule, Method)
-        return _weights(self.name, rule, dict(self.rows), risks)
-
-
-def network_method(name: str, rows: Mapping[str, int]) -> Method:
-    """Return a registered method as networks train it.
-
-    A choice of parts is returned as it is. A rule for weights is followed every round, with the
-    clients' risks of the round before.
-    """
-    parts = method(name).parts
-    if isinstance(parts, Method):
-        return parts
-    rule = Reweighted("fixed", name=name, rows=tuple(rows.items()))
-    return methods.method(mixture=rule, name=name)
-
-
-def _weights(name: str, rule: Weights, rows: Mapping[str, int], risks: Array) -> Array:
+def weights_of(name: str, rows: Mapping[str, int], risks: Array) -> Array:
+    """Return the weights of clients by a registered rule, normalised."""
+    rule = method(name).parts
+    assert not isinstance(rule, Method)
     parts = zip(rows, rows.values(), risks.tolist(), strict=True)
     reports = [ClientReport(*part) for part in parts]
     found = np.asarray(rule(reports), dtype=float)
