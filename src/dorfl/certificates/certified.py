@@ -24,6 +24,8 @@ from dorfl.certificates.confidence import binomial_upper, mean_upper, stake
 from dorfl.data import robust, validation
 from dorfl.federated.fit import Fit
 from dorfl.linear.problem import Problem
+from dorfl.linear.scale import proposal2
+from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.mixture import fixed
 from dorfl.support.text import scored
 from dorfl.support.types import Array
@@ -651,11 +653,8 @@ def _in_sample(
     group = group_of(known, checked)
     scatter = 1.0
     if not problem.loss.classifies:
-        residuals = [
-            robust.residual_sketch(problem.predict(fit.theta, X), np.asarray(y, dtype=float))
-            for X, y in checked.values()
-        ]
-        scatter = robust.residual_scale(residuals) or 1.0
+        residuals = group.target - problem.predict(fit.theta, group.rows)
+        scatter = fit.scale or proposal2(residuals, ConcomitantHuber()) or 1.0
     stride = bounding.grid_stride(len(group.target), problem.outputs)
     request = bounding.make_request(outliers, stride=stride, loss=problem.loss, scatter=scatter)
     return InSample(

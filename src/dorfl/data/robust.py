@@ -34,7 +34,6 @@ SUBSAMPLE = 5_000  # rows of a client that are read: a scale has a standard erro
 MIN_ROWS = 20  # rows below which a client has no centre of its own
 CLASS_DIFFERS = 0.5  # squared scales per column from which a class gets a centre of its own
 _CLASS_OUTLYING = 9.0  # squared scales per column from which a class counts as outliers
-_HUBER = 1.345  # residual scales; 95 % efficient for normal residuals (Huber 1981, ch. 7)
 _MAD = 1.4826  # 1 / Φ⁻¹(3/4): the MAD of normal rows times this is their standard deviation
 _RARE = 6.0  # median distances beyond which a value of a nearly constant column is far
 _NORMAL = 0.999  # share of normal rows that are not far
@@ -344,7 +343,7 @@ def class_centers(one: LocationReport, shape: Array) -> Array:
     return np.where(known[:, None], one.means, one.mean)
 
 
-# ── distances and residuals ──────────────────────────────────────────────────────────────────────
+# ── distances ────────────────────────────────────────────────────────────────────────────────────
 
 
 def distance_sketch(rows: Array, center: Array, shape: Array, least: int = 1) -> Sketch:
@@ -361,35 +360,3 @@ def distance_cutoff(sketches: Sequence[Sketch], inlier_share: float) -> float:
     """Return the squared distance within which a share of the rows lies; never 0."""
     found = sketch.quantile(sketches, inlier_share) or sketch.quantile(sketches, 0.5, above=0.0)
     return found if np.isfinite(found) and found > 0 else 1.0
-
-
-def residual_sketch(out: Array, target: Array) -> Sketch:
-    """Sketch the distances between residuals and their median."""
-    found = subsample(target) - subsample(out)
-    return sketch.of_distances(found, float(medians(found[:, None])[0]), least=1)
-
-
-def residual_scale(sketches: Sequence[Sketch]) -> float:
-    """Return the scale σ of residuals that solves mean min(r²/σ², ε²) = 1 with ε = 1.345.
-
-    It is the scale of scikit-learn's `HuberRegressor`: no residual counts for more than ε².
-
-    >>> round(residual_scale([sketch.of(np.array([1.0] * 8 + [50.0, 1e9]), least=1)]), 2)
-    1.12
-    """
-    sizes = np.concatenate([np.empty(0), *(part.sizes for part in sketches)])
-    square = np.concatenate([np.empty(0), *(part.means for part in sketches)]) ** 2
-    order = np.argsort(square, kind="stable")
-    square, sizes = square[order], sizes[order]
-    count = np.cumsum(sizes)
-    if not len(square):
-        return 0.0
-    # If exactly the first k residuals are below εσ, the equation is linear in σ²: the first k whose
-    # solution is consistent is the right one.
-    free = count[-1] - _HUBER**2 * (count[-1] - count)
-    found = np.divide(
-        np.cumsum(sizes * square), free, where=free > 0, out=np.full(len(free), np.inf)
-    )
-    following = np.append(square[1:], np.inf)
-    fits = (free > 0) & (_HUBER**2 * found <= following)
-    return float(np.sqrt(found[int(np.argmax(fits))]))
