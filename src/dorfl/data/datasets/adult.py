@@ -12,7 +12,6 @@ The files are the verbatim ones of Becker and Kohavi (1996), kept compressed bes
 
 from __future__ import annotations
 
-import hashlib
 import io
 import lzma
 from functools import cache
@@ -33,10 +32,6 @@ COLUMNS = (
     "native-country", "income",
 )  # fmt: skip
 NUMERIC = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
-CHECKSUMS = {
-    "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-}
 SUSPECT_GAIN = 20_000
 
 
@@ -88,21 +83,13 @@ def adult_table() -> pd.DataFrame:
 
     parts = []
     for file, part in (("adult.data", "train"), ("adult.test", "test")):
-        text = _verified(file).decode("ascii")
-        lines = io.StringIO(text)
+        packed = resources.files("dorfl.data.datasets").joinpath("data", f"{file}.xz").read_bytes()
+        lines = io.StringIO(lzma.decompress(packed).decode("ascii"))
         if part == "test":
             lines.readline()  # "|1x3 Cross validator"
         frame = pd.read_csv(lines, header=None, names=list(COLUMNS), skipinitialspace=True)
         parts.append(frame.assign(income=frame["income"].str.rstrip("."), part=part))
     return pd.concat(parts, ignore_index=True)
-
-
-def _verified(file: str) -> bytes:
-    packed = resources.files("dorfl.data.datasets").joinpath("data", f"{file}.xz").read_bytes()
-    content = lzma.decompress(packed)
-    if hashlib.sha256(content).hexdigest() != CHECKSUMS[file]:
-        raise ValueError(f"{file}: is not the file dorfl was tested with; install dorfl again")
-    return content
 
 
 def _encode(
