@@ -63,9 +63,11 @@ def options_now(state: State) -> Options:
     """Return the options of the training at hand: the study's, or those of a candidate."""
     study = linear(state.study)
     if state.agreed.candidate is None:
-        return options_of(study, sum(state.counted_rows), scatter=state.agreed.scatter)
-    options = options_of(study, sum(trained_on(state)))
-    return options.changed(tol=outliers.TOLERANCE, max_rounds=outliers.MAX_ROUNDS)
+        options = options_of(study, sum(state.counted_rows), scatter=state.agreed.scatter)
+    else:
+        options = options_of(study, sum(trained_on(state)))
+        options = options.changed(tol=outliers.TOLERANCE, max_rounds=outliers.MAX_ROUNDS)
+    return options.changed(l2=ridge_of(state.agreed) * options.l2)
 
 
 def trained_on(state: State) -> tuple[int, ...]:
@@ -126,6 +128,13 @@ def share_of(agreed: Agreement) -> float:
 def shift_of(agreed: Agreement) -> float | str:
     """Return the assumed drift: the candidate's, or the study's."""
     return agreed.study.method.shift if agreed.candidate is None else agreed.candidate.shift
+
+
+def ridge_of(agreed: Agreement) -> float:
+    """Return l2 in multiples of its default: the candidate's, or as decided."""
+    if agreed.candidate is not None:
+        return agreed.candidate.ridge
+    return 1.0 if agreed.decision is None else agreed.decision.ridge
 
 
 def labels_of(agreed: Agreement) -> bool:

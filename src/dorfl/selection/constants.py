@@ -11,8 +11,9 @@ References
 .. [2] Wasserman, Ramdas and Balakrishnan (2020). Universal inference. PNAS 117.
 """
 
-# The decision: which outlier share to assume.
+# The decision: which outlier share to assume, and how small a ridge.
 SHARES = (0.0, 0.1, 0.25)  # candidate outlier shares; a median breaks down at one half
+RIDGES = (1.0, 0.01)  # candidate ridges in 1/n; 1/n is scikit-learn's default on standard columns
 HELD_OUT = 3  # one row in three is held out
 TRIMMING = SHARES[1]  # share of paired differences trimmed at each end: 10 to 20 % are usual [1]_
 SIGNIFICANCE = 0.05  # level α of the test: a likelihood ratio of 1/α is significant [2]_

@@ -36,7 +36,7 @@ Wilcox, R. R. (2012). Introduction to Robust Estimation and Hypothesis Testing, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ from dorfl.linear.problem import Problem
 from dorfl.selection.constants import (
     COMPARED,
     HELD_OUT,
+    RIDGES,
     SHARES,
     SIGNIFICANCE,
     TRIMMING,
@@ -55,7 +56,7 @@ from dorfl.support.types import Array
 SUPPORT = 5  # training rows of a class, if a client has as many
 MAX_ROWS = 20_000  # rows of all clients that candidates see; more change no decision, only time
 TOLERANCE = 1e-3  # relative optimality gap at which the training of a candidate ends
-MAX_ROUNDS = 30  # rounds after which it ends in any case
+MAX_ROUNDS = 15  # rounds after which it ends in any case; more change no decision, only time
 STRATUM = 10  # held-out rows of a client that is a stratum of its own
 _DIGITS = 4  # significant digits of reported statistics
 _MOST = 5.0  # largest loss of a row, that of a probability of 0.7 %: what one row can report
@@ -73,11 +74,14 @@ class Candidate(NamedTuple):
         Assumed drift in robust standard deviations, or "auto".
     labels
         Whether rows with outlying labels are down-weighted (regression only).
+    ridge
+        l2 in multiples of 1/n.
     """
 
     share: float
     shift: float | str = "auto"
     labels: bool = False
+    ridge: float = 1.0
 
 
 class HeldOut(NamedTuple):
@@ -109,7 +113,7 @@ class HeldOut(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The selected outlier share and the evidence for it.
+    """The selected outlier share and ridge, and the evidence for them.
 
     Attributes
     ----------
@@ -123,6 +127,8 @@ class Decision(NamedTuple):
         Trimmed mean held-out loss of the selected candidate.
     plain
         Trimmed mean held-out loss of plain training.
+    ridge
+        l2 in multiples of 1/n.
     """
 
     share: float
@@ -130,14 +136,15 @@ class Decision(NamedTuple):
     rows: int = 0
     loss: float = 0.0
     plain: float = 0.0
+    ridge: float = 1.0
 
 
 CAUTIOUS = Decision(SHARES[1])  # if a client cannot take part in the comparison
 
 
 def default_candidates() -> tuple[Candidate, ...]:
-    """Return the candidates of a study that leaves `outliers` open."""
-    return tuple(Candidate(share) for share in SHARES)
+    """Return the candidates of a study that leaves `outliers` open, from plain to cautious."""
+    return tuple(Candidate(share, ridge=ridge) for share, ridge in product(SHARES, RIDGES))
 
 
 def pairs_of(count: int) -> list[tuple[int, int]]:
@@ -308,7 +315,8 @@ def decide(candidates: Sequence[Candidate], total: HeldOut, classifies: bool = T
     if not rows > 0:
         return Decision(candidates[0].share, candidates[0].labels)
     loss = float(total.losses[candidates.index(winner)] / rows)
-    return Decision(winner.share, winner.labels, round(rows), loss, float(total.losses[0] / rows))
+    plain = float(total.losses[0] / rows)
+    return Decision(winner.share, winner.labels, round(rows), loss, plain, winner.ridge)
 
 
 def trimmed_mean(values: Array, trimming: float) -> tuple[float, float, int]:
@@ -375,10 +383,14 @@ def describe(decision: Decision) -> str:
         f"held-out loss {decision.loss:.3g} instead of {decision.plain:.3g}, "
         f"on {decision.rows:,} rows"
     )
+    if decision.ridge < 1.0:
+        compared += f", with a ridge of {decision.ridge:g}/n"
     if decision.share > 0:
         return f"Up to {100 * decision.share:.3g} % of the rows are taken for outliers: {compared}."
     if decision.labels:
         return f"No row is down-weighted for where it lies, but outlying labels are: {compared}."
+    if decision.ridge < 1.0:
+        return f"All rows are trusted: {compared}."
     return (
         f"All rows are trusted: no assumed outlier share lowers the held-out loss "
         f"({decision.plain:.3g} on {decision.rows:,} rows) significantly."

@@ -8,6 +8,7 @@ on all rows: nothing is selected again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from dorfl.data.tables import Split
 from dorfl.federated.simulation import Round
 from dorfl.protocol import training_rows
 from dorfl.protocol.settings import Study, Words, linear
+from dorfl.selection.outliers import Decision
 from dorfl.support.types import Array
 from dorfl.tabular import evaluation, results, table
 from dorfl.tabular.audit import is_inlier
@@ -34,9 +36,9 @@ def train_models(
 ) -> tuple[dict[str, Model], Prepared, Split]:
     """Train the study's method and ERM on four fifths of every client's rows.
 
-    The method is trained with the outlier share, and the weights of labels, that were decided for
-    `model`; nothing is selected again. If the decided method is plain training, it is ERM and
-    trained once.
+    Both are trained with the ridge, and the method with the outlier share and the weights of
+    labels, that were decided for `model`; nothing is selected again. If the decided method is plain
+    training, it is ERM and trained once.
 
     Parameters
     ----------
@@ -67,6 +69,8 @@ def train_models(
     tick()
     training, rest = split.keep(fold != 0), split.keep(fold == 0)
     prepared = prepare(settings, training, with_notes=False)
+    decided = Decision(model.facts.outliers or 0.0, ridge=model.facts.ridge)
+    prepared = replace(prepared, state=prepared.state.agree(decision=decided))
     mass = _label_weights(model, training, prepared.rows)
     return _models(settings, prepared, mass, lambda _: tick()), prepared, rest
 

@@ -154,6 +154,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
         promise=promises.of_study(state),
         reference=_plain(state.agreed.reference),
         outliers=resolution.share_of(state.agreed),
+        ridge=resolution.ridge_of(state.agreed),
         validation=_validation(state.agreed.decision),
     )
 

@@ -71,7 +71,7 @@ class Compare(Step):
         elif (decision.rows or len(selection.candidates) == 1) and resolution.compares_labels(
             state
         ):
-            plain = Candidate(decision.share)
+            plain = Candidate(decision.share, ridge=decision.ridge)
             labelled = (plain, plain._replace(labels=True))
             selection = selection._replace(candidates=labelled, models=(winner, None))
             state = state.agree(decision=decision, reference=winner)

@@ -111,7 +111,12 @@ def _choose_candidates(state: State) -> State:
     least, cutoffs = state.study.privacy.least, state.agreed.cutoffs
     if least > 1 and max(state.rows) < constants.HELD_OUT * outliers.STRATUM:
         return state.agree(decision=Decision(0.0))  # no client can report on held-out rows
-    scored = tuple(c for c in state.selection.candidates if c.share == 0 or cutoffs)
+    given = state.study.training.l2 is not None
+    scored = tuple(
+        candidate
+        for candidate in state.selection.candidates
+        if (candidate.share == 0 or cutoffs) and (candidate.ridge == 1 or not given)
+    )
     state = state._replace(selection=state.selection._replace(candidates=scored))
     if len(scored) == 1 and not resolution.compares_labels(state):
         return state

@@ -136,6 +136,7 @@ class Facts(NamedTuple):
     promise: Promise | None = None
     reference: tuple[float, ...] = ()  # (θ, σ) by which rows with outlying labels are down-weighted
     outliers: float | None = None  # share of outliers that training assumed, as given or decided
+    ridge: float = 1.0  # l2 in multiples of its default, as decided
     frame: Frame | None = None  # units, centres and range of certificates, from the training rows
     table: str = ""  # fingerprint of the training table
     validation: Validation | None = None  # if a share of outliers was selected on held-out rows
