@@ -1,8 +1,8 @@
-"""Decide from held-out rows which outlier share, if any, training should assume.
+"""Decide from held-out rows which outlier share, if any, and which ridge to train with.
 
-Candidates are ordered from plain to cautious: outlier share 0 (plain training), 0.1 and 0.25. All
-of them are trained at the same time on two thirds of every client's rows. The remaining third
-compares them in pairs. The loss of a row is its negative log-likelihood: the log loss of a
+Candidates are ordered from plain to cautious: outlier share 0 (plain training), 0.1 and 0.25, each
+with a ridge of 1/n and of 0.01/n. All of them are trained at the same time on two thirds of every
+client's rows. The remaining third compares them in pairs. The loss of a row is its negative log-likelihood: the log loss of a
 classifier, or the absolute error of a regression in units of plain training's mean absolute error
 (Laplace's distribution). Differences are paired by row. Each client is a stratum: it reports n,
 trimmed means and winsorised variances.
@@ -64,24 +64,12 @@ _FEWEST_LEFT = 2  # rows that trimming must leave for a variance
 
 
 class Candidate(NamedTuple):
-    """Settings that are compared with others.
+    """Settings that are compared with others."""
 
-    Attributes
-    ----------
-    share
-        Assumed share of outliers among the rows.
-    shift
-        Assumed drift in robust standard deviations, or "auto".
-    labels
-        Whether rows with outlying labels are down-weighted (regression only).
-    ridge
-        l2 in multiples of 1/n.
-    """
-
-    share: float
-    shift: float | str = "auto"
-    labels: bool = False
-    ridge: float = 1.0
+    share: float  # assumed share of outliers among the rows
+    shift: float | str = "auto"  # assumed drift in robust standard deviations, or "auto"
+    labels: bool = False  # whether outlying labels are down-weighted (regression only)
+    ridge: float = 1.0  # l2 in multiples of 1/n
 
 
 class HeldOut(NamedTuple):
@@ -115,28 +103,15 @@ class HeldOut(NamedTuple):
 class Decision(NamedTuple):
     """The selected outlier share and ridge, and the evidence for them.
 
-    Attributes
-    ----------
-    share
-        Assumed share of outliers; 0 means that no row is down-weighted.
-    labels
-        Whether rows with outlying labels are down-weighted.
-    rows
-        Number of held-out rows; 0 if the comparison was inconclusive.
-    loss
-        Trimmed mean held-out loss of the selected candidate.
-    plain
-        Trimmed mean held-out loss of plain training.
-    ridge
-        l2 in multiples of 1/n.
+    `rows` is 0 if the comparison was inconclusive. Losses are trimmed means over held-out rows.
     """
 
-    share: float
-    labels: bool = False
-    rows: int = 0
-    loss: float = 0.0
-    plain: float = 0.0
-    ridge: float = 1.0
+    share: float  # 0 means that no row is down-weighted
+    labels: bool = False  # whether rows with outlying labels are down-weighted
+    rows: int = 0  # held-out rows
+    loss: float = 0.0  # of the selected candidate
+    plain: float = 0.0  # of plain training
+    ridge: float = 1.0  # l2 in multiples of 1/n
 
 
 CAUTIOUS = Decision(SHARES[1])  # if a client cannot take part in the comparison
@@ -162,20 +137,6 @@ def split_rows(rows: int, limit: int, labels: Array | None = None) -> tuple[Arra
 
     Rows are drawn at random with a fixed seed and ordered by class; every third one is held out. So
     classes are in proportion, and the sizes depend on `rows` and `limit` alone.
-
-    Parameters
-    ----------
-    rows
-        Number of rows of the client.
-    limit
-        Number of rows to use at most.
-    labels
-        (rows,) classes, or None for a regression.
-
-    Returns
-    -------
-    training, held_out
-        Indices of rows, ascending.
 
     >>> [len(part) for part in split_rows(3000, limit=900)]
     [600, 300]
@@ -207,24 +168,7 @@ def _support_rare_classes(held_out: Array, labels: Array) -> None:
 
 
 def held_out_losses(problem: Problem, theta: Array, X: Array, y: Array) -> Array:
-    """Return the loss of every row by which candidates are compared.
-
-    Parameters
-    ----------
-    problem
-        The model's problem; its loss says whether it classifies.
-    theta
-        Parameters of the model.
-    X
-        (n, d) rows.
-    y
-        (n,) labels as the problem decodes them, or values.
-
-    Returns
-    -------
-    Array
-        (n,) negative log-probabilities of the labels, or absolute errors; at most `_MOST`.
-    """
+    """Return (n,) negative log-probabilities of the labels, or absolute errors; at most _MOST."""
     out = problem.predict(theta, X)
     if not problem.loss.classifies:
         return np.asarray(np.minimum(np.abs(out - y), _MOST))
@@ -239,17 +183,7 @@ def held_out_losses(problem: Problem, theta: Array, X: Array, y: Array) -> Array
 def compare_losses(
     candidates: Sequence[Candidate], losses: Sequence[Array], least: int = 1
 ) -> HeldOut:
-    """Return a client's statistics of the candidates' held-out losses.
-
-    Parameters
-    ----------
-    candidates
-        Ordered candidates.
-    losses
-        For each candidate, (n,) losses on the client's held-out rows.
-    least
-        Number of rows below which nothing is reported.
-    """
+    """Return a client's statistics of the candidates' (n,) losses; zeros for fewer than `least`."""
     pairs = pairs_of(len(candidates))
     rows, differences, variances, errors = np.zeros((4, len(pairs)))
     count = len(losses[0])
@@ -276,16 +210,9 @@ def combine(reports: Sequence[HeldOut]) -> HeldOut:
 
 
 def select(candidates: Sequence[Candidate], total: HeldOut, classifies: bool = True) -> int:
-    """Return the index of the plainest candidate that no other beats.
+    """Return the index of the plainest candidate that no other beats, by all clients' statistics.
 
-    Parameters
-    ----------
-    candidates
-        Ordered candidates.
-    total
-        Statistics of all clients, from :func:`combine`.
-    classifies
-        Whether losses are log losses; otherwise they are absolute errors.
+    Losses are log losses if `classifies`, otherwise absolute errors.
     """
     beaten = np.zeros(len(candidates), dtype=bool)
     for k, (a, b) in enumerate(pairs_of(len(candidates))):
@@ -346,14 +273,7 @@ def compared_rows(distances: Array, cutoff: float, least: int = 1) -> Array:
     If fewer than `least` rows are beyond, the `least` furthest are left out, so that statistics
     with and without single rows never differ by fewer.
 
-    Parameters
-    ----------
-    distances
-        (n,) squared distances from the centre.
-    cutoff
-        Squared cutoff of the most cautious candidate.
-    least
-        Least number of rows behind a statistic.
+    Distances and `cutoff` are squared.
 
     >>> compared_rows(np.array([1.0, 9.0, 2.0, 3.0, 0.5]), cutoff=1.0, least=2).tolist()
     [True, False, True, False, True]

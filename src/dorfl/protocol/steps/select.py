@@ -41,7 +41,11 @@ class Select(Step):
         if not left:
             return state.agree(candidate=None)._replace(step="compare")
         if state.study.privacy.summed:
-            return state.agree(candidate=selection.candidates[left[0]])._replace(step="round")
+            place, candidate = left[0], selection.candidates[left[0]]
+            # With a smaller ridge, training starts from the model with the usual one.
+            start = selection.models[place - 1] if candidate.ridge < 1.0 else None
+            state = state._replace(selection=selection._replace(start=start), step="round")
+            return state.agree(candidate=candidate)
         servers = tuple(
             training.new_server(state.agree(candidate=candidate)) if model is None else None
             for candidate, model in zip(selection.candidates, selection.models, strict=True)
