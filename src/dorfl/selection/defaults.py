@@ -64,7 +64,7 @@ class Choice:
     words
         Reasons for the choice, one sentence each.
     decision
-        The outlier share and its evidence; None if it was given.
+        The outlier share and ridge, and their evidence; None if the share was given.
     """
 
     method: Method
@@ -103,32 +103,11 @@ def method_for(
     cutoff: float | None = None,
     decision: Decision | None = None,
 ) -> Choice:
-    """Return the method for columns of these scales.
+    """Return the method for columns of these scales, by name: "dorfl", "erm", "afl", …
 
-    Parameters
-    ----------
-    found
-        Robust scales of the columns.
-    method
-        "dorfl", "erm", "afl", "wafl" or "gdrfl".
-    outliers
-        Assumed share of outliers, from 0 to 0.4.
-    shift
-        Assumed drift in robust standard deviations, or "auto".
-    frozen
-        Columns that cannot drift and have no outlying values, such as one-hot categories.
-    loss
-        The loss of the training.
-    rho, beta, score_weight
-        ρ, β and ρ₂, if they are given instead of derived.
-    center
-        ξ̄, as :func:`dorfl.scores.quadratic` takes it.
-    mixture
-        "fixed", "agnostic", or a rule from :mod:`dorfl.mixture`.
-    cutoff
-        Squared distance from ξ̄ within which inliers lie.
-    decision
-        Evidence for `outliers`, if it was selected and not given.
+    Columns that cannot drift and have no outlying values are `frozen`. ρ, β and ρ₂ (`score_weight`)
+    are derived if they are not given. Inliers lie within the squared distance `cutoff` from ξ̄.
+    `decision` is the evidence for `outliers`, if the share was selected and not given.
     """
     rule = _mixture(mixture or RULES[method])
     about_mixture = _MIXTURE_WORDS[rule.adversarial]
@@ -177,17 +156,7 @@ def shape_of(found: ColumnScales, frozen: Sequence[int]) -> Array:
 
 
 def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
-    """Return the temperature ρβ.
-
-    Parameters
-    ----------
-    price
-        Price ρ of transport.
-    steepest
-        Largest entry of V in units of the transport cost.
-    unit
-        Unit of the loss.
-    """
+    """Return the temperature ρβ, for the largest entry of V in units of the transport cost."""
     pull = 2.0 * STEEPNESS * steepest
     return min(TEMPERATURE * unit, MAX_PULL * price / pull) if pull > 0 else TEMPERATURE * unit
 

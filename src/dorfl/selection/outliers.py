@@ -2,10 +2,10 @@
 
 Candidates are ordered from plain to cautious: outlier share 0 (plain training), 0.1 and 0.25, each
 with a ridge of 1/n and of 0.01/n. All of them are trained at the same time on two thirds of every
-client's rows. The remaining third compares them in pairs. The loss of a row is its negative log-likelihood: the log loss of a
-classifier, or the absolute error of a regression in units of plain training's mean absolute error
-(Laplace's distribution). Differences are paired by row. Each client is a stratum: it reports n,
-trimmed means and winsorised variances.
+client's rows. The remaining third compares them in pairs. The loss of a row is its negative
+log-likelihood: the log loss of a classifier, or the absolute error of a regression in units of
+plain training's mean absolute error (Laplace's distribution). Differences are paired by row. Each
+client is a stratum: it reports n, trimmed means and winsorised variances.
 
     The plainest candidate that no other candidate beats is selected.
 

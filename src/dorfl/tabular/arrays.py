@@ -52,24 +52,12 @@ _DIRECT = ("theta_radius", "batch", "participation", "tolerance", "limits", "pri
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A study that was run on rows in memory.
-
-    Attributes
-    ----------
-    state
-        The coordinator's last state.
-    group
-        The standardised rows with the model's problem.
-    prepared
-        The rows and how they were standardised.
-    weights
-        (n,) relative weight of each given row: 1 counts in full, 0 not at all.
-    """
+    """A study that was run on rows in memory."""
 
     state: State
     group: Group
     prepared: Prepared
-    weights: Array
+    weights: Array  # (n,) relative weight of each given row: 1 counts in full, 0 not at all
 
     @property
     def fit(self) -> Fit:
@@ -218,21 +206,8 @@ def table_of(
 ) -> tuple[pa.Table, Used]:
     """Return numeric rows as a table with columns x0, x1, …, and how a study uses them.
 
-    Parameters
-    ----------
-    X
-        (n, d) numbers.
-    labels
-        What is predicted, as a column of the table.
-    frozen
-        Columns that cannot drift, by place or name. By default those with two values, which are
-        read as categories, as in a file.
-    names
-        Names of the columns, by which `frozen` may refer to them.
-    weights
-        (n,) weights; a column counts as two-valued if its rows of positive weight are.
-    plain
-        Whether two-valued columns are read as numbers too.
+    Columns that cannot drift are `frozen`, by place or by their `names`. By default those with two
+    values are, in rows of positive weight, and are read as categories as in a file unless `plain`.
     """
     two = _has_two_values(X if weights is None else X[weights > 0])
     places = frozen_columns(np.flatnonzero(two) if frozen is None else frozen, list(names))
@@ -253,22 +228,11 @@ def run(
     score: Score | None = None,
     progress: Callable[[Round], object] | None = None,
 ) -> Fitted:
-    """Run a study on the rows of a table.
+    """Run a study, whose label is the column ``LABEL``, on the rows of a table.
 
-    Parameters
-    ----------
-    study
-        Settings; the label is the column ``LABEL``.
-    table
-        Rows with their label.
-    clients
-        (n,) the client of each row, or None for one client.
-    weights
-        (n,) weights of rows; an integer k is equivalent to k copies of the row.
-    score
-        Outlier score on standardised columns, in place of the study's own.
-    progress
-        Called with every round of the final training.
+    A weight of k is equivalent to k copies of the row, and None in place of the rows' clients means
+    one client. A `score` on standardised columns stands in place of the study's own. `progress` is
+    called with every round of the final training.
     """
     prepared, mass = _prepare(study, table, clients, weights)
     state, group = engine.fit(linear(study), prepared, progress, mass=mass, score=score)
@@ -313,16 +277,9 @@ def _prepare(
 
 
 def in_given_units(fitted: Fitted, classes: Array, dims: int) -> Fit:
-    """Return the fit in the units of the given rows.
+    """Return the fit in the units of the given rows, of `dims` columns.
 
-    Parameters
-    ----------
-    fitted
-        A study that was run.
-    classes
-        The labels in their order; empty for a regression.
-    dims
-        Number of columns of the given rows.
+    `classes` are the labels in their order; empty for a regression.
     """
     fit = fitted.fit
     units, old = _Units(fitted.state, dims), fit.problem
@@ -371,15 +328,7 @@ def mixture_settings(rule: str | Mixture | None) -> dict[str, Any]:
 
 
 def rows_by_client(clients: Any, count: int) -> tuple[list[str], list[Array]]:
-    """Return the names of the clients, and the indices of each client's rows.
-
-    Parameters
-    ----------
-    clients
-        (n,) the client of each row, or None for one client.
-    count
-        Number of rows.
-    """
+    """Return the names of the clients, and the indices of each client's rows."""
     if clients is None:
         return ["all"], [np.arange(count)]
     listed = np.asarray(clients)
@@ -402,14 +351,7 @@ def rows_by_client(clients: Any, count: int) -> tuple[list[str], list[Array]]:
 def coefficients(theta: Array, transform: Transform, dims: int) -> tuple[Array, Array]:
     """Return (outputs, d) coefficients and (outputs,) intercepts for columns x0, x1, … as given.
 
-    Parameters
-    ----------
-    theta
-        (outputs, features + 1) parameters for standardised columns, the intercept last.
-    transform
-        How columns were standardised.
-    dims
-        Number of given columns.
+    `theta` has (outputs, features + 1) parameters for standardised columns, the intercept last.
     """
     coef, intercept = np.zeros((len(theta), dims)), theta[:, -1].copy()
     first = 0

@@ -33,32 +33,17 @@ TIED = 2.0  # paired standard errors within which two methods tie: about 95 % co
 class Comparison(NamedTuple):
     """Scores of every method on every row, by a model that was not trained with the row.
 
-    Attributes
-    ----------
-    methods, clients
-        Names.
-    owner
-        (n,) the number of each row's client.
-    scores
-        (methods, n) 1 for a correct class and 0 for others, or absolute errors.
-    inlier
-        (n,) rows with at least half of an ordinary row's weight, by the robust model of the fold.
-    classifies
-        Whether scores are accuracies.
-    folds
-        Number of folds.
-    shortfalls
-        Trainings that did not converge, or that are no better than a constant.
+    Rows have the scores 1 for a correct class and 0 for others, or absolute errors.
     """
 
     methods: tuple[str, ...]
     clients: tuple[str, ...]
-    owner: Array
-    scores: Array
-    inlier: Array
+    owner: Array  # (n,) the number of each row's client
+    scores: Array  # (methods, n)
+    inlier: Array  # (n,) rows that the robust model of the fold does not down-weight
     classifies: bool
     folds: int
-    shortfalls: tuple[str, ...] = ()
+    shortfalls: tuple[str, ...] = ()  # trainings that did not converge, or beat no constant
 
     @property
     def measure(self) -> str:
@@ -138,15 +123,7 @@ def compare(
 ) -> Comparison:
     """Train every method on all folds but one and score the rows of that fold, in turn.
 
-    Parameters
-    ----------
-    study
-        The table and its settings.
-    folds, methods
-        Number of folds, among which every client's rows are divided, and names of methods: by
-        default :func:`compared`.
-    tick
-        Called with a description and the number of trainings that begin: 1, or 0 for a round.
+    `tick` is called with a description and the number of trainings that begin: 1, or 0 for a round.
     """
     methods = compared(study) if methods is None else methods
     # Classes are those of all rows: a rare one may be in a single fold.

@@ -38,24 +38,8 @@ def train_models(
 
     Both are trained with the ridge, and the method with the outlier share and the weights of
     labels, that were decided for `model`; nothing is selected again. If the decided method is plain
-    training, it is ERM and trained once.
-
-    Parameters
-    ----------
-    study
-        The table and its settings.
-    model
-        The model trained on all rows.
-    tick
-        Called before every round.
-    rows
-        The rows that `model` was trained on, if they are still in memory with their table.
-
-    Returns
-    -------
-    models, prepared, rest
-        Models by name, the study's method first; the rows that they were trained on; and the
-        held-out rows.
+    training, it is ERM and trained once. Returned are the models by name, the study's method first,
+    the rows that they were trained on, and the held-out rows.
     """
     settings = study.changed(
         data_task="classification" if model.classifies else "regression",
@@ -84,24 +68,9 @@ def evaluate_methods(
 ) -> tuple[HeldOutScores, ...]:
     """Estimate how the study's method, ERM and a constant predict rows not trained with.
 
-    Parameters
-    ----------
-    study
-        The table and its settings.
-    model
-        The model trained on all rows. A held-out row is an inlier if this model gives it at least
-        half of an ordinary row's weight.
-    trained
-        The rows that `model` was trained on.
-    tick
-        Called before every round.
-    keep
-        Called with the model trained on four fifths of the rows, these rows, and the held-out rows.
-
-    Returns
-    -------
-    tuple of HeldOutScores
-        The method, ERM unless it is the method, and the constant.
+    A held-out row is an inlier if `model`, which was trained on the rows `trained`, gives it at
+    least half of an ordinary row's weight. `tick` is called before every round, and `keep` with the
+    model trained on four fifths of the rows, these rows, and the held-out rows.
     """
     models, prepared, rest = train_models(study, model, tick, trained)
     first = next(iter(models.values()))

@@ -39,37 +39,20 @@ _MAD_TO_SD = 1.4826  # standard deviations per median absolute deviation of a no
 
 
 class LabelErrors(NamedTuple):
-    """Rows whose label does not fit, the most surprising first.
+    """Rows whose label does not fit, the most surprising first."""
 
-    Attributes
-    ----------
-    places
-        Indices into `Rows`.
-    predicted
-        The likeliest other class, or the predicted number.
-    confidence
-        Probability of the predicted class; 1 for a number.
-    """
-
-    places: Array
-    predicted: Array
-    confidence: Array
+    places: Array  # indices into `Rows`
+    predicted: Array  # the likeliest other class, or the predicted number
+    confidence: Array  # probability of the predicted class; 1 for a number
 
 
 NONE = LabelErrors(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
 def find_label_errors(model: Model, rows: Rows, inliers: Array | None = None) -> LabelErrors:
-    """Return the rows whose label does not fit.
+    """Return the rows whose label does not fit, of the `inliers` or of all.
 
-    Parameters
-    ----------
-    model
-        A trained model; its loss is used for the out-of-fold models.
-    rows
-        Rows with labels, as the model sees them.
-    inliers
-        (n,) rows to look at; by default all. Classes with fewer rows than folds are left out.
+    Classes with fewer rows than folds are left out.
     """
     used = np.ones(len(rows.y), dtype=bool) if inliers is None else inliers.copy()
     if model.classifies:
@@ -132,15 +115,7 @@ def predict_out_of_fold(loss: Loss, X: Array, y: Array) -> Array:
 
 
 def misfits(p: Array, codes: Array) -> Array:
-    """Return which labels do not fit the out-of-fold probabilities.
-
-    Parameters
-    ----------
-    p
-        (n, classes) probabilities.
-    codes
-        (n,) class numbers.
-    """
+    """Return which class numbers do not fit the (n, classes) out-of-fold probabilities."""
     logs, rows, other = np.log(np.maximum(p, 1e-300)), np.arange(len(codes)), _other_class(p, codes)
     odds = logs[rows, codes] - logs[rows, other]
     typical, middle, scale = np.zeros((3, p.shape[1]))

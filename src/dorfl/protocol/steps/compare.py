@@ -104,20 +104,9 @@ def candidate_losses(
     agreed: Agreement,
     center: Array | None,
 ) -> list[Array]:
-    """Return the losses of every candidate on a client's held-out rows.
+    """Return the losses of every candidate on a client's held-out rows, of all its rows `X`, `y`.
 
-    Parameters
-    ----------
-    problem
-        The problem of any candidate.
-    models
-        (candidates, parameters) models of the candidates.
-    X, y
-        All rows of the client, of which a third is held out.
-    agreed
-        What is agreed on: the limit on rows, cutoffs, and the least rows behind a statistic.
-    center
-        ξ̄ of the client, or of its classes; None if no row can be an outlier.
+    `center` is ξ̄ of the client, or of its classes; None if no row can be an outlier.
     """
     least = agreed.study.privacy.least
     _, held = outliers.split_rows(len(y), agreed.row_limit, y if agreed.classes else None)

@@ -136,16 +136,9 @@ class ClassCenters(Location):
 def report(
     X: Array, y: Array, agreement: Agreement, missing: Array | None = None
 ) -> LocationReport:
-    """Report the location of a client's rows, of its classes, and of a numeric label.
+    """Report the location of a client's standardised rows, of its classes, and of a numeric label.
 
-    Parameters
-    ----------
-    X, y
-        (n, d) standardised rows and (n,) labels.
-    agreement
-        What is agreed on so far.
-    missing
-        (d,) numbers of missing values, for which imputation values stand in `X`.
+    `missing` has (d,) numbers of missing values, for which imputation values stand in `X`.
     """
     transform, target = agreement.transform, agreement.target
     fills = np.zeros(len(transform.names))
@@ -179,14 +172,7 @@ def own_center(X: Array, y: Array, agreement: Agreement) -> Array | None:
 def count_missing(table: Any, transform: Transform, bounds: Array) -> Array:
     """Return (clients, d) numbers of missing values in numeric columns.
 
-    Parameters
-    ----------
-    table
-        The rows, one client after the other.
-    transform
-        The transformation of columns. A missing category is a level like others.
-    bounds
-        (clients + 1,) client i has the rows bounds[i] … bounds[i + 1].
+    Client i has the rows bounds[i] … bounds[i + 1]. A missing category is a level like others.
     """
     found = np.zeros((len(bounds) - 1, len(transform.names)), dtype=np.int64)
     for at, part in _numeric(transform):
