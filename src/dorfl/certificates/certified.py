@@ -195,9 +195,15 @@ class Certified(ABC):
         """Shares of outliers on a curve."""
         return tuple(sorted({*SHARES, self.outliers}))
 
-    def over_drift(self) -> list[tuple[float, Bounds]]:
-        """Return the bounds over drifts, at the share of outliers of the certificate."""
-        return [(drift, self.at(drift=drift)) for drift in DRIFTS]
+    def over_drift(self, drifts: Sequence[float] = DRIFTS) -> list[tuple[float, Bounds]]:
+        """Return each drift with its bounds, at the share of outliers of the certificate.
+
+        Parameters
+        ----------
+        drifts : sequence of float
+            Drifts in standard deviations.
+        """
+        return [(drift, self.at(drift=drift)) for drift in drifts]
 
     def over_outliers(self) -> list[tuple[float, Bounds]]:
         """Return the bounds over shares of outliers, at the drift of the certificate."""

@@ -7,15 +7,18 @@ no infinity, which is written as null.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dorfl.objective import costs, losses, mixture, scores
-from dorfl.objective.base import Kind, Loss, Score
+from dorfl.objective.base import Kind, Loss
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import Mixture
 from dorfl.support.wire import number, short, text, whole
+
+K = TypeVar("K", bound=Kind)
 
 
 def write_method(method: Method) -> dict[str, Any]:
@@ -25,7 +28,7 @@ def write_method(method: Method) -> dict[str, Any]:
     >>> write_method(methods.erm())["rho"] is None
     True
     """
-    cost = method.cost
+    cost, score = method.cost, method.score
     weight = [_to_json(w) for w in cost.weight] if isinstance(cost.weight, tuple) else cost.weight
     return {
         "name": method.name,
@@ -37,7 +40,7 @@ def write_method(method: Method) -> dict[str, Any]:
             "frozen": list(cost.frozen),
             "label_price": _to_json(cost.label_price),
         },
-        "score": _write_score(method.score),
+        "score": None if score is None else _write_kind(score, scores.KINDS, "kind"),
         "mixture": _write_mixture(method.mixture),
     }
 
@@ -57,6 +60,7 @@ def read_method(written: Any) -> Method:
             frozen=[whole(k) for k in cost["frozen"]],
             label_price=_from_json(cost["label_price"]),
         )
+        score = written["score"]
         rho, temperature = _from_json(written["rho"]), _from_json(written["temperature"])
         radius = None if written["radius"] is None else number(written["radius"])
         if not (rho > 0 and temperature > 0 and (radius is None or radius > 0)):
@@ -66,7 +70,7 @@ def read_method(written: Any) -> Method:
             rho,
             price,
             temperature,
-            _read_score(written["score"]),
+            None if score is None else _read_kind(score, scores.KINDS, "kind"),
             _read_mixture(written["mixture"]),
             radius,
         )
@@ -80,30 +84,31 @@ def write_loss(loss: Loss) -> dict[str, Any]:
     >>> write_loss(losses.huber(0.5))
     {'name': 'huber', 'delta': 0.5}
     """
-    return {"name": _name(loss, losses.KINDS), **loss.to_json()}
+    return _write_kind(loss, losses.KINDS, "name")
 
 
 def read_loss(written: Any) -> Loss:
     """Read a loss from JSON types; raise a ValueError if a field is damaged."""
     try:
-        made: Loss = _kind(written["name"], losses.KINDS).from_json(written)
+        return _read_kind(written, losses.KINDS, "name")
     except (KeyError, TypeError) as problem:
         raise ValueError(f"the loss is damaged ({problem})") from None
-    return made
 
 
-def _name(kind: Kind, known: Any) -> str:
+def _write_kind(kind: Kind, known: Mapping[str, type[Kind]], tag: str) -> dict[str, Any]:
+    """Return a loss or a score, with its name as `tag`."""
     if known.get(kind.name) is not type(kind):
         what = type(kind).__name__
         raise ValueError(f"a loss or score of your own ({what}) cannot be saved; add it to KINDS")
-    return kind.name
+    return {tag: kind.name, **kind.to_json()}
 
 
-def _kind(name: Any, known: Any) -> type[Kind]:
-    if text(name) not in known:
+def _read_kind(written: Any, known: Mapping[str, type[K]], tag: str) -> K:
+    name = text(written[tag])
+    if name not in known:
         raise ValueError(f"{short(name)} is unknown; there are {', '.join(known)}")
-    found: type[Kind] = known[name]
-    return found
+    made: K = known[name].from_json(written)
+    return made
 
 
 def _to_json(value: float) -> float | None:
@@ -112,17 +117,6 @@ def _to_json(value: float) -> float | None:
 
 def _from_json(value: Any) -> float:
     return math.inf if value is None else number(value)
-
-
-def _write_score(score: Score | None) -> dict[str, Any] | None:
-    return None if score is None else {"kind": _name(score, scores.KINDS), **score.to_json()}
-
-
-def _read_score(written: Any) -> Score | None:
-    if written is None:
-        return None
-    made: Score = _kind(written["kind"], scores.KINDS).from_json(written)
-    return made
 
 
 def _write_mixture(rule: Mixture) -> dict[str, Any]:
