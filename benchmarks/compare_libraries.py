@@ -36,10 +36,11 @@ from sklearn.linear_model import (
 )
 
 import dorfl
-from dorfl.data.datasets.base import Clients, hold_out, pooled
+from dorfl.data.datasets.base import Clients
 from dorfl.report.content import Measured, Table, measured
 from dorfl.report.tables import as_markdown
 from experiments import peers
+from experiments.rows import hold_out, pooled
 from experiments.tuning import constant
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -30,9 +30,9 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 
 import dorfl
 import public_tables
-from dorfl.data.datasets.base import pooled
 from dorfl.solvers.base import relative
 from experiments.data.packages import UnavailableError
+from experiments.rows import pooled
 from public_tables import METHODS, Table
 
 ROOM = 0.5  # seconds that repeating a short training may take

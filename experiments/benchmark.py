@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.data.datasets.base import Clients, pooled
+from dorfl.data.datasets.base import Clients
 from dorfl.federated import registry
 from experiments import candidates, cells, corruption, tables
 from experiments.candidates import CLEAN, CONSTANT, NAMES, Setup
@@ -23,6 +23,7 @@ from experiments.cells import Cell
 from experiments.corruption import PLAIN, SHARES, Columns, Task
 from experiments.data import fashion_mnist, public
 from experiments.fashion import THREE
+from experiments.rows import pooled
 
 if TYPE_CHECKING:
     import pandas as pd

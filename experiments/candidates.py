@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dorfl.data.datasets.base import Clients, hold_out, pooled
+from dorfl.data.datasets.base import Clients
 from dorfl.federated import registry
 from dorfl.networks.aggregation import geometric_median, trimmed_mean
 from dorfl.networks.data import gather
@@ -33,6 +33,7 @@ from dorfl.objective.mixture import Mixture
 from dorfl.support.types import Array
 from experiments.baselines import CVaR, Proximal, Term
 from experiments.corruption import PLAIN, Columns, Task
+from experiments.rows import hold_out, pooled
 
 TRIES = 6  # candidates of every method
 TEMPERATURE = 20.0  # of DOR-FL's tilt, and the bound on its loss

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorfl.data.datasets.base import Clients, pooled
+from dorfl.data.datasets.base import Clients
 from dorfl.support.types import Array
+from experiments.rows import pooled
 
 SHARES = {  # of the training rows that are wrong
     "clean": 0.0,

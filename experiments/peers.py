@@ -10,8 +10,9 @@ import warnings
 
 import numpy as np
 
-from dorfl.data.datasets.base import Clients, pooled
+from dorfl.data.datasets.base import Clients
 from dorfl.support.types import Array
+from experiments.rows import pooled
 
 POOLED = "scikit-learn, pooled"
 TRIMMED = "trimming, pooled"

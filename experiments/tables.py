@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dorfl.data import tables
-from dorfl.data.datasets.base import hold_out
 from dorfl.objective.base import Loss
 from dorfl.protocol import resolution
 from dorfl.protocol.settings import Data, Study, Used
 from dorfl.support.types import Array
 from dorfl.tabular.rows import prepare
+from experiments.rows import hold_out
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dorfl
-from dorfl.data.datasets.base import Clients, Dataset, hold_out
+from dorfl.data.datasets.base import Clients, Dataset
 from dorfl.federated.fit import Fit
 from dorfl.federated.training import train
 from dorfl.objective import methods
 from dorfl.objective.costs import Cost
 from dorfl.objective.methods import Method
 from dorfl.support.types import Array
+from experiments.rows import hold_out
 
 NAMES = {"erm": "ERM", "afl": "AFL", "wafl": "WAFL", "gdrfl": "GDRFL", "dorfl": "DOR-FL"}
 

@@ -7,7 +7,7 @@ import pytest
 
 import dorfl
 from dorfl.data.datasets import synthetic
-from dorfl.data.datasets.base import pooled
+from experiments.rows import pooled
 
 adult_module = importlib.import_module("dorfl.data.datasets.adult")
 

@@ -72,20 +72,3 @@ def seventy_percent(count: int, seed: int) -> Array:
     order = np.random.default_rng([seed, count]).permutation(count)
     drawn[order[: round(0.7 * count)]] = True
     return drawn
-
-
-def pooled(clients: Clients) -> tuple[Array, Array]:
-    """Return the rows and labels of all clients as one table."""
-    tables, labels = zip(*clients.values(), strict=True)
-    return np.concatenate(tables), np.concatenate(labels)
-
-
-def hold_out(clients: Clients, share: float, seed: int) -> tuple[list[Array], list[Array]]:
-    """Return sorted row numbers of every client: those kept, and a random `share` to hold out."""
-    streams = np.random.default_rng([seed, 70]).spawn(len(clients))
-    kept, held = [], []
-    for (_, y), rng in zip(clients.values(), streams, strict=True):
-        order, size = rng.permutation(len(y)), round(share * len(y))
-        held.append(np.sort(order[:size]))
-        kept.append(np.sort(order[size:]))
-    return kept, held
