@@ -231,8 +231,8 @@ def run(
     """Run a study, whose label is the column ``LABEL``, on the rows of a table.
 
     A weight of k is equivalent to k copies of the row, and None in place of the rows' clients means
-    one client. A `score` on standardised columns stands in place of the study's own. `progress` is
-    called with every round of the final training.
+    one client. A `score` on standardised columns replaces the study's own. `progress` is called
+    with every round of the final training.
     """
     prepared, mass = _prepare(study, table, clients, weights)
     state, group = engine.fit(linear(study), prepared, progress, mass=mass, score=score)
