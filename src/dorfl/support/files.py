@@ -14,17 +14,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` if the block ends without an exception.
 
     The new file is synced to disk and then renamed, so readers and crashes see the old or the new
-    content, never a part.
-
-    Parameters
-    ----------
-    path
-        The file to replace; folders above it are made.
-
-    Yields
-    ------
-    Path
-        The temporary file.
+    content, never a part. Folders above it are made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -42,14 +32,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically.
-
-    Parameters
-    ----------
-    path
-        The file; folders above it are made.
-    content
-        Its new content.
+    """Replace the content of a file atomically; folders above it are made.
 
     >>> note = Path(tempfile.mkdtemp()) / "new" / "note.txt"
     >>> write_whole(note, b"whole")

@@ -31,19 +31,7 @@ _blas_before: list[int] = []
 
 
 def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bool = False) -> None:
-    """Run `work` on slices that cover range(count), on all cores if that is faster.
-
-    Parameters
-    ----------
-    work
-        Function of one slice.
-    count
-        Number of items to share out.
-    numbers
-        How many numbers are read in all; decides whether threads are worth their start-up time.
-    blas
-        Whether `work` calls BLAS, which then runs on one thread per call.
-    """
+    """Run `work` on slices that cover range(count), as :func:`together` does."""
     pieces = min(THREADS * 4, count)
     edges = np.linspace(0, count, pieces + 1).astype(int).tolist()
     waiting = [slice(first, stop) for first, stop in pairwise(edges)]
@@ -60,18 +48,9 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
 
 
 def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: bool = False) -> None:
-    """Run `work` once on every core if that is faster; `work` takes chunks until none is left.
+    """Run `work` on every core if that is faster; `work` takes one of `pieces` until none is left.
 
-    Parameters
-    ----------
-    work
-        Function without arguments.
-    pieces
-        Number of chunks.
-    numbers
-        How many numbers are read in all; decides whether threads are worth their start-up time.
-    blas
-        Whether `work` calls BLAS, which then runs on one thread per call.
+    Threads are worth their start if many `numbers` are read. With `blas`, BLAS has one thread a call.
 
     >>> left = ["a", "b", "c"]
     >>> together(left.clear, 3, 10**6)
@@ -100,18 +79,6 @@ def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: boo
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Map `work` over items on all cores, in order; for long tasks.
-
-    Parameters
-    ----------
-    work
-        Function of one item.
-    items
-        The items.
-
-    Returns
-    -------
-    list
-        Results in the order of the items.
 
     >>> each(abs, [-1, 2])
     [1, 2]

@@ -49,51 +49,16 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value as canonical JSON: equal values give equal bytes on every machine.
-
-    Parameters
-    ----------
-    value
-        A record, or a container of records, arrays, text, bytes and numbers.
-
-    Returns
-    -------
-    bytes
-        The JSON.
-
-    Raises
-    ------
-    TypeError
-        If a value has another type.
-    """
+    """Encode records, arrays and JSON types: equal values give equal bytes on every machine."""
     return json.dumps(
         _plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()
 
 
 def decode(data: bytes, kind: type[T], *, finite: bool = True, limit: int = LIMIT) -> T:
-    """Decode untrusted bytes.
+    """Decode untrusted bytes of :func:`encode`; ValueError names the field that does not fit.
 
-    Parameters
-    ----------
-    data
-        JSON, as :func:`encode` writes it.
-    kind
-        Expected type: a NamedTuple, a dataclass, or a container of them.
-    finite
-        Whether to refuse NaN and infinities.
-    limit
-        Largest number of bytes accepted.
-
-    Returns
-    -------
-    kind
-        The value.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are not a value of that type; the message names the field.
+    NaN and infinities are refused if `finite`, and more than `limit` bytes always.
     """
     name = getattr(kind, "__name__", "message")
     if len(data) > limit:
@@ -134,24 +99,7 @@ def _plain(value: Any, tagged: bool = False) -> Any:
 
 
 def read(plain: Any, kind: Any, where: str, finite: bool) -> Any:
-    """Convert parsed JSON to a value of a type.
-
-    Parameters
-    ----------
-    plain
-        Parsed JSON.
-    kind
-        Expected type.
-    where
-        Name of the value in errors.
-    finite
-        Whether to refuse NaN and infinities.
-
-    Raises
-    ------
-    ValueError
-        If it is not a value of that type.
-    """
+    """Convert parsed JSON to a value of type `kind`; errors name it by `where`."""
     origin, arguments = _parts(kind)
     if origin in (Union, types.UnionType):
         return _read_union(plain, arguments, where, finite)
@@ -314,6 +262,15 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 def _listed(names: Any) -> str:
     shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
     return shown or "none"
+
+
+def _is_unicode(value: str) -> bool:
+    """Return whether text can be encoded: JSON may hold half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_unicode(value: str) -> bool:
