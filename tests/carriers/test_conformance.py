@@ -20,8 +20,8 @@ from study_cases import METHODS, among, make_study, secure_sites
 
 pytestmark = pytest.mark.xdist_group("carriers")
 
-FEW = "rounds = 3"
-LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 6'
+FEW = "max_rounds = 3"
+LONGER = 'solver = "optimistic"\ntol = 1e-12\nmax_rounds = 6'
 SHORT = {"method": METHODS["erm"], "training": FEW}
 
 
@@ -230,7 +230,7 @@ def test_secure_sums_give_the_model_of_one_process_bit_for_bit(deployed, able, m
 def test_a_network_is_the_one_of_one_process_bit_for_bit(deployed, able):
     able("network")
     pytest.importorskip("torch")
-    study = make_study(TABLES, training='model = "mlp"\nbatch = 0\nrounds = 3')
+    study = make_study(TABLES, training='model = "mlp"\nbatch = 0\nmax_rounds = 3')
     folder = deployed.run(study)
     assert deployed.outcome(folder).rounds == 3
     assert (folder / "model").is_dir()

@@ -183,7 +183,7 @@ def test_mangled_payloads_of_a_site_change_nothing():
     """67,000, of every step: a hostile site may sign whatever it likes."""
     rng, tables = random.Random(1), synthetic_tables()
     sites = make_sites(tables)
-    state = coordinator.begin(make_study(tables, training="rounds = 2"), "run")
+    state = coordinator.begin(make_study(tables, training="max_rounds = 2"), "run")
     tried = read = 0
     while state.step != "done":
         asked = {s: wire.encode(coordinator.request(state, s)) for s in state.sites}

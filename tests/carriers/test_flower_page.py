@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "federation-flower.md"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deployment"
 NAMES, TABLES = ("site-1",), synthetic_tables()
 STUDY = (
-    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nrounds = 2\n'
+    f'name = "heart"\n[data]\nlabel = "y"\n[method]\n{METHODS["erm"]}\n[training]\nmax_rounds = 2\n'
     '[privacy]\nreports = "open"\n'
 )
 
@@ -219,7 +219,7 @@ def test_the_page_as_it_is_written(place):
     assert "model:" in shown, shown
     (made,) = (place / "fed" / "runs").glob("*/model")
     pair = {name: TABLES[name] for name in NAMES}
-    study = make_study(pair, method=METHODS["erm"], training="rounds = 2")
+    study = make_study(pair, method=METHODS["erm"], training="max_rounds = 2")
     assert same(models.load(made).fit, alone(study, pair))
     assert [*(place / "site-1" / "flower" / "dorfl-site.service.cache").rglob("*.nbc")]
     assert [*(flower / "dorfl-coordinator.service.cache").rglob("*.nbi")]

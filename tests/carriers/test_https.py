@@ -422,8 +422,8 @@ def test_a_site_survives_whatever_answers(served, said):
 
 # ── as it is deployed ────────────────────────────────────────────────────────────────────────────
 
-LONGER = 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 6'
-FEW = "rounds = 3"
+LONGER = 'solver = "optimistic"\ntol = 1e-12\nmax_rounds = 6'
+FEW = "max_rounds = 3"
 
 
 @pytest.fixture(scope="module")
@@ -581,7 +581,7 @@ def test_a_site_can_leave_a_run_and_is_not_waited_for(deployed):
         time.sleep(0.5 if b'"step":"round"' in request else 0.0)
         return endpoint.respond(request)
 
-    study = make_study(pair, training="rounds = 4", absent="answer_within = 1\nstand_in = 0")
+    study = make_study(pair, training="max_rounds = 4", absent="answer_within = 1\nstand_in = 0")
 
     def leave():
         deployed.federation.remove_site(name)

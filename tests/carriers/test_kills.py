@@ -19,8 +19,8 @@ from study_cases import METHODS, make_study
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers")]
 
 RESTARTS = "answer_within = 600"  # seconds: sites are started again and again
-LONGER = {"training": 'solver = "optimistic"\ntolerance = 1e-12\nrounds = 12', "absent": RESTARTS}
-SHORT = {"method": METHODS["erm"], "training": "rounds = 3", "absent": RESTARTS}
+LONGER = {"training": 'solver = "optimistic"\ntol = 1e-12\nmax_rounds = 12', "absent": RESTARTS}
+SHORT = {"method": METHODS["erm"], "training": "max_rounds = 3", "absent": RESTARTS}
 WITHIN = {"in-process": 2.0, "https": 4.0, "flower": 40.0}  # seconds until the next kill, at most
 
 

@@ -342,7 +342,7 @@ def test_a_model_that_learnt_nothing_is_not_written_unless_forced(home, tmp_path
     study = tmp_path / "study.toml"
     study.write_text(
         f'[data]\nfile = "{home / "data.csv"}"\nlabel = "ill"\n'
-        '[training]\nsolver = "sqp"\nrounds = 1\ntolerance = 1e-3\n'
+        '[training]\nsolver = "sqp"\nmax_rounds = 1\ntol = 1e-3\n'
     )
     assert quickly("train", study, "--out", tmp_path / "n").exit_code == 4
 

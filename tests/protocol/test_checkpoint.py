@@ -58,7 +58,7 @@ def test_a_regression_comes_back_while_candidates_are_trained_and_compared(tmp_p
 
 
 def test_the_other_solver_comes_back_too(tmp_path):
-    found = states_of(make_study(TABLES, training='solver = "optimistic"\nrounds = 30'))
+    found = states_of(make_study(TABLES, training='solver = "optimistic"\nmax_rounds = 30'))
     path = tmp_path / "checkpoint.json"
     for state in (found[8], found[20]):
         checkpoint.save(path, state)

@@ -432,7 +432,7 @@ def test_before_and_in_the_first_round_everyone_is_waited_for():
 
 @pytest.mark.parametrize(("then", "waits"), [("wait", True), ("go on", False)])
 def test_a_last_report_stands_in_for_so_many_rounds(then, waits):
-    study = make_study(TABLES, absent=f'stand_in = 2\nthen = "{then}"', training="rounds = 6")
+    study = make_study(TABLES, absent=f'stand_in = 2\nthen = "{then}"', training="max_rounds = 6")
     state = coordinator.begin(study, "run-1")
     while state.step != "round":
         state = coordinator.receive(state, answers_of(state, state.sites))
@@ -472,11 +472,11 @@ BASE = 'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n'
         (BASE + "[method]\noutliers = 0.6", "a share from 0 to 0.4"),
         (BASE + '[method]\nname = "magic"', "choose one of"),
         (BASE + "[method]\nrho = nan", "NaN"),
-        (BASE + "[training]\nrounds = 0", "at least 1"),
-        (BASE + "[training]\nrounds = 1.5", "whole number"),
+        (BASE + "[training]\nmax_rounds = 0", "at least 1"),
+        (BASE + "[training]\nmax_rounds = 1.5", "whole number"),
         (BASE + '[training]\ncurvature = "some"', "choose one of auto, none, diagonal"),
         (BASE + "[training]\nbytes_per_round = -1", "at least 0"),
-        (BASE + "[training]\nbytes_per_round = 99999999", "no message holds it"),
+        (BASE + "[training]\nbytes_per_round = 99999999", "at most 33554432"),
         (
             BASE + 'task = "classification"\n[training]\nloss = "squared"',
             "is not for classification",
@@ -539,7 +539,7 @@ def test_a_liar_does_not_take_over(tmp_path):
         sites = {**make_sites(TABLES), "site-4": a_site("site-4", tables["site-4"], Liar)}
         return local.run(coordinator.begin(study, "run-1"), sites, keep)
 
-    bounded = with_a_liar(make_study(tables, method=method, training="rounds = 40"))
+    bounded = with_a_liar(make_study(tables, method=method, training="max_rounds = 40"))
     assert accuracy(bounded) > accuracy(honest) - 0.02  # no scaled rows have such a risk
 
     kept = []
@@ -563,13 +563,13 @@ def test_a_liar_does_not_take_over(tmp_path):
 @pytest.mark.slow
 def test_differential_privacy_sends_noise_and_nothing_exact():
     private = "epsilon = 8.0\nclip = 2.0"
-    study = make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20", privacy=private)
+    study = make_study(TABLES, method=METHODS["gdrfl"], training="max_rounds = 20", privacy=private)
     first = run(study, TABLES, secret=b"a")
     assert first.outcome.status == "spent"
     assert finish.certificate_of(first) is None
     assert np.array_equal(first.outcome.theta, run(study, TABLES, secret=b"a").outcome.theta)
     assert not np.array_equal(first.outcome.theta, run(study, TABLES, secret=b"b").outcome.theta)
-    exact = run(make_study(TABLES, method=METHODS["gdrfl"], training="rounds = 20"), TABLES)
+    exact = run(make_study(TABLES, method=METHODS["gdrfl"], training="max_rounds = 20"), TABLES)
     assert not np.array_equal(first.history[0].risks, exact.history[0].risks)  # at θ = 0: log 2
     assert np.allclose(exact.history[0].risks, np.log(2))
     with pytest.raises(ValueError, match=r"outliers = 0"):

@@ -248,20 +248,17 @@ def test_the_study_of_the_documentation_runs_on_a_table_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "old",
+    ("old", "new"),
     [
-        '[data]\nfile = "x.csv"\nlabel = "y"\nleast = 12\n[method]\nscore_weight = 2.0\n'
-        "[training]\ntolerance = 1e-3\nrounds = 7\n",
-        'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n[method]\nrho2 = 2.0\nmixture = ""\n'
-        "[training]\ntolerance = 1e-3\nrounds = 7\n[privacy]\nminimum_rows = 12\n",
+        ("[training]\ntolerance = 1e-3", "it is now tol"),
+        ("[training]\nrounds = 7", "it is now max_rounds"),
+        ("[method]\nrho2 = 2.0", "it is now score_weight"),
+        ("[privacy]\nsecure_sum = true", 'it is now reports = "summed"'),
     ],
 )
-def test_studies_of_before_are_read(old):
-    study = toml.parse(old)
-    assert study.training.tol == 1e-3 and study.training.max_rounds == 7
-    assert study.privacy.minimum_rows == 12 and study.method.score_weight == 2.0
-    assert study.method.mixture == "auto"
-    assert toml.parse(toml.to_toml(study)) == study
+def test_names_of_before_are_refused_with_the_new_ones(old, new):
+    with pytest.raises(ValueError, match=new):
+        toml.parse(f'[data]\nlabel = "y"\n{old}\n')
 
 
 def test_tables_as_people_have_them(tmp_path):

@@ -14,18 +14,7 @@ import typer
 
 from dorfl.data import tables
 from dorfl.protocol import checks, toml
-from dorfl.protocol.settings import (
-    CURVATURES,
-    METHODS,
-    MIXTURES,
-    MODELS,
-    SCALINGS,
-    SMALL,
-    SOLVERS,
-    TASKS,
-    Data,
-    Study,
-)
+from dorfl.protocol.settings import Data, Study, settings_of
 from dorfl.tabular.model import Model
 from dorfl.tabular.rows import Rows, rows_for
 
@@ -86,16 +75,6 @@ _SETTINGS = {  # option → section and field of a study, and panel
     "curvature": ("training", "curvature", EXPERT),
     "bytes_per_round": ("training", "bytes_per_round", EXPERT),
     "seed": ("training", "seed", EXPERT),
-}
-_CHOICES = {
-    "model": MODELS,
-    "method": METHODS,
-    "mixture": MIXTURES,
-    "task": TASKS,
-    "small": SMALL,
-    "scaling": SCALINGS,
-    "solver": SOLVERS,
-    "curvature": CURVATURES,
 }
 
 
@@ -165,14 +144,14 @@ def _option(setting: str) -> Any:
     """Return a setting of a study as an option that is None by default."""
     section, name, panel = _SETTINGS[setting]
     record = get_type_hints(Study)[section]
-    kind, about = get_args(get_type_hints(record, include_extras=True)[name])[:2]
+    kind, about, _ = found = settings_of(record)[name]
     several = get_origin(kind) is tuple
     default = record._field_defaults.get(name)
     text = about[0].upper() + about[1:] + (" (repeatable)." if several else ".")
     if default not in (None, ()):
         text += f" Default: {default}."
     flag = f"--{setting.replace('_', '-')}"
-    choice: Any = click.Choice(_CHOICES[setting]) if setting in _CHOICES else None
+    choice: Any = click.Choice(found.choices) if found.choices else None
     if get_args(kind) == (float, str):
         choice = _Share()
     plain = next(t for t in (get_args(kind) or (kind,)) if t is not type(None))

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dorfl import solvers
-from dorfl.objective import mixture as mixing
 from dorfl.objective.methods import check_outliers, check_shift
 from dorfl.protocol import private_columns, resolution
-from dorfl.protocol.settings import (
-    METHODS,
-    MIXTURES,
-    MODELS,
-    REPORTS,
-    SCALINGS,
-    SMALL,
-    SUMMED_SITES,
-    TASKS,
-    Defence,
-    Study,
-    Training,
-)
+from dorfl.protocol.settings import SUMMED_SITES, Defence, Study, Training, check_values
 from dorfl.support import wire
-
-_MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
 
 
 def check(study: Study) -> None:
@@ -36,45 +19,13 @@ def check(study: Study) -> None:
         raise ValueError("study: its name must be made of letters, digits, - and _")
     if data.label in columns.use:
         raise ValueError(f"study: the label {data.label!r} is also one of the columns")
-    for what, value, allowed in (
-        ("data.task", data.task, TASKS),
-        ("data.small", data.small, SMALL),
-        ("columns.scaling", columns.scaling, SCALINGS),
-        ("method.name", method.name, METHODS),
-        ("method.center", method.center, ("auto", "client")),
-        ("method.mixture", method.mixture, MIXTURES),
-        ("method.by", method.by, mixing.BY),
-        ("training.model", options.model, MODELS),
-        ("training.solver", options.solver, solvers.names()),
-        ("absent.then", study.absent.then, ("wait", "go on")),
-        ("privacy.reports", study.privacy.reports, REPORTS),
-    ):
-        if value not in allowed:
-            listed = ", ".join(allowed)
-            raise ValueError(f"{what}: {value!r} is none of these: choose one of {listed}")
-    for what, number, least in (
-        ("absent.answer_within", study.absent.answer_within, 1.0),
-        ("absent.stand_in", study.absent.stand_in, 0),
-        ("privacy.least", study.privacy.least, 1),
-        ("privacy.minimum_rows", study.privacy.minimum_rows, study.privacy.least),
-        ("training.batch", options.batch or 0, 0),
-    ):
-        if not least <= number < np.inf:
-            raise ValueError(f"{what} = {number}: must be at least {least}")
-    if options.bytes_per_round > _MESSAGE:
-        raise ValueError(
-            f"training.bytes_per_round = {options.bytes_per_round}: at most {_MESSAGE}, or no "
-            "message holds it"
-        )
+    for section, values in zip(study._fields, study, strict=True):
+        if wire.is_record(type(values)):
+            check_values(values, f"{section}.")
+    if study.privacy.minimum_rows < study.privacy.least:
+        raise ValueError("privacy.minimum_rows: must be at least privacy.least")
     check_outliers(method.outliers)
     check_shift(method.shift)
-    positive = {f"method.{n}": getattr(method, n) for n in ("rho", "beta", "score_weight", "cap")}
-    positive["training.delta"] = options.delta
-    positive |= {f"privacy.{n}": getattr(study.privacy, n) for n in ("delta", "clip", "highest")}
-    positive |= {f"defence.{n}": getattr(study.defence, n) for n in ("target", "most_rows")}
-    for what, price in positive.items():
-        if price is not None and not 0 < price < np.inf:
-            raise ValueError(f"{what} = {price}: must be a positive number")
     if data.task != "auto" and resolution.loss_of(study, max(len(data.classes), 2)).classifies != (
         data.task == "classification"
     ):

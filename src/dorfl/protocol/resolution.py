@@ -328,11 +328,7 @@ def plan_of(study: Study) -> ColumnPlan:
 def limits_of(study: Study) -> Limits | None:
     """Return the bounds on rows of honest sites, if the study states them."""
     row, target = study.defence.row, study.defence.target
-    if row is None:
-        return None
-    if not row > 0:
-        raise ValueError(f"study: defence.row = {row}; must be positive")
-    return Limits(row, np.inf if target is None else target)
+    return None if row is None else Limits(row, np.inf if target is None else target)
 
 
 def bounds_of(study: Study, problem: Problem) -> Limits | None:

@@ -8,27 +8,92 @@ are asked to take part in and can refuse.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from dorfl import solvers
 from dorfl.federated.options import Options, about
 from dorfl.linear.curvature import BUDGET, RESOLUTIONS
+from dorfl.objective import mixture as mixing
 from dorfl.support import wire
 
-MODELS = ("linear", "mlp")
 METHODS = ("erm", "afl", "wafl", "gdrfl", "dorfl")
-TASKS = ("auto", "classification", "regression")
-MIXTURES = ("auto", "fixed", "agnostic")
-SMALL = ("refuse", "drop", "merge")
-SOLVERS = solvers.names()
-CURVATURES = ("auto", *RESOLUTIONS)
-SCALINGS = ("robust", "standard", "none")
-REPORTS = ("auto", "summed", "open", "private")
 SUMMED_SITES = 3  # of two sites, each would know the other's part of a sum
+_MESSAGE = wire.LIMIT // 2  # bytes of numbers: written as text they are a third longer
 
 Names = tuple[str, ...]
 Known = tuple[float | str, ...]  # the least and the most, or levels
+
+
+class OneOf(NamedTuple):
+    """The values that a setting may have; a function if users may add some."""
+
+    choices: Names | Callable[[], Names]
+
+    @property
+    def names(self) -> Names:
+        """Return the values."""
+        return self.choices() if callable(self.choices) else self.choices
+
+    def objection(self, value: Any) -> str | None:
+        """Return what to write instead of a value, or None."""
+        return None if value in self.names else f"choose one of {', '.join(self.names)}"
+
+
+class Within(NamedTuple):
+    """The range of a setting; infinity is outside."""
+
+    least: float = 0.0
+    most: float = math.inf
+    positive: bool = False
+
+    def objection(self, value: Any) -> str | None:
+        """Return what to write instead of a value, or None."""
+        if self.positive:
+            return None if 0.0 < value < math.inf else "must be a positive number"
+        if not self.least <= value < math.inf:
+            return f"must be at least {self.least}"
+        return f"must be at most {self.most}" if value > self.most else None
+
+
+POSITIVE = Within(positive=True)
+
+
+class Setting(NamedTuple):
+    """A setting: its type, what it is about, and its values. TOML, commands and errors say them."""
+
+    kind: Any
+    about: str
+    values: OneOf | Within | None = None
+
+    @property
+    def choices(self) -> Names:
+        """Return the values to choose from, or none if there are others."""
+        return self.values.names if isinstance(self.values, OneOf) else ()
+
+    @property
+    def text(self) -> str:
+        """Return the description, with the choices."""
+        return f"{self.about}: {', '.join(self.choices)}" if self.choices else self.about
+
+
+@cache
+def settings_of(record: type) -> dict[str, Setting]:
+    """Return the settings of a record, whose fields are annotated with them."""
+    hints = get_type_hints(record, include_extras=True)
+    return {name: Setting(*get_args(hint)) for name, hint in hints.items()}
+
+
+def check_values(record: Any, where: str) -> None:
+    """Raise ValueError if a setting has none of its values."""
+    for name, setting in settings_of(record.__class__).items():
+        value, values = getattr(record, name), setting.values
+        reason = None if value is None or values is None else values.objection(value)
+        if reason is not None:
+            raise ValueError(f"{where}{name} = {value!r}: {reason}")
 
 
 class Data(NamedTuple):
@@ -37,9 +102,11 @@ class Data(NamedTuple):
     label: Annotated[str, "the column to predict"]
     file: Annotated[str | None, "the table: CSV (also .gz) or Parquet; sites have their own"] = None
     client: Annotated[str | None, "the column that names the client of each row"] = None
-    task: Annotated[str, "what is learnt: auto, classification or regression"] = "auto"
+    task: Annotated[str, "what is learnt", OneOf(("auto", "classification", "regression"))] = "auto"
     classes: Annotated[Names, "the label's values; none named: those that are found"] = ()
-    small: Annotated[str, "clients with too few rows: refuse, drop or merge"] = "refuse"
+    small: Annotated[str, "clients with too few rows", OneOf(("refuse", "drop", "merge"))] = (
+        "refuse"
+    )
 
 
 class Used(NamedTuple):
@@ -51,15 +118,15 @@ class Used(NamedTuple):
     ignore: Annotated[Names, "columns to leave out"] = ()
     missing: Annotated[Names, "cells that mean a missing value, as empty ones do"] = ()
     frozen: Annotated[Names, "columns that cannot drift, beside categories"] = ()
-    scaling: Annotated[str, "the units of numbers: robust (median, MAD), standard or none"] = (
-        "robust"
-    )
+    scaling: Annotated[
+        str, "the units of numbers (robust: median, MAD)", OneOf(("robust", "standard", "none"))
+    ] = "robust"
 
 
 class Words(NamedTuple):
     """The method, in words (`outliers`, `shift`: see :mod:`dorfl.defaults`) or by its parts."""
 
-    name: Annotated[str, "the method: dorfl, gdrfl, wafl, afl or erm"] = "dorfl"
+    name: Annotated[str, "the method", OneOf(METHODS)] = "dorfl"
     outliers: Annotated[
         float | str, "the share of rows that may be outliers; auto: decided on held-out rows"
     ] = "auto"
@@ -67,15 +134,19 @@ class Words(NamedTuple):
         float | str,
         "how far rows may drift, in standard deviations; auto: 0.25, or 0 if no row is an outlier",
     ] = "auto"
-    rho: Annotated[float | None, "the price ρ of moving a row, instead of shift"] = None
-    beta: Annotated[float | None, "the price β of reweighting rows"] = None
-    score_weight: Annotated[float | None, "the outlier score ρ₂ of a row at the cutoff"] = None
-    center: Annotated[str, "the centre ξ̄: client (each its own) or auto (one for all)"] = "client"
-    mixture: Annotated[str, "how clients count: auto, fixed (by size), agnostic (the worst)"] = (
-        "auto"
+    rho: Annotated[float | None, "the price ρ of moving a row, instead of shift", POSITIVE] = None
+    beta: Annotated[float | None, "the price β of reweighting rows", POSITIVE] = None
+    score_weight: Annotated[
+        float | None, "the outlier score ρ₂ of a row at the cutoff", POSITIVE
+    ] = None
+    center: Annotated[str, "the centre ξ̄ (client: each its own)", OneOf(("auto", "client"))] = (
+        "client"
     )
-    cap: Annotated[float, "the most a client may count in an agnostic mixture"] = 1.0
-    by: Annotated[str, "what makes a client the worst: loss, risk or regret"] = "loss"
+    mixture: Annotated[
+        str, "how clients count (fixed: by size)", OneOf(("auto", "fixed", "agnostic"))
+    ] = "auto"
+    cap: Annotated[float, "the most a client may count in an agnostic mixture", POSITIVE] = 1.0
+    by: Annotated[str, "what makes a client the worst", OneOf(mixing.BY)] = "loss"
 
     @property
     def scores(self) -> bool:
@@ -97,17 +168,23 @@ class Training(NamedTuple):
     have b/ε² = 1/1.35² (:class:`dorfl.objective.losses.ConcomitantHuber`).
     """
 
-    model: Annotated[str, "what is trained: linear, or mlp, a network (needs PyTorch)"] = "linear"
+    model: Annotated[
+        str, "what is trained (mlp: a network, needs PyTorch)", OneOf(("linear", "mlp"))
+    ] = "linear"
     loss: Annotated[str, "what is made small: auto, logistic, softmax, squared or huber"] = "auto"
-    delta: Annotated[float, "Huber's loss: where it turns linear, in units of residuals"] = 0.92
-    solver: Annotated[str, f"how it is solved: {', '.join(SOLVERS)}"] = "auto"
+    delta: Annotated[float, "where Huber's loss turns linear, in units of residuals", POSITIVE] = (
+        0.92
+    )
+    solver: Annotated[str, "how it is solved", OneOf(solvers.names)] = "auto"
     tol: Annotated[float, about("tol")] = 1e-4
     max_rounds: Annotated[int | None, about("max_rounds")] = Options.max_rounds
-    curvature: Annotated[str, about("curvature")] = Options.curvature
-    bytes_per_round: Annotated[int, about("bytes_per_round")] = BUDGET
+    curvature: Annotated[str, "finest curvature requested", OneOf(("auto", *RESOLUTIONS))] = (
+        Options.curvature
+    )
+    bytes_per_round: Annotated[int, about("bytes_per_round"), Within(most=_MESSAGE)] = BUDGET
     intercept: Annotated[bool, about("intercept")] = Options.intercept
     batch: Annotated[
-        int | None, "rows of each client in one step of training a neural network; 0: all rows"
+        int | None, "rows of each client in a step of training a network; 0: all rows", Within()
     ] = None
     l2: Annotated[
         float | None, f"{about('l2')}; by default 1 / rows, of numbers in the unit of residuals"
@@ -126,17 +203,18 @@ class Privacy(NamedTuple):
     the steps before training have it too (:mod:`dorfl.protocol.private_columns`).
     """
 
-    minimum_rows: Annotated[int, "how many rows a client needs"] = 10
-    least: Annotated[int, "how many rows stand behind a statistic"] = 5
+    minimum_rows: Annotated[int, "how many rows a client needs", Within(least=1)] = 10
+    least: Annotated[int, "how many rows stand behind a statistic", Within(least=1)] = 5
     reports: Annotated[
         str,
-        "what the coordinator learns of a site: summed (sums over sites only), open (its reports), "
-        "private (noisy reports); auto: summed, or private if epsilon is set",
+        "what the coordinator learns of a site (summed: sums over sites only; open: its reports; "
+        "private: noisy ones; auto: summed, or private if epsilon is set)",
+        OneOf(("auto", "summed", "open", "private")),
     ] = "auto"
     epsilon: Annotated[float | None, "what a row may show: differential privacy"] = None
-    delta: Annotated[float, "… and with what probability more"] = 1e-5
-    clip: Annotated[float, "… the longest gradient of a row"] = 1.0
-    highest: Annotated[float, "… the most that a row's loss counts for"] = 2.0
+    delta: Annotated[float, "… and with what probability more", POSITIVE] = 1e-5
+    clip: Annotated[float, "… the longest gradient of a row", POSITIVE] = 1.0
+    highest: Annotated[float, "… the most that a row's loss counts for", POSITIVE] = 2.0
     known: Annotated[
         dict[str, Known],
         "… columns' ranges and levels: statistics before training are private too",
@@ -166,11 +244,11 @@ class Defence(NamedTuple):
     report: `most_rows` is the most that counts.
     """
 
-    row: Annotated[float | None, "how long a scaled row can be"] = None
-    target: Annotated[float | None, "how large a scaled label can be"] = None
+    row: Annotated[float | None, "how long a scaled row can be", POSITIVE] = None
+    target: Annotated[float | None, "how large a scaled label can be", POSITIVE] = None
     liars: Annotated[float, about("liars")] = Options.liars
     trim: Annotated[float, about("trim")] = Options.trim
-    most_rows: Annotated[int | None, "the most rows that a site counts for"] = None
+    most_rows: Annotated[int | None, "the most rows that a site counts for", POSITIVE] = None
 
 
 class Absent(NamedTuple):
@@ -180,9 +258,9 @@ class Absent(NamedTuple):
     row; "then" the round waits for it ("wait"), or training goes on with the old report ("go on").
     """
 
-    answer_within: Annotated[float, "seconds a site has to answer"] = 60.0
-    stand_in: Annotated[int, "rounds for which its last report is extrapolated"] = 3
-    then: Annotated[str, "wait or go on"] = "wait"
+    answer_within: Annotated[float, "seconds a site has to answer", Within(least=1)] = 60.0
+    stand_in: Annotated[int, "rounds for which its last report is extrapolated", Within()] = 3
+    then: Annotated[str, "what a round does then", OneOf(("wait", "go on"))] = "wait"
 
 
 class Study(NamedTuple):

@@ -20,18 +20,19 @@ import difflib
 import json
 import math
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from dorfl.protocol.checks import check
-from dorfl.protocol.settings import Study
+from dorfl.protocol.settings import Study, settings_of
 from dorfl.support import wire
 
-_OLD = {  # how studies were written before: what it is called now
-    ("data", "least"): ("privacy", "minimum_rows"),
-    ("method", "rho2"): ("method", "score_weight"),
-    ("training", "tolerance"): ("training", "tol"),
-    ("training", "rounds"): ("training", "max_rounds"),
+_RENAMED = {  # names of 0.1, for errors
+    "tolerance": "tol",
+    "rounds": "max_rounds",
+    "rho2": "score_weight",
+    "secure_sum": 'reports = "summed"',
 }
 _KINDS = {str: "text in quotes", float: "a number", int: "a whole number", bool: "true or false"}
 
@@ -57,18 +58,20 @@ def parse(text: str) -> Study:
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"is no TOML: {error}") from None
     sections, given = wire.hints(Study), dict[str, Any]()
-    for key, value in table.items():
+    for key in table:
         if key not in sections:
-            what = f"[{key}] is no section" if isinstance(value, dict) else f"{key!r} is unknown"
+            what = (
+                f"[{key}] is no section" if isinstance(table[key], dict) else f"{key!r} is unknown"
+            )
             raise ValueError(what + _nearest(key, list(sections)))
-        kind = sections[key]
-        if not wire.is_record(kind):
-            given[key] = _typed(value, kind, key)
-        elif not isinstance(value, dict):
-            raise ValueError(f"{key}: must be a section, [{key}]")
-    for section, kind in sections.items():
+    for key, kind in sections.items():
         if wire.is_record(kind):
-            given[section] = _section(table, section, kind)
+            section = table.get(key, {})
+            if not isinstance(section, dict):
+                raise ValueError(f"{key}: must be a section, [{key}]")
+            given[key] = read_record(kind, section, f"[{key}]")
+        elif key in table:
+            given[key] = _typed(table[key], kind, key)
     study = Study(**given)
     check(study)
     return study
@@ -84,34 +87,27 @@ def to_toml(study: Study, notes: dict[str, str] | None = None) -> str:
         if not wire.is_record(kind):
             continue
         lines += ["", f"[{section}]"]
-        for name, hint in get_type_hints(kind, include_extras=True).items():
-            value = getattr(getattr(study, section), name)
-            about = (notes or {}).get(name) or get_args(hint)[1]
-            written = f"# {name} = …" if value is None else f"{name} = {_toml(value)}"
-            lines.append(f"{written}  # {about}")
+        for name, setting in settings_of(kind).items():
+            line = entry(name, getattr(getattr(study, section), name))
+            lines.append(f"{line}  # {(notes or {}).get(name) or setting.text}")
     return "\n".join(lines) + "\n"
 
 
-def _section(table: dict[str, Any], section: str, kind: Any) -> Any:
+def entry(name: str, value: Any) -> str:
+    """Return a setting as a line of TOML; None becomes a comment."""
+    return f"# {name} = …" if value is None else f"{name} = {_toml(value)}"
+
+
+def read_record(kind: Any, table: Mapping[str, Any], where: str) -> Any:
     """Read a record from a TOML table; unknown keys are refused, missing ones have defaults."""
-    known = wire.hints(kind)
-    values = dict(kind._field_defaults)
-    written = {(section, key): value for key, value in table.get(section, {}).items()}
-    for (where, key), (new, name) in _OLD.items():
-        old = table.get(where, {})
-        if new == section and isinstance(old, dict) and key in old:
-            written[section, name] = old[key]
-    for (_, key), value in written.items():
-        if (section, key) in _OLD:
-            continue
-        if (section, key) == ("privacy", "secure_sum"):
-            raise ValueError('[privacy] secure_sum is now reports: write reports = "summed"')
+    known, values = settings_of(kind), dict(kind._field_defaults)
+    for key, value in table.items():
         if key not in known:
-            raise ValueError(f"[{section}] has no {key!r}{_nearest(key, list(known))}")
-        values[key] = _typed(value, known[key], f"[{section}] {key}")
+            raise ValueError(f"{where} has no {key!r}{_nearest(key, list(known))}")
+        values[key] = _typed(value, known[key].kind, f"{where} {key}")
     missing = next((key for key in known if key not in values), None)
     if missing:
-        raise ValueError(f"[{section}] {missing} is missing")
+        raise ValueError(f"{where} {missing} is missing")
     return kind(**values)
 
 
@@ -137,8 +133,6 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         raise ValueError(f"{where}: must be {_KINDS[allowed[0]]}")
     if isinstance(value, float) and math.isnan(value):
         raise ValueError(f"{where}: NaN is no setting")
-    if where == "[method] mixture" and value == "":
-        return "auto"
     return value
 
 
@@ -154,5 +148,7 @@ def _toml(value: Any) -> str:
 
 
 def _nearest(word: str, known: list[str]) -> str:
+    if word in _RENAMED:
+        return f"; it is now {_RENAMED[word]}"
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"

@@ -24,7 +24,6 @@ from dorfl.data.preprocessing import cells
 from dorfl.data.preprocessing import columns as reading
 from dorfl.federated import training
 from dorfl.federated.privacy import Gaussian
-from dorfl.linear.curvature import RESOLUTIONS
 from dorfl.linear.group import Group
 from dorfl.protocol import (
     coordinator,
@@ -46,6 +45,7 @@ from dorfl.protocol.messages import (
     Reply,
     Request,
 )
+from dorfl.protocol.settings import check_values
 from dorfl.protocol.state import State
 from dorfl.protocol.step import Step, unless
 from dorfl.protocol.steps import location, network
@@ -114,9 +114,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.table = reading.table_of(self.table)
-        if self.policy.curvature not in RESOLUTIONS:
-            listed = ", ".join(RESOLUTIONS)
-            raise ValueError(f"curvature={self.policy.curvature!r}: choose one of {listed}")
+        check_values(self.policy, "policy.")
 
     def respond(self, data: bytes) -> bytes:
         """Return the reply to a message of the coordinator, whatever it is."""

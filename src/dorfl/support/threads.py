@@ -50,7 +50,7 @@ def share(work: Callable[[slice], object], count: int, numbers: int, *, blas: bo
 def together(work: Callable[[], object], pieces: int, numbers: int, *, blas: bool = False) -> None:
     """Run `work` on every core if that is faster; `work` takes one of `pieces` until none is left.
 
-    Threads are worth their start if many `numbers` are read. With `blas`, BLAS has one thread a call.
+    Threads are worth their start if many `numbers` are read. With `blas`, BLAS has one thread each.
 
     >>> left = ["a", "b", "c"]
     >>> together(left.clear, 3, 10**6)

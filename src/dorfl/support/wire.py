@@ -273,15 +273,6 @@ def _is_unicode(value: str) -> bool:
     return True
 
 
-def _is_unicode(value: str) -> bool:
-    """Return whether text can be encoded: JSON may hold half of a surrogate pair."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     named = dict(pairs)
     if not all(map(_is_unicode, named)):
