@@ -32,6 +32,7 @@ _RENAMED = {  # names of 0.1, for errors
     "tolerance": "tol",
     "rounds": "max_rounds",
     "rho2": "score_weight",
+    "least": "[privacy] minimum_rows",
     "secure_sum": 'reports = "summed"',
 }
 _KINDS = {str: "text in quotes", float: "a number", int: "a whole number", bool: "true or false"}
