@@ -626,6 +626,21 @@ def most_memory(pid):
 
 
 @pytest.mark.slow
+def test_connections_without_a_certificate_take_up_little_memory(deployed):
+    """Each takes 0.25 MB until its handshake ends: their number is what the server limits."""
+    server = deployed.federation.noted("server")["pid"]
+    limits = Path(f"/proc/{server}/limits").read_text()
+    assert int(re.search(r"Max open files +(\d+)", limits)[1]) <= https.MAX_FILES
+    before = most_memory(server)
+    with contextlib.ExitStack() as idle:
+        for _ in range(100):
+            idle.enter_context(socket.create_connection(("127.0.0.1", deployed.federation.port)))
+        folder = deployed.run(make_study(TABLES, training=FEW))
+    assert deployed.record(folder)["extrapolated"] == {}
+    assert most_memory(server) - before < 100 * 2**19
+
+
+@pytest.mark.slow
 def test_a_second_server_is_refused(deployed):
     second = dorfl("server", "start", deployed.federation.path, "--address", "127.0.0.1")
     assert second.returncode == 2

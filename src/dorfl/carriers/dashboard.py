@@ -52,7 +52,7 @@ def of_federation(federation: Federation, run: str = "", after: int = 0) -> dict
         "kind": "federation",
         "title": f"{federation.host}:{federation.port}",
         "server": up,
-        "sites": {site: there.get(site, {}).get("since") for site in federation.sites()},
+        "sites": {site: there.get(site) for site in federation.sites()},
         "runs": list(found)[::-1],
         "run": None,
         "lines": [],

@@ -1,4 +1,4 @@
-"""Drive a study over any carrier: send each step's requests, collect replies, go on.
+"""Collect the replies of a step over any carrier.
 
 The driver decides when to repeat a request and when to stop waiting. Which sites get a request,
 which replies are refused and what comes next is decided by :mod:`dorfl.protocol.coordinator`. A
@@ -25,7 +25,7 @@ from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.protocol import coordinator, reply_validation
 from dorfl.protocol.messages import Refusal
 from dorfl.protocol.state import State
-from dorfl.protocol.transcript import Exchange, Transcript
+from dorfl.protocol.transcript import Exchange
 from dorfl.support.text import one_line
 
 EXCHANGE_SECONDS = 1.0  # longest wait of one call of `Carrier.exchange`
@@ -89,66 +89,15 @@ class Carrier(abc.ABC):
         """
 
 
-Note = Callable[..., object]
-
-
-def conduct(
-    state: State,
-    carrier: Carrier,
-    seal: CoordinatorSeal,
-    registered: Callable[[], Mapping[str, x509.Certificate]],
-    keep: Callable[[State, dict[str, float]], object],
-    note: Note,
-    transcript: Transcript | None = None,
-) -> State:
-    """Drive a study from any of its states to the end.
-
-    Parameters
-    ----------
-    state
-        Where to begin.
-    carrier
-        Moves the envelopes.
-    seal
-        Signs requests and verifies replies.
-    registered
-        Returns the certificates of the registered sites. A site that is removed during a run is
-        no longer waited for.
-    keep
-        Called with every new state and the seconds that each site took, before the next request.
-    note : callable
-        Called as `note(event, **details)`.
-    transcript
-        Keeps the signed replies of a summed study.
-
-    Returns
-    -------
-    State
-        The state whose step is "done".
-
-    Raises
-    ------
-    ValueError
-        If a site does not take part, or the carrier does not come back.
-    """
-    transcript = transcript or Transcript()
-    while state.step != "done":
-        collection = _Collection(Exchange(state, transcript), carrier, seal, registered, note)
-        collection.collect()
-        state = collection.step.close()
-        keep(state, collection.took)
-    return state
-
-
 @dataclass
-class _Collection:
-    """The requests of one step, and the replies to them."""
+class Collection:
+    """The requests of one step of a study, and the replies to them."""
 
     step: Exchange
     carrier: Carrier
     seal: CoordinatorSeal
-    registered: Callable[[], Mapping[str, x509.Certificate]]
-    note: Note
+    registered: Callable[[], Mapping[str, x509.Certificate]]  # certificates by site, as of now
+    note: Callable[..., object]  # note(event, **details)
     took: dict[str, float] = field(default_factory=dict)  # seconds, by site
     open: dict[str, Outgoing] = field(default_factory=dict)  # requests without a reply, by id
     due: dict[str, float] = field(default_factory=dict)  # site → when to send it a request
@@ -160,7 +109,10 @@ class _Collection:
         return self.step.state
 
     def collect(self) -> None:
-        """Send requests and wait until all sites have replied, or time is up and enough have."""
+        """Send requests and wait until all sites have replied, or time is up and enough have.
+
+        ValueError if a site does not take part, or the carrier does not come back.
+        """
         within = max(self.state.study.absent.answer_within, self.carrier.rejoin_seconds)
         end = time.monotonic() + within
         self.due = dict.fromkeys(coordinator.recipients(self.state), 0.0)

@@ -50,13 +50,7 @@ class GridCarrier(Carrier):
 
     A node is known by the name under which its key was registered (`flwr supernode register
     --name`). In simulation nodes have no names, and any node carries a request to any site.
-
-    Parameters
-    ----------
-    grid
-        The grid of the ServerApp.
-    alive
-        Called whenever the SuperLink has answered.
+    `alive` is called whenever the SuperLink has answered.
     """
 
     def __init__(self, grid: Grid, alive: Callable[[], object] = lambda: None) -> None:
@@ -133,20 +127,10 @@ def _reply_of(message: Any) -> bytes:
 
 
 def run_study(grid: Grid, config: Mapping[str, Any]) -> State:
-    """Run or resume a study in a ServerApp.
+    """Run or resume a study in a ServerApp; return the last state.
 
-    Parameters
-    ----------
-    grid
-        The grid of the ServerApp.
-    config
-        The run's configuration: `federation` (the coordinator's folder), and `study` (its text, or
-        the name of a file in that folder) or `resume` (the name of a run, or "last").
-
-    Returns
-    -------
-    State
-        The last state; model, record and log are in the run's folder.
+    The run's configuration has `federation` (the coordinator's folder), and `study` (its text, or
+    the name of a file in that folder) or `resume` (the name of a run, or "last").
     """
     federation = Federation.open(Path(str(config["federation"])))
     carrier = GridCarrier(grid, lambda: federation.touch("run"))
@@ -176,16 +160,8 @@ async def attend_socket(
     """Answer requests on a Unix socket until this task is cancelled.
 
     A connection carries one request, which ends when the other side shuts down its writing half,
-    and one reply. A connection that is too slow or too long is closed without a reply.
-
-    Parameters
-    ----------
-    path
-        Where to make the socket; an older one is replaced.
-    respond
-        Answers an envelope, one at a time.
-    note : callable
-        Called with lines for the site's log.
+    and one reply. A connection that is too slow or too long is closed without a reply. An older
+    socket is replaced.
     """
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,19 +206,9 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 def control_answers(address: str, ca: Path) -> bool:
-    """Return whether a SuperLink's control API can be reached from here.
+    """Return whether a SuperLink's control API can be reached from here, at host:port.
 
-    Parameters
-    ----------
-    address
-        The SuperLink as host:port.
-    ca
-        The coordinator's `ca.crt`.
-
-    Raises
-    ------
-    ValueError
-        If nothing answers there, or not by the coordinator's certificate.
+    ValueError if nothing answers there, or not by a certificate of the authority `ca`.
     """
     try:
         context = ssl.create_default_context(cafile=str(ca))
@@ -256,19 +222,9 @@ def control_answers(address: str, ca: Path) -> bool:
 
 
 def write_coordinator(federation: Federation, superlink: int = SUPERLINK_PORT) -> Path:
-    """Write the Flower app, units and nginx configuration of a coordinator.
+    """Write the Flower app, units and nginx configuration of a coordinator; return their folder.
 
-    Parameters
-    ----------
-    federation
-        The coordinator's folder.
-    superlink
-        The port of the loopback on which the SuperLink listens, behind nginx.
-
-    Returns
-    -------
-    Path
-        The folder with what was written.
+    The SuperLink listens on the port `superlink` of the loopback, behind nginx.
     """
     folder = federation.path / "flower"
     _write_app(folder / "app", federation.path.resolve())

@@ -113,10 +113,7 @@ class Federation:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the fingerprints of the registered keys by site."""
-        return {
-            name: keys.fingerprint(keys.public_bytes(keys.public_of(made)))
-            for name, made in self.sites().items()
-        }
+        return {site: keys.fingerprint(keys.public_of(c)) for site, c in self.sites().items()}
 
     def runs(self) -> list[Path]:
         """Return the folders of all runs, oldest first."""
@@ -139,7 +136,7 @@ class Federation:
             self._note_of(what).unlink(missing_ok=True)  # of a process that has ended
             yield
 
-    def note(self, what: str, **content: str) -> None:
+    def note(self, what: str, **content: Any) -> None:
         """Write what the "server" or the "run" is that this process is; it holds its lock."""
         note = {"pid": os.getpid(), **content}
         write_whole(self._note_of(what), json.dumps(note).encode())
@@ -148,12 +145,9 @@ class Federation:
         """Show to processes that wait for the lock of "server" or "run" that its holder works."""
         os.utime(self.path / "state" / f"{what}.lock")
 
-    def present(self) -> dict[str, dict[str, Any]]:
-        """Return the sites that are connected, as the running server has noted them."""
-        file = self.path / "state" / "sites.json"
-        if self.noted("server") is None or not file.exists():
-            return {}
-        present: dict[str, dict[str, Any]] = json.loads(file.read_text())
+    def present(self) -> dict[str, float]:
+        """Return since when sites are connected, as the running server has noted them."""
+        present: dict[str, float] = (self.noted("server") or {}).get("sites", {})
         return present
 
     def noted(self, what: str) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import http.client
 import io
 import json
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -36,7 +37,6 @@ from dorfl.carriers.driver import Carrier, CarrierLostError, Exchanged, Outgoing
 from dorfl.carriers.envelope import Respond
 from dorfl.carriers.folders import Federation, SiteFolder
 from dorfl.support import wire
-from dorfl.support.files import write_whole
 from dorfl.support.text import one_line
 
 HELLO, NEXT, REPLY = "/v1/hello", "/v1/next", "/v1/reply/"
@@ -44,6 +44,7 @@ REQUEST_HEADER, SESSION_HEADER = "x-dorfl-request", "x-dorfl-session"
 POLL_SECONDS = 20.0  # how long a site's poll waits for a request
 AWAY_SECONDS = 2 * POLL_SECONDS  # silence after which another process may answer for a site
 SILENCE_SECONDS = AWAY_SECONDS + 5  # without a byte, after which the server counts as gone
+MAX_FILES = 2048  # open at once; a connection takes 0.25 MB before it has shown a certificate
 SLOWEST_UPLOAD = 32 * 1024  # bytes a second at which a reply has to arrive
 LOOK_SECONDS = 0.5  # between looks for changed certificates
 DUPLICATE_SECONDS = 5.0  # during which another process of this site may still be ending
@@ -257,27 +258,18 @@ def control_app(mailbox: Mailbox) -> web.Application:
 
 
 async def serve(federation: Federation, address: str, ready: Callable[[], object]) -> None:
-    """Serve until this task is cancelled.
+    """Serve until this task is cancelled; `ready` is called when sites can connect.
 
-    Parameters
-    ----------
-    federation
-        Whose server to be.
-    address
-        The network address to listen on.
-    ready
-        Called when sites can connect.
-
-    Raises
-    ------
-    ValueError
-        If the port cannot be had, or a server is running already.
+    ValueError if the port at this network address is taken, or a server is running already.
     """
 
     def note_presence() -> None:
-        present = {site: {"since": known.since} for site, known in mailbox.present.items()}
-        write_whole(federation.path / "state" / "sites.json", json.dumps(present).encode())
+        present = {site: known.since for site, known in mailbox.present.items()}
+        federation.note("server", sites=present)
 
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MAX_FILES if most == resource.RLIM_INFINITY else min(MAX_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
     mailbox, trusted = Mailbox(note_presence), Certificates(federation)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(federation.holding("server"))
@@ -294,7 +286,6 @@ async def serve(federation: Federation, address: str, ready: Callable[[], object
         await web.UnixSite(control, str(federation.socket)).start()
         federation.socket.chmod(0o600)
         note_presence()
-        federation.note("server")
         ready()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -426,16 +417,9 @@ class Hello(NamedTuple):
 
 
 class Connection(contextlib.AbstractAsyncContextManager["Connection"]):
-    """A site's connection to its coordinator's server, by mutual TLS.
+    """A site's connection to its coordinator's server at host:port, by mutual TLS.
 
-    Parameters
-    ----------
-    server
-        The server as host:port.
-    ca
-        The coordinator's `ca.crt`.
-    home
-        The site's folder, which has its key and certificate.
+    `ca` is the coordinator's `ca.crt`. The site's folder has its key and certificate.
     """
 
     def __init__(self, server: str, ca: Path, home: SiteFolder) -> None:
@@ -524,22 +508,7 @@ async def attend(
     """Answer the coordinator until this task is cancelled.
 
     A server that goes away is waited for, also one that does not know this site's certificate yet.
-
-    Parameters
-    ----------
-    respond
-        Answers an envelope, such as `SiteEndpoint.respond`.
-    connection
-        An open connection.
-    name
-        The site's name, for notes.
-    note : callable
-        Called with lines for the site's log.
-
-    Raises
-    ------
-    RejectedError
-        If another attempt would not help.
+    RejectedError if another attempt would not help.
     """
     away, pause, duplicate = True, PAUSES[0], 0.0
     while True:

@@ -136,20 +136,10 @@ def public_of(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
-    """Return a public key as PEM."""
-    return key.public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-
-
-def fingerprint(public: bytes) -> str:
-    """Return a short name of a key that two people can compare over the telephone.
-
-    >>> fingerprint(b"a key")
-    '8fa3:aab2:faa9:b79e'
-    """
-    text = hashlib.sha256(public).hexdigest()[:16]
+def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    """Return a short name of a key, such as 8fa3:aab2:faa9:b79e, to compare over the telephone."""
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    text = hashlib.sha256(key.public_bytes(*form)).hexdigest()[:16]
     return ":".join(text[k : k + 4] for k in range(0, 16, 4))
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import dorfl
 from dorfl import networks
-from dorfl.carriers import driver, keys
-from dorfl.carriers.driver import Carrier
+from dorfl.carriers import keys
+from dorfl.carriers.driver import Carrier, Collection
 from dorfl.carriers.envelope import CoordinatorSeal
 from dorfl.carriers.folders import LOCK_SECONDS, Federation
 from dorfl.carriers.https import Link
@@ -27,7 +27,7 @@ from dorfl.protocol import checkpoint, coordinator, site_keys
 from dorfl.protocol.settings import Study
 from dorfl.protocol.state import State
 from dorfl.protocol.steps import finish
-from dorfl.protocol.transcript import Transcript
+from dorfl.protocol.transcript import Exchange, Transcript
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 from dorfl.support.text import one_line_each
@@ -44,7 +44,7 @@ def begin(
     vet: Callable[[Model], object] = id,
     carrier: Carrier | None = None,
 ) -> tuple[State, Path]:
-    """Run a study to its end in a new run folder.
+    """Run a study to its end; return the last state and the run's folder.
 
     Parameters
     ----------
@@ -58,16 +58,6 @@ def begin(
         Called with the model; it raises to refuse that the model is written.
     carrier
         Moves the messages; by default the federation's HTTPS server does.
-
-    Returns
-    -------
-    tuple of State and Path
-        The last state and the run's folder.
-
-    Raises
-    ------
-    ValueError
-        If a site is not registered or does not take part, or another run is going on.
     """
     for site in study.sites:
         if site not in federation.sites():
@@ -88,33 +78,10 @@ def resume(
     carrier: Carrier | None = None,
     patience: float = LOCK_SECONDS,
 ) -> State:
-    """Go on with a run from its last checkpoint.
+    """Go on with a run from its last checkpoint; return the last state.
 
-    Parameters
-    ----------
-    federation
-        Whose sites take part.
-    folder
-        The run's folder.
-    watch
-        Called as `watch(state, event, line)` with every line of the log.
-    vet
-        Called with the model; it raises to refuse that the model is written. Another call with
-        another `vet` can still write it.
-    carrier
-        Moves the messages; by default the federation's HTTPS server does.
-    patience
-        Seconds to wait for a process that drove the run before, and neither ends nor goes on.
-
-    Returns
-    -------
-    State
-        The last state.
-
-    Raises
-    ------
-    ValueError
-        If a site has another key than before or does not take part, or a run is going on.
+    Parameters are those of :func:`begin`. For `patience` seconds, wait for a process that drove the
+    run before, and neither ends nor goes on.
     """
     _check_ready(federation, read_record(folder)["study"]["training"]["model"], carrier)
     _check_keys(federation, folder)
@@ -201,34 +168,33 @@ def _go(
 def _conduct(federation: Federation, folder: Path, watch: Watch, carrier: Carrier) -> State:
     """Drive a run to its end, with a checkpoint and a line in the log for each step."""
     state = checkpoint.load(folder / "checkpoint.json")
-    transcript = Transcript(folder / "transcript.jsonl") if state.study.privacy.summed else None
-    if transcript is not None:
-        state = transcript.follow(state)  # a checkpoint may be a step behind
-    current, began = state, time.monotonic()
+    transcript = Transcript(folder / "transcript.jsonl" if state.study.privacy.summed else None)
+    state = transcript.follow(state)  # a checkpoint may be a step behind
 
     def note(event: str, **details: Any) -> None:
-        line = {"time": _now(), "event": event, "step": current.step, **one_line_each(details)}
+        line = {"time": _now(), "event": event, "step": state.step, **one_line_each(details)}
         with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(line, ensure_ascii=False) + "\n")
-        watch(current, event, line)
-
-    def keep(following: State, took: dict[str, float]) -> None:
-        nonlocal current, began
-        checkpoint.save(folder / "checkpoint.json", following)
-        before, current = current, following
-        seconds, began = round(time.monotonic() - began, 3), time.monotonic()
-        if len(following.history) > len(before.history):
-            described = _described(following, following.history[-1])
-            note("round", **described, seconds=seconds, took=took)
-        else:
-            note("done" if following.step == "done" else "step", seconds=seconds)
+        watch(state, event, line)
 
     logged = _mended(folder / "log.jsonl")
     note("resumed" if logged else "began", round=len(state.history) + 1)
     for line in state.history[logged.count("round") :]:  # in the checkpoint, not yet in the log
         note("round", **_described(state, line), seconds=None, took={})
     seal = CoordinatorSeal(federation.keys)
-    return driver.conduct(state, carrier, seal, federation.sites, keep, note, transcript)
+    while state.step != "done":
+        began, rounds = time.monotonic(), len(state.history)
+        collection = Collection(Exchange(state, transcript), carrier, seal, federation.sites, note)
+        collection.collect()
+        state = collection.step.close()
+        checkpoint.save(folder / "checkpoint.json", state)
+        seconds = round(time.monotonic() - began, 3)
+        if len(state.history) > rounds:
+            described = _described(state, state.history[-1])
+            note("round", **described, seconds=seconds, took=collection.took)
+        else:
+            note("done" if state.step == "done" else "step", seconds=seconds)
+    return state
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

@@ -25,14 +25,8 @@ STOP_SECONDS = 10.0  # from the signal to end a process until it is killed
 class FlowerLoopback(contextlib.AbstractContextManager["FlowerLoopback"]):
     """A federation on stock Flower, with TLS and node keys, on the loopback.
 
-    Parameters
-    ----------
-    folder
-        For logs, sockets and what Flower keeps.
-    federation
-        The coordinator's folder.
-    sites
-        The table of each site, by the site's folder.
+    `folder` is for logs, sockets and what Flower keeps. `sites` has the table of each
+    site's folder.
     """
 
     superlink_options: tuple[str, ...] = ("--enable-supernode-auth",)

@@ -70,7 +70,7 @@ def _show_certificate(folder: Path, name: str) -> None:
 
     screen, file = Screen(), folder / f"{name}.crt"
     made = keys.read_certificate(file.read_bytes(), file.name)
-    mark = keys.fingerprint(keys.public_bytes(keys.public_of(made)))
+    mark = keys.fingerprint(keys.public_of(made))
     screen.say(f"send {file} to the coordinator; the .key stays here")
     screen.say(f"it is valid until {made.not_valid_after_utc:%Y-%m-%d}")
     screen.say(f"its fingerprint, for comparing: {mark}")
@@ -174,7 +174,7 @@ def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
 
     screen.say("it sums among these sites and keys:")
     for name, key in site_keys.peers_of(peers).items():
-        screen.say(f"  {name}: {keys.fingerprint(keys.public_bytes(key))}")
+        screen.say(f"  {name}: {keys.fingerprint(key)}")
 
 
 @app.command()
