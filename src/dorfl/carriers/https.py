@@ -153,9 +153,9 @@ class Mailbox:
 
     async def exchange(self, turn: Turn) -> Exchanged:
         """Accept requests and return replies; see :meth:`dorfl.carriers.driver.Carrier`."""
-        kept = [*self._open.values(), *turn.new]
-        self._open = {sent.site: sent for sent in kept if sent.id in turn.open}
-        self._replies = {id_: reply for id_, reply in self._replies.items() if id_ in turn.open}
+        kept, wanted = [*self._open.values(), *turn.new], set(turn.open)
+        self._open = {sent.site: sent for sent in kept if sent.id in wanted}
+        self._replies = {id_: reply for id_, reply in self._replies.items() if id_ in wanted}
         self._asked.set()
         self._asked = asyncio.Event()
         if not self._replies:
