@@ -46,28 +46,14 @@ Cell: TypeAlias = str | int | float | Measured | None
 
 
 class Series(NamedTuple):
-    """One line of a figure, one group of its bars, or one row of its heat map.
+    """One line of a figure, one group of its bars, or one row of its heat map."""
 
-    Attributes
-    ----------
-    label : str
-        Name in the legend.
-    x, y : sequence
-        Numbers, or names for `x`.
-    error : sequence, optional
-        Standard errors, drawn as ± around `y`.
-    hover : sequence of str, optional
-        Text that a page shows for each point.
-    fill : bool
-        Whether the line is an outline whose inside is shaded.
-    """
-
-    label: str
-    x: Values
+    label: str  # in the legend
+    x: Values  # numbers or names
     y: Values
-    error: Values | None = None
-    hover: Sequence[str] | None = None
-    fill: bool = False
+    error: Values | None = None  # standard errors, drawn as ± around `y`
+    hover: Sequence[str] | None = None  # text that a page shows for each point
+    fill: bool = False  # whether the line is an outline whose inside is shaded
 
 
 class Slider(NamedTuple):
@@ -92,74 +78,34 @@ class Live(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure.
+    """A figure of some series."""
 
-    Attributes
-    ----------
-    name : str
-        Name of its files.
-    title, x_label, y_label, note : str
-        Texts around it.
-    series : sequence of Series
-        What is drawn.
-    kind : str
-        "lines", "points", "bars", "dots" (a category per line) or "heat" (a series per row).
-    x_log, y_log : bool
-        Whether an axis is logarithmic if all its values are positive.
-    alt : str
-        Description for readers who cannot see it; by default made from the titles.
-    y_range : (float, float), optional
-        Limits of the values.
-    square : bool
-        Whether both axes have one scale.
-    live : Live, optional
-        Sliders that redraw it.
-    """
-
-    name: str
+    name: str  # of its files
     title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
-    kind: Kind = "lines"
-    x_log: bool = False
+    kind: Kind = "lines"  # "dots": a category per line; "heat": a series per row
+    x_log: bool = False  # whether the axis is logarithmic if all its values are positive
     y_log: bool = False
     note: str = ""
-    alt: str = ""
+    alt: str = ""  # for readers who cannot see it; by default made from the titles
     y_range: tuple[float, float] | None = None
-    square: bool = False
-    live: Live | None = None
+    square: bool = False  # whether both axes have one scale
+    live: Live | None = None  # sliders that redraw it
 
 
 class Table(NamedTuple):
-    """A table; the first cell of a row names it.
+    """A table; the first cell of a row names it."""
 
-    Attributes
-    ----------
-    name : str
-        Name of its files.
-    title, note : str
-        Texts above and below it.
-    columns : sequence of str
-        Headings.
-    rows : sequence of sequence
-        Cells.
-    format : str or mapping
-        A format specification for all numbers, or one per column name.
-    best : "max", "min" or mapping, optional
-        Which cells of all columns, or of the columns it names, are marked as the best.
-    reference : sequence of str
-        Rows that do not compete, such as an oracle or the paper's own figures.
-    """
-
-    name: str
+    name: str  # of its files
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    format: str | Mapping[str, str] = ""
-    note: str = ""
-    best: Direction | Mapping[str, Direction] | None = None
-    reference: Sequence[str] = ()
+    format: str | Mapping[str, str] = ""  # for all numbers, or by column
+    note: str = ""  # below it
+    best: Direction | Mapping[str, Direction] | None = None  # marked in all, or in these columns
+    reference: Sequence[str] = ()  # rows that do not compete, such as the paper's own figures
 
 
 class Text(NamedTuple):

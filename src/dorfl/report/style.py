@@ -36,25 +36,13 @@ _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", 
 
 
 class Look(NamedTuple):
-    """Style of a series; dash and marker have the names of Plotly.
+    """Style of a series; dash and marker have the names of Plotly."""
 
-    Attributes
-    ----------
-    colour : str
-        Hexadecimal colour.
-    dash, marker : str
-        Pattern of the line, symbol of its points.
-    width : float
-        Of the line, in pixels.
-    alpha : float
-        Opacity of bars.
-    """
-
-    colour: str
+    colour: str  # hexadecimal
     dash: str
     marker: str
-    width: float
-    alpha: float
+    width: float  # of the line, in pixels
+    alpha: float  # opacity of bars
 
 
 def looks(labels: Sequence[str]) -> list[Look]:

@@ -37,24 +37,12 @@ GAP = "–"  # shown for a number that is NaN
 
 
 class Line(NamedTuple):
-    """A row as it is displayed.
-
-    Attributes
-    ----------
-    cells : list of str
-        Formatted cells.
-    best : list of bool
-        Which cells are the best of their column.
-    fails : list of bool
-        Which cells are a "no".
-    reference : bool
-        Whether the row does not compete.
-    """
+    """A row as it is displayed."""
 
     cells: list[str]
-    best: list[bool]
-    fails: list[bool]
-    reference: bool
+    best: list[bool]  # which cells are the best of their column
+    fails: list[bool]  # which cells are a "no"
+    reference: bool  # whether the row does not compete
 
 
 def lines(table: Table) -> list[Line]:
