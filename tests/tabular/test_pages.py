@@ -12,6 +12,7 @@ from dorfl.protocol.settings import Data, Study
 from dorfl.report.content import Details, Figure, Table, blocks
 from dorfl.tabular import model, pages
 from dorfl.tabular.comparison import Comparison
+from dorfl.tabular.model import views
 from dorfl.tabular.model.facts import ClientStatistics, Estimate, HeldOutScores
 
 
@@ -38,7 +39,7 @@ def test_a_model_shows_its_scores_first_and_its_training_last_unless_it_fell_sho
         HeldOutScores("majority class", Estimate(0.5, 0.03, 60), clients),
     )
     measured = replace(made, facts=made.facts._replace(held_out=held))
-    score, worst, outliers, bound, training = pages.of_model(measured).cards
+    score, worst, outliers, bound, training = views.of_model(measured).cards
     assert score.value == "80.0 %"
     assert "(± 2.0 %)" in score.claim
     assert "plain training 75.0 %; majority class 50.0 %" in score.claim
@@ -46,16 +47,16 @@ def test_a_model_shows_its_scores_first_and_its_training_last_unless_it_fell_sho
     assert "down-weighted" in outliers.claim and "guaranteed" in bound.claim
     assert training.value == "converged"
     short = replace(made, fit=replace(made.fit, status="max_rounds", message="not converged: …"))
-    first = pages.of_model(short).cards[0]
+    first = views.of_model(short).cards[0]
     assert first.value == "not converged" and first.holds is False
 
 
 def test_coefficients_have_standard_errors(made):
-    drawn = {one.name: one for one in blocks(pages.of_model(made)) if isinstance(one, Figure)}
+    drawn = {one.name: one for one in blocks(views.of_model(made)) if isinstance(one, Figure)}
     (series,) = drawn["coefficients"].series
     assert series.error is not None and min(series.error) > 0.0
     older = replace(made, facts=made.facts._replace(errors=()))
-    drawn = {one.name: one for one in blocks(pages.of_model(older)) if isinstance(one, Figure)}
+    drawn = {one.name: one for one in blocks(views.of_model(older)) if isinstance(one, Figure)}
     assert drawn["coefficients"].series[0].error is None
 
 
@@ -93,6 +94,6 @@ def test_of_many_clients_those_with_the_largest_loss_are_shown_and_all_folded(ma
     served = tuple(ClientStatistics(name, 40, 1.0 - k / 100, 0.5) for k, name in enumerate(names))
     facts = made.facts._replace(clients=served)
     many = replace(made, facts=facts, fit=replace(made.fit, clients=names, lam=np.ones(63) / 63))
-    (shown, folded) = next(s for s in pages.of_model(many).sections if s.title == "Clients").blocks
+    (shown, folded) = next(s for s in views.of_model(many).sections if s.title == "Clients").blocks
     assert [row[0] for row in shown.rows] == list(names[:16])
     assert isinstance(folded, Details) and len(folded.blocks[0].rows) == 63

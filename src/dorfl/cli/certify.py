@@ -17,7 +17,7 @@ from dorfl.report.content import Table
 from dorfl.tabular import promises
 from dorfl.tabular.model import Model, load
 from dorfl.tabular.model.facts import Promise
-from dorfl.tabular.pages import bounds, certified_clients, of_promise
+from dorfl.tabular.model.views import bounds, certified_clients, of_promise
 from dorfl.tabular.rows import Rows
 
 

@@ -15,9 +15,9 @@ from dorfl.support.types import Array
 from dorfl.tabular import evaluation
 from dorfl.tabular.audit import MIN_WEIGHT, row_weights
 from dorfl.tabular.evaluation import Classes, by_class
-from dorfl.tabular.model import Model, load, tables
+from dorfl.tabular.model import Model, load, views
 from dorfl.tabular.model.facts import MIN_ROWS, Estimate
-from dorfl.tabular.model.tables import few_rows
+from dorfl.tabular.model.views import few_rows
 from dorfl.tabular.rows import Rows
 
 _FEW = 30  # clients that are listed one by one
@@ -153,23 +153,23 @@ def _table(model: Model, answer: dict[str, Any], file: str) -> Table:
 
     def line(entry: dict[str, Any]) -> list[Cell]:
         every = Estimate(entry["score"], entry["error"], entry["rows"])
-        own = [entry["inliers"]["rows"], tables.cell(Estimate(**entry["inliers"]), classifies)]
-        cells = [*(own if both else []), tables.cell(every, classifies)]
+        own = [entry["inliers"]["rows"], views.cell(Estimate(**entry["inliers"]), classifies)]
+        cells = [*(own if both else []), views.cell(every, classifies)]
         return [entry["name"], entry["rows"], entry["loss"], *cells, *([entry.get("auc")] * two)]
 
     columns = ["client", "rows", "loss", *(["inliers", "over inliers"] if both else [])]
     columns += ["over all rows", *(["AUC"] * two)]
     forms = {"rows": ",d", "inliers": ",d", "loss": ".4f", "AUC": ".4f"}
     notes = ["Loss: rows weighed as in training."]
-    notes += [tables.INLIERS] if both else []
+    notes += [views.INLIERS] if both else []
     notes += ["AUC: over all rows."] * two
     return Table(
         "clients",
-        f"{model.label} in {file}, {tables.measure(classifies)}{more}",
+        f"{model.label} in {file}, {views.measure(classifies)}{more}",
         columns,
         [line(entry) for entry in [*listed, {"name": "all clients", **answer["overall"]}]],
-        forms | dict.fromkeys(("over inliers", "over all rows"), tables.form(classifies)),
-        note=" ".join([*notes, tables.ERRORS]),
+        forms | dict.fromkeys(("over inliers", "over all rows"), views.form(classifies)),
+        note=" ".join([*notes, views.ERRORS]),
     )
 
 

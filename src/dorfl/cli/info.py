@@ -5,7 +5,7 @@ from __future__ import annotations
 from dorfl.cli import summary
 from dorfl.cli.options import ModelFolder
 from dorfl.cli.screen import ResultLine, Screen
-from dorfl.tabular.model import load, tables
+from dorfl.tabular.model import load, views
 from dorfl.tabular.model.folder import to_json
 
 
@@ -19,7 +19,7 @@ def info(model: ModelFolder) -> None:
         *summary.of_model(loaded, folder=str(model)),
         ResultLine("Method", loaded.fit.problem.method.name, f"dorfl report {model}"),
     )
-    screen.table(tables.columns(loaded))
+    screen.table(views.columns(loaded))
     summary.explain(screen, loaded)
     for line in loaded.facts.notes:
         screen.explain(line)

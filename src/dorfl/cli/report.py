@@ -11,7 +11,7 @@ from dorfl.cli.options import ModelFolder
 from dorfl.cli.screen import Screen
 from dorfl.tabular.model import load
 from dorfl.tabular.model.folder import REPORT
-from dorfl.tabular.pages import of_model
+from dorfl.tabular.model.views import of_model
 
 
 def report(

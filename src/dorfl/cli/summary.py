@@ -10,7 +10,7 @@ from dorfl.certificates.certified import ceiled, floored
 from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Table, finite
 from dorfl.support.text import percent
-from dorfl.tabular.model import Model, tables
+from dorfl.tabular.model import Model, views
 from dorfl.tabular.model.facts import (
     MIN_ROWS,
     Estimate,
@@ -19,7 +19,7 @@ from dorfl.tabular.model.facts import (
     Promised,
     worst_client,
 )
-from dorfl.tabular.pages import conditions
+from dorfl.tabular.model.views import conditions
 
 _CLASSES = 4  # classes that are listed by name
 _FEW = 12  # clients that are listed one by one
@@ -65,12 +65,12 @@ def explain(screen: Screen, model: Model) -> None:
     promise = model.facts.promise
     stated = "" if promise is None else f"{promise.words} {promise.assumption}"
     gap = "" if model.network else _GAP
-    for line in (*model.facts.choice, tables.down_weighted(model), f"{model.fit.message}.", gap):
+    for line in (*model.facts.choice, views.down_weighted(model), f"{model.fit.message}.", gap):
         if line:
             screen.say(line)
     screen.table(_clients_listed(model))
     if model.facts.held_out:
-        screen.table(tables.held_out(model))
+        screen.table(views.held_out(model))
     if stated:
         screen.say(stated)
 
@@ -83,7 +83,7 @@ def not_used(model: Model) -> list[str]:
 
 def _clients_listed(model: Model) -> Table:
     """Return the table of clients; of many, the worst, the median and the best one."""
-    table = tables.clients(model)
+    table = views.clients(model)
     if len(table.rows) <= _FEW:
         return table
     sign = 1.0 if model.classifies else -1.0

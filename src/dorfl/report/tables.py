@@ -20,13 +20,24 @@ import io
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import rich.table
-from rich.text import Text
+from rich.text import Text as RichText
 
-from dorfl.report.content import Cell, Measured, Table, finite, plain
+from dorfl.report.content import (
+    Beside,
+    Block,
+    Cell,
+    Details,
+    Measured,
+    Page,
+    Table,
+    Text,
+    finite,
+    plain,
+)
 
 T = TypeVar("T")
 _PHONE_COLUMNS = 5  # columns that fit the width of a phone
@@ -114,6 +125,31 @@ def as_markdown(table: Table) -> str:
     return "\n".join(found) + "\n"
 
 
+def page_as_markdown(page: Page) -> str:
+    """Return the text and tables of a page as Markdown, without its figures."""
+    found = [f"# {page.title}", page.lead]
+    found += [f"- **{card.value}**: {card.claim}" for card in page.cards]
+    for section in page.sections:
+        parts = list(_blocks_as_markdown(section.blocks))
+        found += [f"## {section.title}", *parts] if parts else []
+    return re.sub(r"(?m)^(- .*)\n\n(?=- )", r"\1\n", "\n\n".join(found)) + "\n"
+
+
+def _blocks_as_markdown(blocks: Iterable[Block]) -> Iterator[str]:
+    for block in blocks:
+        match block:
+            case Text(paragraphs):
+                yield from paragraphs
+            case Table():
+                yield from (f"{block.title}.", as_markdown(block).rstrip())
+                yield from filter(None, [block.note])
+            case Details(summary, inner):
+                yield f"### {summary}"
+                yield from _blocks_as_markdown(inner)
+            case Beside(inner):
+                yield from _blocks_as_markdown(inner)
+
+
 def as_latex(table: Table) -> str:
     """Return LaTeX in the style of the package booktabs."""
     alignment = "".join("r" if number else "l" for number in _is_numeric(table))
@@ -141,13 +177,13 @@ def as_latex(table: Table) -> str:
 def as_rich(table: Table) -> rich.table.Table:
     """Return a table for the terminal, without its note."""
     found = rich.table.Table(
-        title=Text(table.title, style="bold"), title_justify="left", title_style=""
+        title=RichText(table.title, style="bold"), title_justify="left", title_style=""
     )
     for name, number in zip(table.columns, _is_numeric(table), strict=True):
-        found.add_column(Text(name), justify="right" if number else "left")
+        found.add_column(RichText(name), justify="right" if number else "left")
     for line in lines(table):
         cells = [
-            Text(cell, style="bold" if best else "red" if fails else "")
+            RichText(cell, style="bold" if best else "red" if fails else "")
             for cell, best, fails in zip(line.cells, line.best, line.fails, strict=True)
         ]
         found.add_row(*cells, style="dim" if line.reference else None)

@@ -28,7 +28,7 @@ from dorfl.networks.layered import Layered
 from dorfl.support import files
 from dorfl.support.types import Array
 from dorfl.support.wire import number, text, whole
-from dorfl.tabular.model import card, facts
+from dorfl.tabular.model import facts, views
 from dorfl.tabular.model.model import Model
 
 FORMAT, VERSION = "dorfl.model", 2
@@ -51,7 +51,7 @@ def save(model: Model, folder: str | Path) -> Path:
     written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
     scorer = resources.files("dorfl.tabular.model").joinpath("score.py").read_text(encoding="utf-8")
     try:
-        files.write_whole(folder / "card.md", card.write(model).encode())
+        files.write_whole(folder / "card.md", views.card(model).encode())
         files.write_whole(folder / "score.py", scorer.encode())
         if numbers is not None:
             files.write_whole(folder / NUMBERS, numbers)
@@ -75,7 +75,7 @@ def save_evaluation(model: Model, folder: str | Path) -> None:
         "facts": {name: known[name] for name in _LATER},
     }
     written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
-    files.write_whole(folder / "card.md", card.write(model).encode())
+    files.write_whole(folder / "card.md", views.card(model).encode())
     files.write_whole(folder / EVALUATION, f"{written}\n".encode())
 
 
