@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -16,10 +15,13 @@ from dorfl.support import files
 from dorfl.support.text import counted_rows, percent
 from dorfl.support.types import Array
 from dorfl.tabular import label_errors
-from dorfl.tabular.audit import MIN_WEIGHT, Audit, audit, why_none
+from dorfl.tabular.audit import MIN_WEIGHT, audit, why_none
 from dorfl.tabular.model import Model, load
 from dorfl.tabular.pages import weights_by_distance
 from dorfl.tabular.rows import Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def outliers(
@@ -42,62 +44,55 @@ def outliers(
 
     Example: dorfl outliers model data.csv --out audit
     """
-    from dorfl.report.figures import draw  # slow to import
+    import pandas as pd  # slow to import, as is Matplotlib
+
+    from dorfl.report.figures import draw
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
     screen.notes(rows.notes)
     why, inliers = why_none(loaded), None
+    answer: dict[str, Any] = {"rows": len(rows.y), "down_weighted": 0, "top": []}
+    shown, saved = [], {}
     if why and loaded.fit.problem.method.name == "dorfl":  # other methods have no score: an error
-        answer, tables = {"down_weighted": 0, "top": [], "why": why}, []
-        lines = [ResultLine("Outliers", why)]
+        lines, answer["why"] = [ResultLine("Outliers", why)], why
     else:
         found = audit(loaded, rows)
-        listed = _listed(found)
-        answer, tables = {"down_weighted": found.low, "top": listed[:top]}, [_weighed(listed, top)]
-        share = percent(found.low / len(listed))
+        saved["outliers"] = pd.DataFrame(found._asdict())
+        shown = [_weighed(saved["outliers"], top)]
+        answer["down_weighted"] = found.low
+        answer["top"] = saved["outliers"].head(top).to_dict("records")
+        share = percent(found.low / len(rows.y))
         lines = [
-            ResultLine("Outliers", f"{found.low:,} of {len(listed):,} rows ({share}) down-weighted")
+            ResultLine("Outliers", f"{found.low:,} of {len(rows.y):,} rows ({share}) down-weighted")
         ]
         inliers = np.isin(rows.order + 1, found.row[found.weight >= MIN_WEIGHT])
         if out is not None:
-            _write(out / "outliers.csv", listed)
             draw(weights_by_distance(found), out)
     labels = _labels(loaded, rows, inliers)
-    if labels:
+    if len(labels):
         have = "has" if len(labels) == 1 else "have"
-        text = (
-            f"{counted_rows(len(labels))} {have} a label that does not fit, at full weight in "
-            "training"
-        )
-        lines.append(ResultLine("Labels", text))
-        tables.append(_labelled(labels, top))
-        if out is not None:
-            _write(out / "labels.csv", labels)
-    if out is not None and tables:
+        text = f"{counted_rows(len(labels))} {have} a label that does not fit"
+        lines.append(ResultLine("Labels", f"{text}, at full weight in training"))
+        shown.append(_labelled(labels, top))
+        saved["labels"] = labels
+    if out is not None and saved:
+        for name, frame in saved.items():
+            files.write_whole(out / f"{name}.csv", frame.to_csv(index=False).encode())
         lines.append(ResultLine("Saved", f"{out}/"))
     screen.lines(*lines)
-    for table in tables:
+    for table in shown:
         screen.table(table)
-    screen.give({"rows": len(rows.y), **answer, "labels": labels})
+    screen.give({**answer, "labels": labels.to_dict("records")})
 
 
-def _listed(found: Audit) -> list[dict[str, Any]]:
-    """Return the rows by ascending weight."""
-    columns = (found.row, found.client, found.weight, found.distance, found.columns)
-    names = ("row", "client", "weight", "distance", "columns")
-    lines = zip(*(c if isinstance(c, list) else c.tolist() for c in columns), strict=True)
-    return [dict(zip(names, line, strict=True)) for line in lines]
-
-
-def _weighed(listed: list[dict[str, Any]], top: int) -> Table:
+def _weighed(listed: pd.DataFrame, top: int) -> Table:
     """Return the table of the rows with the lowest weight."""
-    *names, _ = listed[0]
     return Table(
         "outliers",
         f"Rows with the lowest weight, of {len(listed):,}",
-        (*names, "columns, with shares of the squared distance"),
-        [tuple(entry.values()) for entry in listed[:top]],
+        (*listed.columns[:-1], "columns, with shares of the squared distance"),
+        list(listed.head(top).itertuples(index=False, name=None)),
         {"row": "d", "weight": ".3g", "distance": ".3g"},
         note="Down-weighted rows have less than half of an ordinary row's weight, which is 1. A "
         "percentage is a column's share of the squared distance; usual is the middle 95 % of the "
@@ -105,34 +100,25 @@ def _weighed(listed: list[dict[str, Any]], top: int) -> Table:
     )
 
 
-def _labels(model: Model, rows: Rows, inliers: Array | None) -> list[dict[str, Any]]:
+def _labels(model: Model, rows: Rows, inliers: Array | None) -> pd.DataFrame:
     """Return the rows whose label does not fit, unless training down-weighted them."""
-    if model.network or model.facts.reference:
-        return []
-    names = ("row", "client", "label", "rows like it")
-    found = label_errors.find_label_errors(model, rows, inliers)
-    lines = label_errors.describe(model, rows, found)
-    return [dict(zip(names, line, strict=True)) for line in lines]
+    import pandas as pd
+
+    lines = []
+    if not model.network and not model.facts.reference:
+        found = label_errors.find_label_errors(model, rows, inliers)
+        lines = label_errors.describe(model, rows, found)
+    return pd.DataFrame(lines, columns=["row", "client", "label", "rows like it"])
 
 
-def _labelled(labels: list[dict[str, Any]], top: int) -> Table:
+def _labelled(labels: pd.DataFrame, top: int) -> Table:
     """Return the table of labels that do not fit."""
     return Table(
         "labels",
         f"Labels that do not fit, the most surprising of {len(labels):,}",
-        tuple(labels[0]),
-        [tuple(entry.values()) for entry in labels[:top]],
+        tuple(labels.columns),
+        list(labels.head(top).itertuples(index=False, name=None)),
         {"row": "d"},
         note="By models that were not trained with these rows. Check whether the labels are wrong: "
         "training gives these rows full weight.",
     )
-
-
-def _write(path: Path, lines: list[dict[str, Any]]) -> None:
-    with (
-        files.replacing(path) as draft,
-        draft.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.DictWriter(file, lines[0])
-        writer.writeheader()
-        writer.writerows(lines)
