@@ -49,8 +49,7 @@ def benchmark(
 
     require()
     from dorfl.report.content import Table, blocks  # noqa: PLC0415
-    from dorfl.report.export import export  # noqa: PLC0415
-    from dorfl.report.page import write  # noqa: PLC0415
+    from dorfl.report.page import export, write  # noqa: PLC0415
     from experiments import benchmark as bench  # noqa: PLC0415
     from experiments.pages import benchmark as told  # noqa: PLC0415
 

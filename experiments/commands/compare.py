@@ -25,8 +25,7 @@ def compare(
     Example: python -m experiments compare records --load examples/own_dataset.py
     """
     from dorfl.report.content import Table, blocks  # noqa: PLC0415 - slow to import
-    from dorfl.report.export import export  # noqa: PLC0415
-    from dorfl.report.page import write  # noqa: PLC0415
+    from dorfl.report.page import export, write  # noqa: PLC0415
     from experiments import comparison  # noqa: PLC0415
 
     for file in load or ():

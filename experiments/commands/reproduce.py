@@ -34,8 +34,7 @@ def reproduce(
     Example: python -m experiments reproduce synthetic --seeds 10 --out results
     """
     from dorfl.report.content import Table, blocks  # noqa: PLC0415
-    from dorfl.report.export import export  # noqa: PLC0415
-    from dorfl.report.page import write  # noqa: PLC0415
+    from dorfl.report.page import export, write  # noqa: PLC0415
     from experiments import study  # noqa: PLC0415 - slow to import
 
     screen = Screen()

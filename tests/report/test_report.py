@@ -28,8 +28,7 @@ from dorfl.report.content import (
     Table,
     Text,
 )
-from dorfl.report.export import export
-from dorfl.report.page import render, write
+from dorfl.report.page import export, render, write
 from dorfl.report.plots import plot
 from dorfl.report.style import looks
 from dorfl.report.tables import tex

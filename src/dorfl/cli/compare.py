@@ -43,11 +43,11 @@ def compare(
         found = comparison.compare(study, folds, tick=step)
     saved = []
     if out is not None:
-        from dorfl.report import export, page
+        from dorfl.report import page
 
         made = of_comparison(found, study)
         page.write(made, out / "index.html")
-        export.export(made, out)
+        page.export(made, out)
         saved = [ResultLine("Saved", f"{out}/index.html, tables and figures")]
     inliers, rows = int(found.inlier.sum()), len(found.inlier)
     screen.lines(

@@ -1,6 +1,6 @@
 """Content of a report as plain values: text, figures and tables, without their style.
 
-:mod:`~dorfl.report.page` renders them as HTML and :mod:`~dorfl.report.export` as files for a paper.
+:mod:`~dorfl.report.page` renders them as HTML, and writes them as files for a paper.
 
 >>> rows = [("ERM", Measured(70.5, 0.41)), ("DOR-FL", Measured(95.0, 0.08))]
 >>> accuracy = Table("accuracy", "Accuracy in %", ("method", "overall"), rows, ".1f", best="max")

@@ -24,14 +24,6 @@ _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-_DASHES: dict[str, Any] = {
-    "solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3)),
-    "longdashdot": (0, (8, 3, 1, 3)),
-}  # fmt: skip
-_MARKERS = {
-    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X",
-    "triangle-down": "v", "cross": "P",
-}  # fmt: skip
 
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
@@ -129,9 +121,9 @@ def _lines(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
         handles.append(
             axes.errorbar(
                 one.x, one.y, one.error, color=look.colour, capsize=2, elinewidth=0.8,
-                linewidth=look.width * 0.75 + 2.5 * nested, linestyle=_DASHES[look.dash],
+                linewidth=look.width * 0.75 + 2.5 * nested, linestyle=look.dash.matplotlib,
                 markersize=4 + 3 * nested if few else 8,
-                marker=_MARKERS[look.marker] if has_markers(one) else None,
+                marker=look.marker.matplotlib if has_markers(one) else None,
                 markevery=max(1, len(one.x) // MARKED), alpha=0.45 if nested else 1.0,
             )
         )  # fmt: skip
@@ -143,7 +135,7 @@ def _lines(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
 def _points(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
     return [
         axes.scatter(
-            one.x, one.y, 16, color=look.colour, marker=_MARKERS[look.marker], alpha=0.75,
+            one.x, one.y, 16, color=look.colour, marker=look.marker.matplotlib, alpha=0.75,
             linewidths=0,
         )
         for one, look in zip(figure.series, styles, strict=True)
@@ -175,7 +167,7 @@ def _dots(axes: Any, figure: Figure, styles: list[Look]) -> list[Any]:
         handles.append(
             axes.errorbar(
                 one.y, places, xerr=one.error, color=look.colour, linestyle="none", capsize=2,
-                elinewidth=0.8, marker=_MARKERS[look.marker], markersize=5,
+                elinewidth=0.8, marker=look.marker.matplotlib, markersize=5,
             )
         )  # fmt: skip
     axes.set_yticks(range(len(names)), [_wrap(name) for name in names])

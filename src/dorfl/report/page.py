@@ -1,4 +1,4 @@
-"""HTML page of a report: a single file that opens offline and sends nothing anywhere.
+"""HTML page of a report, a single file that opens offline; and its parts as files for a paper.
 
 >>> from dorfl.report.content import Page, Section, Text
 >>> page = Page("A <study>", "In short.", sections=[Section("First", [Text(["Words."])])])
@@ -33,6 +33,7 @@ _LARGE_TYPE = 8  # characters of a card's value that fit in large type
 _ONE_LINE = 12  # characters of a card's value that are kept on one line
 _HEAT_ROWS = 12  # rows of a heat map that fit the default height
 MOST_ROWS = 200  # rows of a figure's numbers that a page shows; the CSV file has all
+_FORMATS = {"csv": tables.as_csv, "md": tables.as_markdown, "tex": tables.as_latex}
 _CHARTS = {
     "lines": "Line chart", "points": "Scatter plot", "bars": "Bar chart", "dots": "Dot plot",
     "heat": "Heat map",
@@ -43,6 +44,26 @@ def write(page: Page, path: Path) -> Path:
     """Write the page to `path` atomically, and return `path`."""
     write_whole(path, render(page).encode())
     return path
+
+
+def export(page: Page, folder: Path) -> list[Path]:
+    """Write `figures/*.png|svg|pdf`, their numbers as CSV, and `tables/*.csv|md|tex`."""
+    paths = []
+    for block in content.blocks(page):
+        if isinstance(block, Figure):
+            paths += figures.draw(block, folder / "figures")
+            texts = {
+                folder / "figures" / f"{block.name}.csv": tables.as_csv(content.numbers(block))
+            }
+        else:
+            texts = {
+                folder / "tables" / f"{block.name}.{suffix}": write_table(block)
+                for suffix, write_table in _FORMATS.items()
+            }
+        for path, text in texts.items():
+            write_whole(path, text.encode())
+        paths += texts
+    return paths
 
 
 def render(page: Page) -> str:
@@ -155,17 +176,6 @@ def description(figure: Figure) -> str:
     return f"{_CHARTS[figure.kind]}: {figure.title}. {axes}, for {names}."
 
 
-_MARKERS = {
-    "circle": "M14 3a4 4 0 1 0 .01 0Z", "square": "M10.5 3.5h7v7h-7Z",
-    "diamond": "M14 2l5 5-5 5-5-5Z", "triangle-up": "M14 2.5l4.5 8h-9Z",
-    "x": "M10 5l2-2 2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2Z",
-    "triangle-down": "M14 11.5l4.5-8h-9Z", "cross": "M12.5 2.5h3v3h3v3h-3v3h-3v-3h-3v-3h3Z",
-}  # fmt: skip
-_DASHES = {
-    "dash": "6 3", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "10 3", "longdashdot": "10 3 2 3"
-}  # fmt: skip
-
-
 def _swatch(figure: Figure, series: Series, look: Look) -> list[dict[str, Any]]:
     """Return the SVG paths of a legend's sample: a bar, a marker, or a line with its markers.
 
@@ -173,11 +183,10 @@ def _swatch(figure: Figure, series: Series, look: Look) -> list[dict[str, Any]]:
     """
     if figure.kind == "bars":
         return [{"d": "M7 0h14v14h-14Z", "opacity": look.alpha}]
-    marker = {"d": _MARKERS[look.marker]}
+    marker = {"d": look.marker.svg}
     if figure.kind in ("points", "dots"):
         return [marker]
-    dashes = _DASHES.get(look.dash, "none")
-    line = {"d": "M0 7h28", "stroke-width": look.width, "stroke-dasharray": dashes}
+    line = {"d": "M0 7h28", "stroke-width": look.width, "stroke-dasharray": look.dash.svg}
     return [line] * (len(series.x) > 1) + [marker] * has_markers(series)
 
 

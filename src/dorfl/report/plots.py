@@ -56,10 +56,10 @@ def plot(figure: Figure) -> go.Figure:
 
 
 def _trace(figure: Figure, series: Series, look: Look, nested: int) -> dict[str, Any]:
-    marker: dict[str, Any] = {"symbol": look.marker, "size": 7 + 4 * nested}
+    marker: dict[str, Any] = {"symbol": look.marker.plotly, "size": 7 + 4 * nested}
     colour = _faint(look.colour, 0.45) if nested else look.colour
     marker["color"] = colour
-    line = {"color": colour, "dash": look.dash, "width": look.width + 3.5 * nested}
+    line = {"color": colour, "dash": look.dash.plotly, "width": look.width + 3.5 * nested}
     trace: dict[str, Any] = {"name": escape(series.label, quote=False)}
     if series.hover is not None:
         trace["text"] = [escape(words, quote=False) for words in series.hover]
@@ -100,7 +100,7 @@ def _dots(figure: Figure, place: int, look: Look) -> dict[str, Any]:
         "y": [names.index(str(x)) + 0.7 * below for x in series.x],
         "text": [escape(str(x), quote=False) for x in series.x],
         "hovertemplate": "%{text}: %{x:.4~g}",
-        "marker": {"color": look.colour, "symbol": look.marker, "size": 8},
+        "marker": {"color": look.colour, "symbol": look.marker.plotly, "size": 8},
     }
     if series.error is not None:
         trace["error_x"] = {"array": plain(series.error), "thickness": 1.2, "width": 3}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from colorsys import hls_to_rgb
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dorfl.report.content import Series
 
@@ -30,17 +30,50 @@ _ALIASES = {"cleanrowsonly": "oracle", "chance": "constant"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE = ("#56b4e9", "#8c6d1f", "#882255", "#5b4bb5", "#117733", "#999933", "#aa4466", "#44555f")
 MARKED = 12  # most points of a line that have a marker
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _OPACITIES = (1.0, 0.6, 0.35)
-_MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross")
+
+
+class Dash(NamedTuple):
+    """Pattern of a line."""
+
+    plotly: str
+    matplotlib: Any
+    svg: str
+
+
+class Marker(NamedTuple):
+    """Symbol of a point; `svg` is a path in a box of 28 by 14."""
+
+    plotly: str
+    matplotlib: str
+    svg: str
+
+
+_DASHES = (
+    Dash("solid", "-", "none"),
+    Dash("dash", "--", "6 3"),
+    Dash("dot", ":", "2 3"),
+    Dash("dashdot", "-.", "6 3 2 3"),
+    Dash("longdash", (0, (8, 3)), "10 3"),
+    Dash("longdashdot", (0, (8, 3, 1, 3)), "10 3 2 3"),
+)
+_MARKERS = (
+    Marker("circle", "o", "M14 3a4 4 0 1 0 .01 0Z"),
+    Marker("square", "s", "M10.5 3.5h7v7h-7Z"),
+    Marker("diamond", "D", "M14 2l5 5-5 5-5-5Z"),
+    Marker("triangle-up", "^", "M14 2.5l4.5 8h-9Z"),
+    Marker("x", "X", "M10 5l2-2 2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2Z"),
+    Marker("triangle-down", "v", "M14 11.5l4.5-8h-9Z"),
+    Marker("cross", "P", "M12.5 2.5h3v3h3v3h-3v3h-3v-3h-3v-3h3Z"),
+)
 
 
 class Look(NamedTuple):
-    """Style of a series; dash and marker have the names of Plotly."""
+    """Style of a series."""
 
     colour: str  # hexadecimal
-    dash: str
-    marker: str
+    dash: Dash
+    marker: Marker
     width: float  # of the line, in pixels
     alpha: float  # opacity of bars
 
