@@ -25,9 +25,9 @@ from dorfl.federated.fit import Fit
 from dorfl.federated.serialization import ModelError
 from dorfl.networks import tensors
 from dorfl.networks.layered import Layered
-from dorfl.support import files
+from dorfl.support import files, wire
 from dorfl.support.types import Array
-from dorfl.support.wire import number, text, whole
+from dorfl.support.wire import whole
 from dorfl.tabular.model import facts, views
 from dorfl.tabular.model.model import Model
 
@@ -35,6 +35,7 @@ FORMAT, VERSION = "dorfl.model", 2
 NAME, NUMBERS, EVALUATION = "model.json", "model.safetensors", "evaluation.json"
 _LATER = ("promise", "held_out", "errors", "frame", "table")  # facts in `evaluation.json`
 _WIDEST = 100_000  # hidden units of a layer
+_HEAD = {"label": str, "client": str | None, "classes": tuple[str, ...], "target": Numeric | None}
 REPORT = "report.html"  # that `dorfl report` puts beside it
 
 
@@ -141,21 +142,18 @@ def from_json(written: Any, folder: Path) -> Model:
             f"{VERSION}; train again, or use dorfl {written.get('dorfl')}"
         )
     transform = Transform.from_json(written["transform"])
-    classes = [text(name) for name in written["classes"]]
-    if classes != columns.in_order(set(classes)):
+    head = {name: wire.read(written[name], hint, name, True) for name, hint in _HEAD.items()}
+    target = head["target"]
+    if list(head["classes"]) != columns.in_order(set(head["classes"])):
         raise ValueError("its classes are not two or more in order")
-    read = _read_network if "network" in written else _read_linear
-    fit = read(written, np.arange(len(classes)), len(transform.names), folder)
-    client = None if written["client"] is None else text(written["client"])
-    return Model(
-        fit,
-        transform,
-        text(written["label"]),
-        client,
-        tuple(classes),
-        _target(written["target"]),
-        facts.from_json(written["facts"]),
-    )
+    if target is not None and not target.spread > 0:
+        raise ValueError("its label has no spread")
+    classes, dims = np.arange(len(head["classes"])), len(transform.names)
+    if "network" in written:
+        fit = _read_network(written, classes, dims, folder)
+    else:
+        fit = serialization.from_json(written, classes, dims)
+    return Model(fit=fit, transform=transform, facts=facts.from_json(written["facts"]), **head)
 
 
 def _network(model: Model) -> dict[str, Any]:
@@ -173,10 +171,6 @@ def _numbers(model: Model) -> bytes | None:
     return tensors.pack(arrays, {"format": FORMAT})
 
 
-def _read_linear(written: Any, classes: Array, dims: int, _: Path) -> Fit:
-    return serialization.from_json(written, classes, dims)
-
-
 def _read_network(written: Any, classes: Array, dims: int, folder: Path) -> Fit:
     like = serialization.read_problem(written, classes, dims)
     hidden = tuple(whole(width) for width in written["network"]["hidden"])
@@ -190,12 +184,3 @@ def _read_network(written: Any, classes: Array, dims: int, folder: Path) -> Fit:
     if hashlib.sha256(data).hexdigest() != written["network"]["sha256"]:
         raise ValueError(f"{NUMBERS} is not the file that it was saved with")
     return serialization.with_theta(written, problem, problem.gathered(tensors.unpack(data)[0]))
-
-
-def _target(written: Any) -> Numeric | None:
-    if written is None:
-        return None
-    center, spread = number(written["center"]), number(written["spread"])
-    if not spread > 0:
-        raise ValueError("its label has no spread")
-    return Numeric(text(written["name"]), center, spread, number(written["fill"]))
