@@ -40,17 +40,17 @@ def evaluate(model: ModelFolder, data: NewTable, client: Client = None, site: Si
     clients = {one["name"]: Estimate(**one["inliers"]) for one in answer["clients"]}
     counted = summary.counted(len(rows.y), len(rows.names), None)
     found = by_class(loaded, rows) if loaded.classifies else None
-    screen.lines(
+    lines = [
         ResultLine("Data", f"{counted} of {data.name}, label {loaded.label}"),
         ResultLine("Outliers", f"{counted_rows(answer['down_weighted'])} down-weighted"),
         ResultLine("Score", _score(loaded, answer)),
-        *(
-            [ResultLine("Worst", summary.worst(loaded, clients, answer["worst"]))]
-            if several
-            else []
-        ),
-        *([ResultLine("Calibration", _calibration(found))] if found else []),
-    )
+    ]
+    if several:
+        lines.append(ResultLine("Worst", summary.worst(loaded, clients, answer["worst"])))
+    if found:
+        text = f"probability and accuracy differ by {percent(found.error)} on average"
+        lines.append(ResultLine("Calibration", text))
+    screen.lines(*lines)
     if several:
         screen.table(_table(loaded, answer, data.name))
         screen.explain(few_rows(clients))
@@ -75,10 +75,6 @@ def _score(model: Model, answer: dict[str, Any]) -> str:
     return f"{text}; AUC {own['auc']:.3f}" if "auc" in own else text
 
 
-def _calibration(found: Classes) -> str:
-    return f"probability and accuracy differ by {percent(found.error)} on average"
-
-
 def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
     """Return the rows' weights; None if the model down-weights none or PyTorch is missing."""
     try:
@@ -92,7 +88,7 @@ def _weights(screen: Screen, model: Model, rows: Rows) -> Array | None:
 
 def _measure(model: Model, rows: Rows, weights: Array | None) -> dict[str, Any]:
     """Return the scores overall and by client, and those of a constant prediction."""
-    part = (evaluation.owners(rows), rows.names)
+    part = (rows.owner, rows.names)
     weights = np.ones(len(rows.y)) if weights is None else weights
     inlier = weights >= MIN_WEIGHT
     scores, areas = evaluation.row_scores(model, rows), evaluation.auc(model, rows)

@@ -33,9 +33,11 @@ _GAP = (
 def of_model(model: Model, table: str = "TABLE", folder: str = "MODEL") -> list[ResultLine]:
     """Return the lines of a model that was trained on a table and is saved in a folder."""
     table, folder = shlex.quote(table), shlex.quote(folder)
+    weights = model.facts.weights
+    audit = f"dorfl outliers {folder} {table}" if weights and weights.low else ""
     lines = [
         ResultLine("Data", _data(model)),
-        ResultLine("Outliers", _outliers(model), _audit(model, table, folder)),
+        ResultLine("Outliers", _outliers(model), audit),
         ResultLine("Training", _training(model)),
     ]
     held = model.facts.held_out
@@ -165,11 +167,6 @@ def _outliers(model: Model) -> str:
     return f"{text}; validation loss {found.loss:.3g} instead of {found.plain:.3g}"
 
 
-def _audit(model: Model, table: str, folder: str) -> str:
-    weights = model.facts.weights
-    return f"dorfl outliers {folder} {table}" if weights and weights.low else ""
-
-
 def _training(model: Model) -> str:
     fit = model.fit
     before = fit.history[0].round - 1 if fit.history else 0
@@ -180,7 +177,8 @@ def _training(model: Model) -> str:
 
 def _held_out(model: Model, found: tuple[HeldOutScores, ...]) -> str:
     own, constant = found[0], found[-1]
-    others = [(_plain(one.method), one) for one in found[1:-1]] + [("constant", constant)]
+    others = [(one.method.replace("erm", "plain").replace(",", ""), one) for one in found[1:-1]]
+    others.append(("constant", constant))
     means = "".join(f", {name} {model.scored(one.overall.mean)}" for name, one in others)
     every = [one.all_rows for one in found]
     text = f"{model.measure} {scored(model, own.overall)}{means}"
@@ -188,11 +186,6 @@ def _held_out(model: Model, found: tuple[HeldOutScores, ...]) -> str:
         return text
     listed = ", ".join(model.scored(one.mean).removesuffix(" %") for one in every if one)
     return f"{text} (with outliers: {listed})"
-
-
-def _plain(method: str) -> str:
-    """Return the name of plain training (ERM), such as "plain linear" beside a network."""
-    return method.replace("erm", "plain").replace(",", "")
 
 
 def _trained_with(model: Model) -> str:

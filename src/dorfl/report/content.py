@@ -234,7 +234,8 @@ def categories(figure: Figure) -> list[str]:
 
 def heights(figure: Figure, names: list[str]) -> Array:
     """Return the matrix of a heat map: a row per series, NaN for missing values."""
-    return np.array([[_at(one, name) for name in names] for one in figure.series])
+    known = [dict(zip(map(str, one.x), one.y, strict=True)) for one in figure.series]
+    return np.array([[float(values.get(name, np.nan)) for name in names] for values in known])
 
 
 def log_axes(figure: Figure) -> tuple[bool, bool]:
@@ -262,13 +263,6 @@ def nesting(figure: Figure) -> list[int]:
         return alike and float(np.mean(np.abs(values[a] - values[b]) <= near)) > 0.5
 
     return [sum(lies_on(b, a) for b in range(a + 1, len(values))) for a in range(len(values))]
-
-
-def _at(series: Series, name: str) -> float:
-    for x, y in zip(series.x, series.y, strict=True):
-        if str(x) == name:
-            return float(y)
-    return float("nan")
 
 
 def finite(cell: Cell) -> float | None:

@@ -105,11 +105,12 @@ def audit(model: Model, rows: Rows) -> Audit:
     centers = np.concatenate(
         [np.broadcast_to(row_centers(mid, y), X.shape) for mid, (X, y) in each]
     )
-    owner = np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
+    owner = rows.owner
     sources = list(dict.fromkeys(model.transform.sources))
     belongs = np.array([sources.index(name) for name in model.transform.sources])
     squared, why = np.empty(len(weight)), list[str]()
-    usual, firsts = _usual(model.transform, rows, weight), _firsts(model.transform)
+    usual = _usual(model.transform, rows, weight)
+    firsts = np.cumsum([0, *(len(part.features) for part in model.transform.parts)]).tolist()
     for start in range(0, len(weight), _BLOCK):
         part = slice(start, start + _BLOCK)
         shares = _shares(rows.X[part], centers[part], score, belongs)
@@ -243,9 +244,3 @@ def number(value: float, part: Numeric) -> str:
     places = int(max(0, min(9, 2 - np.ceil(np.log10(part.spread)))))
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _firsts(transform: Transform) -> list[int]:
-    """Return the first feature of every column."""
-    widths = [len(part.features) for part in transform.parts]
-    return [sum(widths[:k]) for k in range(len(widths))]

@@ -98,11 +98,6 @@ def summarise(
     return Scores(estimate(values, owner), clients)
 
 
-def owners(rows: Rows) -> Array:
-    """Return (n,) the number of each row's client."""
-    return np.repeat(np.arange(len(rows.names)), np.diff(rows.bounds))
-
-
 def row_scores(model: Model, rows: Rows) -> Array:
     """Return (n,) 1 for a row whose class is predicted and 0 for others, or absolute errors."""
     problem, out = model.fit.problem, _outputs(model, rows)

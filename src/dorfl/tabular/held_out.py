@@ -126,7 +126,7 @@ def _scored(
     name: str, scores: Array, brier: Array | None, rows: Rows, inlier: Array
 ) -> HeldOutScores:
     """Return the scores of a method, of which a row that is no inlier counts in `all_rows` only."""
-    part = (evaluation.owners(rows), rows.names)
+    part = (rows.owner, rows.names)
     found = evaluation.summarise(scores, *part, inlier)
     loss = None if brier is None else evaluation.summarise(brier, *part, inlier).overall
     every = None if inlier.all() else evaluation.summarise(scores, *part).overall

@@ -68,6 +68,11 @@ class Rows:
         return [slice(a, b) for a, b in pairwise(self.bounds.tolist())]
 
     @property
+    def owner(self) -> Array:
+        """Return (n,) the number of each row's client."""
+        return np.repeat(np.arange(len(self.names)), np.diff(self.bounds))
+
+    @property
     def clients(self) -> dict[str, tuple[Array, Array]]:
         """Return (X, y) of every client by name, as views."""
         owned = zip(self.names, self.places, strict=True)
